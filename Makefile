@@ -1,0 +1,76 @@
+# Every target sets up what it needs: `make run` on a fresh Debian or Ubuntu with Python 3.11 and a C++
+# compiler is all a newcomer types. Caches live outside the repository.
+CACHE   ?= $(if $(SLIPWAY_CACHE),$(SLIPWAY_CACHE),$(HOME)/.cache/slipway)
+PYTHON  ?= python3
+HOST    ?= 127.0.0.1
+PORT    ?= 8000
+SERVE   ?=
+
+# One environment for each state of pyproject.toml, shared by all clones; the project itself runs from the
+# clone, so no two of them meet.
+KEY     := $(shell { cat pyproject.toml; $(PYTHON) --version; } | cksum | cut -d' ' -f1)
+VENV    := $(CACHE)/venv-$(KEY)
+BIN     := $(VENV)/bin
+export PYTHONPATH := $(CURDIR)/runtime:$(CURDIR)/kernels
+export SLIPWAY_COMMAND := bin/slipway
+# Bytecode caches make a start a second faster.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help run python test check lint fast soak bench generate setup setup-dev kernels clean
+
+help:
+	@echo "make run       serve the demo model at http://$(HOST):$(PORT)"
+	@echo "make test      every check"
+	@echo "make check     lint, types and the fast tests"
+	@echo "make soak      ten minutes of load, and fuzzing in full"
+	@echo "make bench     the CPU benchmarks (bench/cpu.md)"
+	@echo "make generate  write what is generated from the schema"
+
+run: setup
+	@exec $(BIN)/python -m slipway demo --host $(HOST) --port $(PORT) $(SERVE)
+
+# The interpreter that bin/slipway runs.
+python: setup
+	@echo $(BIN)/python
+
+test: setup-dev lint
+	$(BIN)/python -m slipway.args.generate --check
+	$(BIN)/python -m pytest tests -n 2 --dist worksteal -m "not soak"
+	@echo "make test: every check passed"
+
+check: setup-dev lint fast
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fast:
+	$(BIN)/python -m pytest tests -n 2 --dist worksteal -m "not slow and not soak"
+
+soak: setup-dev
+	$(BIN)/python -m pytest tests/soak -m soak -s -p no:cacheprovider
+
+bench: setup-dev
+	$(BIN)/python bench/cpu.py
+
+generate: setup-dev
+	$(BIN)/python -m slipway.args.generate
+
+setup: $(VENV)/.cpu kernels
+
+setup-dev: $(VENV)/.dev kernels
+
+kernels: $(VENV)/.cpu
+	@$(BIN)/python -m slipway_kernels.build >&2
+
+$(VENV)/.cpu:
+	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu >&2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.cpu
+	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,bench,dev >&2
+	@touch $@
+
+clean:
+	rm -rf build dist *.egg-info runtime/*.egg-info kernels/slipway_kernels/*.so

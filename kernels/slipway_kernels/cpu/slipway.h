@@ -1,0 +1,91 @@
+/* The CPU kernels' plain C interface. Python binds it with ctypes (binding.py); nothing else includes torch
+ * or Python here. All tensors are row-major and contiguous unless a stride is given. */
+#ifndef SLIPWAY_H
+#define SLIPWAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SW_ABI 1
+
+/* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
+enum { SW_FP32 = 0, SW_BF16 = 1 };
+
+/* How the tokens of one slot are drawn; see slipway.engine.params. Lists belong to the caller and live as
+ * long as the slot is in use. */
+typedef struct {
+  float temperature; /* 0: the most likely token */
+  float top_p, min_p, typical_p;
+  float presence_penalty, frequency_penalty, repetition_penalty;
+  int32_t top_k;      /* 0: off */
+  int32_t min_tokens; /* stop_ids cannot be drawn before that many output tokens */
+  int32_t num_logprobs;        /* -1: none */
+  int32_t num_prompt_logprobs; /* -1: none */
+  int32_t prompt_logprobs_from; /* first prompt position still to report, at least 1 */
+  int32_t num_bias, num_allowed, num_stop, num_bad;
+  uint64_t seed;
+  const int32_t* bias_ids;
+  const float* bias_values;
+  const int32_t* allowed_ids;
+  const int32_t* stop_ids;
+  const int32_t* bad_ids;     /* the sequences, one after another */
+  const int32_t* bad_offsets; /* [num_bad + 1] */
+} sw_sampling;
+
+/* The worker's state: fixed request slots, structure of arrays, owned by the caller. */
+typedef struct {
+  int32_t num_slots, max_len, num_groups, max_blocks;
+  int32_t* tokens;       /* [num_slots, max_len]  prompt, then output */
+  int32_t* num_tokens;   /* [num_slots]  known */
+  int32_t* num_computed; /* [num_slots]  in the KV cache */
+  int32_t* prompt_len;   /* [num_slots] */
+  int32_t* block_table;  /* [num_groups, num_slots, max_blocks]  page of each block */
+  sw_sampling* sampling; /* [num_slots] */
+} sw_slots;
+
+/* One row of logits becomes a token and, where asked for, log-probabilities. `logits` is scratch.
+ * Log-probabilities are those of the model: before bias, penalties, temperature and filters. */
+typedef struct {
+  int32_t token;  /* the drawn token, or the given one where `given` >= 0 */
+  int32_t failed; /* 1: the row held a NaN or nothing but -inf */
+  float logprob;
+  int32_t rank; /* 1 = most likely */
+} sw_drawn;
+
+/* sampling/kernel.cpp. history [history_len]: prompt then output, prompt_len of them prompt. position: of the
+ * token drawn (= history_len). top_ids, top_logprobs [num_top]: filled best first where num_top > 0.
+ * want_logprob: compute logprob, rank and the top. given >= 0: report that token's log-probability, draw nothing.
+ * scratch: sw_sample_scratch_bytes(vocab), private to the calling thread. */
+size_t sw_sample_scratch_bytes(int32_t vocab);
+void sw_sample_row(const sw_sampling* sampling, float* logits, int32_t vocab, const int32_t* history,
+                   int32_t history_len, int32_t prompt_len, int32_t given, int32_t want_logprob, int32_t num_top,
+                   void* scratch, sw_drawn* drawn, int32_t* top_ids, float* top_logprobs);
+
+/* One step. Each request advances by num_new tokens from its num_computed; where it then has computed all that
+ * is known, a token is drawn and appended to its slot (num_tokens + 1). num_computed is advanced. */
+typedef struct {
+  int32_t num_requests;
+  const int32_t* slots;   /* [num_requests] */
+  const int32_t* num_new; /* [num_requests] */
+} sw_plan;
+
+typedef struct {
+  int32_t max_top; /* columns of the top arrays */
+  /* [num_requests]; token -1 where none was drawn */
+  sw_drawn* drawn;
+  int32_t* top_ids;    /* [num_requests, max_top] */
+  float* top_logprobs; /* [num_requests, max_top] */
+  /* [tokens of the step], at the row of the token *before* the one reported; token -1 where not asked for */
+  sw_drawn* prompt;
+  int32_t* prompt_top_ids;
+  float* prompt_top_logprobs;
+} sw_output;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

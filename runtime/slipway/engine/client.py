@@ -1,0 +1,334 @@
+"""The API's end of the wire: starts the engine, submits requests, hands out their deltas."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from slipway.engine.config import EngineConfig
+from slipway.engine.messages import (
+    PROTOCOL_VERSION,
+    AbortRequests,
+    AddRequest,
+    Call,
+    Delta,
+    Failed,
+    FromClient,
+    Hello,
+    Loading,
+    Ready,
+    Reply,
+    Stats,
+    StepDone,
+)
+from slipway.engine.wire import encode_frame, read_from_engine
+
+
+class EngineDead(Exception):
+    """The engine has gone; `failure` says why."""
+
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Stream:
+    """The deltas of one request. At most one is pending: newer tokens merge into it.
+
+    A reader that is slow, or never comes, costs the memory of its own output and no more.
+    """
+
+    def __init__(self) -> None:
+        self._pending: Delta | None = None
+        self._dead: EngineDead | None = None
+        self._ended = False
+        self._news = asyncio.Event()
+
+    def put(self, delta: Delta) -> None:
+        self._pending = delta if self._pending is None else merge(self._pending, delta)
+        self._news.set()
+
+    def fail(self, dead: EngineDead) -> None:
+        self._dead = dead
+        self._news.set()
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        """The news since the last call. Raises EngineDead where no end can come any more."""
+        if self._ended:
+            raise StopAsyncIteration
+        await self._news.wait()
+        self._news.clear()
+        delta, self._pending = self._pending, None
+        if delta is None:
+            assert self._dead is not None
+            raise self._dead
+        if self._dead is not None:
+            self._news.set()
+        self._ended = delta.finish_reason is not None
+        return delta
+
+
+def merge(earlier: Delta, later: Delta) -> Delta:
+    """Two successive deltas of a request as one."""
+    if later.logprobs is not None:
+        later.logprobs = [*(earlier.logprobs or ()), *later.logprobs]
+    else:
+        later.logprobs = earlier.logprobs
+    later.token_ids = [*earlier.token_ids, *later.token_ids]
+    later.prompt_logprobs = earlier.prompt_logprobs or later.prompt_logprobs
+    later.num_cached_tokens = earlier.num_cached_tokens or later.num_cached_tokens
+    return later
+
+
+class EngineClient:
+    """One API process's connection to one engine core.
+
+    `state` goes from loading to ready to dead, and never back.
+    """
+
+    def __init__(self, socket_path: str, *, client_id: int = 0, engine: Engine | None = None) -> None:
+        self.state: Literal["loading", "ready", "dead"] = "loading"
+        self.progress: Loading | None = None
+        self.ready: Ready | None = None
+        self.failure: Failed | None = None
+        self._socket_path = socket_path
+        self._client_id = client_id
+        self._engine = engine
+        self._streams: dict[str, Stream] = {}
+        self._calls: dict[int, asyncio.Future[str]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._changed = asyncio.Event()
+        self._heard = time.monotonic()
+
+    @classmethod
+    def launch(cls, config: EngineConfig, *, in_process: bool = False) -> EngineClient:
+        """Start an engine at once, without waiting for it, and be its first client."""
+        engine = Engine.in_thread(config) if in_process else Engine.in_own_process(config)
+        return cls(engine.socket_path, engine=engine)
+
+    @property
+    def heartbeat_age(self) -> float:
+        """Seconds since the engine was last heard while it owes something, else 0."""
+        if self.state == "ready" and not self._streams:
+            return 0.0
+        return time.monotonic() - self._heard
+
+    @property
+    def num_open(self) -> int:
+        """Requests submitted and not ended."""
+        return len(self._streams)
+
+    async def run(self, *, on_stats: Callable[[Stats], None]) -> None:
+        """Read what the engine says until it has gone or `close` is called."""
+        try:
+            reader, self._writer = await asyncio.open_unix_connection(self._socket_path)
+            self._write(Hello(PROTOCOL_VERSION, self._client_id))
+            while True:
+                message = await read_from_engine(reader)
+                self._heard = time.monotonic()
+                self._take(message, on_stats)
+        except (OSError, asyncio.IncompleteReadError, msgspec.DecodeError, ValueError):
+            await self._die()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    async def wait_ready(self) -> Ready:
+        """Raises EngineDead where the engine fails to start."""
+        while self.state == "loading":
+            await self._changed.wait()
+        if self.ready is None or self.failure is not None:
+            raise EngineDead(self._cause())
+        return self.ready
+
+    async def wait_dead(self) -> Failed:
+        """The reason of the end, when it has come."""
+        while self.state != "dead":
+            self._changed.clear()
+            await self._changed.wait()
+        return self._cause()
+
+    def submit(self, request: AddRequest) -> Stream:
+        if self.state != "ready":
+            raise EngineDead(self._cause())
+        if request.request_id in self._streams:
+            raise ValueError(f"request id {request.request_id!r} is in use by a running request")
+        if not self._streams:
+            self._heard = time.monotonic()  # it owed nothing until now
+        stream = self._streams[request.request_id] = Stream()
+        self._write(request)
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request; its stream gives nothing more."""
+        if self._streams.pop(request_id, None) is not None and self.state == "ready":
+            self._write(AbortRequests([request_id]))
+
+    async def call(self, method: str) -> str:
+        if self.state != "ready":
+            raise EngineDead(self._cause())
+        call_id = max(self._calls, default=0) + 1
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = future
+        self._write(Call(call_id, method))
+        try:
+            return await future
+        finally:
+            del self._calls[call_id]
+
+    async def close(self) -> None:
+        """Hang up and end the engine if we started it."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.stop)
+
+    def _write(self, message: FromClient) -> None:
+        assert self._writer is not None
+        self._writer.write(encode_frame(message))
+
+    def _take(self, message: object, on_stats: Callable[[Stats], None]) -> None:
+        match message:
+            case StepDone(deltas, stats):
+                for delta in deltas:
+                    ended = delta.finish_reason is not None
+                    take = self._streams.pop if ended else self._streams.get
+                    stream = take(delta.request_id, None)
+                    if stream is not None:  # else aborted while the delta was on its way
+                        stream.put(delta)
+                on_stats(stats)
+            case Loading():
+                self.progress = message
+            case Ready():
+                self.ready = message
+                self._become("ready")
+            case Failed():
+                self.failure = message
+            case Reply(call_id, result):
+                if call_id in self._calls:
+                    self._calls[call_id].set_result(result)
+
+    def _become(self, state: Literal["ready", "dead"]) -> None:
+        self.state = state
+        self._changed.set()
+
+    async def _die(self) -> None:
+        if self.failure is None and self._engine is not None:
+            self.failure = await asyncio.to_thread(self._engine.post_mortem)
+        self._become("dead")
+        dead = EngineDead(self._cause())
+        for stream in self._streams.values():
+            stream.fail(dead)
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(dead)
+        self._streams.clear()
+
+    def _cause(self) -> Failed:
+        if self.failure is not None:
+            return self.failure
+        if self.state == "loading":
+            return Failed(0, "Loading", "the model is still loading")
+        return Failed(70, "EngineDied", "the engine has gone without saying why")
+
+
+class Engine:
+    """An engine that this process started, and the private folder of its socket."""
+
+    def __init__(self) -> None:
+        base = os.environ.get("VLLM_RPC_BASE_PATH") or None
+        if base is not None:
+            base = os.path.expanduser(base)
+            os.makedirs(base, exist_ok=True)
+        self._folder = tempfile.mkdtemp(prefix="slipway-", dir=base)  # mode 0700
+        self.socket_path = os.path.join(self._folder, "engine.sock")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.socket_path)
+        self._listener.listen(64)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._alive: int | None = None
+
+    @classmethod
+    def in_own_process(cls, config: EngineConfig) -> Engine:
+        """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors."""
+        engine = cls()
+        config_read, config_write = os.pipe()
+        alive_read, engine._alive = os.pipe()  # ends with us, however we end
+        descriptors = (config_read, engine._listener.fileno(), alive_read)
+        engine._process = subprocess.Popen(
+            [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+        )
+        os.close(config_read)
+        os.close(alive_read)
+        with os.fdopen(config_write, "wb") as pipe, contextlib.suppress(BrokenPipeError):
+            pipe.write(msgspec.json.encode(config))
+        engine._listener.close()
+        return engine
+
+    @classmethod
+    def in_thread(cls, config: EngineConfig) -> Engine:
+        """The same engine, the same messages, in a thread of this process."""
+        from slipway.engine.start import run_engine
+
+        engine = cls()
+        alive_read, engine._alive = os.pipe()
+        engine._thread = threading.Thread(
+            target=run_engine,
+            args=(config, engine._listener, alive_read),
+            name="engine",
+            daemon=True,
+        )
+        engine._thread.start()
+        return engine
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def post_mortem(self) -> Failed:
+        """What its exit says, for one that died without a word. Waits for the exit."""
+        if self._process is None:
+            return Failed(70, "EngineDied", "the engine's thread ended without a word")
+        try:
+            status = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return Failed(70, "EngineDied", "the engine closed its socket and did not exit")
+        if status == -signal.SIGKILL:
+            hint = "If nobody killed it, the kernel did for want of memory: give it more, or less KV cache."
+            return Failed(71, "EngineKilled", "the engine process was killed (SIGKILL)", hint)
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        return Failed(70, "EngineDied", f"the engine process ended with {how}", "Its log says more.")
+
+    def stop(self) -> None:
+        """End it: closing the pipe asks, SIGKILL after 5 s insists."""
+        if self._alive is not None:
+            os.close(self._alive)
+            self._alive = None
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,55 @@
+"""What the engine process is told at its start: the resolved arguments that concern it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """JSON on an inherited descriptor. Null means: the engine decides, as the argument's help says."""
+
+    # model and weights
+    model: str
+    tokenizer: str | None = None
+    revision: str | None = None
+    code_revision: str | None = None
+    hf_config_path: str | None = None
+    hf_overrides: dict[str, object] = {}
+    hf_token: str | bool | None = None
+    config_format: str = "auto"
+    load_format: str = "auto"
+    download_dir: str | None = None
+    ignore_patterns: list[str] | None = None
+    pt_load_map_location: object = "cpu"
+    use_tqdm_on_load: bool = True
+    model_impl: str = "auto"
+    trust_remote_code: bool = False
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    rope_scaling: dict[str, object] = {}
+    rope_theta: float | None = None
+    disable_sliding_window: bool = False
+    seed: int = 0
+    max_logprobs: int = 20
+    # cache
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_cache_bytes: int | None = None
+    enable_prefix_caching: bool = True
+    prefix_hash: str = "builtin"
+    # scheduler
+    max_num_seqs: int = 1024
+    max_num_batched_tokens: int | None = None
+    enable_chunked_prefill: bool = True
+    scheduling_policy: str = "fcfs"
+    max_num_partial_prefills: int = 1
+    max_long_partial_prefills: int = 1
+    long_prefill_token_threshold: int = 0
+    scheduler_delay_factor: float = 0.0
+    overlap: bool = False
+    """Plan and post-process while the worker computes; off by default on CPU, which needs every core."""
+    # process
+    threads: int | None = None
+    log_level: str = "info"
+    record: str | None = None
+    """File to which messages and plans are written (`SLIPWAY_RECORD`)."""

@@ -1,0 +1,166 @@
+"""What the API and the engine say to each other. Tagged msgspec arrays; `wire.py` frames them.
+
+The same messages travel over a Unix socket between processes and over a queue within one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from slipway.engine.params import SamplingParams
+
+PROTOCOL_VERSION = 1
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Base of all messages; the tag is the class name."""
+
+
+# --- from the API to the engine ---------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """First frame of a client. The engine closes the socket where the version is not its own."""
+
+    protocol_version: int
+    client_id: int
+
+
+class AddRequest(Message, frozen=True):
+    """Run one prompt. `request_id` is unique among the client's live requests."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    priority: int = 0
+    """Lower runs first, where the policy is `priority`."""
+    cache_salt: str = ""
+    """Prefix blocks are shared only among requests of one salt."""
+    arrival_time: float = 0.0
+    """`time.monotonic()` of the API, the clock of this machine; queue time starts here."""
+
+
+class AbortRequests(Message, frozen=True):
+    """The client wants nothing more of these requests; unknown ids are ignored."""
+
+    request_ids: list[str]
+
+
+class Call(Message, frozen=True):
+    """An administrative question: `reset_prefix_cache`, `check`. Answered by one Reply of that id."""
+
+    call_id: int
+    method: str
+
+
+# --- from the engine to the API ---------------------------------------------------------------
+
+
+class Loading(Message, frozen=True):
+    """Progress before the engine serves. `phase` is download, load or warmup; units are bytes or steps."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class Ready(Message, frozen=True):
+    """The engine serves. What only the model could tell."""
+
+    core_id: int
+    max_model_len: int
+    vocab_size: int
+    num_blocks: int
+    block_size: int
+    dtype: str
+    architecture: str
+    startup_seconds: dict[str, float]
+    """Seconds per phase, in order."""
+    warnings: list[str] = []
+    """What the model made the engine decide otherwise than asked, in sentences."""
+
+
+class Failed(Message, frozen=True):
+    """The engine cannot go on. `slipway.exits` knows the codes."""
+
+    code: int
+    reason: str
+    message: str
+    hint: str = ""
+    argument: str = ""
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Log-probabilities at one position, of the model itself: before temperature and penalties."""
+
+    logprob: float
+    """Of the token that stands there."""
+    rank: int
+    """1 for the most likely token."""
+    top: list[tuple[int, float]]
+    """The most likely tokens, best first."""
+
+
+class Delta(msgspec.Struct, array_like=True, gc=False):
+    """News of one request after a step."""
+
+    request_id: str
+    token_ids: list[int]
+    finish_reason: str | None = None
+    """`stop`, `length`, `abort` or `error`; None while it goes on."""
+    stop_token_id: int | None = None
+    """The token that stopped it, which is the last of `token_ids`."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One for each of `token_ids`, where asked for."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """With the Delta that ends the prompt: one for each prompt token, None for the first."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that a prefix hit spared; set in the first Delta."""
+    error: str = ""
+    """What failed, where `finish_reason` is `error`."""
+    timing: RequestTiming | None = None
+    """With the last Delta."""
+
+
+class RequestTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Seconds on `time.monotonic()`, for the histograms."""
+
+    arrival: float
+    scheduled: float
+    first_token: float
+    last_token: float
+    num_preemptions: int
+
+
+class Stats(msgspec.Struct, array_like=True, gc=False):
+    """State of the core after a step; counters since the last Stats of this client."""
+
+    num_running: int
+    num_waiting: int
+    cache_usage: float
+    """Pages in use over pages, 0 to 1."""
+    step: int
+    """Steps since start: the heartbeat."""
+    num_step_tokens: list[int] = []
+    """Tokens computed by each step since the last Stats."""
+    step_seconds: list[float] = []
+    prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int = 0
+    preemptions: int = 0
+
+
+class StepDone(Message, frozen=True):
+    """One frame per step and client; empty of deltas it is a heartbeat."""
+
+    deltas: list[Delta]
+    stats: Stats
+
+
+class Reply(Message, frozen=True):
+    call_id: int
+    result: str
+
+
+FromClient = Hello | AddRequest | AbortRequests | Call
+FromEngine = Loading | Ready | Failed | StepDone | Reply

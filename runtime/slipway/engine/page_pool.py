@@ -1,0 +1,114 @@
+"""Pages of the KV cache: who holds each, and which of the free ones still hold a known prefix."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+
+class PagePool:
+    """Reference counts and one free list over equal pages, in flat integer arrays.
+
+    Invariants: a page is free exactly when its count is 0; the free list holds each free page once,
+    the longest unused first; a page has at most one key and a key at most one page. A free page keeps
+    its key, so that a later request may find it, until it is handed out again.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self.num_free = num_pages
+        self._references = array("i", bytes(4 * num_pages))
+        # A ring through entry `num_pages`, which is the list's head and no page.
+        self._next = array("i", [*range(1, num_pages + 1), 0])
+        self._previous = array("i", [num_pages, *range(num_pages)])
+        self._key_of: list[object] = [None] * num_pages
+        self._page_of: dict[object, int] = {}
+
+    @property
+    def usage(self) -> float:
+        return 1 - self.num_free / self.num_pages
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` pages, forgetting what they held. The caller has looked at `num_free`."""
+        pages = []
+        for _ in range(count):
+            page = self._next[self.num_pages]
+            self._unlink(page)
+            self._references[page] = 1
+            self._forget(page)
+            pages.append(page)
+        return pages
+
+    def find(self, key: object) -> int | None:
+        """The page that holds the block of this key."""
+        return self._page_of.get(key)
+
+    def share(self, pages: Iterable[int]) -> None:
+        """Hold pages that `find` gave."""
+        for page in pages:
+            if self._references[page] == 0:
+                self._unlink(page)
+            self._references[page] += 1
+
+    def num_idle(self, pages: Iterable[int]) -> int:
+        """How many of these pages `share` would take off the free list."""
+        return sum(self._references[page] == 0 for page in pages)
+
+    def register(self, page: int, key: object) -> None:
+        """Make a computed page findable, unless an equal one is already.
+
+        Equal pages are not merged: block tables only ever grow at their end.
+        """
+        if key not in self._page_of and self._key_of[page] is None:
+            self._page_of[key] = page
+            self._key_of[page] = key
+
+    def release(self, pages: Iterable[int]) -> None:
+        """Let go of pages; the first of them will be reused first."""
+        for page in pages:
+            self._references[page] -= 1
+            if self._references[page] == 0:
+                self._append(page)
+
+    def forget_all(self) -> None:
+        """Make no page findable any more."""
+        for page in list(self._page_of.values()):
+            self._forget(page)
+
+    def check(self, held: Iterable[int]) -> None:
+        """Raise RuntimeError unless the counts are those of `held` and every invariant holds."""
+        expected = array("i", bytes(4 * self.num_pages))
+        for page in held:
+            expected[page] += 1
+        if expected != self._references:
+            wrong = [p for p in range(self.num_pages) if expected[p] != self._references[p]]
+            raise RuntimeError(f"page pool: reference counts are wrong for pages {wrong[:8]}")
+        free: list[int] = []
+        page = self._next[self.num_pages]
+        while page != self.num_pages and len(free) <= self.num_pages:
+            free.append(page)
+            page = self._next[page]
+        if len(free) != self.num_free or any(self._references[page] for page in free):
+            raise RuntimeError(f"page pool: free list of {len(free)} pages, counted {self.num_free}")
+        if len(free) + sum(count > 0 for count in expected) != self.num_pages:
+            raise RuntimeError("page pool: a page is neither free nor held")
+        if any(self._key_of[page] != key for key, page in self._page_of.items()):
+            raise RuntimeError("page pool: an indexed page does not hold its key")
+
+    def _forget(self, page: int) -> None:
+        key = self._key_of[page]
+        if key is not None:
+            self._key_of[page] = None
+            del self._page_of[key]
+
+    def _append(self, page: int) -> None:
+        end = self.num_pages
+        last = self._previous[end]
+        self._next[last], self._previous[page] = page, last
+        self._next[page], self._previous[end] = end, page
+        self.num_free += 1
+
+    def _unlink(self, page: int) -> None:
+        before, after = self._previous[page], self._next[page]
+        self._next[before], self._previous[after] = after, before
+        self.num_free -= 1

@@ -1,0 +1,221 @@
+"""Frames between API and engine: a 4-byte big-endian length, then one msgspec array."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+import socket
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from slipway.engine.messages import (
+    PROTOCOL_VERSION,
+    FromClient,
+    FromEngine,
+    Hello,
+)
+
+MAX_FRAME_BYTES = 256 << 20
+MAX_UNSENT_BYTES = 256 << 20
+"""A client that lets this much pile up has stopped reading and is dropped."""
+
+_encoder = msgspec.msgpack.Encoder()
+_from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
+_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode_frame(message: FromClient | FromEngine) -> bytes:
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4) + body
+
+
+def split_frames(buffer: bytearray) -> Iterator[bytes]:
+    """Take the whole frames off the front of `buffer`. Raises ValueError for an impossible length."""
+    start = 0
+    while len(buffer) - start >= 4:
+        length = int.from_bytes(buffer[start : start + 4])
+        if length > MAX_FRAME_BYTES:
+            raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+        if len(buffer) - start - 4 < length:
+            break
+        yield bytes(buffer[start + 4 : start + 4 + length])
+        start += 4 + length
+    del buffer[:start]
+
+
+async def read_from_engine(reader: asyncio.StreamReader) -> FromEngine:
+    """The engine's next message. Raises asyncio.IncompleteReadError when it has gone."""
+    length = int.from_bytes(await reader.readexactly(4))
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+    return _from_engine.decode(await reader.readexactly(length))
+
+
+class Inbound(NamedTuple):
+    client_id: int
+    message: FromClient | None
+    """None: the client has gone."""
+
+
+class _Client:
+    """One connected API process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self.id: int | None = None
+        self.received = bytearray()
+        self.unsent: deque[bytes] = deque()
+        self.unsent_bytes = 0
+
+    def flush(self) -> None:
+        """Send what the socket takes now. Raises OSError when the client has gone."""
+        while self.unsent:
+            try:
+                sent = self.socket.send(self.unsent[0])
+            except BlockingIOError:
+                return
+            self.unsent_bytes -= sent
+            if sent == len(self.unsent[0]):
+                self.unsent.popleft()
+            else:
+                self.unsent[0] = self.unsent[0][sent:]
+
+
+class Hub:
+    """The engine's end of all its sockets, served from the core's own thread without ever blocking it.
+
+    `parent` is the read end of a pipe that nobody writes: it ends when the launching process does.
+    """
+
+    def __init__(self, listener: socket.socket, parent: int | None = None) -> None:
+        listener.setblocking(False)
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        if parent is not None:
+            self._selector.register(parent, selectors.EVENT_READ)
+        self._parent = parent
+        self._clients: list[_Client] = []
+        self._greeting: bytes | None = None
+        self.closed = False
+        """The launching process has gone, or `close` was called."""
+
+    def poll(self, timeout: float | None) -> list[Inbound]:
+        """What has arrived; waits up to `timeout` seconds for something, forever where it is None."""
+        inbound: list[Inbound] = []
+        for key, events in self._selector.select(timeout):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fd == self._parent:
+                self.closed = True
+            else:
+                self._serve(key.data, events, inbound)
+        return inbound
+
+    def broadcast(self, message: FromEngine, *, greet: bool = False) -> None:
+        """Send to every client; with `greet` also to each that connects later, until the next greeting."""
+        frame = encode_frame(message)
+        if greet:
+            self._greeting = frame
+        for client in list(self._clients):
+            self._send(client, frame)
+
+    def send(self, client_id: int, message: FromEngine) -> None:
+        for client in self._clients:
+            if client.id == client_id:
+                self._send(client, encode_frame(message))
+                return
+
+    def wait_flushed(self, seconds: float) -> None:
+        """Give the clients, or the first one to come, this long to take what is unsent."""
+        self._selector.unregister(self._listener)
+        self._listener.settimeout(seconds)
+        if not self._clients:
+            try:
+                self._add(self._listener.accept()[0])
+            except OSError:
+                return
+        for client in self._clients:
+            client.socket.settimeout(seconds)
+            try:
+                client.socket.sendall(b"".join(client.unsent))
+            except OSError:
+                continue
+
+    def close(self) -> None:
+        self.closed = True
+        for client in self._clients:
+            client.socket.close()
+        self._clients.clear()
+        self._selector.close()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        self._add(connection)
+
+    def _add(self, connection: socket.socket) -> None:
+        client = _Client(connection)
+        self._clients.append(client)
+        self._selector.register(connection, selectors.EVENT_READ, client)
+        if self._greeting is not None:
+            self._send(client, self._greeting)
+
+    def _serve(self, client: _Client, events: int, inbound: list[Inbound]) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                client.flush()
+                self._watch(client)
+            if events & selectors.EVENT_READ:
+                self._receive(client, inbound)
+        except (OSError, ValueError, msgspec.DecodeError):
+            self._drop(client, inbound)
+
+    def _receive(self, client: _Client, inbound: list[Inbound]) -> None:
+        chunk = client.socket.recv(1 << 20)
+        if not chunk:
+            raise ConnectionResetError
+        client.received += chunk
+        for frame in split_frames(client.received):
+            message = _from_client.decode(frame)
+            if client.id is None:
+                if not isinstance(message, Hello) or message.protocol_version != PROTOCOL_VERSION:
+                    raise ValueError("the first frame must be a Hello of this protocol version")
+                client.id = message.client_id
+            else:
+                inbound.append(Inbound(client.id, message))
+
+    def _send(self, client: _Client, frame: bytes) -> None:
+        client.unsent.append(frame)
+        client.unsent_bytes += len(frame)
+        try:
+            client.flush()
+            if client.unsent_bytes > MAX_UNSENT_BYTES:
+                raise ConnectionResetError
+        except OSError:
+            # `poll` sees the closed end and reports the client gone.
+            client.unsent.clear()
+            client.unsent_bytes = 0
+            with contextlib.suppress(OSError):
+                client.socket.shutdown(socket.SHUT_RDWR)
+        self._watch(client)
+
+    def _watch(self, client: _Client) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
+        if self._selector.get_key(client.socket).events != events:
+            self._selector.modify(client.socket, events, client)
+
+    def _drop(self, client: _Client, inbound: list[Inbound]) -> None:
+        self._selector.unregister(client.socket)
+        client.socket.close()
+        self._clients.remove(client)
+        if client.id is not None:
+            inbound.append(Inbound(client.id, None))

@@ -1,0 +1,86 @@
+"""A decoder as data: what the lowering, the torch reference and the loaders need to know of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embedding, half-split layout (Su et al. 2021; scaling as in transformers)."""
+
+    theta: float
+    rotary_dim: int
+    scaling: dict[str, object] = field(default_factory=dict)
+    """Empty, or `rope_type` with its parameters."""
+    max_position: int = 0
+    """Trained length, which some scaling types read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention of one layer."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope: Rope | None
+    scale: float
+    window: int = 0
+    """Tokens a query sees, itself included; 0 sees all."""
+    softcap: float = 0.0
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    """RMSNorm over each query and key head before the rotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """Gated feed-forward layer: down(act(gate(x)) · up(x))."""
+
+    intermediate: int
+    activation: Activation
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """Experts chosen by a softmax router; each is a gated Mlp."""
+
+    experts: int
+    top_k: int
+    intermediate: int
+    activation: Activation
+    normalize_top_k: bool
+    shared: Mlp | None = None
+    """Expert that sees every token, its output scaled by sigmoid(shared_gate(x))."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    attention: Attention
+    mlp: Mlp | Moe
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec:
+    """A pre-norm decoder; `sandwich` adds a norm after attention and MLP too (Gemma 2 and 3)."""
+
+    architecture: str
+    hidden: int
+    vocab: int
+    layers: tuple[Layer, ...]
+    norm_eps: float
+    max_position: int
+    tied_embedding: bool
+    norm_add_one: bool = False
+    """The norm's weight is stored as w - 1."""
+    sandwich: bool = False
+    embedding_scale: float = 1.0
+    logit_softcap: float = 0.0
+    head_bias: bool = False
+    eos_token_ids: tuple[int, ...] = ()

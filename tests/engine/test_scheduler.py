@@ -1,0 +1,304 @@
+"""The scheduler, the page pool and the core loop over a worker that knows its tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.engine.core import EngineCore
+from slipway.engine.executor import InTurn, NullWorker, Overlapped
+from slipway.engine.kv_cache import KVCache
+from slipway.engine.messages import AbortRequests, AddRequest, Delta, FromEngine, StepDone
+from slipway.engine.page_pool import PagePool
+from slipway.engine.params import SamplingParams
+from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.scheduler import Scheduler, SchedulerLimits
+from slipway.engine.wire import Inbound
+
+
+class LocalHub:
+    """The core's hub without sockets: messages in by `inbox`, deltas out by request."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.inbox: list[Inbound] = []
+        self.deltas: dict[str, list[Delta]] = {}
+
+    def poll(self, timeout: float | None) -> list[Inbound]:
+        inbox, self.inbox = self.inbox, []
+        return inbox
+
+    def send(self, client_id: int, message: FromEngine) -> None:
+        assert isinstance(message, StepDone)
+        for delta in message.deltas:
+            self.deltas.setdefault(delta.request_id, []).append(delta)
+
+
+class Bench:
+    """A core, its parts, and every plan it made."""
+
+    def __init__(
+        self,
+        *,
+        num_pages: int = 64,
+        block_size: int = 4,
+        windows: tuple[int, ...] = (0,),
+        overlap: bool = False,
+        prefix_caching: bool = True,
+        **limits: object,
+    ) -> None:
+        bounds = SchedulerLimits(**{"token_budget": 16, "max_requests": 8} | limits)  # type: ignore[arg-type]
+        self.plans: list[StepPlan] = []
+        self.worker = NullWorker(bounds.max_requests)
+        self.executor = (Overlapped if overlap else InTurn)(self)
+        cache = KVCache(
+            PagePool(num_pages), block_size, windows, prefix_caching=prefix_caching, hash_name="builtin"
+        )
+        self.scheduler = Scheduler(cache, bounds)
+        self.hub = LocalHub()
+        self.core = EngineCore(self.scheduler, self.executor, self.hub)  # type: ignore[arg-type]
+
+    def step(self, plan: StepPlan) -> StepOutput:
+        self.plans.append(plan)
+        return self.worker.step(plan)
+
+    def add(self, name: str, prompt: int | list[int], max_tokens: int, **fields: object) -> None:
+        tokens = list(range(prompt)) if isinstance(prompt, int) else list(prompt)
+        seed = int(fields.pop("seed", 0))  # type: ignore[call-overload]
+        params = SamplingParams(max_tokens, seed=seed)
+        self.hub.inbox.append(Inbound(0, AddRequest(name, tokens, params, **fields)))  # type: ignore[arg-type]
+
+    def abort(self, name: str) -> None:
+        self.hub.inbox.append(Inbound(0, AbortRequests([name])))
+
+    def turn(self) -> None:
+        self.core.run_once()
+        self.scheduler.cache.check(self.scheduler.running)
+
+    def run(self, limit: int = 10_000) -> None:
+        for _ in range(limit):
+            self.turn()
+            if not self.hub.inbox and not self.scheduler.has_work and not self.core._under_way:
+                return
+        raise AssertionError(f"work was left after {limit} turns")
+
+    def tokens(self, name: str) -> list[int]:
+        return [token for delta in self.hub.deltas[name] for token in delta.token_ids]
+
+
+@contextmanager
+def bench(**options: object) -> Iterator[Bench]:
+    made = Bench(**options)  # type: ignore[arg-type]
+    try:
+        yield made
+    finally:
+        made.executor.close()
+
+
+def expected(prompt: int, max_tokens: int, seed: int = 0) -> list[int]:
+    return [(seed + prompt + i) % 1000 for i in range(max_tokens)]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_request_gets_the_tokens_it_asked_for(overlap: bool):
+    with bench(overlap=overlap) as b:
+        b.add("a", 5, 7, seed=3)
+        b.run()
+        assert b.tokens("a") == expected(5, 7, 3)
+        assert b.hub.deltas["a"][-1].finish_reason == "length"
+
+
+def test_a_long_prompt_is_computed_in_chunks_of_the_budget():
+    with bench(token_budget=16) as b:
+        b.add("a", 40, 1)
+        b.run()
+        assert [plan.num_new for plan in b.plans] == [[16], [16], [8]]
+
+
+def test_running_requests_are_granted_before_waiting_ones():
+    with bench(token_budget=16) as b:
+        b.add("old", 4, 20)
+        b.turn()
+        b.add("new", [900 + i for i in range(40)], 1)
+        b.turn()
+        assert b.plans[-1].num_new == [1, 15]
+
+
+def test_a_full_prefix_hit_still_computes_the_last_token():
+    with bench() as b:
+        b.add("first", 16, 4)
+        b.run()
+        b.add("again", 16, 4)
+        b.run()
+        assert b.tokens("again") == b.tokens("first")
+        assert b.hub.deltas["again"][0].num_cached_tokens == 15
+
+
+def test_salts_do_not_share_blocks():
+    with bench() as b:
+        b.add("first", 16, 1, cache_salt="a")
+        b.run()
+        b.add("other", 16, 1, cache_salt="b")
+        b.run()
+        assert b.hub.deltas["other"][0].num_cached_tokens == 0
+
+
+def test_the_youngest_request_is_preempted_and_resumes_with_its_output():
+    with bench(num_pages=8, block_size=4, token_budget=64) as b:
+        b.add("old", [1] * 10, 14)
+        b.add("young", [2] * 10, 14)
+        b.run()
+        assert b.tokens("old") == b.tokens("young") == expected(10, 14)
+        assert b.hub.deltas["old"][-1].timing.num_preemptions == 0
+        assert b.hub.deltas["young"][-1].timing.num_preemptions > 0
+
+
+def test_with_the_priority_policy_the_lowest_number_runs_first():
+    with bench(max_requests=1, by_priority=True) as b:
+        b.add("late", 4, 2, priority=5)
+        b.add("first", 4, 2, priority=-1)
+        b.run()
+        assert list(b.hub.deltas) == ["first", "late"]
+
+
+def test_without_chunking_a_prompt_waits_until_it_fits_the_step():
+    with bench(token_budget=16, chunked_prefill=False) as b:
+        b.add("a", 10, 3)
+        b.add("b", [800 + i for i in range(12)], 3)
+        b.run()
+        assert [plan.num_new for plan in b.plans][:2] == [[10], [1, 12]]
+
+
+def test_a_short_prompt_overtakes_a_second_long_one():
+    limits = {"token_budget": 16, "max_partial": 2, "max_long_partial": 1, "long_prompt": 8}
+    with bench(**limits, num_pages=200) as b:
+        b.add("long", [1] * 60, 1)
+        b.add("long too", [2] * 60, 1)
+        b.add("short", [3] * 4, 1)
+        b.run()
+        assert next(iter(b.hub.deltas)) == "short"
+
+
+def test_a_sliding_group_returns_the_pages_that_leave_its_window():
+    with bench(windows=(0, 8), num_pages=200, block_size=4) as b:
+        b.add("a", 60, 30)
+        for _ in range(20):
+            b.turn()
+        (request,) = b.scheduler.running
+        full, sliding = request.tables
+        assert all(page >= 0 for page in full)
+        assert sum(page >= 0 for page in sliding) <= 4
+
+
+def test_a_sliding_group_needs_only_its_window_for_a_prefix_hit():
+    with bench(windows=(0, 8), num_pages=30, block_size=4) as b:
+        b.add("a", 41, 1)
+        b.run()
+        b.add("again", 41, 1)
+        b.run()
+        assert b.hub.deltas["again"][0].num_cached_tokens == 40
+
+
+def test_an_abort_in_any_state_frees_everything():
+    with bench(max_requests=1) as b:
+        b.add("running", 30, 50)
+        b.add("waiting", 30, 50)
+        b.turn()
+        b.abort("waiting")
+        b.turn()
+        b.abort("running")
+        b.run()
+        b.scheduler.cache.check(())
+        assert "waiting" not in b.hub.deltas
+
+
+requests = st.tuples(
+    st.integers(1, 40),  # prompt
+    st.integers(1, 30),  # max_tokens
+    st.integers(0, 2),  # kind of prompt: equal prefixes meet
+    st.integers(-2, 2),  # priority
+    st.integers(0, 30),  # turn of arrival
+    st.one_of(st.none(), st.integers(0, 40)),  # turn of abort
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    script=st.lists(requests, min_size=1, max_size=12),
+    block_size=st.sampled_from([1, 4, 8]),
+    spare_pages=st.integers(0, 30),
+    token_budget=st.sampled_from([1, 7, 16, 64]),
+    windows=st.sampled_from([(0,), (0, 8), (5,)]),
+    overlap=st.booleans(),
+    prefix_caching=st.booleans(),
+    by_priority=st.booleans(),
+)
+def test_whatever_happens_every_request_gets_its_tokens_and_no_page_leaks(
+    script: list[tuple[int, int, int, int, int, int | None]],
+    block_size: int,
+    spare_pages: int,
+    token_budget: int,
+    windows: tuple[int, ...],
+    overlap: bool,
+    prefix_caching: bool,
+    by_priority: bool,
+):
+    """Pages are as short as they can be: one request of 70 tokens fits, so preemption is the rule."""
+    least = -(-70 // block_size) * len(windows) + 2 * len(windows)
+    with bench(
+        num_pages=least + spare_pages,
+        block_size=block_size,
+        windows=windows,
+        overlap=overlap,
+        prefix_caching=prefix_caching,
+        by_priority=by_priority,
+        token_budget=token_budget,
+        max_requests=4,
+    ) as b:
+        for turn in range(41):
+            for i, (prompt, max_tokens, kind, priority, arrival, _) in enumerate(script):
+                if arrival == turn:
+                    tokens = [100 * kind + j for j in range(prompt)]
+                    b.add(str(i), tokens, max_tokens, priority=priority, seed=i)
+            for i, (*_, abort) in enumerate(script):
+                if abort == turn:
+                    b.abort(str(i))
+            b.turn()
+            assert sum(b.plans[-1].num_new if b.plans else []) <= token_budget
+        b.run()
+        b.scheduler.cache.check(())
+        for i, (prompt, max_tokens, *_, abort) in enumerate(script):
+            if abort is None:
+                assert b.tokens(str(i)) == expected(prompt, max_tokens, i)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_hundred_thousand_steps_leave_nothing_behind(overlap: bool):
+    rng = random.Random(7)
+    with bench(num_pages=60, block_size=4, token_budget=32, overlap=overlap) as b:
+        open_requests: dict[str, tuple[int, int]] = {}
+        count = 0
+        while b.core.num_steps < 100_000:
+            if len(open_requests) < 12 and rng.random() < 0.4:
+                name, prompt, most = str(count), rng.randint(1, 60), rng.randint(1, 60)
+                b.add(name, [rng.randint(0, 1)] * prompt, most, seed=count)
+                open_requests[name] = (prompt, most)
+                count += 1
+            elif open_requests and rng.random() < 0.01:
+                name = rng.choice(list(open_requests))
+                b.abort(name)
+                del open_requests[name]
+            b.core.run_once()
+            for name in [n for n, deltas in b.hub.deltas.items() if deltas[-1].finish_reason]:
+                if name in open_requests:
+                    assert b.tokens(name) == expected(*open_requests.pop(name), int(name))
+                del b.hub.deltas[name]
+        b.run()
+        b.scheduler.cache.check(())

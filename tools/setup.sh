@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Make the virtual environment $2 with interpreter $1 and install the dependencies of the extras $3.
+# Missing system packages are installed as root; otherwise the line to type is printed.
+set -euo pipefail
+python=$1 venv=$2 extras=$3
+
+packages=()
+command -v "${CXX:-g++}" >/dev/null || packages+=(g++)
+if command -v "$python" >/dev/null; then
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "Slipway needs Python 3.11 or newer; $python is $("$python" --version). Name another: make PYTHON=python3.12 …" >&2
+    exit 1
+  }
+  "$python" -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
+else
+  packages+=(python3 python3-venv)
+fi
+if ((${#packages[@]})); then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends "${packages[@]}"
+  else
+    echo "Missing on this machine. Please type: sudo apt-get install -y ${packages[*]}" >&2
+    exit 1
+  fi
+fi
+
+echo "Installing Slipway's dependencies ($extras) into $venv; the first time takes a minute or two."
+mkdir -p "$(dirname "$venv")"
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+requirements=$("$venv/bin/python" - "$extras" <<'PY'
+import sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+names = project["dependencies"] + [n for e in sys.argv[1].split(",") for n in project["optional-dependencies"][e]]
+print("\n".join(names))
+PY
+)
+"$venv/bin/python" -m pip install -q --disable-pip-version-check -r /dev/stdin <<<"$requirements"
