@@ -10,34 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from local_engine import LocalHub
 from slipway.engine.core import EngineCore
 from slipway.engine.executor import InTurn, NullWorker, Overlapped
 from slipway.engine.kv_cache import KVCache
-from slipway.engine.messages import AbortRequests, AddRequest, Delta, FromEngine, StepDone
+from slipway.engine.messages import AbortRequests, AddRequest
 from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
 from slipway.engine.plan import StepOutput, StepPlan
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Inbound
-
-
-class LocalHub:
-    """The core's hub without sockets: messages in by `inbox`, deltas out by request."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.inbox: list[Inbound] = []
-        self.deltas: dict[str, list[Delta]] = {}
-
-    def poll(self, timeout: float | None) -> list[Inbound]:
-        inbox, self.inbox = self.inbox, []
-        return inbox
-
-    def send(self, client_id: int, message: FromEngine) -> None:
-        assert isinstance(message, StepDone)
-        for delta in message.deltas:
-            self.deltas.setdefault(delta.request_id, []).append(delta)
 
 
 class Bench:

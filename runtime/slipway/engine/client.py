@@ -35,6 +35,7 @@ from slipway.engine.messages import (
     StepDone,
 )
 from slipway.engine.wire import encode_frame, read_from_engine
+from slipway.exits import ENGINE_DIED, WORKER_KILLED
 
 
 class EngineDead(Exception):
@@ -245,7 +246,7 @@ class EngineClient:
             return self.failure
         if self.state == "loading":
             return Failed(0, "Loading", "the model is still loading")
-        return Failed(70, "EngineDied", "the engine has gone without saying why")
+        return _died("")
 
 
 class Engine:
@@ -307,16 +308,16 @@ class Engine:
     def post_mortem(self) -> Failed:
         """What its exit says, for one that died without a word. Waits for the exit."""
         if self._process is None:
-            return Failed(70, "EngineDied", "the engine's thread ended without a word")
+            return _died("The engine's thread ended without a word.")
         try:
             status = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return Failed(70, "EngineDied", "the engine closed its socket and did not exit")
+            return _died("The engine closed its socket and did not exit.")
         if status == -signal.SIGKILL:
-            hint = "If nobody killed it, the kernel did for want of memory: give it more, or less KV cache."
-            return Failed(71, "EngineKilled", "the engine process was killed (SIGKILL)", hint)
+            killed = "The engine process was killed (SIGKILL)."
+            return Failed(WORKER_KILLED.code, WORKER_KILLED.reason, killed, WORKER_KILLED.hint)
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
-        return Failed(70, "EngineDied", f"the engine process ended with {how}", "Its log says more.")
+        return _died(f"The engine process ended with {how}; its log may say more.")
 
     def stop(self) -> None:
         """End it: closing the pipe asks, SIGKILL after 5 s insists."""
@@ -332,3 +333,7 @@ class Engine:
         if self._thread is not None:
             self._thread.join(timeout=5)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _died(message: str) -> Failed:
+    return Failed(ENGINE_DIED.code, ENGINE_DIED.reason, message or ENGINE_DIED.message, ENGINE_DIED.hint)

@@ -82,8 +82,6 @@ class NullWorker:
         self.tables: list[dict[int, list[int]]] = [{} for _ in range(num_slots)]
 
     def step(self, plan: StepPlan) -> StepOutput:
-        for slot in plan.ended:
-            self.tables[slot] = {}
         for start in plan.starts:
             self.known[start.slot] = len(start.tokens)
             self.computed[start.slot] = start.num_computed

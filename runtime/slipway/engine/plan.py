@@ -37,8 +37,6 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     starts: list[SlotStart]
     pages: list[PageGrant]
-    ended: list[int]
-    """Slots that a request has left since the last plan."""
     slots: list[int]
     """[num_requests]"""
     num_new: list[int]

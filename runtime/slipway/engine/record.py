@@ -7,6 +7,7 @@ scheduler, no API and no clock, and on CPU its tokens are the same to the bit.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class RecordingWorker:
 
 
 def read_record(path: Path) -> tuple[EngineConfig, list[tuple[StepPlan, StepOutput]]]:
-    """The configuration and the steps of a record; a step that was cut off is left out."""
+    """The configuration, without its order to record, and the steps; one that was cut off is left out."""
     frames: Iterator[bytes] = split_frames(bytearray(path.read_bytes()))
     config = msgspec.msgpack.decode(next(frames), type=EngineConfig)
     plans = msgspec.msgpack.Decoder(StepPlan)
@@ -49,7 +50,7 @@ def read_record(path: Path) -> tuple[EngineConfig, list[tuple[StepPlan, StepOutp
     steps = [
         (plans.decode(plan), outputs.decode(output)) for plan, output in zip(frames, frames, strict=False)
     ]
-    return config, steps
+    return msgspec.structs.replace(config, record=None), steps
 
 
 def replay(worker: Worker, steps: list[tuple[StepPlan, StepOutput]]) -> int | None:
@@ -58,3 +59,20 @@ def replay(worker: Worker, steps: list[tuple[StepPlan, StepOutput]]) -> int | No
         if worker.step(plan) != recorded:
             return index
     return None
+
+
+def main() -> int:
+    """`python -m slipway.engine.record FILE`: play it back and say whether every output is the same."""
+    from slipway.engine.start import Start
+
+    config, steps = read_record(Path(sys.argv[1]))
+    different = replay(Start(config).worker(), steps)
+    if different is None:
+        print(f"{len(steps)} steps of {config.model}: every output is the same")
+        return 0
+    print(f"step {different} of {len(steps)} gave another output than the record has")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -25,11 +25,10 @@ class SchedulerLimits:
 
 
 class _PlanBuilder:
-    def __init__(self, token_budget: int, ended: list[int]) -> None:
+    def __init__(self, token_budget: int) -> None:
         self.tokens_left = token_budget
         self.starts: list[SlotStart] = []
         self.pages: list[PageGrant] = []
-        self.ended = ended
         self.granted: list[tuple[Request, int]] = []
         self.preempted = False
 
@@ -43,7 +42,7 @@ class _PlanBuilder:
 
     def build(self) -> StepPlan:
         slots = [request.slot for request, _ in self.granted]
-        return StepPlan(self.starts, self.pages, self.ended, slots, [grant for _, grant in self.granted])
+        return StepPlan(self.starts, self.pages, slots, [grant for _, grant in self.granted])
 
 
 class Scheduler:
@@ -66,7 +65,6 @@ class Scheduler:
         self.prefix_queries = 0
         self.prefix_hits = 0
         self._free_slots = list(range(limits.max_requests - 1, -1, -1))
-        self._ended_slots: list[int] = []
         self._last_prompt_seconds = 0.0
 
     @property
@@ -81,8 +79,7 @@ class Scheduler:
 
         Returns the plan and its requests in the plan's order. `now` is `time.monotonic()`.
         """
-        plan = _PlanBuilder(self.limits.token_budget, self._ended_slots)
-        self._ended_slots = []
+        plan = _PlanBuilder(self.limits.token_budget)
         for request in list(self.running):
             grant = min(request.num_left, self._chunk(request), plan.tokens_left)
             if request.slot < 0 or grant <= 0:  # preempted in this step, or caught up
@@ -132,7 +129,7 @@ class Scheduler:
                 return
             if not self.cache.can_admit(request, hit, limits.token_budget):
                 return
-            self._start(request, plan, now)
+            self._start(request, now)
             pages = self.cache.admit(request, hit)
             self._count_prefix(request, hit.num_tokens)
             plan.starts.append(self._slot_start(request))
@@ -147,7 +144,7 @@ class Scheduler:
         oldest = min(request.arrival for request in self.waiting)
         return now - oldest < self.limits.delay_factor * self._last_prompt_seconds
 
-    def _start(self, request: Request, plan: _PlanBuilder, now: float) -> None:
+    def _start(self, request: Request, now: float) -> None:
         self.waiting.remove(request)
         bisect.insort(self.running, request, key=self._order)
         request.slot = self._free_slots.pop()
@@ -180,7 +177,6 @@ class Scheduler:
         self.running.remove(request)
         self.cache.release(request)
         self._free_slots.append(request.slot)
-        self._ended_slots.append(request.slot)
         request.slot = -1
 
     def _chunk(self, request: Request) -> int:

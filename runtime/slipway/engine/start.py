@@ -20,20 +20,7 @@ from slipway.engine.page_pool import PagePool
 from slipway.engine.record import RecordingWorker
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Hub
-from slipway.exits import (
-    HUB_UNREACHABLE,
-    INTERNAL_ERROR,
-    KERNELS_MISSING,
-    KV_CACHE_TOO_SMALL,
-    MODEL_FILES_DAMAGED,
-    MODEL_GATED,
-    MODEL_NOT_FOUND,
-    MODEL_NOT_SUPPORTED,
-    NO_DISK_SPACE,
-    NOT_SUPPORTED,
-    OUT_OF_MEMORY,
-    Exit,
-)
+from slipway.exits import BY_REASON, INTERNAL_ERROR, KV_CACHE_TOO_SMALL, OUT_OF_MEMORY, Exit
 from slipway.load.errors import LoadError
 
 if TYPE_CHECKING:
@@ -45,18 +32,6 @@ CPU_TOKEN_BUDGET = 256
 """Products reach full rate from M = 128 on; a longer step only delays running streams."""
 
 _PR_SET_PDEATHSIG = 1
-
-_LOAD_EXITS = {
-    "ModelNotFound": MODEL_NOT_FOUND,
-    "ModelGated": MODEL_GATED,
-    "NoNetwork": HUB_UNREACHABLE,
-    "Interrupted": HUB_UNREACHABLE,
-    "NoSpace": NO_DISK_SPACE,
-    "BadCheckpoint": MODEL_FILES_DAMAGED,
-    "UnsupportedFormat": NOT_SUPPORTED,
-    "UnsupportedModel": MODEL_NOT_SUPPORTED,
-    "MissingPackage": KERNELS_MISSING,
-}
 
 
 def die_with_parent() -> None:
@@ -89,7 +64,7 @@ def run_engine(config: EngineConfig, listener: socket.socket, parent: int) -> in
 def describe(error: Exception) -> Failed:
     """What clients are told of an exception that ends the engine."""
     if isinstance(error, LoadError):
-        error = Exit(_LOAD_EXITS[error.code], error.message, error.hint, error.argument or "")
+        error = Exit(BY_REASON[error.code], error.message, error.hint, error.argument or "")
     elif isinstance(error, MemoryError):
         error = Exit(OUT_OF_MEMORY, str(error))
     elif not isinstance(error, Exit):

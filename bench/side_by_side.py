@@ -1,0 +1,170 @@
+"""Several servers alive at once, loaded in turns: the fair comparison where memory speed drifts.
+
+    python bench/side_by_side.py --model DIR --rounds 5 \
+        --server 'slipway=bin/slipway serve {model} --port {port} --dtype bfloat16' \
+        --server 'other=other-server --model {model} --port {port}'
+
+Every round gives each server the same requests, one server at a time, in an order that rotates; the idle
+ones sleep. Prints a table of medians over the rounds and the ratio of the first server to each other, and
+with --json all figures. Scenarios: single 128 in, 128 out; ttft 512 in; prefix the same 512 again; cN: N
+streams of 128 in, 64 out at once; a trailing s (c8s) samples instead of taking the likeliest token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from load import Load, run
+
+SAMPLED = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "seed": 1}
+WARM_UP = Load(num_requests=2, concurrency=2, input_len=64, output_len=8, seed=99)
+
+
+@dataclass
+class Server:
+    """A server that this script started, and what it measured of it: scenario → one figure a round."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    url: str
+    model: str
+    start_seconds: float
+    figures: dict[str, list[float]] = field(default_factory=dict)
+
+    def peak_memory_mib(self) -> int:
+        """Largest resident set of each process of its group, summed."""
+        total = 0
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                if os.getpgid(int(status.parent.name)) == self.process.pid:
+                    line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
+                    total += int(line.split()[1]) >> 10
+            except (OSError, StopIteration):
+                continue
+        return total
+
+    def stop(self) -> None:
+        for what, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 10)):
+            try:
+                os.killpg(self.process.pid, what)
+                self.process.wait(patience)
+                return
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def start(name: str, command: str, model: str, patience: float = 300) -> Server:
+    """Start a server and wait for its first answered token."""
+    port = free_port()
+    words = shlex.split(command.format(model=model, port=port))
+    started = time.perf_counter()
+    log = Path(f"/tmp/side-by-side-{name}.log").open("wb")  # noqa: SIM115
+    process = subprocess.Popen(words, start_new_session=True, stdout=log, stderr=subprocess.STDOUT)
+    url = f"http://127.0.0.1:{port}"
+    while time.perf_counter() - started < patience and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url + "/v1/models", timeout=5) as answer:
+                served = str(json.load(answer)["data"][0]["id"])
+            body = json.dumps({"model": served, "prompt": [500], "max_tokens": 1}).encode()
+            asked = urllib.request.Request(
+                url + "/v1/completions", body, {"Content-Type": "application/json"}
+            )
+            urllib.request.urlopen(asked, timeout=patience).close()
+            return Server(name, process, url, served, time.perf_counter() - started)
+        except (OSError, urllib.error.HTTPError, KeyError, IndexError, ValueError):
+            time.sleep(0.05)
+    Server(name, process, url, "", 0).stop()
+    raise SystemExit(f"{name} did not come up; see {log.name}")
+
+
+def measure(server: Server, scenario: str, seed: int) -> dict[str, float]:
+    """Figures of one scenario in one round; higher is better for tok_s, lower for the rest."""
+    sampling = SAMPLED if scenario.endswith("s") and scenario[-2].isdigit() else {}
+    kind = scenario.rstrip("s") if sampling else scenario
+
+    def go(requests: int, input_len: int, output_len: int) -> dict[str, object]:
+        load = Load(requests, requests, input_len, output_len, sampling=sampling, seed=seed)
+        result = asyncio.run(run(server.url, server.model, load))
+        if result["errors"]:
+            raise SystemExit(f"{server.name}: {result['errors']}")
+        return result
+
+    if kind == "single":
+        return {"tok_s": float(go(1, 128, 128)["stream_tok_s"])}  # type: ignore[arg-type]
+    if kind == "ttft":
+        return {"ttft_s": go(1, 512, 1)["ttft_s"]["p50"]}  # type: ignore[index]
+    if kind == "prefix":
+        go(1, 512, 1)
+        return {"hit_ttft_s": go(1, 512, 1)["ttft_s"]["p50"]}  # type: ignore[index]
+    return {"tok_s": float(go(int(kind[1:]), 128, 64)["output_tok_s"])}  # type: ignore[arg-type]
+
+
+def table(servers: list[Server]) -> str:
+    names = [server.name for server in servers]
+    head = ["figure", *names, *(f"{names[0]} / {name}" for name in names[1:])]
+    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    for figure in servers[0].figures:
+        medians = [statistics.median(server.figures[figure]) for server in servers]
+        ratios = [f"{medians[0] / other:.2f}" for other in medians[1:]]
+        lines.append("| " + " | ".join([figure, *(f"{m:.3g}" for m in medians), *ratios]) + " |")
+    for label, values in (
+        ("start, s", [s.start_seconds for s in servers]),
+        ("peak memory, MiB", [float(s.peak_memory_mib()) for s in servers]),
+    ):
+        ratios = [f"{values[0] / other:.2f}" for other in values[1:]]
+        lines.append("| " + " | ".join([label, *(f"{v:.3g}" for v in values), *ratios]) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--server", action="append", required=True, metavar="NAME=COMMAND")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scenarios", default="single,ttft,prefix,c8,c32")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    servers: list[Server] = []
+    try:
+        for name, _, command in (item.partition("=") for item in arguments.server):
+            servers.append(start(name, command, arguments.model))
+            asyncio.run(run(servers[-1].url, servers[-1].model, WARM_UP))
+        for turn in range(arguments.rounds):
+            for index in range(len(servers)):
+                server = servers[(turn + index) % len(servers)]
+                for scenario in arguments.scenarios.split(","):
+                    for figure, value in measure(server, scenario, seed=1000 + turn).items():
+                        server.figures.setdefault(f"{scenario} {figure}", []).append(value)
+                print(f"round {turn + 1}, {server.name}: done", file=sys.stderr)
+        print(table(servers))
+        if arguments.json:
+            figures = {s.name: {"start_s": s.start_seconds} | s.figures for s in servers}
+            arguments.json.write_text(json.dumps(figures, indent=1))
+    finally:
+        for server in servers:
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()

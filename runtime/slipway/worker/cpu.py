@@ -1,0 +1,105 @@
+"""The worker on a CPU: plans come in, one call computes the step, outputs go out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipway.engine.messages import TokenLogprobs
+from slipway.engine.params import SamplingParams
+from slipway.engine.plan import SlotStart, StepOutput, StepPlan
+from slipway.model.build import ModelPlan
+from slipway_kernels.cpu import PagePool, Slots, StepResult
+
+
+class CpuWorker:
+    """Keeps the requests' state in fixed slots and runs the lowered model over them.
+
+    The plan carries differences only; the step itself reads token ids, positions and block tables from
+    the slots, draws where a slot has caught up, and appends what it drew.
+    """
+
+    def __init__(
+        self,
+        plan: ModelPlan,
+        *,
+        num_slots: int,
+        max_len: int,
+        num_pages: int,
+        token_budget: int,
+        max_logprobs: int,
+        threads: int,
+        progress: Callable[[str, int, int], None],
+    ) -> None:
+        max_blocks = -(-max_len // plan.kv.block_size)
+        self.slots = Slots(num_slots, max_len, len(plan.kv.groups), max_blocks)
+        self._pages = PagePool(num_pages, plan.kv.page_bytes)
+        self._model = plan.build(
+            self.slots,
+            self._pages,
+            max_tokens=max(token_budget, num_slots),
+            max_top=max(1, max_logprobs),
+            threads=threads,
+            progress=progress,
+        )
+        self._wants: list[tuple[int, int]] = [(-1, -1)] * num_slots
+        """[slot]  alternatives wanted with each output token and each prompt token"""
+
+    def warm_up(self) -> None:
+        """Compute one token in slot 0, so that the first request finds pages mapped and caches warm."""
+        params = SamplingParams(1, temperature=0.0)
+        self.step(StepPlan([SlotStart(0, [0], 1, 0, params, 1)], [], [], []))
+        self.slots.block_table[:, 0, 0] = np.arange(self.slots.block_table.shape[0])
+        self.step(StepPlan([], [], [0], [1]))
+
+    def step(self, plan: StepPlan) -> StepOutput:
+        for start in plan.starts:
+            self._start(start)
+        for grant in plan.pages:
+            end = grant.start + len(grant.pages)
+            self.slots.block_table[grant.group, grant.slot, grant.start : end] = grant.pages
+        if not plan.slots:
+            return StepOutput([], [])
+        result = self._model.step(np.array(plan.slots, np.int32), np.array(plan.num_new, np.int32))
+        return self._output(plan, result)
+
+    def _start(self, start: SlotStart) -> None:
+        slots, slot, length = self.slots, start.slot, len(start.tokens)
+        slots.tokens[slot, :length] = start.tokens
+        slots.num_tokens[slot] = length
+        slots.num_computed[slot] = start.num_computed
+        slots.prompt_len[slot] = start.num_prompt
+        slots.set_sampling(slot, start.params, start.prompt_logprobs_from)
+        self._wants[slot] = (start.params.num_logprobs, start.params.num_prompt_logprobs)
+
+    def _output(self, plan: StepPlan, result: StepResult) -> StepOutput:
+        drawn, prompt = result.drawn, result.prompt
+        output = StepOutput(drawn["token"].tolist(), np.flatnonzero(drawn["failed"]).tolist())
+        row = 0
+        for index, (slot, num_new) in enumerate(zip(plan.slots, plan.num_new, strict=True)):
+            wanted, wanted_prompt = self._wants[slot]
+            if wanted >= 0 and output.tokens[index] >= 0:
+                tops = result.top_ids[index], result.top_logprobs[index]
+                output.logprobs[index] = _token_logprobs(drawn[index], *tops, wanted)
+            if wanted_prompt >= 0:
+                judged = [
+                    _token_logprobs(
+                        prompt[r], result.prompt_top_ids[r], result.prompt_top_logprobs[r], wanted_prompt
+                    )
+                    for r in range(row, row + num_new)
+                    if prompt[r]["token"] >= 0
+                ]
+                if judged:
+                    output.prompt_logprobs[index] = judged
+            row += num_new
+        return output
+
+
+def _token_logprobs(
+    drawn: np.void, ids: NDArray[np.int32], values: NDArray[np.float32], wanted: int
+) -> TokenLogprobs:
+    """ids, values [max_top]: the most likely tokens, best first."""
+    top = list(zip(ids[:wanted].tolist(), values[:wanted].tolist(), strict=True))
+    return TokenLogprobs(float(drawn["logprob"]), int(drawn["rank"]), top)

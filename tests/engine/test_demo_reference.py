@@ -1,0 +1,109 @@
+"""The demo model against transformers: the same weights, the same token ids.
+
+The reference is transformers' own reading of the GGUF file, in fp32. A token of ours that it would not
+have chosen counts only where its own two best logits are further apart than 1e-3; such near ties are
+printed, and comparison of that prompt ends there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from local_engine import LocalEngine
+from slipway.engine.params import SamplingParams
+from slipway.text.tokenizer import load
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo reference")]
+
+DATA = Path(__file__).parents[1] / "data"
+WINDOW = 2048
+NEAR_TIE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def reference(demo_model: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        demo_model.parent, gguf_file=demo_model.name, dtype=torch.float32
+    )
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def prompts(demo_model: Path) -> list[list[int]]:
+    tokenizer = load(demo_model)
+    return [tokenizer.encode(text) for text in json.loads((DATA / "prompts.json").read_text())]
+
+
+def differences(reference: Any, prompt: list[int], output: list[int]) -> list[str]:
+    """Where the reference would have chosen another token, up to its first near tie."""
+    with torch.inference_mode():
+        logits = reference(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1]  # [output, vocab]
+    best = logits.topk(2)
+    for i, token in enumerate(output):
+        gap = float(best.values[i, 0] - best.values[i, 1])
+        if token != int(best.indices[i, 0]):
+            if gap < NEAR_TIE:
+                print(f"near tie after {i} tokens: gap {gap:.1e}")
+                return []
+            return [f"token {i} is {token}, the reference has {int(best.indices[i, 0])} (gap {gap:.4f})"]
+    return []
+
+
+@pytest.mark.parametrize("company", ["alone", "one ragged batch"])
+def test_greedy_text_is_that_of_transformers(
+    company: str, reference: Any, prompts: list[list[int]], demo_model: Path
+):
+    greedy = SamplingParams(64, temperature=0.0)
+    fields: dict[str, object] = {"dtype": "float32", "max_model_len": 2048}
+    if company == "alone":
+        with LocalEngine(demo_model, **fields) as engine:
+            outputs = [engine.run([(prompt, greedy)])[0] for prompt in prompts]
+    else:  # chunked prefill, prefix cache and forced preemption, all at once
+        with LocalEngine(demo_model, **fields, max_num_batched_tokens=64, num_blocks=130) as engine:
+            outputs = engine.run([(prompt, greedy) for prompt in prompts])
+        assert sum(output.num_preemptions for output in outputs) > 0
+    wrong = [
+        (i, problem)
+        for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
+        for problem in differences(reference, prompt, output.tokens)
+    ]
+    assert wrong == []
+    assert sum(len(output.tokens) for output in outputs) == 30 * 64
+
+
+@pytest.fixture(scope="module")
+def windows() -> list[list[int]]:
+    ids = json.loads((DATA / "perplexity_ids.json").read_text())
+    return [ids[i : i + WINDOW] for i in range(0, len(ids), WINDOW)]
+
+
+@pytest.fixture(scope="module")
+def reference_perplexity(reference: Any, windows: list[list[int]]) -> float:
+    total = 0.0
+    with torch.inference_mode():
+        for window in windows:
+            ids = torch.tensor([window])
+            logits = reference(ids).logits[0, :-1].log_softmax(-1)  # [window - 1, vocab]
+            total -= float(logits.gather(1, ids[0, 1:, None]).sum())
+    return math.exp(total / sum(len(window) - 1 for window in windows))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.002), ("bfloat16", 0.01)])
+def test_perplexity_is_that_of_transformers(
+    dtype: str, tolerance: float, reference_perplexity: float, windows: list[list[int]], demo_model: Path
+):
+    judged = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
+    with LocalEngine(demo_model, dtype=dtype, max_model_len=WINDOW + 1) as engine:
+        outputs = engine.run([(window, judged) for window in windows])
+    entries = [entry for output in outputs for entry in output.prompt_logprobs if entry is not None]
+    perplexity = math.exp(-sum(entry.logprob for entry in entries) / len(entries))
+    print(f"{dtype}: perplexity {perplexity:.4f}, transformers {reference_perplexity:.4f}")
+    assert perplexity == pytest.approx(reference_perplexity, rel=tolerance)

@@ -1,0 +1,134 @@
+"""The invariance matrix: a request's output does not depend on how or with whom it was computed.
+
+Bit-exact, log-probabilities included, in fp32 and bf16, for greedy and seeded requests. Axes that do not
+exist yet and join this table with their features: speculation, tensor and pipeline parallelism, CUDA
+graphs, LoRA or merged weights. Streamed or not is proved through HTTP in tests/api.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from local_engine import LocalEngine, Output
+from slipway.engine.params import SamplingParams
+from slipway.engine.record import read_record, replay
+from slipway.engine.start import Start
+
+Request = tuple[list[int], SamplingParams]
+
+BASE: dict[str, object] = {
+    "max_num_batched_tokens": 4096,
+    "block_size": 16,
+    "enable_prefix_caching": False,
+    "max_model_len": 256,
+    "num_blocks": 400,
+}
+
+AXES: dict[str, dict[str, object]] = {
+    "chunks of 1": {"max_num_batched_tokens": 1},
+    "chunks of 7": {"max_num_batched_tokens": 7},
+    "chunks of 64": {"max_num_batched_tokens": 64},
+    "blocks of 1": {"block_size": 1, "num_blocks": 6400},
+    "blocks of 8": {"block_size": 8, "num_blocks": 800},
+    "blocks of 32": {"block_size": 32},
+    "blocks of 128": {"block_size": 128},
+    "prefix cache cold": {"enable_prefix_caching": True},
+    "prefix cache sha256": {"enable_prefix_caching": True, "prefix_hash": "sha256"},
+    "forced preemption": {"num_blocks": 16, "max_num_batched_tokens": 64},
+    "preemption with prefix cache": {
+        "num_blocks": 16,
+        "max_num_batched_tokens": 64,
+        "enable_prefix_caching": True,
+    },
+    "overlap": {"overlap": True, "max_num_batched_tokens": 64},
+    "overlap with preemption": {"overlap": True, "num_blocks": 16, "max_num_batched_tokens": 64},
+    "one thread": {"threads": 1},
+    "three threads": {"threads": 3},
+    "whole prompts": {"enable_chunked_prefill": False},
+    "two partial prompts": {"max_num_batched_tokens": 32, "max_num_partial_prefills": 2},
+}
+
+ARCHITECTURES = ["llama", "gemma3_text", "mixtral"]
+
+
+def requests(vocab: int, count: int = 8) -> list[Request]:
+    """Ragged prompts, some with a common beginning; greedy and seeded in turn."""
+    rng = random.Random(5)
+    common = [rng.randrange(vocab) for _ in range(40)]
+    made: list[Request] = []
+    for i in range(count):
+        own = [rng.randrange(vocab) for _ in range(rng.randint(1, 60))]
+        prompt = common + own if i % 3 == 0 else own
+        if i % 2:
+            params = SamplingParams(24, temperature=0.9, top_k=50, top_p=0.95, seed=i, num_logprobs=2)
+        else:
+            params = SamplingParams(24, temperature=0.0, num_logprobs=2)
+        made.append((prompt, params))
+    return made
+
+
+@pytest.fixture(scope="module", params=[f"{a}-{d}" for a in ARCHITECTURES for d in ("float32", "bfloat16")])
+def case(
+    request: pytest.FixtureRequest, tiny_models: Callable[[str], Path]
+) -> tuple[Path, str, list[Request], list[Output]]:
+    """Model, dtype, requests, and what each gives alone in one chunk."""
+    architecture, dtype = request.param.rsplit("-", 1)
+    model = tiny_models(architecture)
+    with LocalEngine(model, dtype=dtype, **BASE) as engine:
+        work = requests(engine.start.plan.vocab)
+        return model, dtype, work, [engine.run([one])[0] for one in work]
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_output_is_the_same_under(axis: str, case: tuple[Path, str, list[Request], list[Output]]):
+    model, dtype, work, alone = case
+    with LocalEngine(model, dtype=dtype, **(BASE | AXES[axis])) as engine:
+        together = engine.run(work)
+    assert [o.tokens for o in together] == [o.tokens for o in alone]
+    assert [o.logprobs for o in together] == [o.logprobs for o in alone]
+    if "preemption" in axis:
+        assert sum(o.num_preemptions for o in together) > 0
+
+
+def test_output_is_the_same_in_any_order_and_company(case: tuple[Path, str, list[Request], list[Output]]):
+    model, dtype, work, alone = case
+    with LocalEngine(model, dtype=dtype, **BASE) as engine:
+        assert [o.logprobs for o in engine.run(work[::-1])][::-1] == [o.logprobs for o in alone]
+        few = engine.run(work[2:5])
+        assert [o.tokens for o in few] == [o.tokens for o in alone[2:5]]
+
+
+def test_output_is_the_same_with_a_warm_prefix_cache(case: tuple[Path, str, list[Request], list[Output]]):
+    model, dtype, work, alone = case
+    with LocalEngine(model, dtype=dtype, **(BASE | AXES["prefix cache cold"])) as engine:
+        engine.run(work)
+        warm = engine.run(work)
+    assert [o.logprobs for o in warm] == [o.logprobs for o in alone]
+    assert sum(o.num_cached_tokens for o in warm) > 100
+
+
+def test_prompt_logprobs_do_not_depend_on_chunks(case: tuple[Path, str, list[Request], list[Output]]):
+    model, dtype, work, _ = case
+    asked = [(p, SamplingParams(2, temperature=0.0, num_prompt_logprobs=3)) for p, _ in work]
+    outputs = []
+    for axis in ({}, AXES["chunks of 7"], AXES["forced preemption"], AXES["prefix cache cold"]):
+        with LocalEngine(model, dtype=dtype, **(BASE | axis)) as engine:
+            outputs.append([o.prompt_logprobs for o in engine.run(asked)])
+    assert outputs[1:] == outputs[:1] * 3
+    assert [len(entries) for entries in outputs[0]] == [len(prompt) for prompt, _ in work]
+
+
+def test_a_recorded_run_replays_to_the_bit(
+    case: tuple[Path, str, list[Request], list[Output]], tmp_path: Path
+):
+    model, dtype, work, _ = case
+    record = tmp_path / "run.record"
+    with LocalEngine(model, dtype=dtype, **(BASE | AXES["forced preemption"]), record=str(record)) as engine:
+        engine.run(work)
+    config, steps = read_record(record)
+    assert len(steps) > 20
+    assert replay(Start(config).worker(), steps) is None

@@ -1,0 +1,172 @@
+"""API and engine over the real socket; the model is replaced by known tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway.engine.client import EngineClient, EngineDead, Stream, merge
+from slipway.engine.core import EngineCore
+from slipway.engine.executor import InTurn, NullWorker
+from slipway.engine.kv_cache import KVCache
+from slipway.engine.messages import AddRequest, Delta, Ready, Stats, TokenLogprobs
+from slipway.engine.page_pool import PagePool
+from slipway.engine.params import SamplingParams
+from slipway.engine.scheduler import Scheduler, SchedulerLimits
+from slipway.engine.wire import Hub, split_frames
+
+
+@asynccontextmanager
+async def engine(folder: Path, clients: int = 1) -> AsyncIterator[tuple[EngineCore, list[EngineClient]]]:
+    """A core over known tokens in a thread, and its connected clients."""
+    path = str(folder / "engine.sock")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    parent, alive = os.pipe()
+    hub = Hub(listener, parent)
+    hub.broadcast(Ready(0, 1000, 1000, 64, 4, "float32", "Null", {}), greet=True)
+    cache = KVCache(PagePool(256), 4, (0,), prefix_caching=True, hash_name="sha256")
+    core = EngineCore(Scheduler(cache, SchedulerLimits(64, 16)), InTurn(NullWorker(16)), hub)
+    thread = threading.Thread(target=core.run, daemon=True)
+    thread.start()
+    connected = [EngineClient(path, client_id=i) for i in range(clients)]
+    tasks = [asyncio.create_task(client.run(on_stats=lambda stats: None)) for client in connected]
+    try:
+        for client in connected:
+            await asyncio.wait_for(client.wait_ready(), 5)
+        yield core, connected
+    finally:
+        for client in connected:
+            await client.close()
+        os.close(alive)
+        await asyncio.to_thread(thread.join, 5)
+        await asyncio.gather(*tasks)
+        hub.close()
+        os.close(parent)
+
+
+async def collect(stream: Stream) -> list[int]:
+    return [token async for delta in stream for token in delta.token_ids]
+
+
+def ask(name: str, prompt: int, max_tokens: int, seed: int = 0) -> AddRequest:
+    return AddRequest(name, list(range(prompt)), SamplingParams(max_tokens, seed=seed))
+
+
+async def test_two_clients_use_the_same_request_ids_and_get_their_own_tokens(tmp_path: Path):
+    async with engine(tmp_path, clients=2) as (_, (one, two)):
+        streams = one.submit(ask("x", 5, 8, seed=100)), two.submit(ask("x", 5, 8, seed=500))
+        tokens = await asyncio.gather(*map(collect, streams))
+        assert tokens == [[105 + i for i in range(8)], [505 + i for i in range(8)]]
+
+
+async def test_requests_of_a_client_that_hangs_up_are_aborted(tmp_path: Path):
+    async with engine(tmp_path, clients=2) as (core, (one, two)):
+        one.submit(ask("gone", 5, 900))
+        await one.close()
+        assert await collect(two.submit(ask("x", 5, 3))) == [5, 6, 7]
+        while core.scheduler.has_work:
+            assert await two.call("check") == "ok"
+
+
+async def test_an_aborted_request_leaves_no_page_behind(tmp_path: Path):
+    async with engine(tmp_path) as (_, (client,)):
+        stream = client.submit(ask("a", 5, 900))
+        await anext(stream)
+        client.abort("a")
+        assert client.num_open == 0
+        assert await client.call("check") == "ok"
+
+
+async def test_a_request_id_in_use_is_refused(tmp_path: Path):
+    async with engine(tmp_path) as (_, (client,)):
+        client.submit(ask("a", 5, 900))
+        with pytest.raises(ValueError, match="in use by a running request"):
+            client.submit(ask("a", 5, 2))
+
+
+async def test_open_streams_raise_when_the_engine_goes(tmp_path: Path):
+    path = str(tmp_path / "engine.sock")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    hub = Hub(listener)
+    hub.broadcast(Ready(0, 1000, 1000, 64, 4, "float32", "Null", {}), greet=True)
+    client = EngineClient(path)
+    task = asyncio.create_task(client.run(on_stats=lambda stats: None))
+    await asyncio.to_thread(hub.poll, 5)
+    await asyncio.wait_for(client.wait_ready(), 5)
+    stream = client.submit(ask("a", 5, 9))
+    hub.close()
+    with pytest.raises(EngineDead, match="without saying why"):
+        await anext(stream)
+    await task
+    assert client.state == "dead"
+    with pytest.raises(EngineDead):
+        client.submit(ask("b", 5, 9))
+
+
+async def test_a_reader_that_never_comes_costs_one_pending_delta(tmp_path: Path):
+    async with engine(tmp_path) as (_, (client,)):
+        slow = client.submit(ask("slow", 5, 600))
+        assert len(await collect(client.submit(ask("fast", 5, 700)))) == 700
+        deltas = [delta async for delta in slow]
+        assert len(deltas) == 1
+        assert len(deltas[0].token_ids) == 600
+
+
+def test_merged_deltas_are_the_sum_of_their_parts():
+    first = Delta("a", [1], logprobs=[TokenLogprobs(-1.0, 1, [])], num_cached_tokens=7)
+    last = Delta("a", [2], "stop", stop_token_id=2, logprobs=[TokenLogprobs(-2.0, 1, [])])
+    both = merge(first, last)
+    assert (both.token_ids, both.finish_reason, both.num_cached_tokens) == ([1, 2], "stop", 7)
+    assert [entry.logprob for entry in both.logprobs or ()] == [-1.0, -2.0]
+
+
+@given(bodies=st.lists(st.binary(max_size=40), max_size=6), cuts=st.lists(st.integers(0, 300), max_size=6))
+def test_frames_come_out_whole_however_the_bytes_arrive(bodies: list[bytes], cuts: list[int]):
+    stream = b"".join(len(body).to_bytes(4) + body for body in bodies)
+    edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    buffer, frames = bytearray(), []
+    for start, end in itertools.pairwise(edges):
+        buffer += stream[start:end]
+        frames += split_frames(buffer)
+    assert frames == bodies
+    assert not buffer
+
+
+def test_an_impossible_frame_length_is_refused():
+    with pytest.raises(ValueError, match="over the limit"):
+        list(split_frames(bytearray(b"\xff\xff\xff\xff")))
+
+
+def test_a_stream_of_garbage_drops_that_client_and_no_other(tmp_path: Path):
+    path = str(tmp_path / "engine.sock")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    hub = Hub(listener)
+    with socket.socket(socket.AF_UNIX) as bad:
+        bad.connect(path)
+        bad.sendall(b"\xff" * 64)
+        hub.poll(5)
+        hub.poll(5)
+        assert bad.recv(10) == b""
+    hub.close()
+
+
+def test_stats_keep_their_defaults_apart():
+    one, two = Stats(0, 0, 0.0, 1), Stats(0, 0, 0.0, 1)
+    one.num_step_tokens.append(1)
+    assert two.num_step_tokens == []

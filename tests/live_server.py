@@ -1,0 +1,103 @@
+"""A real server in a process of its own, ended by its process id whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class LiveServer:
+    """Where it listens, and what it printed so far."""
+
+    url: str
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metrics(self) -> dict[str, float]:
+        """Samples by name, the labels left out and summed."""
+        values: dict[str, float] = {}
+        for line in self.get("/metrics")[1].splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                name = name.partition("{")[0]
+                values[name] = values.get(name, 0.0) + float(value)
+        return values
+
+    def wait(self, seconds: float) -> None:
+        """Let it work, or see it end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+    def engine_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return int(children.split()[0])
+
+    def wait_until(self, path: str, status: int, patience: float = 60) -> str:
+        """Ask until the path answers with this status. Raises AssertionError with the log otherwise."""
+        end = time.monotonic() + patience
+        answer: tuple[int, str] | None = None
+        while time.monotonic() < end and self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                answer = self.get(path)
+                if answer[0] == status:
+                    return answer[1]
+            self.wait(0.05)
+        raise AssertionError(f"{path} answered {answer}, not {status}:\n" + "".join(self.lines[-50:]))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def live_server(
+    model: Path | str, *arguments: str, ready: bool = True, env: dict[str, str] | None = None
+) -> Iterator[LiveServer]:
+    """`slipway serve` on a free port of loopback; with `ready`, once it admits requests."""
+    port = free_port()
+    command = [sys.executable, "-m", "slipway", "serve", str(model), "--port", str(port), *arguments]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=os.environ | (env or {}),
+    )
+    server = LiveServer(f"http://127.0.0.1:{port}", process)
+    reader = threading.Thread(target=lambda: server.lines.extend(process.stdout or ()), daemon=True)
+    reader.start()
+    try:
+        if ready:
+            server.wait_until("/ready", 200)
+        yield server
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        reader.join(5)

@@ -1,0 +1,102 @@
+"""An engine in this process: the real scheduler, pool, worker and model, without sockets and without time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slipway.engine.config import EngineConfig
+from slipway.engine.core import EngineCore
+from slipway.engine.messages import AbortRequests, AddRequest, Delta, FromEngine, StepDone, TokenLogprobs
+from slipway.engine.params import SamplingParams
+from slipway.engine.start import Start
+from slipway.engine.wire import Inbound
+
+
+class LocalHub:
+    """The core's hub without sockets: messages in by `inbox`, deltas out by request."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.inbox: list[Inbound] = []
+        self.deltas: dict[str, list[Delta]] = {}
+
+    def poll(self, timeout: float | None) -> list[Inbound]:
+        inbox, self.inbox = self.inbox, []
+        return inbox
+
+    def send(self, client_id: int, message: FromEngine) -> None:
+        assert isinstance(message, StepDone)
+        for delta in message.deltas:
+            self.deltas.setdefault(delta.request_id, []).append(delta)
+
+    def broadcast(self, message: FromEngine, *, greet: bool = False) -> None:
+        return None
+
+
+@dataclass
+class Output:
+    """All that one request gave."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+
+class LocalEngine:
+    """`with LocalEngine(model, dtype="float32") as engine: engine.run([...])`."""
+
+    def __init__(self, model: Path | str, **fields: object) -> None:
+        defaults: dict[str, object] = {"use_tqdm_on_load": False, "max_num_seqs": 32, "threads": 2}
+        self.config = EngineConfig(model=str(model), **(defaults | fields))  # type: ignore[arg-type]
+        self.hub = LocalHub()
+        self.start = Start(self.config, self.hub)  # type: ignore[arg-type]
+        self.worker = self.start.worker()
+        self.core: EngineCore = self.start.core(self.worker)
+        self._count = 0
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.core.executor.close()
+
+    def add(self, tokens: list[int], params: SamplingParams, **fields: object) -> str:
+        self._count += 1
+        message = AddRequest(str(self._count), list(tokens), params, **fields)  # type: ignore[arg-type]
+        self.hub.inbox.append(Inbound(0, message))
+        return message.request_id
+
+    def abort(self, request_id: str) -> None:
+        self.hub.inbox.append(Inbound(0, AbortRequests([request_id])))
+
+    def finish(self) -> None:
+        """Run until nothing is left, then check the pool."""
+        self.core.run_once()
+        while self.core.scheduler.has_work or self.core._under_way or self.hub.inbox:
+            self.core.run_once()
+        self.core.scheduler.cache.check(())
+
+    def run(self, requests: list[tuple[list[int], SamplingParams]]) -> list[Output]:
+        """All at once; outputs in the order given."""
+        names = [self.add(tokens, params) for tokens, params in requests]
+        self.finish()
+        return [self.output(name) for name in names]
+
+    def output(self, name: str) -> Output:
+        output = Output()
+        for delta in self.hub.deltas.pop(name, []):
+            output.tokens += delta.token_ids
+            output.logprobs += delta.logprobs or []
+            output.prompt_logprobs += delta.prompt_logprobs or []
+            output.finish_reason = delta.finish_reason
+            output.num_cached_tokens += delta.num_cached_tokens
+            if delta.timing is not None:
+                output.num_preemptions = delta.timing.num_preemptions
+        return output
