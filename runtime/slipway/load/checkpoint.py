@@ -1,0 +1,191 @@
+"""Opens a model's weights, whatever they are stored as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from slipway.engine.config import EngineConfig
+from slipway.load.dummy import dummy
+from slipway.load.errors import LoadError
+from slipway.load.folder import check_names, find_weights, read_json
+from slipway.load.gguf.checkpoint import GgufCheckpoint
+from slipway.load.gguf.config import generation_config, model_config
+from slipway.load.gguf.header import read
+from slipway.load.hub import locate
+from slipway.load.progress import Progress, announced
+from slipway.load.safetensors import SafetensorsWeights
+from slipway.load.torch_files import TorchWeights
+
+_LOADED = ("auto", "safetensors", "pt", "gguf", "dummy")
+_NAMES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float32"}
+
+
+class Checkpoint(Protocol):
+    """A model's configuration and its weights, streamed."""
+
+    config: dict[str, object]
+    """As transformers' `config.json`; for GGUF made from the metadata."""
+    generation_config: dict[str, object]
+    """As `generation_config.json`; {} where there is none."""
+    source_dtype: str
+    """Type of the stored weights: "bfloat16", "float16" or "float32"."""
+    folder: Path | None
+    """Where configuration and tokenizer lie; None for a single GGUF file."""
+    total_bytes: int
+    """Bytes that `tensors` reads."""
+
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Hugging Face's names and weights, each converted straight to `dtype`.
+
+        A tensor is to be read, never written: it may be a view of the file. Pages of the file are
+        dropped when the next tensor is asked for, so peak memory is one tensor above the caller's.
+        """
+
+    def close(self) -> None:
+        """Let go of the files; tensors that were handed out stay valid."""
+
+
+class FolderCheckpoint:
+    """A folder as `save_pretrained` writes it, with safetensors or PyTorch files."""
+
+    def __init__(self, folder: Path, config: EngineConfig, progress: Progress) -> None:
+        self.folder: Path | None = folder
+        self.config = _folder_config(folder, config)
+        self.generation_config = read_json(folder / "generation_config.json", required=False)
+        _refuse_quantized(self.config, folder)
+        files = find_weights(folder, config.load_format, config.ignore_patterns)
+        self._weights: SafetensorsWeights | TorchWeights
+        if files.format == "safetensors":
+            self._weights = SafetensorsWeights(files.files, progress)
+        else:
+            self._weights = TorchWeights(files.files, config.pt_load_map_location, progress)
+        check_names(files, self._weights.names())
+        self.total_bytes = self._weights.total_bytes
+        sizes = self._weights.sizes()
+        largest = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+        self.source_dtype = _NAMES.get(largest, "bfloat16")
+
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._weights.tensors(dtype)
+
+    def close(self) -> None:
+        self._weights.close()
+
+
+class DummyCheckpoint:
+    """The configuration of a model whose weights are random: the model says which it needs."""
+
+    def __init__(self, path: Path, config: EngineConfig, progress: Progress) -> None:
+        if path.suffix == ".gguf":
+            header = read(path)
+            self.folder: Path | None = None
+            self.config = model_config(header)
+            self.generation_config = generation_config(header)
+        else:
+            self.folder = path
+            self.config = _folder_config(path, config)
+            self.generation_config = read_json(path / "generation_config.json", required=False)
+        stored = self.config.get("dtype") or self.config.get("torch_dtype")
+        self.source_dtype = str(stored) if stored in _NAMES.values() else "bfloat16"
+        self.shapes: Mapping[str, tuple[int, ...]] = {}
+        self.total_bytes = 0
+        self._seed = config.seed
+        self._progress = progress
+
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Random weights of `shapes`, which the model sets first."""
+        for done, named in enumerate(dummy(self.shapes, dtype, self._seed), 1):
+            yield named
+            self._progress("load", done, len(self.shapes))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def open_checkpoint(config: EngineConfig, progress: Progress) -> Checkpoint:
+    """Find (on disk or on the hub) and open the model that `config` names.
+
+    Raises LoadError with what is wrong and what to do.
+    """
+    if config.load_format not in _LOADED:
+        raise LoadError(
+            "UnsupportedFormat",
+            f"--load-format {config.load_format} is not supported yet.",
+            hint=f"Use {', '.join(_LOADED[:-1])} or {_LOADED[-1]}.",
+            argument="load_format",
+        )
+    if config.use_tqdm_on_load:
+        progress = announced(progress)
+    path = locate(
+        config.model,
+        revision=config.revision,
+        load_format=config.load_format,
+        token=config.hf_token,
+        download_dir=config.download_dir,
+        ignore_patterns=config.ignore_patterns,
+        weights=config.load_format != "dummy",
+        code=config.trust_remote_code,
+        progress=progress,
+    )
+    if config.load_format == "dummy":
+        return DummyCheckpoint(path, config, progress)
+    if path.is_dir() and (gguf := _gguf_in(path, config)):
+        path = gguf
+    if path.is_dir():
+        return FolderCheckpoint(path, config, progress)
+    if path.suffix != ".gguf" or config.load_format not in ("auto", "gguf"):
+        raise LoadError(
+            "UnsupportedFormat",
+            f"{path} is one file, and --load-format is {config.load_format}.",
+            hint="Name a model's folder, or a .gguf file with --load-format auto.",
+            argument="model",
+        )
+    return GgufCheckpoint(path, progress)
+
+
+def _gguf_in(folder: Path, config: EngineConfig) -> Path | None:
+    """The first GGUF file of a folder that is to be read as GGUF."""
+    if config.load_format == "auto" and (folder / "config.json").is_file():
+        return None
+    files = find_weights(folder, config.load_format, config.ignore_patterns)
+    if files.format != "gguf":
+        return None
+    whole = [path for path in files.files if "-of-" not in path.name or "-00001-of-" in path.name]
+    if len(whole) != 1:
+        raise LoadError(
+            "BadCheckpoint",
+            f"{folder} holds {len(whole)} GGUF models: {', '.join(path.name for path in whole)}.",
+            hint=f"Name one of them: {folder / files.files[0].name}",
+            argument="model",
+        )
+    return whole[0]
+
+
+def _folder_config(folder: Path, config: EngineConfig) -> dict[str, object]:
+    place = folder
+    if config.hf_config_path is not None:
+        place = locate(
+            config.hf_config_path,
+            revision=config.revision,
+            token=config.hf_token,
+            download_dir=config.download_dir,
+            weights=False,
+        )
+    return read_json(place / "config.json")
+
+
+def _refuse_quantized(config: dict[str, object], folder: Path) -> None:
+    quantization = config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+        raise LoadError(
+            "UnsupportedFormat",
+            f"The weights in {folder} are quantized ({method or 'method unknown'}), "
+            "which is not supported yet.",
+            hint="Use the unquantized checkpoint, or a GGUF file.",
+            argument="quantization",
+        )

@@ -1,0 +1,34 @@
+"""Why a model cannot be loaded, as a sentence for the one who must act."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Code = Literal[
+    "ModelNotFound",
+    "ModelGated",
+    "NoNetwork",
+    "NoSpace",
+    "Interrupted",
+    "BadCheckpoint",
+    "UnsupportedFormat",
+    "UnsupportedModel",
+    "MissingPackage",
+]
+
+
+class LoadError(Exception):
+    """A model's files are missing, unreadable or of a kind that is not supported.
+
+    code      stable name for exit codes and tests
+    message   what is wrong, with the value, and why
+    hint      what to do
+    argument  the server argument to change, as in the configuration (`load_format`), or None
+    """
+
+    def __init__(self, code: Code, message: str, *, hint: str = "", argument: str | None = None) -> None:
+        super().__init__(f"{message} {hint}".rstrip())
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.argument = argument

@@ -1,0 +1,166 @@
+"""Which files of a model folder hold its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Literal
+
+from slipway.load.errors import LoadError
+
+Format = Literal["safetensors", "pt", "gguf"]
+_SUFFIXES: dict[Format, tuple[str, ...]] = {
+    "safetensors": ("*.safetensors",),
+    "pt": ("*.bin", "*.pt"),
+    "gguf": ("*.gguf",),
+}
+_SEARCHED: dict[str, tuple[Format, ...]] = {
+    "auto": ("safetensors", "pt", "gguf"),
+    "safetensors": ("safetensors",),
+    "pt": ("pt",),
+    "gguf": ("gguf",),
+}
+_NOT_WEIGHTS = (
+    "consolidated*",  # the original layout, beside Hugging Face's
+    "adapter_model*",
+    "training_args.bin",
+    "optimizer.*",
+    "scheduler.*",
+    "rng_state*",
+)
+_DEFAULT_IGNORED = ("original/**/*",)
+
+
+def ignored(patterns: Sequence[str] | None) -> tuple[str, ...]:
+    """What `--ignore-patterns` means, the original Llama layout if it is not given.
+
+    `**` stands for any number of folders, none included, which fnmatch alone does not know.
+    """
+    given = _DEFAULT_IGNORED if patterns is None else tuple(patterns)
+    return (*given, *(pattern.replace("**/", "") for pattern in given if "**/" in pattern))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weight files of a folder and, where it is sharded, the index: name → file name."""
+
+    format: Format
+    files: tuple[Path, ...]
+    index: Mapping[str, str] | None = None
+
+
+def find_weights(
+    folder: Path, load_format: str = "auto", ignore_patterns: Sequence[str] | None = None
+) -> Weights:
+    """The files that `load_format` asks for. Raises LoadError where there are none or some lack."""
+    skipped = (*_NOT_WEIGHTS, *ignored(ignore_patterns))
+    for kind in _SEARCHED[load_format]:
+        found = tuple(
+            path
+            for pattern in _SUFFIXES[kind]
+            for path in sorted(folder.glob(pattern))
+            if not any(fnmatch(path.name, skip) for skip in skipped)
+        )
+        index = None if kind == "gguf" else _index(folder, kind, skipped)
+        if index is not None:
+            return _sharded(folder, kind, found, index)
+        if found:
+            return Weights(kind, found)
+    wanted = [pattern for kind in _SEARCHED[load_format] for pattern in _SUFFIXES[kind]]
+    raise LoadError(
+        "ModelNotFound",
+        f"The folder {folder} holds no weights ({', '.join(wanted)}).",
+        hint="Name the folder with the weights, or another --load-format.",
+        argument="load_format" if load_format != "auto" else "model",
+    )
+
+
+def _index(folder: Path, kind: Format, skipped: Sequence[str]) -> Mapping[str, str] | None:
+    name = "*.safetensors.index.json" if kind == "safetensors" else "*.bin.index.json"
+    paths = [
+        path for path in sorted(folder.glob(name)) if not any(fnmatch(path.name, skip) for skip in skipped)
+    ]
+    if not paths:
+        return None
+    weight_map = read_json(paths[0]).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise LoadError(
+            "BadCheckpoint",
+            f"{paths[0]} has no weight_map from tensor names to files.",
+            hint="Fetch the index again.",
+            argument="model",
+        )
+    return {str(tensor): str(file) for tensor, file in weight_map.items()}
+
+
+def _sharded(folder: Path, kind: Format, found: tuple[Path, ...], index: Mapping[str, str]) -> Weights:
+    present = {path.name: path for path in found}
+    names = sorted(set(index.values()))
+    if missing := [name for name in names if name not in present]:
+        raise LoadError(
+            "BadCheckpoint",
+            f"{len(missing)} of {len(names)} weight files that the index of {folder} names "
+            f"are missing, {missing[0]} among them.",
+            hint="Fetch the model again; an interrupted download leaves such a folder.",
+            argument="model",
+        )
+    return Weights(kind, tuple(present[name] for name in names), index)
+
+
+def check_names(weights: Weights, names: Mapping[Path, Sequence[str]]) -> None:
+    """Compare what the files hold with the index, and with each other.
+
+    Raises LoadError where a name occurs in two files, or a file lacks what the index promises.
+    """
+    owner: dict[str, Path] = {}
+    for path, held in names.items():
+        for name in held:
+            if name in owner:
+                raise LoadError(
+                    "BadCheckpoint",
+                    f"The tensor {name} is both in {owner[name].name} and in {path.name} of {path.parent}.",
+                    hint="The folder mixes two checkpoints: keep one, or use --ignore-patterns.",
+                    argument="model",
+                )
+            owner[name] = path
+    for name, file in (weights.index or {}).items():
+        if name not in owner or owner[name].name != file:
+            raise LoadError(
+                "BadCheckpoint",
+                f"The index says that the tensor {name} is in {file}, but it is not.",
+                hint="Index and weight files are from different versions; fetch the model again.",
+                argument="model",
+            )
+
+
+def read_json(path: Path, *, required: bool = True) -> dict[str, object]:
+    """A JSON object from a file; {} where it may be missing. Raises LoadError."""
+    if not required and not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LoadError(
+            "ModelNotFound",
+            f"The folder {path.parent} has no {path.name}, so it is not a model's folder.",
+            hint="Name the folder that has it.",
+            argument="model",
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise LoadError(
+            "BadCheckpoint",
+            f"{path} cannot be read as JSON: {error}.",
+            hint="Fetch it again.",
+            argument="model",
+        ) from None
+    if not isinstance(value, dict):
+        raise LoadError(
+            "BadCheckpoint",
+            f"{path} holds a JSON {type(value).__name__} instead of an object.",
+            hint="Fetch it again.",
+            argument="model",
+        )
+    return value

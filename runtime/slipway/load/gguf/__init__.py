@@ -1,0 +1,1 @@
+"""GGUF: one file with metadata, tokenizer and (quantized) weights."""

@@ -1,0 +1,328 @@
+"""Where a model's files are: a local path, or the Hugging Face hub's cache after a download.
+
+The API process calls `locate` too, for configuration and tokenizer; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipway.load.errors import LoadError
+from slipway.load.folder import ignored
+from slipway.load.progress import Progress
+
+if TYPE_CHECKING:
+    from huggingface_hub import DryRunFileInfo
+
+METADATA = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+"""Configuration, tokenizer and chat template."""
+_WEIGHTS = {
+    "auto": (("*.safetensors",), ("*.bin",), ("*.pt",)),
+    "safetensors": (("*.safetensors",),),
+    "pt": (("*.bin",), ("*.pt",)),
+    "gguf": (("*.gguf",),),
+}
+# Weights of other uses: in subfolders (ONNX, originals), and in the original layout.
+_NEVER = ("*/*.safetensors", "*/*.bin", "*/*.pt", "consolidated*", "training_args.bin")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_GGUF_FILE = re.compile(r"([^/:]+/[^/:]+)/(.+\.gguf)|([^/:]+/[^/:]+):([\w.-]+)")
+_SPARE = 64 << 20
+"""Bytes that a download leaves free."""
+
+
+def locate(
+    model: str,
+    *,
+    revision: str | None = None,
+    load_format: str = "auto",
+    token: str | bool | None = None,
+    download_dir: str | None = None,
+    ignore_patterns: Sequence[str] | None = None,
+    weights: bool = True,
+    code: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """The model's folder, or its .gguf file, downloaded where it is not there yet.
+
+    model    a folder, a .gguf file, a repository on the hub (`owner/name`), or a GGUF file of one
+             (`owner/name/file.gguf`, or `owner/name:Q4_K_M` by part of its name)
+    weights  False fetches configuration and tokenizer alone (of GGUF they are in the one file)
+    code     also the repository's Python files, which only `--trust-remote-code` runs
+    Raises LoadError with what is wrong and what to do.
+    """
+    local = Path(model).expanduser()
+    if local.exists():
+        return local
+    repository, file = model, None
+    if match := _GGUF_FILE.fullmatch(model):
+        repository, file = match[1] or match[3], match[2] or f"*{match[4]}*.gguf"
+    if _is_path(model) or not _REPOSITORY.fullmatch(repository):
+        raise LoadError(
+            "ModelNotFound",
+            f"There is no {'file' if local.suffix == '.gguf' else 'folder'} {model}.",
+            hint="Check the path. (A model on the hub is named owner/name.)",
+            argument="model",
+        )
+    metadata = (*METADATA, "*.py") if code else METADATA
+    gguf = file is not None or load_format == "gguf"  # its configuration and tokenizer are inside
+    groups = _WEIGHTS.get(load_format, ()) if weights or gguf else ()
+    if file is not None:
+        groups = ((re.sub(r"-\d{5}-of-(\d{5})\.gguf$", r"-*-of-\1.gguf", file),),)
+    skipped = (*_NEVER, *ignored(ignore_patterns))
+    source = Repository(repository, revision, token, download_dir, skipped, progress)
+    folder, names = source.snapshot(metadata, groups)
+    return folder / _one_gguf(names, model) if gguf else folder
+
+
+def _is_path(model: str) -> bool:
+    """Whether a name that does not exist was meant as a path and not as a repository."""
+    first = model.split("/", 1)[0]
+    return (
+        model.startswith(("/", "./", "../", "~", "."))
+        or model.endswith("/")
+        or (model.endswith(".gguf") and model.count("/") < 2)
+        or ("/" in model and Path(first).is_dir())
+    )
+
+
+def _one_gguf(names: Sequence[str], model: str) -> str:
+    """The only GGUF model among `names`, by its first part where it is split."""
+    found = [name for name in names if name.endswith(".gguf")]
+    whole = [name for name in found if "-of-" not in name or "-00001-of-" in name]
+    if len(whole) == 1:
+        return whole[0]
+    raise LoadError(
+        "ModelNotFound",
+        f"{model} names {len(whole)} GGUF models: {', '.join(sorted(whole)[:20])}.",
+        hint="Name one of them as owner/name/file.gguf.",
+        argument="model",
+    )
+
+
+class Repository:
+    """Downloads from one repository, with errors that say what to do."""
+
+    def __init__(
+        self,
+        repository: str,
+        revision: str | None,
+        token: str | bool | None,
+        download_dir: str | None,
+        skipped: Sequence[str],
+        progress: Progress | None,
+    ) -> None:
+        self.repository = repository
+        self.revision = revision
+        self.progress = progress
+        self.options: dict[str, Any] = {
+            "repo_id": repository,
+            "revision": revision,
+            "token": token,
+            "cache_dir": download_dir,
+            "ignore_patterns": list(skipped),
+        }
+
+    def snapshot(self, metadata: Sequence[str], groups: Sequence[Sequence[str]]) -> tuple[Path, list[str]]:
+        """The folder with the metadata and the first group of weights that exists, and its names."""
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import DryRunError
+
+        planned = False
+        try:
+            plan = self._plan(metadata, groups)
+            names = [file.filename for file in plan]
+            if any(name.endswith(".gguf") for name in names):
+                _one_gguf(names, self.repository)  # before every variant is downloaded
+            self._check_space(plan)
+            planned = True
+            folder = snapshot_download(**self.options, allow_patterns=names, tqdm_class=self._bar(plan))
+            return Path(folder), names
+        except DryRunError as error:
+            return self._cached(error, metadata, groups)
+        except LoadError:
+            raise
+        except KeyboardInterrupt:
+            raise self._broken_off("it was interrupted") from None
+        except Exception as error:  # the client's transport errors differ between its versions
+            explained = self.explain(error)
+            if planned and explained.code == "NoNetwork":
+                explained = self._broken_off(str(error))
+            raise explained from error
+
+    def _broken_off(self, why: str) -> LoadError:
+        return LoadError(
+            "Interrupted",
+            f"The download of {self._named()} broke off: {why}.",
+            hint="Start again: it continues where it stopped.",
+            argument="model",
+        )
+
+    def _plan(self, metadata: Sequence[str], groups: Sequence[Sequence[str]]) -> list[DryRunFileInfo]:
+        from huggingface_hub import snapshot_download
+
+        for group in groups or [()]:
+            plan: list[DryRunFileInfo] = snapshot_download(
+                **self.options,
+                allow_patterns=[*metadata, *group],
+                dry_run=True,
+                tqdm_class=_bar_class(),
+            )
+            if not group or _any_match(plan, group):
+                return plan
+        wanted = ", ".join(pattern for group in groups for pattern in group)
+        raise LoadError(
+            "ModelNotFound",
+            f"The repository {self._named()} has no weights ({wanted}).",
+            hint="Choose another --load-format, or a repository that has them.",
+            argument="load_format",
+        )
+
+    def _cached(
+        self, error: Exception, metadata: Sequence[str], groups: Sequence[Sequence[str]]
+    ) -> tuple[Path, list[str]]:
+        """What an earlier download left, as the hub cannot be asked."""
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        cause = error.__cause__ or error
+        explained = self.explain(cause)
+        if explained.code != "NoNetwork":
+            raise explained from error
+        for group in groups or [()]:
+            try:
+                folder = snapshot_download(
+                    **self.options, allow_patterns=[*metadata, *group], local_files_only=True
+                )
+            except LocalEntryNotFoundError:
+                raise explained from error
+            names = [
+                path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()
+            ]
+            if not group or any(fnmatch(name, pattern) for name in names for pattern in group):
+                return Path(folder), names
+        raise explained from error
+
+    def _check_space(self, plan: Sequence[DryRunFileInfo]) -> None:
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        needed = sum(file.file_size or 0 for file in plan if file.will_download)
+        folder = Path(self.options["cache_dir"] or HF_HUB_CACHE).expanduser().absolute()
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        free = shutil.disk_usage(existing).free
+        if needed and needed + _SPARE > free:
+            raise _no_space(
+                f"{self.repository} needs {needed / 1e9:.2f} GB in {folder}, "
+                f"where {free / 1e9:.2f} GB are free."
+            )
+
+    def _bar(self, plan: Sequence[DryRunFileInfo]) -> Any:
+        total = sum(file.file_size or 0 for file in plan if file.will_download)
+        if not total or self.progress is None:
+            return _bar_class()
+        progress = self.progress
+
+        def count(done: int) -> None:
+            progress("download", min(done, total), total)
+
+        return _bar_class(count)
+
+    def _named(self) -> str:
+        return f"{self.repository} (revision {self.revision})" if self.revision else self.repository
+
+    def explain(self, error: BaseException) -> LoadError:
+        """The client's exception as one of ours."""
+        from huggingface_hub import errors
+
+        chain = _chain(error)
+        if any(isinstance(link, OSError) and link.errno in _FULL for link in chain):
+            return _no_space(f"The disk became full while {self.repository} was downloaded.")
+        if isinstance(error, errors.GatedRepoError):
+            return LoadError(
+                "ModelGated",
+                f"The model {self.repository} is gated: its owner must give you access.",
+                hint=f"Ask for it at https://huggingface.co/{self.repository}, then pass a token "
+                "of that account by HF_TOKEN or --hf-token.",
+                argument="hf_token",
+            )
+        if isinstance(error, errors.RevisionNotFoundError):
+            return LoadError(
+                "ModelNotFound",
+                f"The model {self.repository} has no revision {self.revision!r}.",
+                hint="Name a branch, tag or commit that it has.",
+                argument="revision",
+            )
+        if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
+            return LoadError(
+                "ModelNotFound",
+                f"There is no model {self.repository} on the hub, or it is private, "
+                "and there is no such folder here.",
+                hint="Check the spelling (owner/name); for a private one pass a token "
+                "by HF_TOKEN or --hf-token.",
+                argument="model",
+            )
+        if isinstance(error, errors.LocalTokenNotFoundError):
+            return LoadError(
+                "ModelGated",
+                "--hf-token asks for the stored token, but none is stored.",
+                hint="Run `hf auth login`, or pass the token by HF_TOKEN.",
+                argument="hf_token",
+            )
+        offline = any(isinstance(link, errors.OfflineModeIsEnabled) for link in chain)
+        reason = "HF_HUB_OFFLINE is set" if offline else f"the hub did not answer: {error}"
+        return LoadError(
+            "NoNetwork",
+            f"{self._named()} is not completely in the cache, and {reason}",
+            hint="Unset HF_HUB_OFFLINE once to download it."
+            if offline
+            else "Check the network and the proxy; for a mirror set HF_ENDPOINT.",
+            argument="model",
+        )
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def _no_space(message: str) -> LoadError:
+    return LoadError(
+        "NoSpace",
+        message,
+        hint="Free some, or name another place by --download-dir.",
+        argument="download_dir",
+    )
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An exception and those that led to it."""
+    links: list[BaseException] = []
+    while error is not None and error not in links:
+        links.append(error)
+        error = error.__cause__ or error.__context__
+    return links
+
+
+def _any_match(plan: Sequence[DryRunFileInfo], patterns: Sequence[str]) -> bool:
+    return any(fnmatch(file.filename, pattern) for file in plan for pattern in patterns)
+
+
+def _bar_class(count: Any = None) -> Any:
+    """A progress bar class that draws nothing and reports the bytes it is told of."""
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+    class Bar(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self.in_bytes = options.get("unit") == "B"
+            self.done = 0
+            super().__init__(*args, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            if count is not None and self.in_bytes:
+                self.done += int(n or 0)
+                count(self.done)
+
+    return Bar

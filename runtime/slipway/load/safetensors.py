@@ -1,0 +1,135 @@
+"""Safetensors files: a JSON table of names, types and offsets, then the weights.
+
+Format: https://github.com/huggingface/safetensors#format.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from slipway.load.errors import LoadError
+from slipway.load.mapped import MappedFile
+from slipway.load.progress import Progress
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_MAX_TABLE = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a tensor lies: `offset` and `nbytes` are bytes of the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+    nbytes: int
+
+
+def table(path: Path) -> list[Entry]:
+    """The tensors of one file, in the order of their bytes. Raises LoadError where it is malformed."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _MAX_TABLE):
+            raise malformed(path, f"its table of {length} bytes does not fit in {size} bytes")
+        text = file.read(length)
+    try:
+        rows = json.loads(text)
+        entries = [
+            _entry(path, name, row, 8 + length, size) for name, row in rows.items() if name != "__metadata__"
+        ]
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise malformed(path, f"its table cannot be read ({error!r})") from None
+    entries.sort(key=lambda entry: entry.offset)
+    for before, entry in pairwise(entries):
+        if before.offset + before.nbytes > entry.offset:
+            raise malformed(path, f"the tensors {before.name} and {entry.name} overlap")
+    return entries
+
+
+def _entry(path: Path, name: str, row: dict[str, object], start: int, size: int) -> Entry:
+    kind, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list):
+        raise malformed(path, f"{name} has no shape or place")
+    if kind not in _DTYPES:
+        raise LoadError(
+            "UnsupportedFormat",
+            f"{path}: the tensor {name} is stored as {kind}, which is not supported.",
+            hint="Use a checkpoint in bfloat16, float16 or float32.",
+            argument="model",
+        )
+    dtype = _DTYPES[str(kind)]
+    begin, end = offsets
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not 0 <= begin <= end <= size - start or end - begin != nbytes or min(shape, default=0) < 0:
+        raise malformed(path, f"{name} of shape {shape} does not lie at bytes {begin} to {end}")
+    return Entry(name, tuple(shape), dtype, start + begin, nbytes)
+
+
+def malformed(path: Path, why: str) -> LoadError:
+    """The error for a file whose bytes make no sense."""
+    return LoadError(
+        "BadCheckpoint",
+        f"{path} is not a valid safetensors file: {why}.",
+        hint="It may be truncated; fetch it again.",
+        argument="model",
+    )
+
+
+class SafetensorsWeights:
+    """The tensors of one or several files, read in the order in which they lie."""
+
+    def __init__(self, files: Sequence[Path], progress: Progress) -> None:
+        self._progress = progress
+        self._tables = {path: table(path) for path in files}
+        self._files = {path: MappedFile(path) for path in files}
+        self.total_bytes = sum(entry.nbytes for entries in self._tables.values() for entry in entries)
+
+    def names(self) -> dict[Path, list[str]]:
+        """The tensors' names by file."""
+        return {path: [row.name for row in rows] for path, rows in self._tables.items()}
+
+    def sizes(self) -> dict[torch.dtype, int]:
+        """How many weights each stored type has."""
+        sizes: dict[torch.dtype, int] = {}
+        for entries in self._tables.values():
+            for entry in entries:
+                sizes[entry.dtype] = sizes.get(entry.dtype, 0) + math.prod(entry.shape)
+        return sizes
+
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Name and weights; integers keep their type, and what needs no change is a view."""
+        done = 0
+        for path, entries in self._tables.items():
+            file = self._files[path]
+            for entry in entries:
+                stored = file.view(entry.offset, entry.nbytes).view(entry.dtype).view(entry.shape)
+                yield entry.name, stored.to(dtype) if stored.is_floating_point() else stored
+                file.release(entry.offset, entry.nbytes)
+                done += entry.nbytes
+                self._progress("load", done, self.total_bytes)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()

@@ -1,0 +1,33 @@
+"""What tests of several packages share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from factory import make_model
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """The demo model's GGUF file, fetched when it is not in the cache."""
+    from slipway.load.demo import fetch
+
+    return fetch()
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folder of the tiny random model of an architecture; each is made once a session."""
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(architecture: str) -> Path:
+        place = root / architecture
+        return place if place.exists() else make_model(architecture, place)
+
+    return folder

@@ -1,0 +1,194 @@
+"""A GGUF file gives the names, values and configuration of the checkpoint it was made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf_convert import to_gguf
+from safetensors.torch import load_file
+
+from factory import make_model
+from slipway.engine.config import EngineConfig
+from slipway.load.checkpoint import Checkpoint, open_checkpoint
+from slipway.load.errors import LoadError
+
+FAMILIES = (
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3_text",
+    "qwen2_moe",
+    "qwen3_moe",
+)
+
+
+def opened(path: Path, **options: object) -> Checkpoint:
+    settings = EngineConfig(model=str(path), use_tqdm_on_load=False, **options)  # type: ignore[arg-type]
+    return open_checkpoint(settings, lambda phase, done, total: None)
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_tensors_equal_those_of_the_original_checkpoint(
+    architecture: str, tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tiny_models(architecture)
+    expected = load_file(folder / "model.safetensors")
+    found = dict(opened(to_gguf(folder, tmp_path / "model.gguf")).tensors(torch.float32))
+    assert found.keys() == expected.keys()
+    for name, weights in expected.items():
+        # The + 1 of Gemma's norms costs the last bits; everything else is only moved.
+        torch.testing.assert_close(found[name], weights, rtol=0, atol=1.2e-7 if "norm" in name else 0)
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_the_configuration_builds_the_same_model(
+    architecture: str, tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    folder = tiny_models(architecture)
+    config = opened(to_gguf(folder, tmp_path / "model.gguf")).config
+    expected = AutoConfig.from_pretrained(folder).to_dict()
+    if expected.get("head_dim", 0) is None:
+        expected["head_dim"] = expected["hidden_size"] // expected["num_attention_heads"]
+    found = AutoConfig.for_model(**config).to_dict()
+    ignored = {"dtype", "architectures", "transformers_version", "initializer_range", "pad_token_id"}
+    ignored |= {"_name_or_path", "max_window_layers"}  # the latter: if Qwen's window is on
+    differing = {
+        key: (found.get(key), value)
+        for key, value in expected.items()
+        if key not in ignored and found.get(key) != value
+    }
+    assert differing == {}
+    assert config["architectures"] == AutoConfig.from_pretrained(folder).architectures
+
+
+def test_matrices_may_be_quantized_and_experts_too(
+    tmp_path: Path,
+) -> None:
+    folder = make_model("qwen3_moe", tmp_path / "model", head_dim=16, moe_intermediate_size=64)
+    expected = load_file(folder / "model.safetensors")
+    found = dict(opened(to_gguf(folder, tmp_path / "model.gguf", "Q8_0")).tensors(torch.float32))
+    for name, weights in expected.items():
+        torch.testing.assert_close(found[name], weights, rtol=0, atol=weights.abs().max().item() / 200)
+
+
+def test_a_split_model_is_read_from_any_of_its_parts(
+    tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tiny_models("llama")
+    to_gguf(folder, tmp_path / "model.gguf", split_max_tensors=11)
+    parts = sorted(tmp_path.glob("model-*.gguf"))
+    assert len(parts) == 3
+    expected = load_file(folder / "model.safetensors")
+    for part in parts:
+        assert dict(opened(part).tensors(torch.float32)).keys() == expected.keys()
+    assert opened(tmp_path).total_bytes == opened(parts[0]).total_bytes
+    parts[1].unlink()
+    with pytest.raises(LoadError, match=f"There is no file .*{parts[1].name}"):
+        opened(parts[0])
+
+
+def test_llama_3_scaling_is_recovered_from_its_divisors(
+    tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    wavelengths = 2 * math.pi * 10000.0 ** (np.arange(8) / 8)
+    smooth = np.clip((8192 / wavelengths - 1) / 3, 0, 1)
+    divisors = 1 / ((1 - smooth) / 8 + smooth)
+    folder = tiny_models("llama")
+    path = to_gguf(folder, tmp_path / "model.gguf", rope_freqs=divisors)
+    assert opened(path).config["rope_scaling"] == scaling
+    odd = to_gguf(folder, tmp_path / "odd.gguf", rope_freqs=divisors[::-1])
+    with pytest.raises(LoadError, match=r"not Llama 3\.1's"):
+        opened(odd)
+
+
+def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "rwkv7")
+    writer.add_tensor("token_embd.weight", np.zeros((4, 4), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(LoadError, match="'rwkv7', which is not supported from GGUF yet") as raised:
+        opened(tmp_path / "model.gguf")
+    assert raised.value.code == "UnsupportedModel"
+
+
+def test_progress_counts_every_byte_of_the_weights(
+    tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    told: list[tuple[str, int, int]] = []
+    path = to_gguf(tiny_models("qwen2"), tmp_path / "model.gguf")
+    settings = EngineConfig(model=str(path), use_tqdm_on_load=False)
+    checkpoint = open_checkpoint(settings, lambda *progress: told.append(progress))
+    names = [name for name, _ in checkpoint.tensors(torch.bfloat16)]
+    assert len(told) == len(names)
+    assert told[-1] == ("load", checkpoint.total_bytes, checkpoint.total_bytes)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+
+
+@pytest.mark.slow
+def test_the_demo_model_equals_the_reference_library_after_restoring_rows(demo_model: Path) -> None:
+    reader = {tensor.name: tensor for tensor in gguf.GGUFReader(demo_model).tensors}
+    found = dict(opened(demo_model).tensors(torch.float32))
+    assert len(found) == len(reader) == 272
+
+    def reference(name: str) -> torch.Tensor:
+        tensor = reader[name]
+        return torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type))
+
+    for ours, theirs in (
+        ("model.embed_tokens", "token_embd"),
+        ("model.layers.7.mlp.down_proj", "blk.7.ffn_down"),
+        ("model.layers.29.self_attn.v_proj", "blk.29.attn_v"),
+        ("model.norm", "output_norm"),
+    ):
+        assert torch.equal(found[f"{ours}.weight"], reference(f"{theirs}.weight"))
+    for ours, theirs, heads in (("q_proj", "attn_q", 9), ("k_proj", "attn_k", 3)):
+        rows = reference(f"blk.3.{theirs}.weight").view(heads, 32, 2, 576)
+        restored = rows.transpose(1, 2).reshape(heads * 64, 576)
+        assert torch.equal(found[f"model.layers.3.self_attn.{ours}.weight"], restored)
+
+
+def test_pages_of_the_file_do_not_stay_in_memory(demo_model: Path) -> None:
+    checkpoint = opened(demo_model)
+    tensors = checkpoint.tensors(torch.bfloat16)
+    for _ in range(272):
+        next(tensors)
+    mapped = Path("/proc/self/smaps").read_text().split(str(demo_model), 1)[1]
+    resident = next(line for line in mapped.splitlines() if line.startswith("Rss:"))
+    assert int(resident.split()[1]) * 1024 < checkpoint.total_bytes / 10
+
+
+@pytest.mark.slow
+def test_the_demo_model_equals_what_transformers_loads(demo_model: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        demo_model.parent, gguf_file=demo_model.name, dtype=torch.float32
+    )
+    expected = model.state_dict()
+    checkpoint = opened(demo_model)
+    for name, weights in checkpoint.tensors(torch.float32):
+        assert torch.equal(weights, expected.pop(name)), name
+    assert expected.keys() == {"lm_head.weight"}  # tied
+    for key in ("hidden_size", "num_key_value_heads", "rms_norm_eps", "max_position_embeddings"):
+        assert checkpoint.config[key] == pytest.approx(getattr(model.config, key))
+    assert checkpoint.config["rope_theta"] == model.config.rope_parameters["rope_theta"]

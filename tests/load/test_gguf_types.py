@@ -1,0 +1,78 @@
+"""Every type that the gguf library dequantizes, we dequantize to the same bits."""
+
+from __future__ import annotations
+
+import gguf
+import gguf.quants
+import numpy as np
+import pytest
+import torch
+
+from slipway.load.errors import LoadError
+from slipway.load.gguf import dequantize
+from slipway.load.gguf.types import BY_NAME, TYPES
+
+QUANTIZED = sorted(kind.name for kind in gguf.quants._type_traits)
+PLAIN = ["F32", "F16"]
+
+
+def random_blocks(name: str, rows: int, blocks: int) -> np.ndarray:
+    """Random bytes, with the scales made finite: [rows, blocks · block_bytes]."""
+    kind = BY_NAME[name]
+    raw = np.random.default_rng(7).integers(0, 256, (rows * blocks, kind.block_bytes), np.uint8)
+    record = dequantize.RECORDS.get(name)
+    for field in ("d", "m", "dmin"):
+        if record is not None and field in (record.names or ()):
+            scales = np.random.default_rng(8).normal(0, 1, rows * blocks)
+            raw.view(record)[field][:, 0] = scales.astype(np.float16)
+    return raw.reshape(rows, -1)
+
+
+def test_no_type_of_the_library_is_missing() -> None:
+    assert {*QUANTIZED, *PLAIN} <= dequantize.SUPPORTED
+
+
+@pytest.mark.parametrize("kind", list(TYPES.values()), ids=lambda kind: kind.name)
+def test_block_sizes_equal_the_librarys(kind: object) -> None:
+    sizes = {
+        name.name: size
+        for name, size in gguf.GGML_QUANT_SIZES.items()
+        if name.name == kind.name  # type: ignore[attr-defined]
+    }
+    assert sizes == {kind.name: (kind.block_size, kind.block_bytes)}  # type: ignore[attr-defined]
+    record = dequantize.RECORDS.get(kind.name)  # type: ignore[attr-defined]
+    assert record is None or record.itemsize == kind.block_bytes  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", QUANTIZED + PLAIN)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_weights_equal_the_librarys(name: str) -> None:
+    kind = BY_NAME[name]
+    if name in ("F32", "F16"):
+        values = np.random.default_rng(1).normal(0, 1, (5, 64))
+        raw = values.astype(np.float32 if name == "F32" else np.float16).view(np.uint8)
+    else:
+        raw = random_blocks(name, 5, 4)
+    expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[name])
+    flat = torch.from_numpy(raw.reshape(-1).copy())
+    found = dequantize.dequantize(kind, flat, expected.shape, torch.float32)
+    np.testing.assert_array_equal(found.numpy(), expected)
+    bfloat16 = dequantize.dequantize(kind, flat, expected.shape, torch.bfloat16)
+    torch.testing.assert_close(bfloat16, found.to(torch.bfloat16), rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_tensor_longer_than_a_chunk_is_the_same_as_its_rows() -> None:
+    kind = BY_NAME["Q6_K"]
+    rows, columns = 7, 3 * dequantize.CHUNK // 8
+    raw = random_blocks("Q6_K", rows, columns // 256)
+    assert rows * columns > 2 * dequantize.CHUNK
+    whole = dequantize.dequantize(kind, torch.from_numpy(raw.reshape(-1)), (rows, columns), torch.float32)
+    for row in range(rows):
+        alone = dequantize.dequantize(kind, torch.from_numpy(raw[row]), (columns,), torch.float32)
+        assert torch.equal(whole[row], alone)
+
+
+def test_a_type_that_nobody_decodes_is_refused_with_the_alternatives() -> None:
+    with pytest.raises(LoadError, match=r"type Q8_K cannot be read\. .*Q4_K") as raised:
+        dequantize.dequantize(BY_NAME["Q8_K"], torch.zeros(292, dtype=torch.uint8), (256,), torch.float32)
+    assert raised.value.code == "UnsupportedFormat"
