@@ -1,0 +1,146 @@
+"""A running server, as `chat` and `complete` talk to it: OpenAI's API over HTTP, answers as they come."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+
+DEFAULT_URL = "http://localhost:8000/v1"
+KEY_VARIABLES = ("OPENAI_API_KEY", "VLLM_API_KEY")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+PRINTABLE = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""Control characters, which could steer the terminal, are not printed."""
+
+
+class ServerError(Exception):
+    """What went wrong, in a sentence for the one at the terminal."""
+
+
+class Server:
+    """One server. `url` ends in /v1; `key` is sent as a bearer token where there is one.
+
+    Raises ServerError where `url` is none.
+    """
+
+    def __init__(self, url: str, key: str | None) -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"Content-Type": "application/json"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._opener = self._without_proxy_at_home()
+
+    def first_model(self) -> str:
+        """The first model that the server lists. Raises ServerError."""
+        with closing(self._open("/models", None)) as response:
+            listed = _json(response.read())
+        try:
+            return str(listed["data"][0]["id"])
+        except (LookupError, TypeError):
+            raise ServerError(f"{self.url}/models lists no model. Is this an OpenAI API?") from None
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The answer's chunks. Raises ServerError, also where the answer breaks off."""
+        with closing(self._open(path, {**body, "stream": True})) as response:
+            try:
+                for line in response:
+                    field, _, text = line.decode("utf-8", "replace").strip().partition(":")
+                    if field != "data":
+                        continue
+                    if text.strip() == "[DONE]":
+                        return
+                    chunk = _json(text)
+                    if "error" in chunk:
+                        raise ServerError(_message(chunk))
+                    yield chunk
+            except (OSError, HTTPException) as error:
+                raise ServerError(f"The answer broke off: {error}.") from None
+        raise ServerError("The answer broke off: the server closed the connection.")
+
+    def _without_proxy_at_home(self) -> OpenerDirector:
+        """A proxy of the environment is for other machines than this one."""
+        try:
+            at_home = urlsplit(self.url).hostname in LOOPBACK
+        except ValueError as error:
+            raise ServerError(f"--url {self.url} is no URL: {error}.") from None
+        return build_opener(ProxyHandler({})) if at_home else build_opener()
+
+    def _open(self, path: str, body: Mapping[str, Any] | None) -> HTTPResponse:
+        sent = None if body is None else json.dumps(body).encode()
+        try:
+            request = Request(self.url + path, data=sent, headers=self._headers)
+            response: HTTPResponse = self._opener.open(request)
+        except HTTPError as error:
+            raise ServerError(self._refused(error)) from None
+        except URLError as error:
+            raise ServerError(self._unreachable(error.reason)) from None
+        except (ValueError, OSError, HTTPException) as error:
+            raise ServerError(f"{self.url} cannot be used: {error}.") from None
+        return response
+
+    def _refused(self, error: HTTPError) -> str:
+        with closing(error):
+            told = _message(_json(error.read()))
+        if error.code == 401:
+            names = " or ".join(KEY_VARIABLES)
+            return f"The server wants another API key: give --api-key or set {names}. {told}".rstrip()
+        return f"The server answered {error.code} {error.reason}. {told}".rstrip()
+
+    def _unreachable(self, reason: object) -> str:
+        if isinstance(reason, ConnectionRefusedError):
+            command = os.environ.get("SLIPWAY_COMMAND", "slipway")
+            return (
+                f"Nothing listens at {self.url}. Start a server with `{command} demo` or "
+                f"`{command} serve MODEL`, or name a running one with --url."
+            )
+        return f"{self.url} cannot be reached: {reason}."
+
+
+def add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", default=DEFAULT_URL, help="server, with /v1 (default: %(default)s)")
+    parser.add_argument("--model-name", metavar="NAME", help="model (default: the server's first)")
+    names = " or ".join(KEY_VARIABLES)
+    parser.add_argument("--api-key", metavar="KEY", help=f"key to send (default: {names})")
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="0 takes the likeliest token (default: the server's)"
+    )
+
+
+def sampling(arguments: argparse.Namespace) -> dict[str, float]:
+    """What the command line says of how tokens are drawn; the server decides the rest."""
+    return {} if arguments.temperature is None else {"temperature": arguments.temperature}
+
+
+def connect(arguments: argparse.Namespace) -> tuple[Server, str]:
+    """The server that the command line names, with the key that it or the environment gives, and the
+    model to ask for. Raises ServerError."""
+    from_environment = (os.environ.get(name) for name in KEY_VARIABLES)
+    key = arguments.api_key or next((key for key in from_environment if key), None)
+    server = Server(arguments.url, key)
+    return server, arguments.model_name or server.first_model()
+
+
+def printable(text: str) -> str:
+    return text.translate(PRINTABLE)
+
+
+def _json(text: str | bytes) -> dict[str, Any]:
+    """The object in the text, empty where there is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _message(body: Mapping[str, Any]) -> str:
+    error = body.get("error")
+    message = error.get("message") if isinstance(error, dict) else error
+    return printable(str(message)) if message else ""

@@ -1,0 +1,103 @@
+"""`slipway render`: what a service document becomes, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from slipway.service import (
+    Facts,
+    InvalidService,
+    ServiceSpec,
+    load,
+    podman_command,
+    render,
+    warnings,
+)
+
+OPTIONAL_KINDS = ("ServiceMonitor", "PodMonitor")
+UNBUILT_TARGETS = ("quadlet", "compose")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The document, the target and what the cluster offers."""
+    add_document(parser)
+    parser.add_argument(
+        "--target",
+        choices=("k8s", "podman", *UNBUILT_TARGETS),
+        default="k8s",
+        help="k8s prints YAML, podman a command line (default: %(default)s)",
+    )
+    parser.add_argument("--image", metavar="IMAGE", help="runtime image where the document names none")
+    parser.add_argument(
+        "--has",
+        action="append",
+        default=[],
+        choices=OPTIONAL_KINDS,
+        help="kind that the cluster offers beside its own; may be repeated",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Status 2 where the document cannot be accepted."""
+    if arguments.target in UNBUILT_TARGETS:
+        return _refuse(f"--target {arguments.target} is not supported yet. There are k8s and podman.")
+    facts = Facts(kinds=frozenset(arguments.has))
+    if arguments.image:
+        facts = replace(facts, cpu_image=arguments.image, cuda_image=arguments.image)
+    try:
+        spec = read_document(arguments.file)
+        to_text = _command if arguments.target == "podman" else _yaml
+        text = to_text(spec, facts)
+    except InvalidService as error:
+        return _refuse(str(error))
+    for warning in [*warnings(spec), *_left_out(spec, facts, arguments.target)]:
+        print(f"slipway render: warning: {warning}", file=sys.stderr)
+    sys.stdout.write(text)
+    return 0
+
+
+def add_document(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-f",
+        "--file",
+        required=True,
+        metavar="FILE",
+        help="InferenceService document, or - for standard input",
+    )
+
+
+def read_document(name: str) -> ServiceSpec:
+    """The document in the file, or in standard input for `-`. Raises InvalidService."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidService(name, f"it cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InvalidService(name, "it is not UTF-8 text.") from None
+    return load(text)
+
+
+def _command(spec: ServiceSpec, facts: Facts) -> str:
+    return podman_command(spec, facts) + "\n"
+
+
+def _yaml(spec: ServiceSpec, facts: Facts) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump_all(render(spec, facts), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _left_out(spec: ServiceSpec, facts: Facts, target: str) -> list[str]:
+    kind = spec.monitoring.kind
+    if not spec.monitoring.enabled or facts.has(kind) or target != "k8s":
+        return []
+    return [f"spec.monitoring: no {kind} is printed. Add --has {kind} where the cluster knows that kind."]
+
+
+def _refuse(sentence: str) -> int:
+    print(f"slipway render: error: {sentence}", file=sys.stderr)
+    return 2

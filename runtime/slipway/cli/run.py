@@ -1,0 +1,43 @@
+"""`slipway run`: the cluster's service document as a process of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+
+from slipway.cli.render import add_document, read_document
+from slipway.service import InvalidService, local_start
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The document, and what differs on this machine."""
+    add_document(parser)
+    parser.add_argument("--model", metavar="MODEL", help="name or folder to serve in place of spec.model")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, help="port to listen on (default: spec.service.port)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what the arguments resolve to and start nothing"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Becomes the server. Status 2 where the document cannot be accepted or run here."""
+    try:
+        start = local_start(
+            read_document(arguments.file),
+            os.environ,
+            model=arguments.model,
+            host=arguments.host,
+            port=arguments.port,
+        )
+    except InvalidService as error:
+        print(f"slipway run: error: {error}", file=sys.stderr)
+        return 2
+    for warning in start.warnings:
+        print(f"slipway run: warning: {warning}", file=sys.stderr)
+    words = [*start.argv, *(["--dry-run"] if arguments.dry_run else [])]
+    print(f"slipway run: {shlex.join(['slipway', *words])}", file=sys.stderr, flush=True)
+    # The process is replaced and no child started, so that signals and the exit status are its own.
+    os.execve(sys.executable, [sys.executable, "-m", "slipway", *words], start.environ)

@@ -1,0 +1,195 @@
+"""Variables of builds, tests and debugging."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from slipway.envs.variable import (
+    Variable,
+    allow,
+    implemented,
+    no_effect,
+    not_built,
+    opt_in,
+    refused,
+    reject,
+)
+
+AT_BUILD = no_effect("it is read when the package is built, not when it runs")
+NOT_IN_A_CONTAINER = reject("read by builds; without effect in a running container")
+TEST_HOOK = reject("a hook for tests, refused in production")
+NO_HOOK = no_effect("it is another server's hook for its own tests")
+
+_Build = partial(Variable, category="build-time")
+_Debug = partial(Variable, category="debug/test")
+
+BUILDING = (
+    _Build(
+        "CMAKE_BUILD_TYPE",
+        "enum",
+        "Release",
+        "Flavour of a build with CMake.",
+        NOT_IN_A_CONTAINER,
+        AT_BUILD,
+        options=("Debug", "Release", "RelWithDebInfo"),
+    ),
+    _Build(
+        "MAX_JOBS",
+        "int",
+        None,
+        "Compilers that a build runs at a time.",
+        NOT_IN_A_CONTAINER,
+        AT_BUILD,
+        effective_default="one for each core",
+    ),
+    _Build(
+        "NVCC_THREADS",
+        "int",
+        1,
+        "Threads of nvcc in a build.",
+        NOT_IN_A_CONTAINER,
+        AT_BUILD,
+    ),
+    _Build(
+        "VERBOSE",
+        "bool",
+        False,
+        "Makes an installation tell more.",
+        reject("read by builds; the bare name may clash with other programs"),
+        AT_BUILD,
+    ),
+    _Build(
+        "VLLM_TARGET_DEVICE",
+        "enum",
+        "cuda",
+        "Device that a build is for.",
+        reject("read by builds; the image decides"),
+        no_effect("it is read when the package is built; --device chooses at start"),
+        options=("cuda", "rocm", "neuron", "cpu", "openvino", "tpu", "xpu", "hpu"),
+        harmless=("cpu",),
+    ),
+    _Build(
+        "VLLM_TEST_USE_PRECOMPILED_NIGHTLY_WHEEL",
+        "bool",
+        False,
+        "Makes a test build take last night's package.",
+        NOT_IN_A_CONTAINER,
+        AT_BUILD,
+    ),
+    _Build(
+        "VLLM_USE_PRECOMPILED",
+        "bool",
+        False,
+        "Makes a build take compiled files and compile nothing.",
+        NOT_IN_A_CONTAINER,
+        AT_BUILD,
+    ),
+)
+
+DEBUGGING = (
+    _Debug(
+        "MODEL",
+        "str",
+        None,
+        "Model that a wrapper around another server picks.",
+        reject("the server does not read it; name the model in spec.model"),
+        no_effect("the model is named on the command line or in --config"),
+    ),
+    _Debug(
+        "VLLM_CI_USE_S3",
+        "bool",
+        False,
+        "Takes models from a test system's S3 store.",
+        TEST_HOOK,
+        refused("models come from where the command line says. Unset it"),
+    ),
+    _Debug(
+        "VLLM_DISABLED_KERNELS",
+        "list[str]",
+        None,
+        "Kernels for quantized weights to leave out of a comparison.",
+        opt_in("for benchmarks only"),
+        not_built("kernels for quantized weights are not supported yet"),
+    ),
+    _Debug(
+        "VLLM_LOG_BATCHSIZE_INTERVAL",
+        "float",
+        -1.0,
+        "Time between log lines with the sizes of recent batches.",
+        allow("more to log"),
+        no_effect("the metric vllm:iteration_tokens_total has the sizes of all steps"),
+        unit="seconds",
+    ),
+    _Debug(
+        "VLLM_SERVER_DEV_MODE",
+        "bool",
+        False,
+        "Adds endpoints for debugging, such as one that empties the prefix cache.",
+        opt_in("it opens administrative endpoints"),
+        implemented(),
+    ),
+    _Debug(
+        "VLLM_SKIP_WARMUP",
+        "bool",
+        False,
+        "Serves before the engine is warm.",
+        opt_in("the pod would be ready before it is fast"),
+        not_built("the engine always warms up, which takes well under a second on CPU"),
+    ),
+    _Debug(
+        "VLLM_TEST_DYNAMO_FULLGRAPH_CAPTURE",
+        "bool",
+        True,
+        "Makes torch.compile capture whole graphs.",
+        TEST_HOOK,
+        NO_HOOK,
+    ),
+    _Debug(
+        "VLLM_TEST_FORCE_FP8_MARLIN",
+        "bool",
+        False,
+        "Takes the Marlin kernel for FP8 on every GPU.",
+        TEST_HOOK,
+        NO_HOOK,
+    ),
+    _Debug(
+        "VLLM_TEST_FORCE_LOAD_FORMAT",
+        "str",
+        None,
+        "Takes a load format whatever the arguments say.",
+        reject("a hook for tests, refused in production; use --load-format"),
+        refused("the load format is what --load-format says. Use that argument"),
+    ),
+    _Debug(
+        "VLLM_TEST_FORCE_MIXED_CHUNKED_PREFILL",
+        "bool",
+        False,
+        "Puts prompts and running requests into the same steps.",
+        TEST_HOOK,
+        no_effect("steps always mix prompts and running requests"),
+    ),
+    _Debug(
+        "VLLM_TORCH_PROFILER_DIR",
+        "path",
+        None,
+        "Folder for traces of the torch profiler.",
+        opt_in("it needs a volume, and traces hold what users wrote"),
+        not_built("profiling over the API is not supported yet"),
+    ),
+    _Debug(
+        "VLLM_TRACE_FUNCTION",
+        "bool",
+        False,
+        "Logs every function call.",
+        opt_in("very slow, and it fills the disk"),
+        no_effect("calls are not logged; SLIPWAY_RECORD records what the engine was asked"),
+    ),
+    _Debug(
+        "VLLM_USE_DUMMY_WEIGHTS",
+        "bool",
+        False,
+        "Serves random weights.",
+        reject("a hook for tests, refused in production; use --load-format dummy"),
+        refused("weights are what --load-format says. Use --load-format dummy"),
+    ),
+)

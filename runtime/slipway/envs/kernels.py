@@ -1,0 +1,143 @@
+"""Variables that choose or tune kernels."""
+
+from __future__ import annotations
+
+from slipway.envs.runtime import NO_CUDA, NO_FP8_CACHE, OWN_KERNELS, TUNING
+from slipway.envs.variable import Variable, allow, no_effect, not_built
+
+SCALES = allow("tunes --calculate-kv-scales; the bare name may clash with other programs")
+
+KERNELS = (
+    Variable(
+        "K_SCALE_CONSTANT",
+        "int",
+        200,
+        "Divisor of the key scale that --calculate-kv-scales finds for an FP8 KV cache.",
+        SCALES,
+        NO_FP8_CACHE,
+    ),
+    Variable(
+        "Q_SCALE_CONSTANT",
+        "int",
+        200,
+        "Divisor of the query scale that --calculate-kv-scales finds for an FP8 KV cache.",
+        SCALES,
+        NO_FP8_CACHE,
+    ),
+    Variable(
+        "V_SCALE_CONSTANT",
+        "int",
+        100,
+        "Divisor of the value scale that --calculate-kv-scales finds for an FP8 KV cache.",
+        SCALES,
+        NO_FP8_CACHE,
+    ),
+    Variable(
+        "VLLM_ENABLE_MOE_ALIGN_BLOCK_SIZE_TRITON",
+        "bool",
+        False,
+        "Aligns the blocks of a mixture of experts in Triton.",
+        TUNING,
+        no_effect("the CUDA kernels are Triton's either way"),
+    ),
+    Variable(
+        "VLLM_FLASHINFER_FORCE_TENSOR_CORES",
+        "bool",
+        False,
+        "Makes FlashInfer use tensor cores where its own rule would not.",
+        TUNING,
+        OWN_KERNELS,
+    ),
+    Variable(
+        "VLLM_FLASHINFER_MOE_BACKEND",
+        "enum",
+        "throughput",
+        "What FlashInfer's expert kernels are chosen for.",
+        TUNING,
+        OWN_KERNELS,
+        options=("throughput", "latency"),
+    ),
+    Variable(
+        "VLLM_FLASH_ATTN_VERSION",
+        "enum",
+        None,
+        "Version of FlashAttention to use.",
+        TUNING,
+        OWN_KERNELS,
+        options=("2", "3"),
+    ),
+    Variable(
+        "VLLM_FUSED_MOE_CHUNK_SIZE",
+        "int",
+        65536,
+        "Tokens that one pass of the fused expert layer takes.",
+        TUNING,
+        NO_CUDA,
+        unit="tokens",
+    ),
+    Variable(
+        "VLLM_MARLIN_USE_ATOMIC_ADD",
+        "bool",
+        False,
+        "Sums with atomic additions in the Marlin kernels for GPTQ and AWQ.",
+        allow("tuning; results may change from run to run"),
+        OWN_KERNELS,
+    ),
+    Variable(
+        "VLLM_MLA_DISABLE",
+        "bool",
+        False,
+        "Runs multi-head latent attention (DeepSeek, GLM) as plain attention.",
+        TUNING,
+        not_built("models with latent attention are not supported yet"),
+    ),
+    Variable(
+        "VLLM_USE_DEEP_GEMM",
+        "bool",
+        False,
+        "Uses the DeepGEMM kernels for FP8 products.",
+        TUNING,
+        OWN_KERNELS,
+    ),
+    Variable(
+        "VLLM_USE_FLASHINFER_MOE_FP16",
+        "bool",
+        False,
+        "Uses FlashInfer for experts in FP16.",
+        TUNING,
+        OWN_KERNELS,
+    ),
+    Variable(
+        "VLLM_USE_FLASHINFER_MOE_FP8",
+        "bool",
+        False,
+        "Uses FlashInfer for experts in FP8.",
+        TUNING,
+        OWN_KERNELS,
+    ),
+    Variable(
+        "VLLM_USE_FLASHINFER_SAMPLER",
+        "bool",
+        True,
+        "Uses FlashInfer to draw tokens.",
+        TUNING,
+        OWN_KERNELS,
+        harmless=(False,),
+    ),
+    Variable(
+        "VLLM_USE_TRITON_AWQ",
+        "bool",
+        False,
+        "Uses Triton for AWQ weights.",
+        TUNING,
+        no_effect("the CUDA kernels are Triton's either way"),
+    ),
+    Variable(
+        "VLLM_USE_TRITON_FLASH_ATTN",
+        "bool",
+        True,
+        "Uses Triton for attention.",
+        TUNING,
+        no_effect("the CUDA attention is Triton's either way"),
+    ),
+)

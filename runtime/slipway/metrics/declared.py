@@ -1,0 +1,293 @@
+"""All metrics of the server."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from slipway.metrics.metric import Metric
+
+SECONDS_OF_A_REQUEST = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+SECONDS_TO_FIRST_TOKEN = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+SECONDS_BETWEEN_TOKENS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0),
+)
+SECONDS_OF_A_STEP = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+TOKENS_OF_A_STEP = tuple(float(n) for n in (1, *(2**power for power in range(3, 15))))
+
+_histogram = partial(Metric, type="histogram")
+_gauge = partial(Metric, type="gauge")
+_counter = partial(Metric, type="counter")
+
+STATE = (
+    _gauge(
+        name="vllm:num_requests_running",
+        summary="Requests that take part in steps.",
+        unit="requests",
+    ),
+    _gauge(
+        name="vllm:num_requests_waiting",
+        summary="Requests that wait for their first step.",
+        unit="requests",
+    ),
+    _gauge(
+        name="vllm:gpu_cache_usage_perc",
+        summary="Share of the KV cache's pages in use, 0 to 1, on whatever device they lie.",
+        unit="ratio",
+    ),
+    _counter(
+        name="vllm:gpu_prefix_cache_queries",
+        summary="Prompt tokens looked up in the prefix cache.",
+        unit="tokens",
+    ),
+    _counter(
+        name="vllm:gpu_prefix_cache_hits",
+        summary="Prompt tokens found in the prefix cache.",
+        unit="tokens",
+    ),
+    _counter(
+        name="vllm:num_preemptions_total",
+        summary="Times that a running request gave its pages back.",
+        unit="preemptions",
+    ),
+    _gauge(
+        name="vllm:lora_requests_info",
+        summary="LoRA adapters of running and waiting requests; the value is the time of the change.",
+        unit="Unix time",
+        labels=("max_lora", "running_lora_adapters", "waiting_lora_adapters"),
+        status="not built yet",
+        reason="LoRA is not supported yet; declared without a series",
+    ),
+)
+
+TOKENS = (
+    _counter(
+        name="vllm:prompt_tokens_total",
+        summary="Prompt tokens of ended requests.",
+        unit="tokens",
+    ),
+    _counter(
+        name="vllm:generation_tokens_total",
+        summary="Tokens generated for ended requests.",
+        unit="tokens",
+    ),
+    _histogram(
+        name="vllm:iteration_tokens_total",
+        summary="Histogram of number of tokens per engine_step.",
+        unit="tokens",
+        buckets=TOKENS_OF_A_STEP,
+    ),
+)
+
+REQUESTS = (
+    _histogram(
+        name="vllm:time_to_first_token_seconds",
+        summary="Time from a request's arrival to its first token.",
+        unit="seconds",
+        buckets=SECONDS_TO_FIRST_TOKEN,
+    ),
+    _histogram(
+        name="vllm:time_per_output_token_seconds",
+        summary="Time from one token to the next.",
+        unit="seconds",
+        buckets=SECONDS_BETWEEN_TOKENS,
+    ),
+    _histogram(
+        name="vllm:e2e_request_latency_seconds",
+        summary="Time from a request's arrival to its last token.",
+        unit="seconds",
+        buckets=SECONDS_OF_A_REQUEST,
+    ),
+    _histogram(
+        name="vllm:request_queue_time_seconds",
+        summary="Time from a request's arrival to its first step.",
+        unit="seconds",
+        buckets=SECONDS_OF_A_REQUEST,
+    ),
+    _histogram(
+        name="vllm:request_inference_time_seconds",
+        summary="Time from a request's first step to its last token.",
+        unit="seconds",
+        buckets=SECONDS_OF_A_REQUEST,
+    ),
+    _histogram(
+        name="vllm:request_prefill_time_seconds",
+        summary="Time from a request's first step to its first token.",
+        unit="seconds",
+        buckets=SECONDS_OF_A_REQUEST,
+    ),
+    _histogram(
+        name="vllm:request_decode_time_seconds",
+        summary="Time from a request's first token to its last.",
+        unit="seconds",
+        buckets=SECONDS_OF_A_REQUEST,
+    ),
+    _histogram(
+        name="vllm:request_prompt_tokens",
+        summary="Tokens of a request's prompt.",
+        unit="tokens",
+        buckets="up to max_model_len",
+    ),
+    _histogram(
+        name="vllm:request_generation_tokens",
+        summary="Tokens generated for a request.",
+        unit="tokens",
+        buckets="up to max_model_len",
+    ),
+    _histogram(
+        name="vllm:request_max_num_generation_tokens",
+        summary="Most tokens that each answer could get.",
+        unit="tokens",
+        buckets="up to max_model_len",
+    ),
+    _histogram(
+        name="vllm:request_params_n",
+        summary="The n of a request.",
+        unit="answers",
+        buckets=(1.0, 2.0, 5.0, 10.0, 20.0),
+    ),
+    _histogram(
+        name="vllm:request_params_max_tokens",
+        summary="The max_tokens of a request.",
+        unit="tokens",
+        buckets="up to max_model_len",
+    ),
+    _counter(
+        name="vllm:request_success_total",
+        summary="Requests that ended without an error, by how they ended: stop, length or abort.",
+        unit="requests",
+        labels=("model_name", "finished_reason"),
+    ),
+)
+
+SPECULATION = (
+    _gauge(
+        name="vllm:spec_decode_draft_acceptance_rate",
+        summary="Share of draft tokens that were accepted.",
+        unit="ratio",
+        status="not built yet",
+        reason="no speculation yet; declared without a series, for a rate of 0 would say too much",
+    ),
+    _gauge(
+        name="vllm:spec_decode_efficiency",
+        summary="Tokens emitted by speculation over the most it could have emitted.",
+        unit="ratio",
+        status="not built yet",
+        reason="no speculation yet; declared without a series, for a rate of 0 would say too much",
+    ),
+    _counter(
+        name="vllm:spec_decode_num_accepted_tokens_total",
+        summary="Draft tokens that were accepted.",
+        unit="tokens",
+        status="not built yet",
+        reason="no speculation yet; stays at 0",
+    ),
+    _counter(
+        name="vllm:spec_decode_num_draft_tokens_total",
+        summary="Draft tokens that were proposed.",
+        unit="tokens",
+        status="not built yet",
+        reason="no speculation yet; stays at 0",
+    ),
+    _counter(
+        name="vllm:spec_decode_num_emitted_tokens_total",
+        summary="Tokens that came out of speculation.",
+        unit="tokens",
+        status="not built yet",
+        reason="no speculation yet; stays at 0",
+    ),
+)
+
+DEPRECATED = (
+    _gauge(
+        name="vllm:num_requests_swapped",
+        summary="Requests whose KV cache lies in host memory.",
+        unit="requests",
+        deprecated_in=(0, 8),
+        status="not built yet",
+        reason="nothing is swapped yet; stays at 0",
+    ),
+    _gauge(
+        name="vllm:cpu_cache_usage_perc",
+        summary="Share of the swap space's pages in use, 0 to 1.",
+        unit="ratio",
+        deprecated_in=(0, 8),
+        status="not built yet",
+        reason="nothing is swapped yet; stays at 0",
+    ),
+    _gauge(
+        name="vllm:cpu_prefix_cache_hit_rate",
+        summary="Share of look-ups that the prefix cache in swap space answered.",
+        unit="ratio",
+        deprecated_in=(0, 8),
+        status="not built yet",
+        reason="nothing is swapped yet; stays at 0",
+    ),
+    _gauge(
+        name="vllm:gpu_prefix_cache_hit_rate",
+        summary="Share of prompt tokens found in the prefix cache since start.",
+        unit="ratio",
+        deprecated_in=(0, 8),
+        replacement=("vllm:gpu_prefix_cache_queries", "vllm:gpu_prefix_cache_hits"),
+    ),
+    _histogram(
+        name="vllm:time_in_queue_requests",
+        summary="Time from a request's arrival to its first step, in seconds.",
+        unit="seconds",
+        buckets=SECONDS_OF_A_REQUEST,
+        deprecated_in=(0, 8),
+        replacement=("vllm:request_queue_time_seconds",),
+    ),
+    _histogram(
+        name="vllm:model_forward_time_milliseconds",
+        summary="Time of a step of the engine, sampling included.",
+        unit="milliseconds",
+        buckets=SECONDS_OF_A_REQUEST,
+        deprecated_in=(0, 8),
+        replacement=(
+            "vllm:request_prefill_time_seconds",
+            "vllm:request_decode_time_seconds",
+            "vllm:request_inference_time_seconds",
+        ),
+    ),
+    _histogram(
+        name="vllm:model_execute_time_milliseconds",
+        summary="Time of a step of the engine, sampling included.",
+        unit="milliseconds",
+        buckets=SECONDS_OF_A_REQUEST,
+        deprecated_in=(0, 8),
+        replacement=(
+            "vllm:request_prefill_time_seconds",
+            "vllm:request_decode_time_seconds",
+            "vllm:request_inference_time_seconds",
+        ),
+    ),
+)
+
+OWN = (
+    _gauge(
+        name="slipway:startup_seconds",
+        summary="Time that each phase of the last start took.",
+        unit="seconds",
+        labels=("model_name", "phase"),
+    ),
+    _histogram(
+        name="slipway:step_seconds",
+        summary="Time of a step of the engine, sampling included.",
+        unit="seconds",
+        buckets=SECONDS_OF_A_STEP,
+    ),
+    _counter(
+        name="slipway:request_failures_total",
+        summary="Requests that ended with an error of the server.",
+        unit="requests",
+    ),
+)
+
+METRICS: tuple[Metric, ...] = (*STATE, *TOKENS, *REQUESTS, *SPECULATION, *DEPRECATED, *OWN)

@@ -1,0 +1,161 @@
+"""The server's metrics, filled from the engine's messages and written as Prometheus reads them.
+
+Imported only by the server: it needs prometheus_client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from slipway.engine.messages import RequestTiming, Stats
+from slipway.metrics.declared import METRICS
+from slipway.metrics.metric import Metric, parse_version
+
+FINISHED = ("stop", "length", "abort")
+"""Endings that are no error."""
+MILLISECONDS = 1000.0
+NO_SERIES_YET = frozenset({"vllm:spec_decode_draft_acceptance_rate", "vllm:spec_decode_efficiency"})
+
+
+class ServerMetrics:
+    """The metrics of one served model. Every method is cheap enough for each step and token.
+
+    `model_name` is the first served name. Raises ValueError where `show_hidden_for` is no version.
+    """
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, model_name: str, max_model_len: int, show_hidden_for: str | None = None) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # no *_created series
+        self._registry = CollectorRegistry()
+        self._model_name = model_name
+        self._gauges: dict[str, Gauge] = {}
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        self._queries = 0
+        self._hits = 0
+        hidden_for = parse_version(show_hidden_for)
+        for metric in METRICS:
+            if metric.shown(hidden_for):
+                self._declare(metric, max_model_len)
+        for reason in FINISHED:
+            self._count("vllm:request_success_total", 0, finished_reason=reason)
+
+    def _declare(self, metric: Metric, max_model_len: int) -> None:
+        """Adds the metric to the registry; one with no label but the model's name starts at 0."""
+        about = (metric.name, metric.summary, metric.labels)
+        ready = metric.labels == ("model_name",) and metric.name not in NO_SERIES_YET
+        match metric.type:
+            case "gauge":
+                gauge = Gauge(*about, registry=self._registry)
+                self._gauges[metric.name] = gauge.labels(self._model_name) if ready else gauge
+            case "counter":
+                counter = Counter(*about, registry=self._registry)
+                self._counters[metric.name] = counter.labels(self._model_name) if ready else counter
+            case "histogram":
+                buckets = metric.buckets_for(max_model_len)
+                histogram = Histogram(*about, registry=self._registry, buckets=buckets)
+                self._histograms[metric.name] = histogram.labels(self._model_name)
+
+    def record_startup(self, seconds: Mapping[str, float]) -> None:
+        """`seconds` of each phase, as the engine's `Ready` tells them."""
+        gauge = self._gauges["slipway:startup_seconds"]
+        for phase, duration in seconds.items():
+            gauge.labels(self._model_name, phase).set(duration)
+
+    def record_step(self, stats: Stats) -> None:
+        """The engine's state and its steps since the last Stats."""
+        self._set("vllm:num_requests_running", stats.num_running)
+        self._set("vllm:num_requests_waiting", stats.num_waiting)
+        self._set("vllm:gpu_cache_usage_perc", stats.cache_usage)
+        self._count("vllm:gpu_prefix_cache_queries", stats.prefix_queries)
+        self._count("vllm:gpu_prefix_cache_hits", stats.prefix_hits)
+        self._count("vllm:num_preemptions_total", stats.preemptions)
+        self._queries += stats.prefix_queries
+        self._hits += stats.prefix_hits
+        self._set("vllm:gpu_prefix_cache_hit_rate", self._hits / max(self._queries, 1))
+        for tokens in stats.num_step_tokens:
+            self._observe("vllm:iteration_tokens_total", tokens)
+        for seconds in stats.step_seconds:
+            self._observe("slipway:step_seconds", seconds)
+            self._observe("vllm:model_forward_time_milliseconds", seconds * MILLISECONDS)
+            self._observe("vllm:model_execute_time_milliseconds", seconds * MILLISECONDS)
+
+    def record_first_token(self, seconds: float) -> None:
+        """`seconds` from a request's arrival to its first token."""
+        self._observe("vllm:time_to_first_token_seconds", seconds)
+
+    def record_inter_token(self, seconds: float) -> None:
+        """`seconds` from one token of a request to the next."""
+        self._observe("vllm:time_per_output_token_seconds", seconds)
+
+    def record_finished(
+        self,
+        timing: RequestTiming | None,
+        prompt_tokens: int,
+        output_tokens: int,
+        max_tokens: int,
+        n: int,
+        reason: str,
+    ) -> None:
+        """The end of one of a request's `n` answers; `timing` is None where it never ran."""
+        self._count("vllm:prompt_tokens_total", prompt_tokens)
+        self._count("vllm:generation_tokens_total", output_tokens)
+        if reason in FINISHED:
+            self._count("vllm:request_success_total", 1, finished_reason=reason)
+        else:
+            self._count("slipway:request_failures_total", 1)
+        self._observe("vllm:request_prompt_tokens", prompt_tokens)
+        self._observe("vllm:request_generation_tokens", output_tokens)
+        self._observe("vllm:request_max_num_generation_tokens", max_tokens)
+        self._observe("vllm:request_params_n", n)
+        self._observe("vllm:request_params_max_tokens", max_tokens)
+        if timing is not None:
+            self._record_timing(timing)
+
+    def exposition(self) -> bytes:
+        """All metrics in Prometheus' text format, of `content_type`."""
+        return generate_latest(self._registry)
+
+    def _record_timing(self, timing: RequestTiming) -> None:
+        arrival, scheduled, first, last = (
+            timing.arrival,
+            timing.scheduled,
+            timing.first_token,
+            timing.last_token,
+        )
+        self._span("vllm:request_queue_time_seconds", arrival, scheduled)
+        self._span("vllm:time_in_queue_requests", arrival, scheduled)
+        self._span("vllm:request_prefill_time_seconds", scheduled, first)
+        self._span("vllm:request_decode_time_seconds", first, last)
+        self._span("vllm:request_inference_time_seconds", scheduled, last)
+        self._span("vllm:e2e_request_latency_seconds", arrival, last)
+
+    def _span(self, name: str, start: float, end: float) -> None:
+        """Observes a stretch of a request; one that an early abort never reached ends at 0."""
+        if end >= start > 0:
+            self._observe(name, end - start)
+
+    def _set(self, name: str, value: float) -> None:
+        if gauge := self._gauges.get(name):
+            gauge.set(value)
+
+    def _observe(self, name: str, value: float) -> None:
+        if histogram := self._histograms.get(name):
+            histogram.observe(value)
+
+    def _count(self, name: str, amount: float, **labels: str) -> None:
+        counter = self._counters[name]
+        if labels:
+            counter = counter.labels(model_name=self._model_name, **labels)
+        counter.inc(amount)

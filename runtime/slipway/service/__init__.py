@@ -1,0 +1,28 @@
+"""The service document and what it becomes: Kubernetes objects, a podman command, a process.
+
+One pure function makes the objects, `render(spec, facts)`; the operator, the command line and the
+tests share it. Nothing here imports torch or talks to a cluster.
+"""
+
+from slipway.service.document import from_mapping, load, warnings
+from slipway.service.facts import Facts
+from slipway.service.fields import InvalidService
+from slipway.service.local import LocalStart, local_start
+from slipway.service.podman import podman_command
+from slipway.service.render import render
+from slipway.service.spec import API_VERSION, KIND, ServiceSpec
+
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "Facts",
+    "InvalidService",
+    "LocalStart",
+    "ServiceSpec",
+    "from_mapping",
+    "load",
+    "local_start",
+    "podman_command",
+    "render",
+    "warnings",
+]

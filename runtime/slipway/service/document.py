@@ -1,0 +1,141 @@
+"""From YAML text to a checked ServiceSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slipway import envs
+from slipway.service import engine, firewall
+from slipway.service.fields import InvalidService, read, shown, unknown_field
+from slipway.service.spec import API_VERSION, KIND, Metadata, ServiceSpec
+
+SOURCES = ("hub", "pvc", "image", "s3", "path")
+SET_BY_SERVER = frozenset(
+    {
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "managedFields",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    }
+)
+"""Fields of metadata in what `kubectl get -o yaml` prints; they say nothing about the service."""
+
+
+def load(text: str, permitted: frozenset[str] = frozenset()) -> ServiceSpec:
+    """The one InferenceService in the YAML text, with every rule checked.
+
+    `permitted` are environment variables allowed beside the usual ones. Raises InvalidService.
+    """
+    return from_mapping(parse_yaml(text), permitted)
+
+
+def from_mapping(document: object, permitted: frozenset[str] = frozenset()) -> ServiceSpec:
+    """The same from a document that is parsed already, such as an event's object."""
+    if not isinstance(document, Mapping):
+        raise InvalidService("document", f"{shown(document)} is not an {KIND}.")
+    top = ["apiVersion", "kind", "metadata", "spec", "status"]
+    for key in document:
+        if key not in top:
+            raise unknown_field("document", key, top)
+    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(key) != expected:
+            raise InvalidService(key, f"{shown(document.get(key))} is not {expected}.")
+    metadata = document.get("metadata")
+    if isinstance(metadata, Mapping):
+        metadata = {key: item for key, item in metadata.items() if key not in SET_BY_SERVER}
+    given = read(Metadata, metadata or {}, "metadata")
+    spec = read(ServiceSpec, document.get("spec") or {}, "spec", metadata=given)
+    _check_name(spec)
+    _check_model(spec)
+    _check_choices(spec)
+    firewall.check_env(spec, permitted)
+    engine.resolve(spec, firewall.literals(spec))
+    return spec
+
+
+def warnings(spec: ServiceSpec) -> list[str]:
+    """What the document sets without effect, in sentences."""
+    values = firewall.literals(spec)
+    return [*envs.check(values), *engine.resolve(spec, values).warnings]
+
+
+def parse_yaml(text: str) -> object:
+    """Plain YAML with each key once. Raises InvalidService where the text is none."""
+    import yaml
+
+    class Strict(yaml.SafeLoader):
+        """Refuses a key given twice, of which plain YAML keeps the last without a word."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys: set[str] = set()
+            for key, _ in node.value:
+                if key.value in keys and key.tag != "tag:yaml.org,2002:merge":
+                    line = key.start_mark.line + 1
+                    raise InvalidService(f"line {line}", f"{key.value} stands there twice.")
+                keys.add(str(key.value))
+            result: dict[Any, Any] = super().construct_mapping(node, deep)
+            return result
+
+    try:
+        return yaml.load(text, Strict)
+    except yaml.composer.ComposerError as error:
+        raise InvalidService(
+            "document", f"one {KIND} is expected, without others behind ---: {error.problem}."
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InvalidService(f"line {line}", f"this is not YAML: {error.problem}.") from None
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        raise InvalidService("document", f"this is not YAML: {error}.") from None
+
+
+def _check_name(spec: ServiceSpec) -> None:
+    name = spec.name
+    if name in ("kubernetes", "vllm") or name.startswith("vllm-"):
+        raise InvalidService(
+            "metadata.name",
+            f"{name} would make a Service whose links ({name.upper().replace('-', '_')}_PORT=tcp://…) "
+            "reach other pods as if they were settings. Choose another name.",
+        )
+
+
+def _check_model(spec: ServiceSpec) -> None:
+    given = [source for source in SOURCES if getattr(spec.model, source) is not None]
+    if len(given) != 1:
+        counted = f"{' and '.join(given)} are given" if given else "none is given"
+        raise InvalidService("spec.model", f"exactly one of {', '.join(SOURCES)} names the model; {counted}.")
+
+
+def _check_choices(spec: ServiceSpec) -> None:
+    """Fields of which one excludes or needs another."""
+    for index, files in enumerate(spec.files):
+        if (files.config_map is None) == (files.secret is None):
+            path = f"spec.files[{index}]"
+            raise InvalidService(path, "exactly one of configMap and secret is needed.")
+    if spec.devices.count and spec.devices.claims:
+        raise InvalidService("spec.devices", "count and claims exclude each other. Keep one.")
+    if spec.devices.profile and not spec.devices.count:
+        raise InvalidService("spec.devices.profile", "a profile needs a count of such devices.")
+    disruption = spec.disruption
+    if disruption.min_available is not None and disruption.max_unavailable is not None:
+        raise InvalidService(
+            "spec.disruption", "minAvailable and maxUnavailable exclude each other. Keep one."
+        )
+    timeout, seconds = spec.engine.get("drainTimeout"), spec.rollout.drain_seconds
+    if timeout is not None and seconds is not None and timeout != seconds:
+        raise InvalidService(
+            "spec.rollout.drainSeconds",
+            f"{seconds} and spec.engine.drainTimeout: {timeout} say different things. Keep one.",
+        )
+    if spec.model.served_names and "servedModelName" in spec.engine:
+        raise InvalidService("spec.engine.servedModelName", "spec.model.servedNames says it. Keep one.")
+    if spec.model.cache.pvc and spec.model.cache.size:
+        raise InvalidService("spec.model.cache", "pvc and size exclude each other: a claim has its size.")

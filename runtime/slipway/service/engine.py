@@ -1,0 +1,90 @@
+"""The engine's part of the document, as the command line that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from slipway.service.fields import InvalidService, shown, unknown_field
+from slipway.service.spec import ServiceSpec
+
+if TYPE_CHECKING:
+    from slipway.args import Resolved
+
+MODEL_FOLDER = PurePosixPath("/model")
+"""Where a container finds a model that is mounted."""
+TLS_FOLDER = PurePosixPath("/etc/slipway/tls")
+
+
+def model_in_container(spec: ServiceSpec) -> str:
+    """What a container is told to serve."""
+    model = spec.model
+    if mounted := model.pvc or model.image:
+        return str(MODEL_FOLDER / mounted.path) if mounted.path else str(MODEL_FOLDER)
+    return model.hub or model.s3 or model.path or ""
+
+
+def arguments(spec: ServiceSpec, *, model: str, host: str, port: int, tls: bool) -> list[str]:
+    """The words after `slipway serve`. With `tls`, the files are those of the mounted Secret."""
+    from slipway.args.argv import render_argv
+
+    words = [model, "--host", host, "--port", str(port)]
+    if spec.model.served_names:
+        words += ["--served-model-name", *spec.model.served_names]
+    words += render_argv(dict(spec.engine))
+    if spec.rollout.drain_seconds is not None and "drainTimeout" not in spec.engine:
+        words += ["--drain-timeout", str(spec.rollout.drain_seconds)]
+    if tls and (secret := spec.secrets.tls):
+        words += ["--ssl-certfile", str(TLS_FOLDER / secret.certificate)]
+        words += ["--ssl-keyfile", str(TLS_FOLDER / secret.private_key)]
+        if secret.authority:
+            words += ["--ssl-ca-certs", str(TLS_FOLDER / secret.authority)]
+    return words
+
+
+def container_arguments(spec: ServiceSpec, port: int) -> list[str]:
+    words = arguments(spec, model=model_in_container(spec), host="0.0.0.0", port=port, tls=True)
+    if spec.devices.present and "device" not in spec.engine:
+        words += ["--device", "cuda"]  # a pod that finds no GPU must fail, not serve slowly
+    return words
+
+
+def resolve(spec: ServiceSpec, environ: Mapping[str, str]) -> Resolved:
+    """The arguments' resolved values under the document's own variables.
+
+    Raises InvalidService at the field of `spec.engine` that the schema refuses.
+    """
+    from slipway.args import ArgumentError
+    from slipway.args import resolve as resolve_arguments
+    from slipway.args.schema import ARGUMENTS
+
+    try:
+        _check_types(spec.engine)
+        return resolve_arguments(container_arguments(spec, spec.service.port), environ, dry_run=True)
+    except ArgumentError as error:
+        argument = ARGUMENTS.get(error.argument)
+        path = f"spec.engine.{argument.camel}" if argument else "spec.engine"
+        raise InvalidService(path, error.message) from None
+
+
+def _check_types(engine: Mapping[str, object]) -> None:
+    """YAML's types are the arguments' own: the text "false" would turn a flag on."""
+    from slipway.args.schema import CAMEL
+    from slipway.args.values import from_yaml
+
+    for name, value in engine.items():
+        argument = CAMEL.get(name)
+        if argument is None:
+            raise unknown_field("spec.engine", name, list(CAMEL))
+        if value is None:
+            continue
+        if argument.is_list and not isinstance(value, list):
+            raise InvalidService(f"spec.engine.{name}", f"{shown(value)} is not a list.")
+        for item in value if isinstance(value, list) else [value]:
+            from_yaml(argument, item, name)
+
+
+def grace_seconds(resolved: Resolved) -> int:
+    """From SIGTERM to SIGKILL: drain grace, drain timeout and 10 s to end."""
+    return int(resolved["drain_grace"]) + int(resolved["drain_timeout"]) + 10

@@ -1,0 +1,150 @@
+"""Reads nested mappings into dataclasses, strictly: every field known, every value of its type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class InvalidService(ValueError):
+    """A service document that cannot be accepted; `path` is the field, such as spec.model.hub."""
+
+    def __init__(self, path: str, sentence: str) -> None:
+        super().__init__(f"{path}: {sentence}")
+        self.path = path
+        self.sentence = sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a text must look like, in a pattern and in words."""
+
+    pattern: str
+    words: str
+    numbers: bool = False
+    """A bare number is taken as its text, as Kubernetes does for quantities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    least: int
+    most: int
+
+
+def camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def read(cls: type[T], value: object, path: str, **given: object) -> T:
+    """An instance of the dataclass `cls`; `given` are fields that come from elsewhere.
+
+    Null means unset. Raises InvalidService with the path of the field at fault.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidService(path, f"{shown(value)} is not a mapping of fields.")
+    declared = {camel(f.name): f for f in fields(cls) if f.name not in given}  # type: ignore[arg-type]
+    types = get_type_hints(cls, include_extras=True)
+    values = dict(given)
+    for key, item in value.items():
+        if key not in declared:
+            raise unknown_field(path, key, list(declared))
+        if item is not None:
+            name = declared[key].name
+            values[name] = convert(types[name], item, f"{path}.{key}")
+    for key, field in declared.items():
+        if field.name not in values and _required(field):
+            raise InvalidService(f"{path}.{key}", "it must be given.")
+    return cls(**values)
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def unknown_field(path: str, key: object, known: list[str]) -> InvalidService:
+    near = get_close_matches(str(key), known, n=3, cutoff=0.6)
+    advice = f"Did you mean {' or '.join(near)}?" if near else _listed(known)
+    return InvalidService(f"{path}.{key}", f"there is no such field. {advice}")
+
+
+def _listed(known: list[str]) -> str:
+    """All of a few; of many there is a page in the manual."""
+    return f"There are {', '.join(known)}." if len(known) <= 20 else "`slipway args` lists all."
+
+
+def convert(wanted: Any, value: object, path: str) -> object:
+    """The value as the annotated type `wanted` asks."""
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin is Annotated:
+        return _constrained(arguments[0], arguments[1:], value, path)
+    if origin in (Union, UnionType):
+        return _either([choice for choice in arguments if choice is not NoneType], value, path)
+    if origin is Literal:
+        if value not in arguments:
+            raise InvalidService(path, f"{shown(value)} is not one of {', '.join(arguments)}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise InvalidService(path, f"{shown(value)} is not a list.")
+        return tuple(convert(arguments[0], v, f"{path}[{i}]") for i, v in enumerate(value))
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(arguments[1], value, path)
+    if isinstance(wanted, type) and is_dataclass(wanted):
+        return read(wanted, value, path)
+    return _plain(wanted, value, path)
+
+
+def _constrained(wanted: Any, rules: tuple[object, ...], value: object, path: str) -> object:
+    for rule in rules:
+        match rule:
+            case Form(numbers=True) if type(value) in (int, float):
+                value = f"{value:g}" if isinstance(value, float) else str(value)
+    result = convert(wanted, value, path)
+    for rule in rules:
+        match rule, result:
+            case Form(pattern, words), str() if not re.fullmatch(pattern, result):
+                raise InvalidService(path, f"{shown(result)} is not {words}.")
+            case Range(least, most), int() if not least <= result <= most:
+                raise InvalidService(path, f"{result} is not between {least} and {most}.")
+    return result
+
+
+def _either(choices: list[Any], value: object, path: str) -> object:
+    """As the choice of the value's own type, else as the first."""
+    for choice in choices:
+        plain = get_args(choice)[0] if get_origin(choice) is Annotated else choice
+        if type(value) is plain:
+            return convert(choice, value, path)
+    return convert(choices[0], value, path)
+
+
+def _mapping(wanted: Any, value: object, path: str) -> dict[str, object]:
+    if not isinstance(value, Mapping):
+        raise InvalidService(path, f"{shown(value)} is not a mapping.")
+    for key in value:
+        if not isinstance(key, str):
+            raise InvalidService(path, f"the key {shown(key)} is not text. Put it in quotes.")
+    return {key: convert(wanted, item, f"{path}.{key}") for key, item in value.items()}
+
+
+def _plain(wanted: Any, value: object, path: str) -> object:
+    if wanted is object:
+        return value
+    names = {str: "text", int: "a whole number", bool: "true or false"}
+    if type(value) is not wanted:
+        quotes = " Put it in quotes." if wanted is str and not isinstance(value, dict | list) else ""
+        raise InvalidService(path, f"{shown(value)} is not {names[wanted]}.{quotes}")
+    return value
+
+
+def shown(value: object) -> str:
+    """The value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,94 @@
+"""Which environment variables a document may set: what the registry of variables says, enforced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slipway import envs
+from slipway.envs import InvalidEnvironment, Variable
+from slipway.service.fields import InvalidService, camel
+from slipway.service.spec import EnvVar, ServiceSpec
+
+FROM_SECRETS = {"HF_TOKEN": "hubToken", "HUGGING_FACE_HUB_TOKEN": "hubToken", "VLLM_API_KEY": "apiKey"}
+"""Variables that have a place of their own in spec.secrets."""
+
+
+def check_env(spec: ServiceSpec, permitted: frozenset[str] = frozenset()) -> None:
+    """Raises InvalidService at the first entry of spec.env that may not stand there.
+
+    `permitted` are names that whoever runs the cluster allows beside the usual ones.
+    """
+    seen: set[str] = set()
+    for index, entry in enumerate(spec.env):
+        path = f"spec.env[{index}]"
+        _check_source(entry, path)
+        if entry.name in seen:
+            raise InvalidService(path, f"{entry.name} stands there twice. Keep one.")
+        seen.add(entry.name)
+        if variable := envs.BY_NAME.get(entry.name):
+            _check_known(variable, entry, spec, permitted, path)
+        elif entry.name.startswith(envs.PREFIXES):
+            near = envs.near_names(entry.name)
+            advice = f"Did you mean {' or '.join(near)}?" if near else "`slipway args` lists all."
+            raise InvalidService(path, f"{entry.name} does not exist. {advice}")
+    if {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} <= seen:
+        raise InvalidService("spec.env", "HUGGING_FACE_HUB_TOKEN is HF_TOKEN's older name. Keep HF_TOKEN.")
+
+
+def literals(spec: ServiceSpec) -> dict[str, str]:
+    """The variables whose values stand in the document."""
+    return {entry.name: entry.value for entry in spec.env if entry.value is not None}
+
+
+def _check_source(entry: EnvVar, path: str) -> None:
+    sources = [s for s in (entry.value, entry.secret, entry.config_map) if s is not None]
+    if len(sources) != 1:
+        raise InvalidService(path, f"{entry.name} needs exactly one of value, secret and configMap.")
+
+
+def _check_known(
+    variable: Variable, entry: EnvVar, spec: ServiceSpec, permitted: frozenset[str], path: str
+) -> None:
+    place = FROM_SECRETS.get(variable.name)
+    given = {"hubToken": spec.secrets.hub_token, "apiKey": spec.secrets.api_key}
+    if place and given[place]:
+        raise InvalidService(path, f"{variable.name} is what spec.secrets.{place} sets. Keep one of them.")
+    if refusal := _refusal(variable, entry, spec, permitted):
+        raise InvalidService(path, f"{variable.name} may not be set: {refusal}.")
+    if entry.value is not None:
+        _check_value(variable, entry.value, spec.engine, path)
+
+
+def _refusal(variable: Variable, entry: EnvVar, spec: ServiceSpec, permitted: frozenset[str]) -> str:
+    """Why the variable may not stand there, or nothing."""
+    reason = variable.action_reason
+    match variable.action:
+        case "reject" | "operator-only":
+            return reason
+        case "reject-unless-opt-in" if variable.name not in permitted:
+            return f"{reason}. Who runs the cluster can permit it"
+        case "secret-only" if entry.secret is None:
+            return "its value belongs into a Secret, named here with `secret: {name, key}`"
+        case "allow-if-device" if variable.device != _device(spec):
+            return f"it is for {variable.device} alone, and this service runs on {_device(spec)}"
+    return variable.reason if variable.status == "refused" else ""
+
+
+def _device(spec: ServiceSpec) -> str:
+    return "cuda" if spec.devices.present else "cpu"
+
+
+def _check_value(variable: Variable, text: str, engine: Mapping[str, object], path: str) -> None:
+    try:
+        value = variable.parse(text)
+    except InvalidEnvironment as error:
+        raise InvalidService(f"{path}.value", str(error)) from None
+    if not variable.prefer_argument:
+        return
+    name = camel(variable.prefer_argument.removeprefix("--").replace("-", "_"))
+    if name in engine and engine[name] != value:
+        raise InvalidService(
+            path,
+            f"{variable.name}={text} and spec.engine.{name}: {engine[name]} say different things. "
+            "Keep the second.",
+        )

@@ -1,0 +1,207 @@
+"""The declared metrics, and what the server exposes of them, as Prometheus parses it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
+
+from slipway.engine.messages import RequestTiming, Stats
+from slipway.metrics import METRICS, one_two_five, parse_version
+from slipway.metrics.manual import manual
+from slipway.metrics.registry import ServerMetrics
+
+MANUAL = Path(__file__).parents[2] / "docs/reference/metrics.md"
+HIDDEN = {metric.name for metric in METRICS if metric.deprecated_in}
+
+
+def families(server: ServerMetrics) -> dict[str, Family]:
+    return {f.name: f for f in text_string_to_metric_families(server.exposition().decode())}
+
+
+def value(server: ServerMetrics, name: str, **labels: str) -> float:
+    wanted = {"model_name": "demo", **labels}
+    (found,) = [
+        sample.value
+        for family in families(server).values()
+        for sample in family.samples
+        if sample.name == name and sample.labels == wanted
+    ]
+    return found
+
+
+@pytest.fixture
+def server() -> ServerMetrics:
+    return ServerMetrics("demo", 2048, None)
+
+
+@pytest.fixture
+def revealing() -> ServerMetrics:
+    return ServerMetrics("demo", 2048, "0.8")
+
+
+def test_every_documented_metric_is_declared_once():
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    assert sum(not metric.own for metric in METRICS) == 35
+    assert len(HIDDEN) == 7
+
+
+def test_exposed_types_and_names_are_the_declared_ones(revealing):
+    exposed = families(revealing)
+    for metric in METRICS:
+        # The parser takes `_total` off a counter's family, and only off a counter's.
+        name = metric.name.removesuffix("_total") if metric.type == "counter" else metric.name
+        assert exposed[name].type == metric.type, metric.name
+        assert exposed[name].documentation == metric.summary
+    assert len(exposed) == len(METRICS)
+
+
+def test_no_series_of_creation_times_and_no_doubled_total(revealing):
+    text = revealing.exposition().decode()
+    assert "_created" not in text
+    assert "_total_total" not in text
+
+
+def test_histograms_have_the_declared_buckets_and_end_in_infinity(revealing):
+    exposed = families(revealing)
+    for metric in METRICS:
+        if metric.type != "histogram":
+            continue
+        bounds = [
+            float(sample.labels["le"])
+            for sample in exposed[metric.name].samples
+            if sample.name.endswith("_bucket")
+        ]
+        assert bounds == [*metric.buckets_for(2048), math.inf], metric.name
+
+
+def test_the_histogram_that_ends_in_total_keeps_its_name(server):
+    server.record_step(Stats(1, 0, 0.1, 1, num_step_tokens=[7, 9]))
+    assert value(server, "vllm:iteration_tokens_total_sum") == 16
+    assert value(server, "vllm:iteration_tokens_total_count") == 2
+    assert value(server, "vllm:iteration_tokens_total_bucket", le="8.0") == 1
+
+
+@pytest.mark.parametrize(
+    ("largest", "series"),
+    [
+        (1, [1]),
+        (2, [1, 2]),
+        (99, [1, 2, 5, 10, 20, 50]),
+        (100, [1, 2, 5, 10, 20, 50, 100]),
+        (2048, [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]),
+        (0, [1]),
+    ],
+)
+def test_token_buckets_are_the_1_2_5_series_up_to_the_longest_request(largest, series):
+    assert list(one_two_five(largest)) == series
+
+
+def test_deprecated_metrics_are_hidden(server):
+    assert not HIDDEN & set(families(server))
+
+
+@pytest.mark.parametrize("version", ["0.8", "0.9", "0.8.5"])
+def test_deprecated_metrics_show_for_the_release_that_deprecated_or_hid_them(version):
+    assert set(families(ServerMetrics("demo", 64, version))) >= HIDDEN
+
+
+@pytest.mark.parametrize("version", ["0.7", "0.10", "1.0"])
+def test_another_release_reveals_nothing(version):
+    assert not HIDDEN & set(families(ServerMetrics("demo", 64, version)))
+
+
+@pytest.mark.parametrize("text", ["8", "new", "0.8-rc1", ""])
+def test_what_is_no_version_is_refused(text):
+    with pytest.raises(ValueError, match="is not a version"):
+        parse_version(text)
+
+
+def test_a_step_sets_the_state_and_adds_its_counts(server):
+    stats = Stats(3, 5, 0.25, 9, [4], [0.01], prefix_queries=10, prefix_hits=4, preemptions=2)
+    server.record_step(stats)
+    server.record_step(stats)
+    assert value(server, "vllm:num_requests_running") == 3
+    assert value(server, "vllm:num_requests_waiting") == 5
+    assert value(server, "vllm:gpu_cache_usage_perc") == 0.25
+    assert value(server, "vllm:gpu_prefix_cache_queries_total") == 20
+    assert value(server, "vllm:gpu_prefix_cache_hits_total") == 8
+    assert value(server, "vllm:num_preemptions_total") == 4
+    assert value(server, "slipway:step_seconds_count") == 2
+
+
+def test_the_older_forms_hold_the_same_facts(revealing):
+    revealing.record_step(Stats(0, 0, 0.0, 1, [4], [0.25], prefix_queries=10, prefix_hits=4))
+    revealing.record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 1, 1, 1, 1, "stop")
+    assert value(revealing, "vllm:gpu_prefix_cache_hit_rate") == 0.4
+    assert value(revealing, "vllm:model_forward_time_milliseconds_sum") == 250
+    assert value(revealing, "vllm:model_execute_time_milliseconds_sum") == 250
+    assert value(revealing, "vllm:time_in_queue_requests_sum") == 2
+
+
+def test_a_finished_request_fills_its_histograms(server):
+    server.record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 100, 20, 64, 2, "length")
+    sums = {
+        "vllm:e2e_request_latency_seconds": 7,
+        "vllm:request_queue_time_seconds": 2,
+        "vllm:request_inference_time_seconds": 5,
+        "vllm:request_prefill_time_seconds": 1,
+        "vllm:request_decode_time_seconds": 4,
+        "vllm:request_prompt_tokens": 100,
+        "vllm:request_generation_tokens": 20,
+        "vllm:request_max_num_generation_tokens": 64,
+        "vllm:request_params_n": 2,
+        "vllm:request_params_max_tokens": 64,
+    }
+    for name, expected in sums.items():
+        assert value(server, f"{name}_sum") == expected, name
+        assert value(server, f"{name}_count") == 1, name
+    assert value(server, "vllm:prompt_tokens_total") == 100
+    assert value(server, "vllm:generation_tokens_total") == 20
+    assert value(server, "vllm:request_success_total", finished_reason="length") == 1
+    assert value(server, "vllm:request_success_total", finished_reason="stop") == 0
+
+
+def test_an_error_counts_as_a_failure_and_not_as_a_success(server):
+    server.record_finished(None, 5, 0, 16, 1, "error")
+    assert value(server, "slipway:request_failures_total") == 1
+    for reason in ("stop", "length", "abort"):
+        assert value(server, "vllm:request_success_total", finished_reason=reason) == 0
+    assert value(server, "vllm:e2e_request_latency_seconds_count") == 0
+
+
+def test_a_request_aborted_while_it_waited_has_no_running_time(server):
+    server.record_finished(RequestTiming(5.0, 0.0, 0.0, 0.0, 0), 5, 0, 16, 1, "abort")
+    assert value(server, "vllm:request_inference_time_seconds_count") == 0
+    assert value(server, "vllm:request_success_total", finished_reason="abort") == 1
+
+
+def test_tokens_and_start_up_are_timed(server):
+    server.record_first_token(0.03)
+    server.record_inter_token(0.2)
+    server.record_startup({"load": 1.5, "warmup": 0.5})
+    assert value(server, "vllm:time_to_first_token_seconds_bucket", le="0.04") == 1
+    assert value(server, "vllm:time_per_output_token_seconds_sum") == 0.2
+    assert value(server, "slipway:startup_seconds", phase="load") == 1.5
+
+
+def test_metrics_without_a_value_yet_have_a_reason_and_only_counts_show_zero(server):
+    exposed = families(server)
+    unbuilt = [m for m in METRICS if m.status == "not built yet" and not m.deprecated_in]
+    assert len(unbuilt) == 6
+    for metric in unbuilt:
+        assert metric.reason
+        family = exposed[metric.name.removesuffix("_total")]
+        assert [s.value for s in family.samples] == ([0] if metric.type == "counter" else [])
+
+
+def test_two_servers_in_one_process_do_not_share_counts(server):
+    ServerMetrics("demo", 16).record_finished(None, 5, 1, 1, 1, "stop")
+    assert value(server, "vllm:prompt_tokens_total") == 0
+
+
+def test_the_manual_is_fresh():
+    assert MANUAL.read_text() == manual(), "run `make generate`"

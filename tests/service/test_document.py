@@ -1,0 +1,277 @@
+"""Which documents are accepted, and what is said about the others."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.service import InvalidService, from_mapping, load, local_start, warnings
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def document(**spec: object) -> dict:
+    return {
+        "apiVersion": "slipway.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "demo"},
+        "spec": {"model": {"hub": "org/name"}, **spec},
+    }
+
+
+def refusal(of: object) -> str:
+    with pytest.raises(InvalidService) as failure:
+        from_mapping(of)
+    return str(failure.value)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_is_accepted(path):
+    assert load(path.read_text()).name == path.stem
+
+
+def test_the_smallest_document_names_a_model():
+    spec = from_mapping(document())
+    assert spec.model.hub == "org/name"
+    assert spec.replicas == 1
+    assert spec.service.port == 8000
+
+
+def test_what_kubectl_prints_is_accepted_again():
+    printed = document()
+    printed["metadata"] |= {"uid": "1", "resourceVersion": "7", "managedFields": []}
+    printed["status"] = {"summary": "Ready"}
+    assert from_mapping(printed).name == "demo"
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"modle": {}}, "spec.modle: there is no such field. Did you mean model?"),
+        ({"model": {"hubb": "x"}}, "spec.model.hubb: there is no such field. Did you mean hub?"),
+        ({"env": [{"nam": "X"}]}, "spec.env[0].nam: there is no such field. Did you mean name?"),
+        ({"replicas": "2"}, "spec.replicas: '2' is not a whole number."),
+        ({"replicas": True}, "spec.replicas: True is not a whole number."),
+        ({"replicas": -1}, "spec.replicas: -1 is not between 0 and 1000."),
+        ({"suspend": "yes"}, "spec.suspend: 'yes' is not true or false."),
+        ({"service": {"port": 70000}}, "spec.service.port: 70000 is not between 1 and 65535."),
+        ({"service": {"type": "Other"}}, "'Other' is not one of ClusterIP, NodePort, LoadBalancer."),
+        ({"resources": {"memory": "8 GB"}}, "spec.resources.memory: '8 GB' is not a quantity"),
+        ({"devices": {"vendor": "amd"}}, "spec.devices.vendor: 'amd' is not one of nvidia."),
+        ({"env": {"A": "1"}}, "spec.env: {'A': '1'} is not a list."),
+        ({"env": [{"name": "A", "value": 1}]}, "spec.env[0].value: 1 is not text. Put it in quotes."),
+        ({"scheduling": {"nodeSelector": {1: "x"}}}, "the key 1 is not text. Put it in quotes."),
+        ({"files": [{"configMap": "x"}]}, "spec.files[0].mountPath: it must be given."),
+        ({"files": [{"mountPath": "/a/../b", "secret": "x"}]}, "is not an absolute path without .."),
+        ({"files": [{"mountPath": "/a"}]}, "exactly one of configMap and secret"),
+        ({"model": {"pvc": {"name": "c", "path": "../x"}}}, "is not a path inside the volume"),
+        ({"rollout": {"maxSurge": "120%"}}, "'120%' is not a number or a percentage."),
+        ({"rollout": {"maxSurge": 2000}}, "spec.rollout.maxSurge: 2000 is not between 0 and 1000."),
+        ({"rollout": {"maxSurge": 1.5}}, "spec.rollout.maxSurge: 1.5 is not a whole number."),
+        ({"model": {}}, "none is given"),
+        ({"model": {"hub": "a/b", "path": "/x"}}, "hub and path are given"),
+        ({"devices": {"count": 1, "claims": ["x"]}}, "count and claims exclude each other"),
+        ({"devices": {"profile": "1g.10gb"}}, "a profile needs a count"),
+        ({"disruption": {"minAvailable": 1, "maxUnavailable": 1}}, "exclude each other"),
+        (
+            {"rollout": {"drainSeconds": 9}, "engine": {"drainTimeout": 8}},
+            "9 and spec.engine.drainTimeout: 8 say different things",
+        ),
+        (
+            {"model": {"hub": "a/b", "servedNames": ["x"]}, "engine": {"servedModelName": ["y"]}},
+            "spec.model.servedNames says it",
+        ),
+        ({"model": {"hub": "a/b", "cache": {"pvc": "x", "size": "1Gi"}}}, "a claim has its size"),
+    ],
+)
+def test_a_bad_field_is_named_with_its_path_and_the_way_out(spec, words):
+    assert words in refusal(document(**spec))
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ({"maxModelLength": 10}, "spec.engine.maxModelLength: there is no such field"),
+        ({"max-model-len": 10}, "Did you mean maxModelLen"),
+        ({"port": 80}, "spec.engine.port: there is no such field"),
+        ({"apiKey": "x"}, "spec.engine.apiKey: there is no such field"),
+        ({"blockSize": 17}, "spec.engine.blockSize: "),
+        ({"gpuMemoryUtilization": 1.5}, "spec.engine.gpuMemoryUtilization: "),
+        ({"enforceEager": "false"}, "spec.engine.enforceEager: "),
+        ({"allowedOrigins": "*"}, "spec.engine.allowedOrigins: '*' is not a list."),
+        (
+            {"enableChunkedPrefill": False, "maxModelLen": 4096, "maxNumBatchedTokens": 512},
+            "--max-num-batched-tokens 512 is smaller than --max-model-len 4096",
+        ),
+    ],
+)
+def test_engine_arguments_are_held_to_the_schema(engine, words):
+    assert words in refusal(document(engine=engine))
+
+
+@pytest.mark.parametrize("name", ["kubernetes", "vllm", "vllm-router", "Demo", "a" * 51, "1st", "a.b", "a-"])
+def test_names_that_are_no_label_or_would_inject_settings_are_refused(name):
+    bad = document()
+    bad["metadata"]["name"] = name
+    assert refusal(bad).startswith("metadata.name: ")
+
+
+def test_a_name_of_50_characters_is_accepted():
+    good = document()
+    good["metadata"]["name"] = "a" * 50
+    assert from_mapping(good).name == "a" * 50
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "document: None is not an InferenceService"),
+        ("a: [", "this is not YAML"),
+        ("a: 1\na: 2\n", "line 2: a stands there twice"),
+        ("a: 1\n---\nb: 2\n", "without others behind ---"),
+        ("apiVersion: v1\nkind: Pod\n", "apiVersion: 'v1' is not slipway.dev/v1alpha1"),
+        ("other: 1\n", "document.other: there is no such field"),
+        ("? [a]\n: 1\n", "this is not YAML"),
+    ],
+)
+def test_text_that_is_no_document_is_refused_in_a_sentence(text, words):
+    with pytest.raises(InvalidService) as failure:
+        load(text)
+    assert words in str(failure.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["hub", "name", "value", "port", "x"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(["model", "engine", "env", "secrets", "resources", "service", "replicas"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(FIELDS, JSON, max_size=3))
+def test_no_spec_fails_otherwise_than_by_a_refusal(spec):
+    with suppress(InvalidService):
+        from_mapping(document(**spec))
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"name": "MAX_JOBS", "value": "4"}, "read by builds"),
+        ({"name": "VLLM_PORT", "value": "9000"}, "it is not --port"),
+        ({"name": "LD_LIBRARY_PATH", "value": "/x"}, "the image owns it"),
+        ({"name": "VLLM_SERVER_DEV_MODE", "value": "1"}, "Who runs the cluster can permit it"),
+        ({"name": "HF_TOKEN", "value": "hf_x"}, "its value belongs into a Secret"),
+        ({"name": "VLLM_ROCM_FP8_PADDING", "value": "1"}, "it is for rocm alone"),
+        ({"name": "VLLM_USE_MODELSCOPE", "value": "1"}, "not supported yet"),
+        ({"name": "VLLM_LOGING_LEVEL", "value": "DEBUG"}, "Did you mean VLLM_LOGGING_LEVEL"),
+        ({"name": "SLIPWAY_OTHER", "value": "1"}, "SLIPWAY_OTHER does not exist"),
+        ({"name": "VLLM_RPC_TIMEOUT", "value": "soon"}, "is not a whole number"),
+        ({"name": "TZ"}, "exactly one of value, secret and configMap"),
+        ({"name": "A B", "value": "1"}, "is not a name of a variable"),
+    ],
+)
+def test_the_firewall_refuses_what_a_pod_must_not_have(entry, words):
+    assert words in refusal(document(env=[entry]))
+
+
+def test_the_firewall_lets_other_names_and_tuning_pass():
+    entries = [
+        {"name": "HTTPS_PROXY", "value": "http://proxy:3128"},
+        {"name": "NCCL_DEBUG", "value": "WARN"},
+        {"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"},
+        {"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"},
+        {"name": "VLLM_API_KEY", "secret": {"name": "s", "key": "k"}},
+    ]
+    assert len(from_mapping(document(env=entries)).env) == 5
+
+
+def test_a_name_given_twice_is_refused():
+    entry = {"name": "TZ", "value": "UTC"}
+    assert "TZ stands there twice" in refusal(document(env=[entry, entry]))
+
+
+def test_a_secret_with_two_places_is_refused():
+    reference = {"name": "s", "key": "k"}
+    env = [{"name": "VLLM_API_KEY", "secret": reference}]
+    assert "spec.secrets.apiKey" in refusal(document(env=env, secrets={"apiKey": reference}))
+
+
+def test_both_names_of_the_hub_token_are_one_too_many():
+    names = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+    env = [{"name": name, "secret": {"name": "s", "key": "k"}} for name in names]
+    assert "Keep HF_TOKEN" in refusal(document(env=env))
+
+
+def test_an_argument_and_its_variable_may_not_differ():
+    env = [{"name": "VLLM_ATTENTION_BACKEND", "value": "TORCH_SDPA"}]
+    words = refusal(document(env=env, engine={"attentionBackend": "TRITON"}))
+    assert "VLLM_ATTENTION_BACKEND=TORCH_SDPA and spec.engine.attentionBackend: TRITON" in words
+    same = [{"name": "VLLM_ATTENTION_BACKEND", "value": "auto"}]
+    assert from_mapping(document(env=same, engine={"attentionBackend": "auto"}))
+
+
+def test_who_runs_the_cluster_can_permit_a_variable():
+    env = [{"name": "VLLM_SERVER_DEV_MODE", "value": "1"}]
+    assert from_mapping(document(env=env), frozenset({"VLLM_SERVER_DEV_MODE"}))
+
+
+def test_what_has_no_effect_is_said():
+    spec = from_mapping(document(env=[{"name": "VLLM_USE_V1", "value": "0"}], engine={"engineUseRay": True}))
+    said = " ".join(warnings(spec))
+    assert "VLLM_USE_V1=0 has no effect" in said
+    assert "--engine-use-ray has no effect" in said
+
+
+def test_the_same_document_runs_here_with_the_same_engine_arguments():
+    engine = {"maxModelLen": 512, "enforceEager": True}
+    spec = from_mapping(document(engine=engine, service={"port": 9000}))
+    start = local_start(spec, {"PATH": "/bin"})
+    assert start.argv[:6] == ["serve", "org/name", "--host", "127.0.0.1", "--port", "9000"]
+    assert set(start.argv[6:]) == {"--max-model-len", "512", "--enforce-eager"}
+    assert start.environ == {"PATH": "/bin"}
+
+
+def test_secrets_come_from_the_variables_of_this_machine():
+    spec = from_mapping(document(secrets={"hubToken": {"name": "hub", "key": "token"}}))
+    with pytest.raises(InvalidService, match="Set the variable: export HF_TOKEN=") as failure:
+        local_start(spec, {})
+    assert "the key token of hub" in str(failure.value)
+    assert local_start(spec, {"HF_TOKEN": "hf_x"}).environ["HF_TOKEN"] == "hf_x"
+
+
+def test_a_model_on_a_volume_needs_a_folder_of_this_machine():
+    spec = from_mapping(document(model={"pvc": {"name": "claim"}}))
+    with pytest.raises(InvalidService, match="with --model"):
+        local_start(spec, {})
+    assert local_start(spec, {}, model="/here").argv[1] == "/here"
+
+
+def test_a_path_must_exist_on_this_machine(tmp_path):
+    spec = from_mapping(document(model={"path": str(tmp_path)}))
+    assert local_start(spec, {}).argv[1] == str(tmp_path)
+    absent = from_mapping(document(model={"path": str(tmp_path / "absent")}))
+    with pytest.raises(InvalidService, match="does not exist on this machine"):
+        local_start(absent, {})
+
+
+def test_what_the_cluster_does_and_this_machine_does_not_is_said():
+    spec = from_mapping(document(replicas=2, resources={"cpu": 1}, secrets={"tls": {"name": "certificate"}}))
+    start = local_start(spec, {})
+    assert len(start.warnings) == 3
+    assert "--ssl-certfile" not in start.argv
+
+
+def test_quantities_may_be_numbers():
+    spec = from_mapping(document(resources={"cpu": 2, "memory": "4Gi"}))
+    assert spec.resources.cpu == "2"
+    assert yaml.safe_dump(spec.resources.cpu) == "'2'\n"
