@@ -1,0 +1,122 @@
+"""What follows from one argument for another, before the rules look at them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slipway.args import values as parsing
+from slipway.args.declare import Argument, Kind
+from slipway.args.errors import ArgumentError
+from slipway.args.schema import ARGUMENTS
+
+Warn = Callable[[str], None]
+Values = dict[str, Any]
+
+
+def apply_twins(values: Values, given: set[str], environ: Mapping[str, str], warn: Warn) -> frozenset[str]:
+    """Take what a variable says where the argument was not given. Returns the names of these."""
+    taken = set()
+    for argument in ARGUMENTS.values():
+        variable = next((name for name in argument.twins if environ.get(name)), None)
+        if variable is None:
+            continue
+        meant = parsing.from_text(argument, _spelled(argument, environ[variable]), variable)
+        if argument.name not in given:
+            values[argument.name] = meant
+            taken.add(argument.name)
+        elif values[argument.name] != meant:
+            shown = "" if argument.secret else f" {values[argument.name]}"
+            hidden = "" if argument.secret else f"={environ[variable]}"
+            warn(f"{argument.flag}{shown} wins over {variable}{hidden}.")
+    return frozenset(taken)
+
+
+def _spelled(argument: Argument, text: str) -> str:
+    """Choices in a variable are written in any case."""
+    return next((choice for choice in argument.choices if choice.lower() == text.lower()), text)
+
+
+def settle_model(values: Values, in_file: frozenset[str], warn: Warn) -> None:
+    """The positional wins over --model and the command line over the file; both end up the same."""
+    tag, model = values["model_tag"], values["model"]
+    if tag is not None and model is not None:
+        same_source = ("model_tag" in in_file) == ("model" in in_file)
+        if not same_source and "model_tag" in in_file:
+            tag = model
+        elif same_source and tag != model:
+            warn(f"The model is {tag}: named by itself, it wins over --model {model}.")
+    settled = model if tag is None else tag
+    if settled is None:
+        raise ArgumentError(
+            "There is no model. Name it with --model, as model in the configuration file, or after "
+            "`slipway serve`.",
+            "model",
+        )
+    values["model"] = values["model_tag"] = settled
+    if settled.endswith(".gguf") and values["load_format"] == "auto":
+        values["load_format"] = "gguf"
+
+
+def apply_replacements(values: Values, given: set[str], warn: Warn) -> None:
+    """Move old arguments that were given to what replaced them."""
+    for argument in ARGUMENTS.values():
+        if not argument.replacement or argument.name not in given:
+            continue
+        target, equals, fixed = argument.replacement.partition("=")
+        target, dot, key = target.partition(".")
+        new = ARGUMENTS[target]
+        shown = f"{new.flag}{dot}{key}{equals and ' '}{fixed}"
+        warn(f"{argument.flag} is an old form of {shown}.")
+        value = values[argument.name]
+        if value is None or (argument.kind is Kind.BOOL and not key and not fixed):
+            continue
+        if equals and not value:
+            continue
+        if key:
+            config = values[target] = dict(values[target] or {})
+            _agree(argument, value, config.get(key, value), f"{new.flag}.{key}")
+            config[key] = value
+        else:
+            value = fixed or value
+            _agree(argument, value, values[target] if target in given else value, new.flag)
+            values[target] = value
+        given.add(target)
+
+
+def _agree(argument: Argument, value: object, other: object, name: str) -> None:
+    if value != other:
+        said = argument.flag if argument.kind is Kind.BOOL else f"{argument.flag} {value}"
+        raise ArgumentError(
+            f"{said} contradicts {name} {other}, whose old form it is. Drop {argument.flag}.",
+            argument.name,
+        )
+
+
+def split_options(values: Values, given: set[str]) -> None:
+    """`xgrammar:no-fallback` → xgrammar, and the argument that says no-fallback."""
+    for argument in ARGUMENTS.values():
+        written = values[argument.name]
+        if not argument.options or ":" not in written:
+            continue
+        choice, _, options = written.partition(":")
+        values[argument.name] = choice
+        for option in options.split(","):
+            target = argument.options[choice][option]
+            if target in given and values[target] is False:
+                raise ArgumentError(
+                    f"{argument.flag} {written} contradicts --no-{ARGUMENTS[target].flag[2:]}. "
+                    "Drop one of them.",
+                    argument.name,
+                )
+            values[target] = True
+            given.add(target)
+
+
+def expand_graph_sizes(sizes: list[int]) -> list[int]:
+    """One value n stands for 1, 2, 4, then the multiples of 8, up to and including n."""
+    if len(sizes) != 1:
+        return sizes
+    (most,) = sizes
+    smaller = [size for size in (1, 2, 4, *range(8, most, 8)) if size < most]
+    return [*smaller, most]

@@ -1,0 +1,16 @@
+"""Features that this release does not have yet, where several arguments ask for the same one."""
+
+from __future__ import annotations
+
+from slipway.args.declare import Unbuilt
+
+ADAPTERS = Unbuilt("LoRA adapters")
+DATA_PARALLEL = Unbuilt("data parallelism")
+EXPERT_PARALLEL = Unbuilt("expert parallelism")
+MULTIMODAL = Unbuilt("multimodal input")
+PROMPT_ADAPTERS = Unbuilt("prompt adapters")
+REASONING = Unbuilt("reasoning output")
+SPECULATION = Unbuilt("speculative decoding")
+STRUCTURED_OUTPUT = Unbuilt("structured output")
+TOOL_CALLS = Unbuilt("tool call parsing")
+TRACING = Unbuilt("tracing")

@@ -1,0 +1,223 @@
+"""Arguments of the HTTP server and of the process in front of the engine."""
+
+from __future__ import annotations
+
+from slipway.args.declare import Disposition, FilePath, Json, Key, Unbuilt, arg, group
+from slipway.args.groups.features import ADAPTERS, DATA_PARALLEL, PROMPT_ADAPTERS, TOOL_CALLS
+
+
+@group("Frontend")
+class Frontend:
+    """The OpenAI-compatible HTTP server: where it listens, who may call it, how it answers."""
+
+    model_tag: str | None = arg(positional=True, in_spec=False)
+    """Model to serve: a Hugging Face repository id or a local path.
+
+    May be left out where --model or the configuration file names the model; it wins over both.
+    """
+
+    allow_credentials: bool = arg(False)
+    """CORS: browsers may send credentials. Together with a wildcard origin this is a hazard."""
+
+    allowed_headers: list[str] = arg(["*"], json_array=True)
+    """CORS: request headers that may be sent, as one JSON array."""
+
+    allowed_methods: list[str] = arg(["*"], json_array=True)
+    """CORS: HTTP methods that may be used, as one JSON array."""
+
+    allowed_origins: list[str] = arg(["*"], json_array=True)
+    """CORS: origins that may call the API, as one JSON array such as '["https://example.com"]'."""
+
+    api_key: str | None = arg(secret=True, twins=("VLLM_API_KEY",), in_spec=False)
+    """Secret that callers present as an HTTP bearer token. Unset leaves the API open.
+
+    The command line of a process is visible to others on the machine: prefer VLLM_API_KEY.
+    """
+
+    api_server_count: int = arg(
+        1,
+        aliases=("-asc",),
+        minimum=1,
+        unbuilt=Unbuilt("more than one API process"),
+    )
+    """API processes in front of the engine."""
+
+    chat_template: str | None = arg()
+    """Chat template: a file, or the Jinja text itself on one line. Unset takes the tokenizer's own."""
+
+    chat_template_content_format: str = arg("auto", choices=("auto", "string", "openai"))
+    """How the template sees message content: flattened to a string, or as OpenAI's list of parts.
+
+    auto reads the template to find out.
+    """
+
+    config: FilePath | None = arg(once=True, in_spec=False)
+    """YAML file of long option names and values. The command line wins over it, it wins over defaults."""
+
+    data_parallel_start_rank: int = arg(0, aliases=("-dpr",), minimum=0, unbuilt=DATA_PARALLEL, in_spec=False)
+    """First data-parallel rank on this node, where it is not the head node."""
+
+    disable_fastapi_docs: bool = arg(False)
+    """Serve neither the OpenAPI document nor the Swagger and ReDoc pages."""
+
+    disable_frontend_multiprocessing: bool = arg(False)
+    """Run the HTTP server and the engine in one process."""
+
+    disable_uvicorn_access_log: bool = arg(False)
+    """Log no line for each HTTP request."""
+
+    enable_auto_tool_choice: bool = arg(False, requires=("tool_call_parser",), unbuilt=TOOL_CALLS)
+    """Let the model decide to call tools (tool_choice: auto)."""
+
+    enable_prompt_tokens_details: bool = arg(False)
+    """Put prompt_tokens_details, with the cached tokens, into the usage of answers."""
+
+    enable_request_id_headers: bool = arg(False)
+    """Send X-Request-Id with every answer."""
+
+    enable_server_load_tracking: bool = arg(False)
+    """Count the requests in flight and report them at /load."""
+
+    enable_ssl_refresh: bool = arg(False)
+    """Read the TLS files again when they change, as cert-manager's do."""
+
+    headless: bool = arg(False, unbuilt=Unbuilt("engine processes without an API server"), in_spec=False)
+    """Start engine processes only, on a secondary node of a data-parallel group."""
+
+    help: str | None = arg(aliases=("-h",), optional_value=True, about_command=True, in_spec=False)
+    """Print help and exit.
+
+    --help=listgroup lists the groups, --help=GROUP shows one, --help=max-num-seqs one argument,
+    --help=max every argument with that word in it, --help=page everything in a pager.
+    """
+
+    host: str = arg("127.0.0.1", in_spec=False)
+    """Address to listen on. A container passes 0.0.0.0."""
+
+    log_config_file: FilePath | None = arg()
+    """Logging configuration, JSON, for the engine's and the HTTP server's loggers."""
+
+    lora_modules: list[Json] | None = arg(
+        item_pair=("name", "path"),
+        keys={
+            "name": Key("str"),
+            "path": Key("str", aliases=("local_path",)),
+            "base_model_name": Key("str", nullable=True),
+        },
+        open_keys=False,
+        no_effect_without=("enable_lora",),
+        unbuilt=ADAPTERS,
+    )
+    """LoRA adapters to register at start, each a model of the API: name=path, or a JSON object with
+    name, path and perhaps base_model_name."""
+
+    max_concurrency: int | None = arg(minimum=1)
+    """Requests admitted at the same time; the next one is answered 429. Unset admits all.
+
+    Not the size of a batch: that is --max-num-seqs.
+    """
+
+    max_log_len: int | None = arg(minimum=0, words={"none": None, "unlimited": None})
+    """Prompt characters, or token ids, that the log shows of a request. Unset shows all."""
+
+    middleware: list[str] = arg([], append=True, security_sensitive=True)
+    """ASGI middleware by import path, a class or an async function. Repeat the flag for each.
+
+    It runs arbitrary code in the server.
+    """
+
+    port: int = arg(8000, minimum=1, maximum=65535, in_spec=False)
+    """TCP port to listen on."""
+
+    prompt_adapters: list[str] | None = arg(
+        no_effect_without=("enable_prompt_adapter",), unbuilt=PROMPT_ADAPTERS
+    )
+    """Prompt adapters to register at start, each name=path."""
+
+    response_role: str = arg("assistant")
+    """Role of generated messages, where the request asks for a generation prompt."""
+
+    return_tokens_as_token_ids: bool = arg(False)
+    """In log probabilities, write each token as token_id:N, so that tokens without text survive."""
+
+    root_path: str | None = arg()
+    """URL prefix under which a reverse proxy shows the server."""
+
+    ssl_ca_certs: FilePath | None = arg(in_spec=False)
+    """Certificates of the authorities that sign client certificates."""
+
+    ssl_cert_reqs: int = arg(0, minimum=0, maximum=2)
+    """Client certificates: 0 not asked for, 1 optional, 2 required (breaks plain kubelet probes)."""
+
+    ssl_certfile: FilePath | None = arg(requires=("ssl_keyfile",), in_spec=False)
+    """Certificate of the server, PEM. The API then speaks HTTPS only."""
+
+    ssl_keyfile: FilePath | None = arg(requires=("ssl_certfile",), in_spec=False)
+    """Private key of the server, PEM."""
+
+    tool_call_parser: str | None = arg(
+        choices=(
+            "deepseek_v3",
+            "deepseek_v31",
+            "gigachat3",
+            "glm45",
+            "glm47",
+            "granite",
+            "granite-20b-fc",
+            "hermes",
+            "hunyuan_a13b",
+            "internlm",
+            "jamba",
+            "kimi_k2",
+            "llama3_json",
+            "llama4_json",
+            "llama4_pythonic",
+            "minimax_m1",
+            "mistral",
+            "olmo3",
+            "phi4_mini_json",
+            "pythonic",
+            "qwen",
+            "step3p5",
+            "xlam",
+        ),
+        open_choices=True,
+        extended_by="tool_parser_plugin",
+        unbuilt=TOOL_CALLS,
+    )
+    """How the model's text becomes tool calls; it must fit the model family.
+
+    Another name is accepted where --tool-parser-plugin may define it.
+    """
+
+    tool_parser_plugin: FilePath | None = arg(security_sensitive=True, unbuilt=TOOL_CALLS)
+    """Python file that registers more tool call parsers. It runs arbitrary code in the server."""
+
+    uvicorn_log_level: str = arg("info", choices=("critical", "error", "warning", "info", "debug", "trace"))
+    """What the HTTP server logs."""
+
+
+@group("AsyncEngine")
+class AsyncEngine:
+    """The engine seen from the server."""
+
+    disable_log_requests: bool = arg(False)
+    """Log no requests: their prompts stay private."""
+
+    engine_use_ray: bool = arg(
+        False,
+        disposition=Disposition.WARN,
+        reason="the engine always runs in a process of its own",
+    )
+    """Old switch that put the engine into a process of its own."""
+
+
+@group("EngineConfig")
+class Engine:
+    """The engine as a whole."""
+
+    disable_log_stats: bool = arg(False)
+    """Log no statistics every few seconds. /metrics is not affected."""
+
+    use_v2_block_manager: bool = arg(True, disposition=Disposition.WARN, reason="there is one block manager")
+    """Old choice between two block managers."""

@@ -1,0 +1,136 @@
+"""Arguments of tokenizer pool, loading and decoding."""
+
+from __future__ import annotations
+
+from slipway.args.declare import Disposition, FilePath, Json, Unbuilt, arg, group
+from slipway.args.groups.features import REASONING, STRUCTURED_OUTPUT
+
+
+@group("TokenizerPoolConfig")
+class TokenizerPool:
+    """The pool of tokenizers of older servers. Tokenization runs off the event loop without one."""
+
+    tokenizer_pool_extra_config: Json | None = arg(
+        disposition=Disposition.WARN, reason="tokenization runs off the event loop already"
+    )
+    """Old settings of the tokenizer pool."""
+
+    tokenizer_pool_size: int = arg(
+        0,
+        minimum=0,
+        disposition=Disposition.WARN,
+        reason="tokenization runs off the event loop already",
+    )
+    """Old number of tokenizers in the pool."""
+
+    tokenizer_pool_type: str = arg(
+        "ray", disposition=Disposition.WARN, reason="tokenization runs off the event loop already"
+    )
+    """Old kind of tokenizer pool."""
+
+
+@group("LoadConfig")
+class Load:
+    """How weights are found and read."""
+
+    download_dir: FilePath | None = arg()
+    """Folder for downloaded weights. Unset takes the Hugging Face cache."""
+
+    ignore_patterns: list[str] | None = arg()
+    """File patterns that are not read. Unset skips original/**/*, the first Llama format."""
+
+    load_format: str = arg(
+        "auto",
+        choices=(
+            "auto",
+            "safetensors",
+            "pt",
+            "gguf",
+            "dummy",
+            "npcache",
+            "mistral",
+            "bitsandbytes",
+            "sharded_state",
+            "tensorizer",
+            "fastsafetensors",
+            "runai_streamer",
+            "runai_streamer_sharded",
+        ),
+        open_choices=True,
+        unbuilt=Unbuilt(
+            "loaders other than safetensors, pt, gguf and dummy",
+            works=("auto", "safetensors", "pt", "gguf", "dummy"),
+        ),
+    )
+    """How the weights are stored. auto takes safetensors, then PyTorch files; a path that ends in
+    .gguf selects gguf. dummy makes random weights."""
+
+    model_loader_extra_config: Json = arg({}, unbuilt=Unbuilt("loaders with settings of their own"))
+    """Settings for the loader that --load-format chose."""
+
+    pt_load_map_location: Json | str = arg(
+        "cpu", unbuilt=Unbuilt("loading to another device than cpu", works=("cpu", {"": "cpu"}))
+    )
+    """Device onto which PyTorch files are read: its name, or a JSON object from device to device."""
+
+    qlora_adapter_name_or_path: str | None = arg(
+        disposition=Disposition.WARN, reason="adapters are named by --lora-modules"
+    )
+    """Old name of a QLoRA adapter."""
+
+    use_tqdm_on_load: bool = arg(True, negatable=True)
+    """Show progress while weights are read."""
+
+
+NO_FALLBACK = {"no-fallback": "guided_decoding_disable_fallback"}
+NO_WHITESPACE = {"disable-any-whitespace": "guided_decoding_disable_any_whitespace"}
+
+
+@group("DecodingConfig")
+class Decoding:
+    """Structured output and reasoning."""
+
+    enable_reasoning: bool = arg(
+        False,
+        negatable=True,
+        requires=("reasoning_parser",),
+        replacement="reasoning_parser",
+        unbuilt=REASONING,
+    )
+    """Old switch for reasoning output: naming a --reasoning-parser is enough."""
+
+    guided_decoding_backend: str = arg(
+        "auto",
+        choices=("auto", "guidance", "lm-format-enforcer", "outlines", "xgrammar"),
+        options={
+            "lm-format-enforcer": NO_FALLBACK,
+            "outlines": NO_FALLBACK,
+            "xgrammar": NO_FALLBACK | NO_WHITESPACE,
+        },
+        unbuilt=STRUCTURED_OUTPUT,
+    )
+    """What holds output to a grammar. auto picks by request.
+
+    Options may follow a colon, as in xgrammar:no-fallback,disable-any-whitespace.
+    """
+
+    guided_decoding_disable_additional_properties: bool = arg(
+        False, negatable=True, unbuilt=STRUCTURED_OUTPUT
+    )
+    """Let JSON objects have no properties beside those of the schema. For guidance."""
+
+    guided_decoding_disable_any_whitespace: bool = arg(False, negatable=True, unbuilt=STRUCTURED_OUTPUT)
+    """Allow no free whitespace in JSON. For xgrammar and guidance."""
+
+    guided_decoding_disable_fallback: bool = arg(False, negatable=True, unbuilt=STRUCTURED_OUTPUT)
+    """Fail where the chosen backend cannot follow a grammar, and try no other."""
+
+    reasoning_effort: str = arg("medium", choices=("low", "medium", "high"))
+    """Effort of reasoning models where the request does not say; the chat template gets it."""
+
+    reasoning_parser: str | None = arg(
+        choices=("deepseek_r1", "glm45", "granite", "qwen3", "step3p5"),
+        open_choices=True,
+        unbuilt=REASONING,
+    )
+    """How reasoning is told from the answer; it must fit the model family. Turns reasoning output on."""

@@ -1,0 +1,194 @@
+"""All sources together: one value for every argument, checked, with the warnings to show."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slipway.args import command_line, config_file, derive
+from slipway.args.command_line import Written
+from slipway.args.declare import Argument, Disposition
+from slipway.args.derive import Warn
+from slipway.args.errors import ArgumentError
+from slipway.args.objects import check_object, merge_key
+from slipway.args.rules import BATCH_RULES, RULES
+from slipway.args.schema import ARGUMENTS, RUN_BATCH, SERVE, Schema
+
+HIDDEN = "***"
+SECRETS = frozenset(name for name, argument in ARGUMENTS.items() if argument.secret)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """`values` has every argument but those that speak about the command (help, dry_run)."""
+
+    values: dict[str, Any]
+    given: frozenset[str]
+    """Set on the command line or in the file, or by an older argument that was."""
+    from_environment: frozenset[str]
+    """Set by a variable, in the absence of the argument."""
+    warnings: tuple[str, ...]
+    dry_run: bool
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def redacted(self) -> dict[str, Any]:
+        """The values without secrets, for logs and `/server_info`."""
+        return {
+            name: HIDDEN if name in SECRETS and value is not None else value
+            for name, value in self.values.items()
+        }
+
+    def printed(self) -> dict[str, Any]:
+        """What --dry-run shows: secrets as given, save those that a variable held."""
+        hidden = self.from_environment & SECRETS
+        return {name: HIDDEN if name in hidden else value for name, value in self.values.items()}
+
+    def unbuilt(self) -> list[tuple[Argument, str]]:
+        """Arguments whose value asks for what this release does not have, each with a sentence."""
+        found = []
+        for argument in _asked(self.given | self.from_environment):
+            lacks, value = argument.unbuilt, self.values[argument.name]
+            if lacks and not lacks.tunes and lacks.asked_by(value, argument.default):
+                shown = "" if isinstance(value, bool | dict | list) else f" {value}"
+                found.append(
+                    (argument, f"{argument.flag}{shown} asks for {lacks.feature}: not supported yet.")
+                )
+        return found
+
+    def refuse_unbuilt(self) -> None:
+        """Raises ArgumentError where `unbuilt` finds something; a real start calls it."""
+        found = self.unbuilt()
+        if found:
+            sentences = [sentence for _, sentence in found]
+            raise ArgumentError("\n".join(sentences), found[0][0].name)
+
+
+def resolve(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    dry_run: bool | None = None,
+    schema: Schema = SERVE,
+) -> Resolved:
+    """Parse, merge and cross-check. Reads no file but --config and --chat-template.
+
+    Raises ArgumentError for what is malformed, out of range, contradictory or refused; exit 2.
+    """
+    written = command_line.parse(argv, schema)
+    named = written.values.get("config")
+    file = config_file.read(named, schema) if named else Written()
+    warnings: dict[str, None] = {}  # ordered, and each only once
+
+    def warn(sentence: str) -> None:
+        warnings[sentence] = None
+
+    values = _merged({**ARGUMENTS, **schema.arguments}, file, written, warn)
+    given = set(file.given | written.given)
+    if dry_run is None:
+        dry_run = bool(values["dry_run"])
+    _warn_of_secrets(written, warn)
+    from_environment = derive.apply_twins(values, given, environ, warn)
+    derive.settle_model(values, file.given - written.given, warn)
+    derive.apply_replacements(values, given, warn)
+    derive.split_options(values, given)
+    if "cuda_graph_sizes" in given:
+        values["cuda_graph_sizes"] = derive.expand_graph_sizes(values["cuda_graph_sizes"])
+    _check_template(values["chat_template"])
+    _apply_dispositions(values, given, warn)
+    for rule in (*RULES, *(BATCH_RULES if schema is RUN_BATCH else ())):
+        sentence = rule.finds(values, frozenset(given))
+        if sentence and not rule.warns:
+            raise ArgumentError(sentence, rule.argument)
+        if sentence:
+            warn(sentence)
+    shown = {name: values[name] for name, argument in schema.arguments.items() if not argument.about_command}
+    resolved = Resolved(shown, frozenset(given & shown.keys()), from_environment, (), dry_run)
+    if dry_run:
+        for _, sentence in resolved.unbuilt():
+            warn(sentence)
+    return replace(resolved, warnings=tuple(warnings))
+
+
+def _asked(names: frozenset[str]) -> list[Argument]:
+    return [argument for argument in ARGUMENTS.values() if argument.name in names]
+
+
+def _merged(arguments: Mapping[str, Argument], file: Written, written: Written, warn: Warn) -> dict[str, Any]:
+    """Command line over file over default; single keys over whole objects of the same source."""
+    values: dict[str, Any] = {}
+    for name, argument in arguments.items():
+        place = written.places.get(name) or file.places.get(name) or argument.flag
+        if name in written.values:
+            value, sources = written.values[name], (written,)
+        else:
+            value, sources = file.values.get(name), (file, written)  # type: ignore[assignment]
+        keys = [source.keys[name] for source in sources if name in source.keys]
+        if keys:
+            value = copy.deepcopy(value or {})
+            for partial in keys:
+                _merge(value, partial)
+        elif name not in written.values and name not in file.values:
+            values[name] = copy.deepcopy(argument.default)
+            continue
+        if argument.is_list and isinstance(value, list):
+            value = [
+                check_object(argument, item, place, warn) if isinstance(item, dict) else item
+                for item in value
+            ]
+            _check_items(argument, value, place)
+        elif isinstance(value, dict):
+            value = check_object(argument, value, place, warn)
+        values[name] = value
+    return values
+
+
+def _check_items(argument: Argument, items: list[Any], place: str) -> None:
+    for item in items:
+        for key in argument.item_pair or ():
+            if key not in item:
+                raise ArgumentError(f"{place} {item} has no {key}.", argument.name)
+
+
+def _merge(target: dict[str, Any], partial: dict[str, Any], path: tuple[str, ...] = ()) -> None:
+    for name, value in partial.items():
+        if isinstance(value, dict) and value:
+            _merge(target, value, (*path, name))
+        else:
+            merge_key(target, (*path, name), value)
+
+
+def _warn_of_secrets(written: Written, warn: Warn) -> None:
+    for argument in ARGUMENTS.values():
+        if argument.secret and isinstance(written.values.get(argument.name), str):
+            warn(
+                f"{argument.flag} on the command line can be read by every user of this machine. "
+                f"Put it into the environment variable {argument.twins[0]}."
+            )
+
+
+def _check_template(template: str | None) -> None:
+    """A template in place has braces; anything else must be a file."""
+    if template is not None and "{" not in template and not os.path.isfile(template):
+        raise ArgumentError(
+            f"--chat-template {template!r} is neither a file nor a template: it has no braces. "
+            "Check the path.",
+            "chat_template",
+        )
+
+
+def _apply_dispositions(values: dict[str, Any], given: set[str], warn: Warn) -> None:
+    for argument in _asked(frozenset(given)):
+        value = values[argument.name]
+        if argument.disposition is Disposition.REFUSE:
+            raise ArgumentError(f"{argument.flag} is refused: {argument.reason}.", argument.name)
+        if argument.disposition is Disposition.WARN:
+            warn(f"{argument.flag} has no effect: {argument.reason}.")
+        elif argument.cuda_only and value != argument.default and values["device"] != "cuda":
+            warn(f"{argument.flag} has no effect on CPU: it acts on CUDA only.")
+        elif argument.unbuilt and argument.unbuilt.tunes and value != argument.default:
+            warn(f"{argument.flag} has no effect yet: {argument.unbuilt.feature} is not built.")

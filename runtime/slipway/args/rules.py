@@ -1,0 +1,272 @@
+"""What arguments must be to each other. One list: the command line checks it, the CRD carries its CEL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slipway.args.declare import Argument
+from slipway.args.schema import ARGUMENTS, RUN_BATCH
+from slipway.args.values import near
+
+Values = Mapping[str, Any]
+Given = frozenset[str]
+Finding = Callable[[Values, Given], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`finds` returns a sentence where the rule is broken.
+
+    A rule that only `warns` names a setting without effect or a hazard. `cel` is the same rule over
+    `spec.engine`, where every field that it reads is one; `message` is what the API server says.
+    """
+
+    argument: str
+    finds: Finding
+    warns: bool = False
+    cel: str = ""
+    message: str = ""
+
+
+def _flag(name: str) -> str:
+    return ARGUMENTS[name].flag
+
+
+def _camel(*names: str) -> tuple[str, ...] | None:
+    """Their fields in `spec.engine`, where all of them are in it."""
+    arguments = [ARGUMENTS[name] for name in names]
+    return tuple(a.camel for a in arguments) if all(a.in_spec for a in arguments) else None
+
+
+def _asked(values: Values, name: str) -> bool:
+    """Given a value that says something, itself or through the key that replaced it."""
+    target, _, key = ARGUMENTS[name].replacement.partition(".")
+    return bool(values[name]) or bool(key and (values[target] or {}).get(key) is not None)
+
+
+def needs(argument: Argument, needed: str) -> Rule:
+    """Refused without the other."""
+
+    def finds(values: Values, given: Given) -> str | None:
+        if not values[argument.name] or _asked(values, needed):
+            return None
+        return f"{argument.flag} needs {_flag(needed)}. Give both, or neither."
+
+    fields = _camel(argument.name, needed)
+    cel = ""
+    if fields:
+        asks = f"has(self.{fields[0]})" + (f" && self.{fields[0]}" if argument.kind == "bool" else "")
+        cel = f"!({asks}) || has(self.{fields[1]})"
+        target, _, key = ARGUMENTS[needed].replacement.partition(".")
+        if key:
+            config = ARGUMENTS[target].camel
+            cel += f" || (has(self.{config}) && has(self.{config}.{key}))"
+    return Rule(argument.name, finds, cel=cel, message=f"{argument.camel} needs {ARGUMENTS[needed].camel}")
+
+
+def without_effect(argument: Argument, needed: str) -> Rule:
+    """A setting of something that is not on."""
+
+    def finds(values: Values, given: Given) -> str | None:
+        if argument.name not in given or not values[argument.name] or values[needed]:
+            return None
+        return f"{argument.flag} has no effect without --{needed.replace('_', '-')}."
+
+    return Rule(argument.name, finds, warns=True)
+
+
+def at_most(lower: str, upper: str, why: str) -> Rule:
+    """One number may not exceed another, where both are known."""
+
+    def finds(values: Values, given: Given) -> str | None:
+        low, high = values[lower], values[upper]
+        if low is None or high is None or low <= high:
+            return None
+        return (
+            f"{_flag(lower)} {low} is larger than {_flag(upper)} {high}: {why} "
+            "Lower the first or raise the second."
+        )
+
+    cel = ""
+    if _camel(lower, upper):
+        guards, terms = [], []
+        for argument in (ARGUMENTS[lower], ARGUMENTS[upper]):
+            field = f"self.{argument.camel}"
+            if argument.default is None:
+                guards.append(f"!has({field}) || ")
+                terms.append(field)
+            else:
+                terms.append(f"(has({field}) ? {field} : {argument.default})")
+        cel = f"{''.join(guards)}{terms[0]} <= {terms[1]}"
+    message = f"{ARGUMENTS[lower].camel} may not exceed {ARGUMENTS[upper].camel}"
+    return Rule(lower, finds, cel=cel, message=message)
+
+
+def known_or_plugin(argument: Argument) -> Rule:
+    """A name outside the list needs the plugin that may define it."""
+
+    def finds(values: Values, given: Given) -> str | None:
+        name = values[argument.name]
+        if name is None or name in argument.choices or values[argument.extended_by]:
+            return None
+        return (
+            f"{argument.flag} {name!r} is not one of {', '.join(argument.choices)}."
+            f"{near(name, argument.choices)} Another name needs {_flag(argument.extended_by)}."
+        )
+
+    names = ", ".join(f"'{name}'" for name in argument.choices)
+    plugin = ARGUMENTS[argument.extended_by].camel
+    return Rule(
+        argument.name,
+        finds,
+        cel=f"!has(self.{argument.camel}) || has(self.{plugin}) || self.{argument.camel} in [{names}]",
+        message=f"{argument.camel} is not a known name, and no {plugin} is given",
+    )
+
+
+def _long_prompts_fit(values: Values, given: Given) -> str | None:
+    longest, budget = values["max_model_len"], values["max_num_batched_tokens"]
+    both_known = "max_num_batched_tokens" in given and longest is not None and longest > 0
+    if values["enable_chunked_prefill"] or not both_known or budget >= longest:
+        return None
+    return (
+        f"--max-num-batched-tokens {budget} is smaller than --max-model-len {longest} with chunked "
+        f"prefill off: a prompt longer than {budget} tokens could never run. Raise the first, lower "
+        "the second, or drop --no-enable-chunked-prefill."
+    )
+
+
+def _lookup_window(values: Values, given: Given) -> str | None:
+    config = values["speculative_config"] or {}
+    low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
+    if low is None or high is None or low <= high:
+        return None
+    return (
+        f"prompt_lookup_min {low} is larger than prompt_lookup_max {high} in --speculative-config: "
+        "no n-gram has such a length. Lower the first or raise the second."
+    )
+
+
+def _gguf_is_read_as_gguf(values: Values, given: Given) -> str | None:
+    model, load_format = values["model"] or "", values["load_format"]
+    if not model.endswith(".gguf") or load_format in ("auto", "gguf"):
+        return None
+    return f"{model} is a GGUF file: --load-format {load_format} cannot read it. Leave that argument out."
+
+
+def _credentials_for_all(values: Values, given: Given) -> str | None:
+    if not values["allow_credentials"] or "*" not in values["allowed_origins"]:
+        return None
+    return (
+        "--allow-credentials with the origin * lets every web page use the credentials of its "
+        "visitors. Name the pages in --allowed-origins."
+    )
+
+
+def _client_certificates(values: Values, given: Given) -> str | None:
+    if not values["ssl_cert_reqs"] or values["ssl_ca_certs"]:
+        return None
+    return "--ssl-cert-reqs has no authority to check client certificates by: give --ssl-ca-certs."
+
+
+def _tls_settings(values: Values, given: Given) -> str | None:
+    idle = [_flag(name) for name in ("ssl_ca_certs", "ssl_cert_reqs", "enable_ssl_refresh") if values[name]]
+    if not idle or values["ssl_certfile"]:
+        return None
+    return f"{' and '.join(idle)} has no effect without --ssl-certfile and --ssl-keyfile."
+
+
+def _scales_of_fp8(values: Values, given: Given) -> str | None:
+    if not values["calculate_kv_scales"] or values["kv_cache_dtype"].startswith("fp8"):
+        return None
+    return "--calculate-kv-scales has no effect without an fp8 --kv-cache-dtype."
+
+
+def _typical_acceptance(values: Values, given: Given) -> str | None:
+    config = values["speculative_config"] or {}
+    idle = [key for key in ("posterior_alpha", "posterior_threshold") if key in config]
+    if not idle or config.get("acceptance_method") == "typical_acceptance_sampler":
+        return None
+    return (
+        f"{' and '.join(idle)} in --speculative-config has no effect without the acceptance_method "
+        "typical_acceptance_sampler."
+    )
+
+
+def _whitespace_backend(values: Values, given: Given) -> str | None:
+    backend = values["guided_decoding_backend"]
+    if not values["guided_decoding_disable_any_whitespace"] or backend in ("auto", "xgrammar", "guidance"):
+        return None
+    return f"--guided-decoding-disable-any-whitespace has no effect with {backend}."
+
+
+def _properties_backend(values: Values, given: Given) -> str | None:
+    backend = values["guided_decoding_backend"]
+    if not values["guided_decoding_disable_additional_properties"] or backend in ("auto", "guidance"):
+        return None
+    return f"--guided-decoding-disable-additional-properties has no effect with {backend}."
+
+
+def _partial_prefills_are_chunks(values: Values, given: Given) -> str | None:
+    if values["enable_chunked_prefill"] or values["max_num_partial_prefills"] == 1:
+        return None
+    return "--max-num-partial-prefills has no effect with chunked prefill off."
+
+
+RULES: tuple[Rule, ...] = (
+    *(needs(a, needed) for a in ARGUMENTS.values() for needed in a.requires),
+    *(known_or_plugin(a) for a in ARGUMENTS.values() if a.extended_by),
+    at_most(
+        "max_long_partial_prefills",
+        "max_num_partial_prefills",
+        "long prompts are among the partly computed ones.",
+    ),
+    at_most("max_loras", "max_cpu_loras", "adapters in a batch are held in host memory too."),
+    at_most("data_parallel_size_local", "data_parallel_size", "the local copies are part of all."),
+    Rule(
+        "max_num_batched_tokens",
+        _long_prompts_fit,
+        cel="!has(self.enableChunkedPrefill) || self.enableChunkedPrefill"
+        " || !has(self.maxNumBatchedTokens) || !has(self.maxModelLen)"
+        " || type(self.maxNumBatchedTokens) != int || type(self.maxModelLen) != int"
+        " || self.maxNumBatchedTokens >= self.maxModelLen",
+        message="with enableChunkedPrefill false, maxNumBatchedTokens must be at least maxModelLen",
+    ),
+    Rule(
+        "speculative_config",
+        _lookup_window,
+        cel="!has(self.speculativeConfig) || !has(self.speculativeConfig.prompt_lookup_min)"
+        " || !has(self.speculativeConfig.prompt_lookup_max)"
+        " || self.speculativeConfig.prompt_lookup_min <= self.speculativeConfig.prompt_lookup_max",
+        message="prompt_lookup_min may not exceed prompt_lookup_max",
+    ),
+    Rule("load_format", _gguf_is_read_as_gguf),
+    *(without_effect(a, needed) for a in ARGUMENTS.values() for needed in a.no_effect_without),
+    Rule("allow_credentials", _credentials_for_all, warns=True),
+    Rule("ssl_cert_reqs", _client_certificates, warns=True),
+    Rule("ssl_certfile", _tls_settings, warns=True),
+    Rule("calculate_kv_scales", _scales_of_fp8, warns=True),
+    Rule("speculative_config", _typical_acceptance, warns=True),
+    Rule("guided_decoding_disable_any_whitespace", _whitespace_backend, warns=True),
+    Rule("guided_decoding_disable_additional_properties", _properties_backend, warns=True),
+    Rule("max_num_partial_prefills", _partial_prefills_are_chunks, warns=True),
+)
+
+
+def _missing(name: str) -> Rule:
+    flag = RUN_BATCH.arguments[name].flag
+
+    def finds(values: Values, given: Given) -> str | None:
+        return None if values[name] else f"{flag} is missing: a path, or an http(s) URL."
+
+    return Rule(name, finds)
+
+
+BATCH_RULES: tuple[Rule, ...] = (
+    _missing("input_file"),
+    _missing("output_file"),
+    *(without_effect(a, needed) for a in RUN_BATCH.groups[0].arguments for needed in a.no_effect_without),
+)
+"""What `slipway run-batch` adds."""

@@ -1,0 +1,126 @@
+"""All arguments, by group and by name, of the two commands that take the engine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from slipway.args.declare import Argument, Group, declared_by
+from slipway.args.errors import ArgumentError
+from slipway.args.groups.adapters import LoRA, PromptAdapter
+from slipway.args.groups.batch import Batch
+from slipway.args.groups.cache import Cache
+from slipway.args.groups.engine import Observability, Platform, Slipway
+from slipway.args.groups.frontend import AsyncEngine, Engine, Frontend
+from slipway.args.groups.load import Decoding, Load, TokenizerPool
+from slipway.args.groups.model import Model
+from slipway.args.groups.multimodal import MultiModal
+from slipway.args.groups.parallel import Device, Parallel
+from slipway.args.groups.scheduler import Scheduler
+from slipway.args.groups.speculative import Speculative
+from slipway.args.values import near
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The arguments of one command."""
+
+    command: str
+    groups: tuple[Group, ...]
+
+    @cached_property
+    def arguments(self) -> dict[str, Argument]:
+        """Name with underscores → declaration, in the order of the groups."""
+        return {argument.name: argument for group in self.groups for argument in group.arguments}
+
+    @cached_property
+    def short(self) -> dict[str, Argument]:
+        """`-tp` → declaration."""
+        return {alias: argument for argument in self.arguments.values() for alias in argument.aliases}
+
+    def find(self, name: str) -> Argument | None:
+        """The argument of this long name; dashes and underscores are the same."""
+        return self.arguments.get(name.replace("-", "_"))
+
+    def long_names(self) -> list[str]:
+        """Every long flag without its dashes, `no-` forms included."""
+        flags = [argument for argument in self.arguments.values() if not argument.positional]
+        return [
+            *(argument.flag[2:] for argument in flags),
+            *("no-" + argument.flag[2:] for argument in flags if argument.negatable),
+        ]
+
+    def unknown(self, name: str, place: str) -> ArgumentError:
+        """The error for a name that is none of these. `place` is how it was written."""
+        return ArgumentError(
+            f"{place} is not an argument.{near(name.replace('_', '-'), self.long_names())} "
+            "`slipway args` lists all of them."
+        )
+
+
+SERVE = Schema(
+    "serve",
+    tuple(
+        map(
+            declared_by,
+            (
+                Frontend,
+                AsyncEngine,
+                Engine,
+                Model,
+                TokenizerPool,
+                Load,
+                Decoding,
+                Parallel,
+                Cache,
+                MultiModal,
+                LoRA,
+                PromptAdapter,
+                Device,
+                Speculative,
+                Observability,
+                Scheduler,
+                Platform,
+                Slipway,
+            ),
+        )
+    ),
+)
+
+ARGUMENTS = SERVE.arguments
+
+CAMEL: dict[str, Argument] = {argument.camel: argument for argument in ARGUMENTS.values() if argument.in_spec}
+"""Field of `spec.engine` → declaration."""
+
+SHARED_WITH_BATCH = (
+    "help",
+    "config",
+    "response_role",
+    "max_log_len",
+    "enable_prompt_tokens_details",
+    "chat_template",
+    "chat_template_content_format",
+)
+
+BATCH = declared_by(Batch)
+
+RUN_BATCH = Schema(
+    "run-batch",
+    (
+        replace(
+            BATCH,
+            arguments=(
+                *BATCH.arguments,
+                replace(ARGUMENTS["port"], no_effect_without=("enable_metrics",)),
+                *(ARGUMENTS[name] for name in SHARED_WITH_BATCH),
+            ),
+        ),
+        *SERVE.groups[1:],
+    ),
+)
+
+
+def help_text(argument: Argument) -> str:
+    """The text that stands after the declaration."""
+    groups = {group.name: group for group in (*SERVE.groups, BATCH)}
+    return groups[argument.group].help_texts()[argument.name]

@@ -1,0 +1,47 @@
+"""`slipway serve`: resolve the arguments, and serve or say what they resolve to."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from slipway import envs
+from slipway.args import ArgumentError, Resolved, resolve
+from slipway.args.command_line import help_topic
+from slipway.args.schema import SERVE, Schema
+
+
+def run(argv: Sequence[str]) -> int:
+    """Exit status 2 is for arguments that cannot be accepted."""
+    resolved = resolve_or_explain(argv, SERVE)
+    if isinstance(resolved, int):
+        return resolved
+    from slipway.api.server import serve  # not light: after all that can fail fast
+
+    return serve(resolved)
+
+
+def resolve_or_explain(argv: Sequence[str], schema: Schema) -> Resolved | int:
+    """What to run, or the exit status where help, a dry run or an error was the answer."""
+    topic = help_topic(argv)
+    if topic is not None:
+        from slipway.args.help import show
+
+        return show(schema, topic)
+    prefix = f"slipway {schema.command}"
+    try:
+        resolved = resolve(argv, os.environ, schema=schema)
+        envs.read(os.environ)
+        if not resolved.dry_run:
+            resolved.refuse_unbuilt()
+    except (ArgumentError, envs.InvalidEnvironment) as error:
+        print(f"{prefix}: error: {error}", file=sys.stderr)
+        return 2
+    for warning in (*resolved.warnings, *envs.check(os.environ)):
+        print(f"{prefix}: warning: {warning}", file=sys.stderr)
+    if resolved.dry_run:
+        print(json.dumps(resolved.printed(), ensure_ascii=False))
+        return 0
+    return resolved

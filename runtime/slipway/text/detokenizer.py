@@ -1,0 +1,121 @@
+"""Text from tokens as they arrive."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Protocol
+
+from slipway.text.decoding import Decoding, strip_end
+
+_LONGEST_CHARACTER = 4  # bytes, in UTF-8
+_MARKS = dict.fromkeys(range(0xDC80, 0xDD00), "\ufffd")
+
+
+class Pieces(Protocol):
+    """What a stream asks of a tokenizer."""
+
+    @property
+    def decoding(self) -> Decoding: ...
+    @property
+    def special_ids(self) -> frozenset[int]: ...
+    @property
+    def added_ids(self) -> frozenset[int]: ...
+    def piece(self, token_id: int, first: bool) -> bytes | None:
+        """The bytes that a token adds, `first` where it begins the text; None for an unknown id."""
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+
+class Detokenizer:
+    """Turns one request's tokens into text, in time proportional to the new ones.
+
+    The texts of all pushes and of `finish`, joined, are the `decode` of all tokens, however they were split.
+    Only whole characters come out; a character that its tokens leave broken becomes U+FFFD as soon as that
+    is certain, at the latest in `finish`.
+    """
+
+    __slots__ = (
+        "_first",
+        "_held",
+        "_joined",
+        "_last_added",
+        "_pieces",
+        "_skip",
+        "_to_strip",
+        "_utf8",
+    )
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        *,
+        skip_special_tokens: bool,
+        spaces_between_special_tokens: bool,
+        prompt_ids: Sequence[int],
+    ) -> None:
+        """`prompt_ids` stand before the stream and give no text; a character may begin in them."""
+        decoding = pieces.decoding
+        self._pieces = pieces
+        self._skip = pieces.special_ids if skip_special_tokens else frozenset()
+        self._joined = not spaces_between_special_tokens
+        errors = "surrogateescape" if decoding.one_mark_per_byte else "replace"
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors=errors)
+        self._first = True
+        self._last_added = False
+        self._to_strip = decoding.strip_left
+        self._held = ""
+        if prompt_ids:
+            self._follow(prompt_ids)
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens complete."""
+        return self._cut(self._utf8.decode(self._bytes(token_ids)))
+
+    def finish(self) -> str:
+        """The rest; the stream is over."""
+        text = self._cut(self._utf8.decode(b"", final=True))
+        self._held = ""  # what is stripped from the end
+        return text
+
+    def _follow(self, prompt_ids: Sequence[int]) -> None:
+        """Take on the state that the prompt leaves; its last few bytes decide it."""
+        start, size = len(prompt_ids), 0
+        while start > 0 and size < _LONGEST_CHARACTER:
+            start -= 1
+            piece = self._pieces.piece(prompt_ids[start], False)
+            if prompt_ids[start] not in self._skip and piece is not None:
+                size += len(piece)
+                self._first = False
+        if not self._first:
+            self._to_strip = 0
+        self.push(prompt_ids[start:])
+
+    def _bytes(self, token_ids: Sequence[int]) -> bytes:
+        pieces = self._pieces
+        out = bytearray()
+        for token_id in token_ids:
+            piece = pieces.piece(token_id, self._first)
+            if token_id in self._skip or piece is None:
+                continue
+            added = self._joined and token_id in pieces.added_ids
+            out += pieces.token_bytes(token_id) if added and self._last_added else piece
+            self._first = False
+            self._last_added = added
+        return bytes(out)
+
+    def _cut(self, text: str) -> str:
+        decoding = self._pieces.decoding
+        if decoding.one_mark_per_byte and not text.isascii():
+            text = text.translate(_MARKS)
+        while self._to_strip and text:
+            if text[0] != decoding.strip_char:
+                self._to_strip = 0
+                break
+            text = text[1:]
+            self._to_strip -= 1
+        if decoding.strip_right:
+            text = self._held + text
+            self._held = text[len(strip_end(text, decoding.strip_char, decoding.strip_right)) :]
+            text = text[: len(text) - len(self._held)]
+        return text

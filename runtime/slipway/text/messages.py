@@ -1,0 +1,106 @@
+"""Messages as a chat template sees them: plain JSON values, contents in one format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from slipway.text.sandbox import TemplateError
+
+Message = Mapping[str, Any]
+
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Names of a message's reasoning; templates read the first or the last, clients send any."""
+_DEEPEST = 100
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+
+def prepared(
+    messages: Sequence[Message], content_format: Literal["string", "openai"]
+) -> list[dict[str, Any]]:
+    """A copy for the template. Keys without a value are left out: templates test for the key."""
+    chat = []
+    for message in messages:
+        own = {key: plain(value) for key, value in message.items() if value is not None}
+        content = own.get("content")
+        own["content"] = flat(content) if content_format == "string" else parts(content)
+        if own.get("role") == "assistant":
+            if "tool_calls" in own:
+                own["tool_calls"] = [_with_parsed_arguments(call) for call in own["tool_calls"]]
+            _name_reasoning(own)
+        chat.append(own)
+    return chat
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Copy JSON values into plain types, so that a template meets no methods but theirs."""
+    if depth > _DEEPEST:
+        raise TemplateError(f"A value of the chat is nested more than {_DEEPEST} deep. Send a flatter one.")
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [plain(item, depth + 1) for item in value]
+    raise TemplateError(
+        f"A chat template takes JSON values only, not {type(value).__name__}. "
+        "Send text, numbers, lists or objects."
+    )
+
+
+def flat(content: Any) -> str:
+    """The text of a content: its text parts, one per line."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(_text(part) for part in content)
+
+
+def parts(content: Any) -> list[Any]:
+    """A content as typed parts."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+
+
+def _text(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    field = _TEXT_PARTS.get(part.get("type"), "")
+    if not isinstance(part.get(field), str):
+        raise TemplateError(
+            f"A content part of type {part.get('type')!r} cannot be part of this chat: "
+            "the model's template takes text. Send parts of type 'text'."
+        )
+    text: str = part[field]
+    return text
+
+
+def _with_parsed_arguments(call: Any) -> Any:
+    """Clients send arguments as JSON text; templates want the object, to write it in their own way."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = plain(json.loads(arguments))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise TemplateError(
+                f"The arguments of the tool call {function.get('name')!r} are not valid JSON: {error}. "
+                "Send them as the model wrote them, or as an object."
+            ) from error
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _name_reasoning(message: dict[str, Any]) -> None:
+    reasoning = next((message[name] for name in _REASONING if name in message), None)
+    if reasoning is not None:
+        for name in _REASONING:
+            message.setdefault(name, reasoning)

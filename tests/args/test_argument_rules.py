@@ -1,0 +1,270 @@
+"""What arguments must be to each other: each rule broken and kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipway.args import ArgumentError, resolve
+
+REFUSED = {
+    "certificate without key": (["--ssl-certfile", "c"], ["--ssl-certfile", "c", "--ssl-keyfile", "k"]),
+    "key without certificate": (["--ssl-keyfile", "k"], []),
+    "tool choice without parser": (
+        ["--enable-auto-tool-choice"],
+        ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"],
+    ),
+    "reasoning without parser": (
+        ["--enable-reasoning"],
+        ["--enable-reasoning", "--reasoning-parser", "qwen3"],
+    ),
+    "reasoning turned off": (["--enable-reasoning"], ["--no-enable-reasoning"]),
+    "draft model without tokens": (
+        ["--speculative-model", "d"],
+        ["--speculative-model", "d", "--num-speculative-tokens", "3"],
+    ),
+    "draft model with tokens in the object": (
+        ["--speculative-model", "d", "--speculative-config.disable_logprobs", "true"],
+        ["--speculative-model", "d", "--speculative-config.num_speculative_tokens", "3"],
+    ),
+    "parser of no plugin": (
+        ["--tool-call-parser", "mine"],
+        ["--tool-call-parser", "mine", "--tool-parser-plugin", "p.py"],
+    ),
+    "unknown reasoning parser": (["--reasoning-parser", "mine"], ["--reasoning-parser", "granite"]),
+    "long prompts that never run": (
+        ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "512", "--max-model-len", "4096"],
+        ["--max-num-batched-tokens", "512", "--max-model-len", "4096"],
+    ),
+    "long prompts that run": (
+        ["--enable-chunked-prefill=false", "--max-num-batched-tokens", "1k", "--max-model-len", "1K"],
+        ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "1K", "--max-model-len", "1K"],
+    ),
+    "length still unknown": (
+        ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "2", "--max-model-len", "3"],
+        ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "2", "--max-model-len", "auto"],
+    ),
+    "budget still unknown": (
+        ["--no-enable-chunked-prefill", "--max-model-len", "4096", "--max-num-batched-tokens", "2048"],
+        ["--no-enable-chunked-prefill", "--max-model-len", "4096"],
+    ),
+    "fewer adapters on the host": (
+        ["--max-cpu-loras", "1", "--max-loras", "2"],
+        ["--max-cpu-loras", "2", "--max-loras", "2"],
+    ),
+    "more long prefills": (
+        ["--max-long-partial-prefills", "2"],
+        ["--max-long-partial-prefills", "2", "--max-num-partial-prefills", "2"],
+    ),
+    "more local copies": (["-dpl", "2"], ["-dpl", "2", "-dp", "2"]),
+    "n-gram window, old": (
+        ["--ngram-prompt-lookup-max", "2", "--ngram-prompt-lookup-min", "3"],
+        ["--ngram-prompt-lookup-max", "3", "--ngram-prompt-lookup-min", "3"],
+    ),
+    "n-gram window, new": (
+        ["--speculative-config", '{"prompt_lookup_min": 3, "prompt_lookup_max": 2}'],
+        ["--speculative-config", '{"prompt_lookup_min": 2, "prompt_lookup_max": 2}'],
+    ),
+    "GGUF read as another format": (["x.gguf", "--load-format", "pt"], ["x.gguf", "--load-format", "gguf"]),
+    "old flag against key": (
+        ["--num-speculative-tokens", "3", "--speculative-config.num_speculative_tokens", "4"],
+        ["--num-speculative-tokens", "3", "--speculative-config.num_speculative_tokens", "3"],
+    ),
+    "old switch against option": (
+        ["--worker-use-ray", "--distributed-executor-backend", "mp"],
+        ["--worker-use-ray", "--distributed-executor-backend", "ray"],
+    ),
+    "old name against new": (
+        ["--max-context-len-to-capture", "10", "--max-seq-len-to-capture", "20"],
+        ["--max-context-len-to-capture", "10", "--max-seq-len-to-capture", "10"],
+    ),
+    "xFormers": (["--attention-backend", "XFORMERS"], ["--attention-backend", "TRITON"]),
+    "another worker": (["--worker-cls", "my.Worker"], ["--worker-cls", "auto"]),
+    "a worker extension": (["--worker-extension-cls", "my.Mixin"], ["--worker-extension-cls", ""]),
+    "another scheduler": (
+        ["--scheduler-cls", "my.Scheduler"],
+        ["--scheduler-cls", "vllm.core.scheduler.Scheduler"],
+    ),
+    "Neuron settings": (["--override-neuron-config", '{"a": 1}'], []),
+    **{
+        f"device {name}": (["--device", name], ["--device", "cpu"])
+        for name in ("hpu", "neuron", "tpu", "xpu", "openvino")
+    },
+}
+
+WARNED = {
+    "credentials for every page": (
+        ["--allow-credentials"],
+        ["--allow-credentials", "--allowed-origins", '["https://a.b"]'],
+    ),
+    "client certificates without authority": (
+        ["--ssl-certfile", "c", "--ssl-keyfile", "k", "--ssl-cert-reqs", "2"],
+        ["--ssl-certfile", "c", "--ssl-keyfile", "k", "--ssl-cert-reqs", "2", "--ssl-ca-certs", "a"],
+    ),
+    "TLS settings without TLS": (["--enable-ssl-refresh"], []),
+    "adapters without support": (["--lora-modules", "a=b"], ["--lora-modules", "a=b", "--enable-lora"]),
+    "adapter biases without support": (["--enable-lora-bias"], ["--enable-lora-bias", "--enable-lora"]),
+    "prompt adapters without support": (
+        ["--prompt-adapters", "a=b"],
+        ["--prompt-adapters", "a=b", "--enable-prompt-adapter"],
+    ),
+    "balance without experts": (["--enable-eplb"], ["--enable-eplb", "--enable-expert-parallel"]),
+    "traces to nowhere": (
+        ["--collect-detailed-traces", "all"],
+        ["--collect-detailed-traces", "all", "--otlp-traces-endpoint", "http://h:1"],
+    ),
+    "threshold of another method": (
+        ["--typical-acceptance-sampler-posterior-alpha", "0.3"],
+        ["--speculative-config.acceptance_method", "typical_acceptance_sampler"],
+    ),
+    "whitespace of another backend": (
+        ["--guided-decoding-backend", "outlines", "--guided-decoding-disable-any-whitespace"],
+        ["--guided-decoding-backend", "xgrammar", "--guided-decoding-disable-any-whitespace"],
+    ),
+    "properties of another backend": (
+        ["--guided-decoding-backend", "xgrammar", "--guided-decoding-disable-additional-properties"],
+        ["--guided-decoding-backend", "guidance", "--guided-decoding-disable-additional-properties"],
+    ),
+    "partial prefills without chunks": (
+        ["--no-enable-chunked-prefill", "--max-num-partial-prefills", "2"],
+        ["--max-num-partial-prefills", "2"],
+    ),
+}
+
+
+def with_model(argv: list[str]) -> list[str]:
+    return argv if argv and argv[0].endswith(".gguf") else ["some/model", *argv]
+
+
+@pytest.mark.parametrize(("broken", "kept"), REFUSED.values(), ids=REFUSED)
+def test_what_contradicts_itself_is_refused_even_in_a_dry_run(broken, kept):
+    for dry in ([], ["--dry-run"]):
+        with pytest.raises(ArgumentError) as caught:
+            resolve([*with_model(broken), *dry], {})
+        assert caught.value.argument
+        resolve([*with_model(kept), *dry], {})
+
+
+@pytest.mark.parametrize(("broken", "kept"), WARNED.values(), ids=WARNED)
+def test_what_has_no_effect_or_is_a_hazard_warns(broken, kept):
+    def about(argv: list[str]) -> list[str]:
+        found = resolve(with_model(argv), {}).warnings
+        return [w for w in found if "old form" not in w and "CUDA only" not in w]
+
+    assert about(broken)
+    assert not about(kept)
+
+
+def test_scales_concern_an_fp8_cache_only():
+    assert any("without an fp8" in w for w in resolve(["m", "--calculate-kv-scales"], {}).warnings)
+    fp8 = resolve(["m", "--calculate-kv-scales", "--kv-cache-dtype", "fp8_e5m2"], {})
+    assert not any("without an fp8" in w for w in fp8.warnings)
+
+
+def test_the_sentence_spells_out_the_arithmetic():
+    argv = ["m", "--no-enable-chunked-prefill", "--max-num-batched-tokens=512", "--max-model-len=4096"]
+    with pytest.raises(ArgumentError) as caught:
+        resolve(argv, {})
+    assert caught.value.message == (
+        "--max-num-batched-tokens 512 is smaller than --max-model-len 4096 with chunked prefill off: a "
+        "prompt longer than 512 tokens could never run. Raise the first, lower the second, or drop "
+        "--no-enable-chunked-prefill."
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "key", "expected"),
+    [
+        ("--disable-logprobs-during-spec-decoding", None, "disable_logprobs", True),
+        ("--ngram-prompt-lookup-max", "4", "prompt_lookup_max", 4),
+        ("--ngram-prompt-lookup-min", "2", "prompt_lookup_min", 2),
+        ("--num-speculative-tokens", "5", "num_speculative_tokens", 5),
+        ("--spec-decoding-acceptance-method", "rejection_sampler", "acceptance_method", "rejection_sampler"),
+        ("--speculative-disable-by-batch-size", "8", "disable_by_batch_size", 8),
+        ("--speculative-disable-mqa-scorer", None, "disable_mqa_scorer", True),
+        ("--speculative-draft-tensor-parallel-size", "2", "draft_tensor_parallel_size", 2),
+        ("--speculative-max-model-len", "512", "max_model_len", 512),
+        ("--speculative-model-quantization", "awq", "quantization", "awq"),
+        ("--typical-acceptance-sampler-posterior-alpha", "0.3", "posterior_alpha", 0.3),
+        ("--typical-acceptance-sampler-posterior-threshold", "0.09", "posterior_threshold", 0.09),
+    ],
+)
+def test_an_old_speculative_flag_becomes_a_key_with_a_warning(flag, text, key, expected):
+    resolved = resolve(["m", flag, *([text] if text else [])], {})
+    assert resolved["speculative_config"] == {key: expected}
+    assert f"{flag} is an old form of --speculative-config.{key}." in resolved.warnings
+    assert "speculative_config" in resolved.given
+
+
+def test_old_speculative_flags_add_nothing_where_they_are_not_given():
+    assert resolve(["m"], {})["speculative_config"] is None
+
+
+def test_an_old_flag_moves_its_value():
+    assert resolve(["m", "--worker-use-ray"], {})["distributed_executor_backend"] == "ray"
+    assert resolve(["m", "--max-context-len-to-capture", "9"], {})["max_seq_len_to_capture"] == 9
+
+
+TWINS = [
+    ("VLLM_API_KEY", "secret-a", "api_key", "secret-a", ["--api-key", "secret-b"]),
+    ("HF_TOKEN", "secret-a", "hf_token", "secret-a", ["--hf-token", "secret-b"]),
+    ("HUGGING_FACE_HUB_TOKEN", "secret-a", "hf_token", "secret-a", ["--hf-token", "secret-b"]),
+    (
+        "VLLM_ATTENTION_BACKEND",
+        "flash_attn",
+        "attention_backend",
+        "FLASH_ATTN",
+        ["--attention-backend", "CPU"],
+    ),
+    (
+        "VLLM_DISABLE_CUSTOM_ALL_REDUCE",
+        "1",
+        "disable_custom_all_reduce",
+        True,
+        ["--no-disable-custom-all-reduce"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("variable", "text", "name", "meant", "flag"), TWINS)
+def test_a_variable_counts_where_its_argument_is_not_given(variable, text, name, meant, flag):
+    resolved = resolve(["m"], {variable: text})
+    assert resolved[name] == meant
+    assert name in resolved.from_environment
+    assert name not in resolved.given
+    assert resolve(["m"], {variable: ""}).from_environment == frozenset()
+
+
+@pytest.mark.parametrize(("variable", "text", "name", "meant", "flag"), TWINS)
+def test_an_argument_wins_over_its_variable_with_a_warning(variable, text, name, meant, flag):
+    resolved = resolve(["m", *flag], {variable: text})
+    assert resolved[name] != meant
+    about = [w for w in resolved.warnings if f"wins over {variable}" in w]
+    assert len(about) == 1
+    assert "secret" not in about[0]
+
+
+def test_a_variable_of_the_same_value_is_no_cause_to_warn():
+    resolved = resolve(["m", "--attention-backend", "CPU"], {"VLLM_ATTENTION_BACKEND": "CPU"})
+    assert not resolved.warnings
+
+
+def test_a_malformed_variable_is_refused_by_its_name():
+    with pytest.raises(ArgumentError, match="VLLM_ATTENTION_BACKEND 'flash' is not one of"):
+        resolve(["m"], {"VLLM_ATTENTION_BACKEND": "flash"})
+
+
+def test_a_secret_on_the_command_line_warns_and_names_the_variable():
+    resolved = resolve(["m", "--api-key", "sk-1", "--hf-token", "hf_1"], {})
+    text = "\n".join(resolved.warnings)
+    assert "VLLM_API_KEY" in text
+    assert "HF_TOKEN" in text
+    assert "sk-1" not in text
+    assert "hf_1" not in text
+
+
+def test_secrets_are_hidden_where_they_could_be_seen():
+    given = resolve(["m", "--api-key", "sk-1"], {"HF_TOKEN": "hf_1"})
+    assert given.redacted()["api_key"] == given.redacted()["hf_token"] == "***"
+    assert given.printed()["api_key"] == "sk-1"
+    assert given.printed()["hf_token"] == "***"
+    assert resolve(["m"], {}).redacted()["api_key"] is None

@@ -1,0 +1,233 @@
+"""No argument is silently ignored: each one works, warns, or is refused, as it is declared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipway.args import ArgumentError, resolve
+from slipway.args.declare import Argument, Disposition, Kind
+from slipway.args.schema import ARGUMENTS, SERVE, help_text
+from slipway.args.status import IMPLEMENTED, NOT_BUILT, REFUSED, WARNED, arguments, status_of
+
+SURFACE: list[dict[str, Any]] = json.loads((Path(__file__).parent / "surface.json").read_text())
+OWN = {"drain_grace", "drain_timeout", "dry_run", "load_timeout"}
+
+SAMPLES = {
+    "allowed_local_media_path": "/media",
+    "data_parallel_size_local": "2",
+    "kv_events_config": '{"enable_kv_cache_events": true, "publisher": "zmq"}',
+    "kv_transfer_config": '{"kv_role": "kv_both"}',
+    "limit_mm_per_prompt": "image=1",
+    "lora_modules": "a=/b",
+    "max_parallel_loading_workers": "2",
+    "otlp_traces_endpoint": "http://collector:4317",
+    "override_pooler_config": '{"normalize": true}',
+    "pt_load_map_location": "cuda:0",
+    "speculative_config": '{"method": "ngram"}',
+}
+"""Values that ask for something, where the type alone does not suggest one."""
+
+COMPANIONS = {
+    "data_parallel_size_local": ["-dp", "2"],
+    "enable_auto_tool_choice": ["--tool-call-parser", "hermes"],
+    "speculative_model": ["--num-speculative-tokens", "2"],
+    "enable_reasoning": ["--reasoning-parser", "qwen3"],
+    "max_loras": ["--max-cpu-loras", "2"],
+}
+
+
+def sample(argument: Argument) -> list[str]:
+    """Words that give the argument a value other than the default."""
+    if argument.kind is Kind.BOOL:
+        return [
+            f"--no-{argument.flag[2:]}" if argument.default is True and argument.negatable else argument.flag
+        ]
+    if argument.name in SAMPLES:
+        text = SAMPLES[argument.name]
+    elif argument.json_array:
+        text = '["thing"]'
+    elif argument.choices:
+        works = argument.unbuilt.works if argument.unbuilt else ()
+        usual = [argument.default, *works, *argument.refused]
+        text = str(next(choice for choice in argument.choices if choice not in usual))
+    elif argument.kind is Kind.JSON:
+        text = '{"a": 1}'
+    elif argument.kind in (Kind.INT, Kind.HUMAN_INT, Kind.FLOAT) and not argument.is_list:
+        text = str((argument.default or 0) + 1) if argument.maximum != 1 else "0.5"
+    else:
+        text = "1" if argument.kind in (Kind.INT, Kind.FLOAT) else "thing"
+    return [f"{argument.flag}={text}"]
+
+
+def line(argument: Argument) -> list[str]:
+    return ["some/model", *sample(argument), *COMPANIONS.get(argument.name, [])]
+
+
+def of(condition: Any) -> Any:
+    chosen = [a for a in ARGUMENTS.values() if not a.positional and condition(a)]
+    return pytest.mark.parametrize("argument", chosen, ids=[a.name for a in chosen])
+
+
+def asked_for(argument: Argument) -> bool:
+    return bool(argument.unbuilt) and not argument.unbuilt.tunes and not argument.cuda_only
+
+
+def test_every_documented_argument_is_declared_and_no_other():
+    assert {row["name"] for row in SURFACE} == set(ARGUMENTS) - OWN
+    assert len(SURFACE) == 187
+
+
+@pytest.mark.parametrize("row", SURFACE, ids=[row["name"] for row in SURFACE])
+def test_an_argument_is_what_the_documents_say(row):
+    argument = ARGUMENTS[row["name"]]
+    kind = f"list[{argument.kind}]" if argument.is_list else str(argument.kind)
+    assert kind == row["type"]
+    assert argument.default == row["default"]
+    assert argument.group == row["group"]
+    assert argument.disposition == row["disposition"]
+    assert list(argument.aliases) == row.get("aliases", [])
+    assert sorted(argument.choices, key=str) == row.get("choices", [])
+    assert list(argument.requires) == row.get("requires", [])
+    assert argument.negatable == row.get("no_form", False)
+    assert argument.secret == row.get("secret", False)
+    assert argument.above == row.get("above")
+    if "minimum" in row:
+        assert argument.minimum == row["minimum"]
+    if "maximum" in row:
+        assert argument.maximum == row["maximum"]
+
+
+def test_every_argument_has_a_help_text():
+    for argument in ARGUMENTS.values():
+        assert help_text(argument).strip().endswith(".") or argument.name == "lora_modules"
+
+
+def test_every_name_that_an_argument_refers_to_exists():
+    for argument in ARGUMENTS.values():
+        for name in (*argument.requires, *argument.no_effect_without):
+            assert name in ARGUMENTS
+        if argument.replacement:
+            target, _, key = argument.replacement.partition("=")[0].partition(".")
+            assert key in ARGUMENTS[target].keys if key else target in ARGUMENTS
+
+
+@of(lambda a: a.disposition is Disposition.WARN)
+def test_an_argument_without_effect_says_why(argument):
+    warnings = resolve(line(argument), {}).warnings
+    assert f"{argument.flag} has no effect: {argument.reason}." in warnings
+    resolve(line(argument), {}).refuse_unbuilt()
+
+
+@of(lambda a: a.disposition is Disposition.REFUSE)
+def test_a_refused_argument_says_why(argument):
+    for dry in ([], ["--dry-run"]):
+        with pytest.raises(ArgumentError, match=argument.reason):
+            resolve([*line(argument), *dry], {})
+
+
+@of(asked_for)
+def test_a_feature_that_is_not_built_is_refused_at_a_real_start_and_warned_of_in_a_dry_run(argument):
+    resolved = resolve(line(argument), {})
+    with pytest.raises(ArgumentError) as caught:
+        resolved.refuse_unbuilt()
+    assert argument.flag in caught.value.message
+    assert "not supported yet" in caught.value.message
+    dry = resolve([*line(argument), "--dry-run"], {})
+    assert any(w.startswith(argument.flag) and "not supported yet" in w for w in dry.warnings)
+
+
+@of(lambda a: a.unbuilt and not isinstance(a.default, bool | dict | list) and a.default is not None)
+def test_the_default_written_out_is_never_refused(argument):
+    resolved = resolve(["m", f"{argument.flag}={argument.default}"], {})
+    resolved.refuse_unbuilt()
+    assert not resolved.warnings
+
+
+@of(lambda a: a.unbuilt and a.default is False and a.negatable)
+def test_a_feature_turned_off_is_never_refused(argument):
+    resolve(["m", f"--no-{argument.flag[2:]}"], {}).refuse_unbuilt()
+
+
+@of(lambda a: a.unbuilt and any(work for work in a.unbuilt.works))
+def test_values_that_work_are_never_refused(argument):
+    for work in argument.unbuilt.works:
+        text = json.dumps(work) if isinstance(work, dict) else work
+        resolve(["m", f"{argument.flag}={text}"], {}).refuse_unbuilt()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--limit-mm-per-prompt", "image=0"],
+        ["--kv-events-config", '{"enable_kv_cache_events": false}'],
+        ["--max-parallel-loading-workers", "1"],
+        ["--model-loader-extra-config", "{}"],
+        ["-dpl", "1"],
+    ],
+)
+def test_a_value_that_asks_for_nothing_is_never_refused(words):
+    resolve(["m", *words], {}).refuse_unbuilt()
+
+
+@of(lambda a: a.cuda_only and not a.unbuilt)
+def test_what_acts_on_cuda_only_warns_on_cpu(argument):
+    resolved = resolve(line(argument), {})
+    resolved.refuse_unbuilt()
+    assert any("acts on CUDA only" in warning for warning in resolved.warnings)
+    on_cuda = resolve([*line(argument), "--device", "cuda"], {})
+    assert not any("acts on CUDA only" in warning for warning in on_cuda.warnings)
+
+
+@of(lambda a: a.unbuilt and a.unbuilt.tunes)
+def test_a_setting_of_something_not_built_warns(argument):
+    resolved = resolve(line(argument), {})
+    resolved.refuse_unbuilt()
+    assert any(warning.startswith(f"{argument.flag} has no effect yet") for warning in resolved.warnings)
+
+
+@of(
+    lambda a: (
+        a.disposition is Disposition.IMPLEMENT
+        and not (a.unbuilt or a.cuda_only or a.refused or a.requires or a.about_command)
+        and a.name not in ("config", "chat_template", "show_hidden_metrics_for_version", "model")
+        and a.name not in ("max_long_partial_prefills",)
+    )
+)
+def test_an_implemented_argument_reaches_the_values(argument):
+    resolved = resolve(line(argument), {})
+    resolved.refuse_unbuilt()
+    assert argument.name in resolved.given
+    assert resolved[argument.name] != argument.default
+
+
+def test_the_defaults_are_resolved_without_a_warning():
+    resolved = resolve(["some/model"], {})
+    assert resolved.warnings == ()
+    assert resolved.given == {"model_tag"}
+    for row in SURFACE:
+        if row["name"] not in ("help", "model", "model_tag"):
+            assert resolved[row["name"]] == row["default"], row["name"]
+
+
+def test_a_variable_that_asks_for_an_unbuilt_feature_is_refused_too():
+    with pytest.raises(ArgumentError, match="--attention-backend FLASH_ATTN asks for"):
+        resolve(["m"], {"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}).refuse_unbuilt()
+
+
+def test_the_status_table_accounts_for_every_argument():
+    entries = {entry.name: entry.status for entry in arguments()}
+    assert set(entries) == {argument.flag for argument in SERVE.arguments.values()}
+    by_disposition = {Disposition.WARN: {WARNED}, Disposition.REFUSE: {REFUSED}}
+    for argument in SERVE.arguments.values():
+        allowed = by_disposition.get(argument.disposition, {IMPLEMENTED, NOT_BUILT})
+        assert entries[argument.flag] in allowed
+
+
+def test_what_is_not_simply_implemented_has_a_reason():
+    for argument in SERVE.arguments.values():
+        entry = status_of(argument)
+        assert entry.status == IMPLEMENTED or entry.reason

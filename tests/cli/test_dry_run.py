@@ -1,0 +1,175 @@
+"""`--dry-run`: what a command line resolves to, as the last line of standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from slipway.args.schema import ARGUMENTS
+from slipway.cli.main import main
+
+
+@pytest.fixture
+def dry(capsys):
+    def dry(*argv: str) -> tuple[dict[str, object], str]:
+        assert main([*argv, "--dry-run"]) == 0
+        shown = capsys.readouterr()
+        return json.loads(shown.out.splitlines()[-1]), shown.err
+
+    return dry
+
+
+def test_it_prints_every_argument_as_one_json_object(dry):
+    printed, err = dry("serve", "some/model")
+    assert set(printed) == set(ARGUMENTS) - {"help", "dry_run"}
+    assert printed["model"] == printed["model_tag"] == "some/model"
+    assert not err
+
+
+def test_objects_and_lists_are_json(dry):
+    printed, _ = dry("serve", "m", "--rope-scaling.rope_type", "yarn", "--served-model-name", "a", "b")
+    assert printed["rope_scaling"] == {"rope_type": "yarn"}
+    assert printed["served_model_name"] == ["a", "b"]
+
+
+def test_what_only_the_model_can_tell_stays_open(dry):
+    printed, _ = dry("serve", "m")
+    assert printed["max_model_len"] is None
+    assert printed["dtype"] == "auto"
+    assert printed["tokenizer"] is None
+
+
+def test_warnings_go_to_standard_error(dry):
+    printed, err = dry("serve", "m", "--tensor-parallel-size", "2", "--use-v2-block-manager")
+    assert printed["tensor_parallel_size"] == 2
+    assert err.splitlines() == [
+        "slipway serve: warning: --use-v2-block-manager has no effect: there is one block manager.",
+        "slipway serve: warning: --tensor-parallel-size 2 asks for tensor parallelism: not supported yet.",
+    ]
+
+
+def test_secrets_are_printed_as_given_on_the_line_and_hidden_from_the_environment(dry, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    printed, err = dry("serve", "m", "--api-key", "sk-1")
+    assert printed["api_key"] == "sk-1"
+    assert printed["hf_token"] == "***"
+    assert "VLLM_API_KEY" in err
+    assert "sk-1" not in err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["m", "--port", "0"],
+        ["m", "--max-model-len", "25.6K"],
+        ["m", "--nothing"],
+        ["m", "--enable-auto-tool-choice"],
+        ["m", "--device", "tpu"],
+        ["m", "--config", "none.yaml"],
+        ["m", "n"],
+    ],
+)
+def test_what_cannot_be_accepted_exits_2_with_one_error(argv, capsys):
+    assert main(["serve", *argv, "--dry-run"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("slipway serve: error: ")
+
+
+def test_a_real_start_refuses_what_is_not_built(capsys):
+    assert main(["serve", "m", "-tp", "2"]) == 2
+    assert "tensor parallelism: not supported yet" in capsys.readouterr().err
+
+
+def test_the_module_runs_too(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "slipway", "serve", "/no/such/model", "--dry-run"],
+        cwd=tmp_path,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["model"] == "/no/such/model"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_batch_takes_its_own_and_the_engines_arguments(dry):
+    printed, err = dry(
+        "run-batch", "-i", "in.jsonl", "-o", "https://h/out", "--model", "m", "--max-num-seqs", "4"
+    )
+    assert printed["input_file"] == "in.jsonl"
+    assert printed["output_file"] == "https://h/out"
+    assert printed["max_num_seqs"] == 4
+    assert printed["url"] == "0.0.0.0"
+    assert "host" not in printed
+    assert not err
+
+
+def test_run_batch_warns_of_a_metrics_port_without_metrics(dry):
+    batch = ["run-batch", "-i", "a", "-o", "b", "--model", "m", "--port", "9", "--url", "::"]
+    assert "--port has no effect without --enable-metrics" in dry(*batch)[1]
+    assert not dry(*batch, "--enable-metrics")[1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["-o", "b", "--model", "m"], "--input-file is missing"),
+        (["-i", "a", "--model", "m"], "--output-file is missing"),
+        (["-i", "a", "-o", "b"], "There is no model"),
+        (["-i", "a", "-o", "b", "m"], "one value too many"),
+        (["-i", "a", "-o", "b", "--model", "m", "--host", "h"], "--host is not an argument"),
+    ],
+)
+def test_run_batch_refuses_what_is_incomplete(argv, message, capsys):
+    assert main(["run-batch", *argv, "--dry-run"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_real_batch_is_not_supported_yet(capsys):
+    assert main(["run-batch", "-i", "a", "-o", "b", "--model", "m"]) == 2
+    assert "not supported yet" in capsys.readouterr().err
+
+
+def test_measurements_print_their_options(dry):
+    assert dry("bench", "latency", "--batch-size", "4")[0] == {
+        "kind": "latency",
+        "batch_size": 4,
+        "input_len": 32,
+        "output_len": 128,
+    }
+    assert dry("bench", "serve", "--request-rate", "2.5")[0]["request_rate"] == 2.5
+    assert dry("bench", "serve")[0]["request_rate"] == "inf"
+    assert dry("bench", "throughput", "--dataset-name", "sharegpt")[0]["num_prompts"] == 1000
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["latency", "--batch-size", "0"],
+        ["latency", "--input-len", "many"],
+        ["serve", "--request-rate", "nan"],
+        ["serve", "--request-rate", "0"],
+        ["serve", "--port", "65536"],
+        ["serve", "--dataset", "random"],
+        ["throughput", "--dataset-name", "mine"],
+        [],
+    ],
+)
+def test_a_malformed_measurement_exits_2(argv):
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", *argv, "--dry-run"])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("kind", ["latency", "serve", "throughput"])
+def test_a_real_measurement_is_not_supported_yet(kind, capsys):
+    assert main(["bench", kind]) == 2
+    assert "not supported yet" in capsys.readouterr().err

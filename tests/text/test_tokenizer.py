@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vocabularies
+from texts import texts
+
+from slipway.text.fast import FastVocabulary
+from slipway.text.tokenizer import Tokenizer, load
+
+CONFIG: dict[str, Any] = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": "<s>",
+    "eos_token": {"__type": "AddedToken", "content": "<|im_end|>", "special": True},
+    "pad_token": None,
+    "model_max_length": 4096,
+    "chat_template": "from the configuration",
+    "clean_up_tokenization_spaces": True,
+    "additional_special_tokens": ["<|extra|>"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    fast = vocabularies.byte_level()
+    fast.enable_truncation(8)
+    fast.enable_padding(length=64)
+    fast.save(str(tmp_path / "tokenizer.json"))
+    added = {str(fast.get_vocab_size()): {"content": "<late>", "special": False, "normalized": False}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**CONFIG, "added_tokens_decoder": added}))
+    return tmp_path
+
+
+@pytest.fixture
+def sentencepiece_folder(tmp_path: Path) -> Path:
+    (tmp_path / "tokenizer.model").write_bytes(vocabularies.sentencepiece_model())
+    return tmp_path
+
+
+def test_a_folder_gives_the_ids_and_texts_of_transformers(folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    reference = AutoTokenizer.from_pretrained(folder)
+    ours = load(folder)
+    for special in (True, False):
+        for _, text in [*texts(), ("tokens", "<s>a <late> <|extra|><tool>two words<|im_end|>b . c")]:
+            expected = reference(text, add_special_tokens=special, truncation=False, padding=False).input_ids
+            assert ours.encode(text, add_special_tokens=special) == expected
+            for skip in (True, False):
+                decoded = reference.decode(expected, skip_special_tokens=skip)
+                assert ours.decode(expected, skip_special_tokens=skip) == decoded
+    assert ours.special_ids >= set(reference.all_special_ids)
+    assert ours.vocab_size == len(reference)
+    assert (ours.bos_token_id, ours.eos_token_ids) == (reference.bos_token_id, (reference.eos_token_id,))
+
+
+def test_a_folder_says_what_templates_need(folder: Path) -> None:
+    tokenizer = load(folder)
+    assert tokenizer.special_tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    assert tokenizer.max_length == 4096
+    assert tokenizer.token_id("<late>") in tokenizer.added_ids - tokenizer.special_ids
+    assert tokenizer.token_id("nothing of the kind") is None
+
+
+def test_template_files_go_before_the_configuration(folder: Path) -> None:
+    assert load(folder).chat_templates == {"default": "from the configuration"}
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": "from json"}))
+    assert load(folder).chat_templates == {"default": "from json"}
+    (folder / "chat_template.jinja").write_text("from jinja")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("for tools")
+    assert load(folder).chat_templates == {"default": "from jinja", "tool_use": "for tools"}
+
+
+def test_a_list_of_templates_is_read_by_name(folder: Path) -> None:
+    named = [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert load(folder).chat_templates == {"default": "a", "rag": "b"}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_a_made_model_has_a_tokenizer_and_a_chat_template(
+    tiny_models: Callable[[str], Path], architecture: str
+) -> None:
+    tokenizer = load(tiny_models(architecture))
+    ids = tokenizer.encode("hello, world", add_special_tokens=False)
+    assert tokenizer.decode(ids) == "hello, world"
+    assert "default" in tokenizer.chat_templates
+
+
+def test_another_tokenizer_replaces_the_models(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    model = tmp_path_factory.mktemp("model")
+    assert load(model, tokenizer=str(folder)).vocab_size == load(folder).vocab_size
+
+
+@pytest.mark.parametrize("mode", ["auto", "slow"])
+def test_a_sentencepiece_model_gives_sentencepieces_ids_and_texts(
+    sentencepiece_folder: Path, mode: str
+) -> None:
+    processor = vocabularies.processor()
+    tokenizer = load(sentencepiece_folder, mode=mode)
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.eos_token_ids) == ("<s>", "</s>", (2,))
+    for _, text in texts():
+        ids = tokenizer.encode(text)
+        assert ids == [1, *processor.encode(text)]
+        assert tokenizer.decode(ids) == text
+    assert tokenizer.encode("a</s>b") == [1, *processor.encode("a"), 2, *processor.encode("b")]
+    assert tokenizer.token_id("no such piece") is None
+    assert tokenizer.warnings == ()
+
+
+def test_slow_without_a_sentencepiece_model_warns_and_uses_what_is_there(folder: Path) -> None:
+    tokenizer = load(folder, mode="slow")
+    assert len(tokenizer.warnings) == 1
+    assert "has no tokenizer.model" in tokenizer.warnings[0]
+    assert tokenizer.encode("a") == load(folder).encode("a")
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [("mistral", "not supported yet"), ("custom", "is not supported: it runs"), ("quick", "is not one of")],
+)
+def test_a_mode_that_cannot_be_had_is_refused(folder: Path, mode: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(folder, mode=mode)
+
+
+def _nothing(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def _two_models(folder: Path) -> None:
+    _nothing(folder)
+    (folder / "a.gguf").touch()
+    (folder / "b.gguf").touch()
+
+
+def _broken_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+
+def _broken_config(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_nothing, "neither tokenizer.json nor tokenizer.model.*--tokenizer"),
+        (_two_models, r"a\.gguf, b\.gguf.*path of one"),
+        (_broken_tokenizer, "cannot be read as a tokenizer"),
+        (_broken_config, "not valid JSON"),
+    ],
+)
+def test_a_folder_without_a_usable_tokenizer_is_refused(
+    folder: Path, change: Callable[[Path], None], message: str
+) -> None:
+    change(folder)
+    with pytest.raises(ValueError, match=message):
+        load(folder)
+
+
+def test_a_folder_with_one_gguf_file_means_that_file(tmp_path: Path, demo_model: Path) -> None:
+    (tmp_path / "model.gguf").symlink_to(demo_model)
+    assert load(tmp_path).vocab_size == 49152
+
+
+def test_a_lone_surrogate_is_refused_with_its_place(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"lone surrogate U\+D83D at character 2"):
+        load(folder).encode("ab\ud83d")
+
+
+def test_encoding_leaves_the_interpreter_to_others() -> None:
+    tokenizer = Tokenizer(FastVocabulary(vocabularies.byte_level()))
+    text = "hello world, it is 12:45 " * 40_000
+    thread = threading.Thread(target=tokenizer.encode, args=(text,))
+    turns = 0
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 20  # with the lock held there are two or three
+
+
+def test_text_imports_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys, slipway.text.tokenizer, slipway.text.template, slipway.text.stops, slipway.text.gguf, "
+        "slipway.text.folder, slipway.text.sentencepiece;"
+        "print([m for m in ('torch', 'transformers', 'sentencepiece') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
