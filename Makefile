@@ -34,7 +34,7 @@ python: setup
 	@echo $(BIN)/python
 
 test: setup-dev lint
-	$(BIN)/python -m slipway.args.generate --check
+	$(BIN)/python -m slipway.generate --check
 	$(BIN)/python -m pytest tests -n 2 --dist worksteal -m "not soak"
 	@echo "make test: every check passed"
 
@@ -55,7 +55,7 @@ bench: setup-dev
 	$(BIN)/python bench/cpu.py
 
 generate: setup-dev
-	$(BIN)/python -m slipway.args.generate
+	$(BIN)/python -m slipway.generate
 
 setup: $(VENV)/.cpu kernels
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from slipway.args import generate
+from slipway import generate
 from slipway.args.export import declarations
 from slipway.args.manual import manual
 from slipway.args.schema import ARGUMENTS, SERVE

@@ -1,7 +1,7 @@
-"""`python -m slipway.args.generate [--check] [ROOT]`: what is generated from the argument schema.
+"""`python -m slipway.generate [--check] [ROOT]`: what is generated from the declarations.
 
-Writes docs/reference/arguments.md and crds/engine-schema.json below ROOT (default: the repository);
-with --check it writes nothing and fails where a file is not what it would write.
+Writes the manual's reference pages and the CRD's engine schema below ROOT (default: the repository); with
+--check it writes nothing and fails where a file is not what it would write.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipway.args.manual import manual
+from slipway import exits
+from slipway.args import manual as arguments
 from slipway.args.openapi import engine_schema
+from slipway.envs import manual as variables
+from slipway.metrics import manual as metrics
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def outputs() -> dict[str, str]:
     """Path below the repository → content."""
     return {
-        "docs/reference/arguments.md": manual(),
+        "docs/reference/arguments.md": arguments.manual(),
+        "docs/reference/environment.md": variables.manual(),
+        "docs/reference/metrics.md": metrics.manual(),
+        "docs/exit-codes.md": exits.manual(),
         "crds/engine-schema.json": json.dumps(engine_schema(), indent=2, ensure_ascii=False) + "\n",
     }
 

@@ -1,0 +1,178 @@
+"""From the resolved arguments and the environment to what the engine and the API are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from slipway.engine.config import EngineConfig
+from slipway.envs import Environment
+
+
+class Arguments(Protocol):
+    """The arguments by their underscore names, as `slipway.args.resolved.Resolved` has them."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+    def redacted(self) -> Mapping[str, Any]: ...
+
+
+_SAME_NAME = (
+    "model",
+    "tokenizer",
+    "revision",
+    "code_revision",
+    "hf_config_path",
+    "config_format",
+    "load_format",
+    "download_dir",
+    "ignore_patterns",
+    "pt_load_map_location",
+    "use_tqdm_on_load",
+    "model_impl",
+    "trust_remote_code",
+    "dtype",
+    "rope_theta",
+    "disable_sliding_window",
+    "seed",
+    "max_logprobs",
+    "block_size",
+    "enable_prefix_caching",
+    "max_num_seqs",
+    "enable_chunked_prefill",
+    "scheduling_policy",
+    "max_num_partial_prefills",
+    "max_long_partial_prefills",
+    "long_prefill_token_threshold",
+    "scheduler_delay_factor",
+)
+
+
+def engine_config(arguments: Arguments, environment: Environment) -> EngineConfig:
+    """The arguments that concern the engine; what is unset stays for it to decide."""
+    cache_bytes = arguments["kv_cache_memory_bytes"]
+    if cache_bytes is None and environment.cpu_kvcache_space is not None:
+        cache_bytes = int(environment.cpu_kvcache_space * (1 << 30)) or None
+    budget = arguments["max_num_batched_tokens"]  # its default is the documented one, of CUDA
+    same = {name: arguments[name] for name in _SAME_NAME}
+    return EngineConfig(
+        **same,
+        hf_overrides=arguments["hf_overrides"] or {},
+        hf_token=arguments["hf_token"] or environment.hub_token,
+        rope_scaling=arguments["rope_scaling"] or {},
+        max_model_len=_length(arguments["max_model_len"]),
+        prefix_hash=arguments["prefix_caching_hash_algo"],
+        num_blocks=arguments["num_gpu_blocks_override"],
+        kv_cache_bytes=cache_bytes,
+        max_num_batched_tokens=budget if "max_num_batched_tokens" in arguments.given else None,
+        threads=environment.threads,
+        log_level=environment.logging_level.lower(),
+        record=environment.slipway_record,
+    )
+
+
+def _length(value: object) -> int | None:
+    """Unset, `auto` and -1 all leave it to the model."""
+    return value if isinstance(value, int) and value > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the API itself is told."""
+
+    model: str
+    served_names: tuple[str, ...]
+    """Names that a request's `model` may have; the first is the one in answers."""
+    tokenizer: str | None
+    tokenizer_mode: str
+    tokenizer_revision: str | None
+    revision: str | None
+    download_dir: str | None
+    hub_token: str | bool | None
+    trust_remote_code: bool
+    skip_tokenizer_init: bool
+    chat_template: str | None
+    content_format: Literal["auto", "string", "openai"]
+    response_role: str
+    reasoning_effort: str | None
+    generation_config: str
+    override_generation_config: Mapping[str, Any]
+    max_logprobs: int
+    seed: int
+    priorities: bool
+    """Requests may carry one."""
+    auto_tool_choice: bool
+    prompt_tokens_details: bool
+    tokens_as_ids: bool
+    api_key: str | None
+    max_concurrency: int | None
+    log_requests: bool
+    log_stats: bool
+    max_log_len: int | None
+    request_id_headers: bool
+    load_tracking: bool
+    dev_mode: bool
+    docs: bool
+    root_path: str
+    show_hidden_metrics: str | None
+    drain_grace: float
+    """Seconds after SIGTERM in which requests that still arrive are served."""
+    drain_timeout: float
+    """Seconds after that for open requests to end."""
+    load_timeout: float
+    """Seconds without progress after which loading has failed."""
+    step_timeout: float
+    """Seconds that a step may take before the engine counts as stuck."""
+    stay_after_death: bool
+    shown_arguments: Mapping[str, Any]
+    """All arguments, secrets hidden, for /server_info."""
+
+    @property
+    def name(self) -> str:
+        return self.served_names[0]
+
+
+def api_settings(arguments: Arguments, environment: Environment) -> Settings:
+    names = arguments["served_model_name"] or [arguments["model"]]
+    return Settings(
+        model=arguments["model"],
+        served_names=tuple(names),
+        tokenizer=arguments["tokenizer"],
+        tokenizer_mode=arguments["tokenizer_mode"],
+        tokenizer_revision=arguments["tokenizer_revision"],
+        revision=arguments["revision"],
+        download_dir=arguments["download_dir"],
+        hub_token=arguments["hf_token"] or environment.hub_token,
+        trust_remote_code=arguments["trust_remote_code"],
+        skip_tokenizer_init=arguments["skip_tokenizer_init"],
+        chat_template=arguments["chat_template"],
+        content_format=arguments["chat_template_content_format"],
+        response_role=arguments["response_role"],
+        reasoning_effort=arguments["reasoning_effort"],
+        generation_config=arguments["generation_config"],
+        override_generation_config=arguments["override_generation_config"] or {},
+        max_logprobs=arguments["max_logprobs"],
+        seed=arguments["seed"],
+        priorities=arguments["scheduling_policy"] == "priority",
+        auto_tool_choice=arguments["enable_auto_tool_choice"],
+        prompt_tokens_details=arguments["enable_prompt_tokens_details"],
+        tokens_as_ids=arguments["return_tokens_as_token_ids"],
+        api_key=arguments["api_key"] or environment.api_key,
+        max_concurrency=arguments["max_concurrency"],
+        log_requests=not arguments["disable_log_requests"],
+        log_stats=not arguments["disable_log_stats"],
+        max_log_len=arguments["max_log_len"],
+        request_id_headers=arguments["enable_request_id_headers"],
+        load_tracking=arguments["enable_server_load_tracking"],
+        dev_mode=environment.server_dev_mode,
+        docs=not arguments["disable_fastapi_docs"],
+        root_path=(arguments["root_path"] or "").rstrip("/"),
+        show_hidden_metrics=arguments["show_hidden_metrics_for_version"],
+        drain_grace=arguments["drain_grace"],
+        drain_timeout=arguments["drain_timeout"],
+        load_timeout=arguments["load_timeout"],
+        step_timeout=environment.engine_iteration_timeout_s,
+        stay_after_death=environment.keep_alive_on_engine_death,
+        shown_arguments=arguments.redacted(),
+    )
