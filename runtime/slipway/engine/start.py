@@ -97,10 +97,13 @@ class Start:
         config = self.config
         begun = time.monotonic()
         self.progress("load", 0, 0)
+        import torch
+
         from slipway.load.checkpoint import open_checkpoint
         from slipway.model.build import plan_model
         from slipway.worker.cpu import CpuWorker
 
+        torch.set_num_threads(1)  # the kernels' own threads compute; two sets would fight for the cores
         begun = self._time("import", begun)
         checkpoint = open_checkpoint(config, self.progress)
         begun = self._time("open", begun)

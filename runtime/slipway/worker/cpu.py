@@ -39,7 +39,7 @@ class CpuWorker:
         self._model = plan.build(
             self.slots,
             self._pages,
-            max_tokens=max(token_budget, num_slots),
+            max_tokens=token_budget,
             max_top=max(1, max_logprobs),
             threads=threads,
             progress=progress,

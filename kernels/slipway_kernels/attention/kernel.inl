@@ -1,0 +1,229 @@
+/* softmax(scale · q · Kᵀ) · V over paged keys, with an online softmax.
+ *
+ * A row's positions are taken in tiles of SW_ATTENTION_TILE and splits of SW_SPLIT that start at fixed
+ * absolute positions, so its result does not depend on the chunk, the block size, the rows beside it or the
+ * number of threads. A masked position has probability 0 and adds exactly nothing. */
+enum { CHUNK = 16, CHUNKS = SW_ATTENTION_TILE / CHUNK };
+
+template <class T>
+struct AttentionScratch {
+  T q[SW_ROWS * SW_MAX_HEAD_DIM];
+  T probability[SW_ROWS * SW_ATTENTION_TILE];
+  float score[SW_ROWS * SW_ATTENTION_TILE];
+  float part[SW_ROWS * SW_PART], total[SW_ROWS * SW_PART];
+  T key[CHUNKS * SW_MAX_HEAD_DIM * CHUNK], value[CHUNKS * SW_MAX_HEAD_DIM * CHUNK];
+  int low[SW_ROWS], high[SW_ROWS]; /* the positions that a query sees: [low, high) */
+  int lowest, highest;
+};
+
+/* Sixteen positions of one key head: K from one vector of positions to the next, V from one step to the next. */
+template <class T>
+struct Chunk {
+  const T *key, *value;
+  size_t key_stride;
+};
+
+alignas(64) static const char zeros[SW_MAX_HEAD_DIM * CHUNK * 4] = {};
+
+/* Blocks that are no multiple of sixteen positions are gathered into scratch of that form. */
+template <class T>
+static void gather(const LayerPages& pages, const int32_t* table, int kv_head, int begin, int low, int high,
+                   T* key, T* value) {
+  enum { STEP = Operand<T>::STEP };
+  int dim = pages.head_dim, lanes = padded(dim);
+  memset(key, 0, (size_t)dim * CHUNK * sizeof(T));
+  memset(value, 0, (size_t)lanes * CHUNK * sizeof(T));
+  for (int i = 0; i < CHUNK; ++i) {
+    int position = begin + i;
+    if (position < low || position >= high) continue;
+    int page = table[position / pages.block], at = position % pages.block;
+    if (page < 0) continue;
+    const T* from = key_at<T>(pages, page, kv_head) + at * STEP;
+    for (int d = 0; d < dim; d += STEP)
+      memcpy(key + d * CHUNK + i * STEP, from + (size_t)d * pages.block, STEP * sizeof(T));
+    from = value_at<T>(pages, page, kv_head) + (size_t)(at / STEP) * lanes * STEP + at % STEP;
+    T* to = value + (i / STEP) * lanes * STEP + i % STEP;
+    for (int d = 0; d < dim; ++d) to[d * STEP] = from[d * STEP];
+  }
+}
+
+template <class T>
+static Chunk<T> chunk_at(const LayerPages& pages, const int32_t* table, int kv_head, int begin,
+                         AttentionScratch<T>& s, int index) {
+  enum { STEP = Operand<T>::STEP };
+  const T* nothing = (const T*)zeros;
+  if (begin >= s.highest || begin + CHUNK <= s.lowest) return {nothing, nothing, CHUNK * STEP};
+  if (pages.block % CHUNK == 0) {
+    int page = table[begin / pages.block], at = begin % pages.block;
+    if (page < 0) return {nothing, nothing, CHUNK * STEP};
+    return {key_at<T>(pages, page, kv_head) + at * STEP,
+            value_at<T>(pages, page, kv_head) + (size_t)at * padded(pages.head_dim), (size_t)pages.block * STEP};
+  }
+  T* key = s.key + index * SW_MAX_HEAD_DIM * CHUNK;
+  T* value = s.value + index * SW_MAX_HEAD_DIM * CHUNK;
+  gather(pages, table, kv_head, begin, s.lowest, s.highest, key, value);
+  return {key, value, CHUNK * STEP};
+}
+
+alignas(64) static const float lane_number[CHUNK] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/* Scaled, capped and masked: -inf where a position is not in [low, high) of the tile. */
+static inline F16 final_score(const Attention& a, const float* score, int at, int low, int high) {
+  F16 x = load(score + at) * splat(a.scale);
+  if (a.softcap > 0.0f) x = splat(a.softcap) * hyperbolic_tangent(x / splat(a.softcap));
+  if (low <= at && high >= at + CHUNK) return x;
+  F16 lane = load(lane_number), hidden = splat(-INFINITY);
+  x = where_less(lane, splat((float)(high - at)), x, hidden);
+  return where_less(lane, splat((float)(low - at)), hidden, x);
+}
+
+/* Scores of one query in one tile become probabilities; its partial sums are rescaled to the new maximum. */
+template <class T>
+static void soften(const Attention& a, AttentionScratch<T>& s, int query, int begin) {
+  const float* score = s.score + query * SW_ATTENTION_TILE;
+  float* part = s.part + query * SW_PART;
+  T* probability = s.probability + query * SW_ATTENTION_TILE;
+  int low = s.low[query] - begin, high = s.high[query] - begin;
+  if (low >= SW_ATTENTION_TILE || high <= 0) {
+    for (int i = 0; i < CHUNKS; ++i) store(probability + i * CHUNK, zero());
+    return;
+  }
+  F16 value[CHUNKS];
+#pragma GCC unroll 4
+  for (int i = 0; i < CHUNKS; ++i) value[i] = final_score(a, score, i * CHUNK, low, high);
+  float maximum = largest_lane(larger(larger(value[0], value[1]), larger(value[2], value[3])));
+  maximum = maximum > part[0] ? maximum : part[0];
+  float keep = part[0] == maximum ? 1.0f : exponential(part[0] - maximum);
+#pragma GCC unroll 4
+  for (int i = 0; i < CHUNKS; ++i) {
+    value[i] = exponential(value[i] - splat(maximum));
+    store(probability + i * CHUNK, value[i]);
+  }
+  float sum = sum_lanes((value[0] + value[1]) + (value[2] + value[3]));
+  part[0] = maximum;
+  part[1] = part[1] * keep + sum;
+  if (keep != 1.0f)
+    for (int i = 0; i < padded(a.pages.head_dim); i += 16)
+      store(part + 16 + i, load(part + 16 + i) * splat(keep));
+}
+
+template <class T>
+static void attend_tile(const Attention& a, const int32_t* table, int kv_head, int count, int begin,
+                        AttentionScratch<T>& s) {
+  enum { STEP = Operand<T>::STEP };
+  int lanes = padded(a.pages.head_dim);
+  Chunk<T> chunk[CHUNKS];
+  Groups<T> keys;
+  for (int i = 0; i < CHUNKS; ++i) {
+    chunk[i] = chunk_at<T>(a.pages, table, kv_head, begin + i * CHUNK, s, i);
+    keys.at[i] = chunk[i].key;
+    keys.stride[i] = chunk[i].key_stride;
+  }
+  multiply(s.q, SW_MAX_HEAD_DIM, count, keys, CHUNKS, a.pages.head_dim / STEP, s.score, SW_ATTENTION_TILE, 0);
+  for (int query = 0; query < count; ++query) soften(a, s, query, begin);
+  for (int i = 0; i < CHUNKS; ++i) {
+    int from = begin + i * CHUNK;
+    if (from >= s.highest || chunk[i].value == (const T*)zeros) continue;
+    int positions = s.highest - from < CHUNK ? s.highest - from : CHUNK;
+    for (int lane = 0; lane < lanes; lane += 64) {
+      int groups = (lanes - lane < 64 ? lanes - lane : 64) / 16;
+      Groups<T> values;
+      for (int g = 0; g < groups; ++g) {
+        values.at[g] = chunk[i].value + (lane + g * 16) * STEP;
+        values.stride[g] = (size_t)lanes * STEP;
+      }
+      multiply(s.probability + i * CHUNK, SW_ATTENTION_TILE, count, values, groups,
+               (positions + STEP - 1) / STEP, s.part + 16 + lane, SW_PART, 1);
+    }
+  }
+}
+
+/* total and part: [0] maximum, [1] sum of probabilities, [16...] sums of V. */
+static void merge(float* total, const float* part, int lanes) {
+  if (part[0] == -INFINITY) return;
+  if (total[0] == -INFINITY) {
+    memcpy(total, part, (16 + lanes) * sizeof(float));
+    return;
+  }
+  float maximum = total[0] > part[0] ? total[0] : part[0];
+  float a = exponential(total[0] - maximum), b = exponential(part[0] - maximum);
+  total[0] = maximum;
+  total[1] = total[1] * a + part[1] * b;
+  for (int i = 16; i < 16 + lanes; i += 16)
+    store(total + i, load(total + i) * splat(a) + load(part + i) * splat(b));
+}
+
+template <class T>
+static void write_out(const Attention& a, const Sequence& sequence, int kv_head, int query, const float* total) {
+  int group = a.heads / a.pages.kv_heads, dim = a.pages.head_dim;
+  int row = sequence.first_row + query / group, head = kv_head * group + query % group;
+  T* out = (T*)a.out + row * a.out_stride + head * dim;
+  F16 sum = splat(total[1]);
+  for (int i = 0; i < dim; i += 16) put(out + i, load(total + 16 + i) / sum, dim - i);
+}
+
+template <class T>
+static void begin_queries(const Attention& a, const Sequence& sequence, int kv_head, int first, int count,
+                          AttentionScratch<T>& s) {
+  int group = a.heads / a.pages.kv_heads, dim = a.pages.head_dim;
+  for (int i = 0; i < count; ++i) {
+    int row = (first + i) / group, head = kv_head * group + (first + i) % group;
+    memcpy(s.q + i * SW_MAX_HEAD_DIM, (const T*)a.q + (sequence.first_row + row) * a.q_stride + head * dim,
+           dim * sizeof(T));
+    s.high[i] = sequence.first_position + row + 1;
+    s.low[i] = a.window > 0 && s.high[i] > a.window ? s.high[i] - a.window : 0;
+  }
+  s.lowest = s.low[0];
+  s.highest = s.high[count - 1];
+}
+
+template <class T>
+static void attend_typed(const Attention& a, const Sequence& sequence, int kv_head, int first, int count,
+                         int split_begin, int split_end, float* parts, size_t parts_stride,
+                         AttentionScratch<T>& s) {
+  int lanes = padded(a.pages.head_dim);
+  begin_queries(a, sequence, kv_head, first, count, s);
+  for (int i = 0; i < count; ++i) s.total[i * SW_PART] = -INFINITY;
+  for (int split = split_begin; split < split_end; ++split) {
+    memset(s.part, 0, count * SW_PART * sizeof(float));
+    for (int i = 0; i < count; ++i) s.part[i * SW_PART] = -INFINITY;
+    int begin = split * SW_SPLIT;
+    int first_tile = s.lowest / SW_ATTENTION_TILE * SW_ATTENTION_TILE;
+    for (int at = begin < first_tile ? first_tile : begin; at < begin + SW_SPLIT && at < s.highest;
+         at += SW_ATTENTION_TILE)
+      attend_tile(a, sequence.table, kv_head, count, at, s);
+    for (int i = 0; i < count; ++i) {
+      if (parts)
+        memcpy(parts + (split * parts_stride + first + i) * SW_PART, s.part + i * SW_PART,
+               SW_PART * sizeof(float));
+      else
+        merge(s.total + i * SW_PART, s.part + i * SW_PART, lanes);
+    }
+  }
+  if (!parts)
+    for (int i = 0; i < count; ++i) write_out<T>(a, sequence, kv_head, first + i, s.total + i * SW_PART);
+}
+
+static void attend(const Attention& a, const Sequence& sequence, int kv_head, int first, int count,
+                   int split_begin, int split_end, float* parts, size_t parts_stride, void* scratch) {
+  if (a.pages.dtype == SW_BF16)
+    attend_typed(a, sequence, kv_head, first, count, split_begin, split_end, parts, parts_stride,
+                 *(AttentionScratch<bf16>*)scratch);
+  else
+    attend_typed(a, sequence, kv_head, first, count, split_begin, split_end, parts, parts_stride,
+                 *(AttentionScratch<float>*)scratch);
+}
+
+static void merge_parts(const Attention& a, const Sequence& sequence, int kv_head, int first, int count,
+                        int splits, const float* parts, size_t parts_stride) {
+  for (int query = first; query < first + count; ++query) {
+    float total[SW_PART];
+    total[0] = -INFINITY;
+    for (int split = 0; split < splits; ++split)
+      merge(total, parts + (split * parts_stride + query) * SW_PART, padded(a.pages.head_dim));
+    if (a.pages.dtype == SW_BF16)
+      write_out<bf16>(a, sequence, kv_head, query, total);
+    else
+      write_out<float>(a, sequence, kv_head, query, total);
+  }
+}

@@ -1,0 +1,109 @@
+"""Compile the CPU kernels into one shared library: `python -m slipway_kernels.build`.
+
+The kernel bodies (`*.inl`) are compiled once per instruction set, each file with its own flags; the widest
+that the processor runs is chosen at load. Only what changed is compiled again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+LIBRARY = PACKAGE / "_cpu.so"
+OBJECTS = PACKAGE.parents[1] / "build" / "kernels"
+
+# -ffp-contract=off: whether a product and a sum become one rounding is written in the source, never
+# left to the optimiser, so that every form of a kernel computes the same bits.
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-pthread", "-Wall")
+# GCC 12 takes the deliberately undefined operands of its own AVX-512 headers for mistakes.
+ISA_FLAGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+X86_FLAGS = {
+    "isa_avx2.cpp": AVX2,
+    "isa_avx512.cpp": AVX512,
+    "isa_avx512bf16.cpp": (*AVX512, "-mavx512bf16"),
+}
+
+
+class BuildError(Exception):
+    """The library could not be built; the message says why and what to do."""
+
+
+def compiler() -> list[str]:
+    """The C++ compiler's command line: `$CXX`, or g++, or clang++. Raises BuildError where there is none."""
+    named = os.environ.get("CXX")
+    candidates = [named] if named else ["g++", "clang++"]
+    for candidate in candidates:
+        words = shlex.split(candidate)
+        if words and shutil.which(words[0]):
+            return words
+    raise BuildError(
+        f"No C++ compiler: {' and '.join(candidates)} not found. The CPU kernels need one; install g++ "
+        "(Debian: apt-get install g++) or name a compiler in CXX, then run "
+        "`python -m slipway_kernels.build`."
+    )
+
+
+def sources() -> list[Path]:
+    """Every C++ file of this processor's library."""
+    found = sorted(PACKAGE.glob("*/*.cpp"))
+    if platform.machine() in ("x86_64", "AMD64"):
+        return found
+    return [path for path in found if path.name not in X86_FLAGS]
+
+
+def flags_of(source: Path) -> list[str]:
+    """The compiler flags of one source file."""
+    isa = (*ISA_FLAGS, *X86_FLAGS.get(source.name, ())) if source.name.startswith("isa_") else ()
+    return [*FLAGS, *isa, f"-I{PACKAGE / 'cpu'}"]
+
+
+def build(library: Path = LIBRARY, objects: Path = OBJECTS) -> Path:
+    """Bring `library` up to date and return its path. Raises BuildError."""
+    command = compiler()
+    objects.mkdir(parents=True, exist_ok=True)
+    headers = [*PACKAGE.glob("*/*.h"), *PACKAGE.glob("*/*.inl"), Path(__file__)]
+    newest_header = max(path.stat().st_mtime for path in headers)
+    targets = {source: objects / f"{source.parent.name}_{source.stem}.o" for source in sources()}
+    stale = [
+        (source, target)
+        for source, target in targets.items()
+        if not target.exists() or target.stat().st_mtime < max(source.stat().st_mtime, newest_header)
+    ]
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        compiled = pool.map(
+            lambda pair: run([*command, *flags_of(pair[0]), "-c", str(pair[0]), "-o", str(pair[1])]),
+            stale,
+        )
+        list(compiled)
+    newest_object = max(target.stat().st_mtime for target in targets.values())
+    if not library.exists() or library.stat().st_mtime < newest_object:
+        # Linked beside and moved into place: a running server keeps the library that it has mapped.
+        fresh = library.with_name(f"{library.name}.{os.getpid()}")
+        library.parent.mkdir(parents=True, exist_ok=True)
+        run([*command, "-shared", "-pthread", *map(str, targets.values()), "-o", str(fresh)])
+        fresh.replace(library)
+    return library
+
+
+def run(command: list[str]) -> None:
+    """Run the compiler; raises BuildError with its output."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise BuildError(
+            f"The compiler failed on the CPU kernels: {shlex.join(command)}\n{result.stderr.strip()}"
+        )
+
+
+if __name__ == "__main__":
+    try:
+        print(build())
+    except BuildError as error:
+        raise SystemExit(str(error)) from None

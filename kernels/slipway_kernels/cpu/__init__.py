@@ -1,0 +1,23 @@
+"""The CPU kernels: packed weights, the page pool, request slots, and the programs that compute over them."""
+
+from slipway_kernels.cpu.binding import isa
+from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
+from slipway_kernels.cpu.memory import Packed, PagePool, page_bytes
+from slipway_kernels.cpu.program import Buffer, Program
+from slipway_kernels.cpu.slots import Slots
+from slipway_kernels.cpu.step import StepResult, Threads
+
+__all__ = [
+    "Buffer",
+    "ExternalProgram",
+    "Packed",
+    "PagePool",
+    "Program",
+    "Rows",
+    "Slots",
+    "StepResult",
+    "Threads",
+    "isa",
+    "linear",
+    "page_bytes",
+]

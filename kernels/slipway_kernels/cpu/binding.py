@@ -1,0 +1,152 @@
+"""The shared library's functions and structures; slipway.h and interface.cpp are the other side."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_size_t, c_uint64, c_void_p
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipway_kernels.build import LIBRARY
+
+ABI = 1
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+DTYPES = {"fp32": 0, "bf16": 1, "fp16": 2}
+ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
+
+DRAWN = np.dtype([("token", "i4"), ("failed", "i4"), ("logprob", "f4"), ("rank", "i4")])
+
+
+class SamplingStruct(Structure):
+    """`sw_sampling` of slipway.h."""
+
+    _fields_ = (
+        *((name, c_float) for name in ("temperature", "top_p", "min_p", "typical_p")),
+        *((f"{name}_penalty", c_float) for name in ("presence", "frequency", "repetition")),
+        *((name, c_int32) for name in ("top_k", "min_tokens", "num_logprobs")),
+        *((name, c_int32) for name in ("num_prompt_logprobs", "prompt_logprobs_from")),
+        *((f"num_{name}", c_int32) for name in ("bias", "allowed", "stop", "bad")),
+        ("seed", c_uint64),
+        *((name, c_void_p) for name in ("bias_ids", "bias_values", "allowed_ids")),
+        *((name, c_void_p) for name in ("stop_ids", "bad_ids", "bad_offsets")),
+    )
+
+
+class SlotsStruct(Structure):
+    """`sw_slots` of slipway.h."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("num_slots", "max_len", "num_groups", "max_blocks")),
+        *((name, c_void_p) for name in ("tokens", "num_tokens", "num_computed", "prompt_len")),
+        ("block_table", c_void_p),
+        ("sampling", POINTER(SamplingStruct)),
+    )
+
+
+class PlanStruct(Structure):
+    """`sw_plan` of slipway.h."""
+
+    _fields_ = (("num_requests", c_int32), ("slots", c_void_p), ("num_new", c_void_p))
+
+
+class OutputStruct(Structure):
+    """`sw_output` of slipway.h."""
+
+    _fields_ = (
+        ("max_top", c_int32),
+        *((name, c_void_p) for name in ("drawn", "top_ids", "top_logprobs")),
+        *((name, c_void_p) for name in ("prompt", "prompt_top_ids", "prompt_top_logprobs")),
+    )
+
+
+# p: pointer, i: int, f: float, z: size_t; the first letter is the result, `-` for none.
+SIGNATURES = {
+    "sw_abi": "i",
+    "sw_isa": "s",
+    "sw_memory_map": "pz",
+    "sw_memory_unmap": "-pz",
+    "sw_pool_create": "pi",
+    "sw_pool_destroy": "-p",
+    "sw_pack_rows": "-piipizip",
+    "sw_read_rows": "-piipip",
+    "sw_page_layer_bytes": "ziiii",
+    "sw_program_create": "ppiipiipizi",
+    "sw_program_destroy": "-p",
+    "sw_buffer": "ipii",
+    "sw_buffer_at": "ppi",
+    "sw_buffer_stride": "ipi",
+    "sw_add_embed": "-ppiiif",
+    "sw_add_rms_norm": "-pipifii",
+    "sw_add_linear": "-pipiiipiii",
+    "sw_add_rope_and_store": "-piiiiiiipippfi",
+    "sw_add_attention": "-piiiiiiifif",
+    "sw_add_moe": "-pipiipipiiiiii",
+    "sw_add_add_gated": "-piii",
+    "sw_add_head": "-pippiifipf",
+    "sw_step": "ippp",
+    "sw_prepare": "ippp",
+    "sw_row_tokens": "pp",
+    "sw_row_positions": "pp",
+    "sw_logit_rows": "ipp",
+    "sw_store_kv": "-piiiippz",
+    "sw_attend": "-piiiiipzpzfif",
+    "sw_draw": "-ppz",
+    "sw_conclude": "-p",
+    "sw_linear": "-ppzipiiipzp",
+}
+TYPES = {"p": c_void_p, "i": c_int, "f": c_float, "z": c_size_t, "s": ctypes.c_char_p, "-": None}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The loaded library. Raises RuntimeError where it was not built or is of another version."""
+    if not LIBRARY.exists():
+        raise RuntimeError(
+            f"The CPU kernels are not built: {LIBRARY} does not exist, most likely because Slipway was "
+            "installed without a C++ compiler. Install g++ and run `python -m slipway_kernels.build`."
+        )
+    loaded = ctypes.CDLL(str(LIBRARY))
+    for name, signature in SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype = TYPES[signature[0]]
+        function.argtypes = [TYPES[letter] for letter in signature[1:]]
+    if loaded.sw_abi() != ABI:
+        raise RuntimeError(
+            f"{LIBRARY} has interface version {loaded.sw_abi()}, these Python files need {ABI}: it was built "
+            "from other sources. Run `python -m slipway_kernels.build`."
+        )
+    named, used = os.environ.get("SLIPWAY_CPU_ISA"), loaded.sw_isa().decode()
+    if named and named != used:
+        raise RuntimeError(
+            f"SLIPWAY_CPU_ISA={named} cannot be had: this processor's widest of avx512bf16, avx512, avx2 and "
+            "generic may be lower, or the name is none of them. Name another or leave it unset."
+        )
+    return loaded
+
+
+def isa() -> str:
+    """The instruction set in use: avx512bf16, avx512, avx2 or generic."""
+    name: bytes = library().sw_isa()
+    return name.decode()
+
+
+def floats(values: object) -> Floats:
+    """A contiguous fp32 array of a numpy array or torch tensor of any float type."""
+    if hasattr(values, "detach"):
+        values = values.detach().float().numpy()
+    return np.ascontiguousarray(values, np.float32)
+
+
+def address(array: NDArray[np.generic] | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def ints(values: Sequence[int]) -> Ints:
+    return np.asarray(values, np.int32)

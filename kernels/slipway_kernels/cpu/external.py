@@ -1,0 +1,139 @@
+"""Steps of a model that computes in torch and keeps its KV cache, its attention and its draws here."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slipway_kernels.cpu.binding import Floats, Ints, address, floats, library
+from slipway_kernels.cpu.memory import Packed
+from slipway_kernels.cpu.step import Stepper, StepResult, Threads
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a step computes, row by row: copies, valid for good.
+
+    token_ids, positions [rows]; logit_rows: the rows whose logits `finish` wants, ascending.
+    """
+
+    token_ids: Ints
+    positions: Ints
+    logit_rows: Ints
+
+
+class ExternalProgram(Stepper):
+    """A step in pieces: prepare, then for each layer store_kv and attention, then finish with the logits."""
+
+    _requests = 0
+    _rows = 0
+
+    def prepare(self, slots: Ints, num_new: Ints) -> Rows:
+        """The rows of the plan. Raises ValueError where it does not fit the slots."""
+        plan, alive = self._plan(slots, num_new)
+        rows = self._c.sw_prepare(self._pointer, ctypes.byref(plan), ctypes.byref(self._output))
+        self._rows = self._checked(rows, *alive)
+        self._requests = len(alive[0])
+        self._alive = alive
+        logit_rows = np.empty(rows, np.int32)
+        count = self._c.sw_logit_rows(self._pointer, address(logit_rows))
+        return Rows(
+            _copy(self._c.sw_row_tokens(self._pointer), rows),
+            _copy(self._c.sw_row_positions(self._pointer), rows),
+            logit_rows[:count],
+        )
+
+    def store_kv(self, layer: tuple[int, int], k: Tensor, v: Tensor, kv_heads: int, head_dim: int) -> None:
+        """Keys and values of the step's rows go to their pages.   k, v [rows, kv_heads · head_dim]"""
+        k, v = k.detach().float().contiguous(), v.detach().float().contiguous()
+        self._expect_rows("keys", k, kv_heads * head_dim)
+        self._expect_rows("values", v, kv_heads * head_dim)
+        width = kv_heads * head_dim
+        self._c.sw_store_kv(self._pointer, *layer, kv_heads, head_dim, k.data_ptr(), v.data_ptr(), width)
+
+    def attention(
+        self,
+        layer: tuple[int, int],
+        q: Tensor,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+    ) -> Tensor:
+        """softmax(scale · q · Kᵀ) · V over the pages.   q [rows, heads · head_dim], out of q's dtype."""
+        import torch
+
+        element = torch.bfloat16 if self.dtype == "bf16" else torch.float32
+        queries = q.detach().to(element).contiguous()
+        self._expect_rows("queries", queries, heads * head_dim)
+        out = torch.empty_like(queries)
+        width = heads * head_dim
+        self._c.sw_attend(
+            *(self._pointer, *layer, heads, kv_heads, head_dim),
+            *(queries.data_ptr(), width, out.data_ptr(), width, scale, window, softcap),
+        )
+        return out.to(q.dtype)
+
+    def finish(self, logits: Tensor | Floats) -> StepResult:
+        """Draw from logits [logit rows, vocab], append and advance as Program.step does."""
+        values = logits if isinstance(logits, np.ndarray) else logits.detach().float().numpy()
+        scratch = np.array(values, np.float32, order="C")  # the sampler writes to it
+        if scratch.shape[1] < self.vocab:
+            raise ValueError(f"Logits over {scratch.shape[1]} tokens; the vocabulary has {self.vocab}.")
+        self._c.sw_draw(self._pointer, address(scratch), scratch.shape[1])
+        self._c.sw_conclude(self._pointer)
+        return self._result(self._requests, self._rows)
+
+    def _expect_rows(self, name: str, tensor: Tensor, width: int) -> None:
+        if tensor.numel() != self._rows * width:
+            raise ValueError(
+                f"The {name} have shape {tuple(tensor.shape)}; the step has {self._rows} rows of {width}."
+            )
+
+
+def linear(
+    x: Tensor, weight: Packed, bias: Tensor | Floats | None = None, threads: Threads | None = None
+) -> Tensor:
+    """x · Wᵀ + bias outside of any program, on the caller's thread alone where no threads are given.
+
+    x [..., k] of any float dtype; the result [..., n] is fp32.
+    """
+    import torch
+
+    pool = threads or _caller_alone()
+
+    element = torch.bfloat16 if weight.dtype == "bf16" else torch.float32
+    rows = x.detach().reshape(-1, weight.k).to(element)
+    padded = torch.nn.functional.pad(rows, (0, weight.k % 2)).contiguous()
+    out = torch.empty(len(rows), weight.n)
+    block_bias = None
+    if bias is not None:
+        block_bias = np.zeros((weight.n + 31) // 32 * 32, np.float32)
+        block_bias[: weight.n] = floats(bias)
+    library().sw_linear(
+        *(pool.pointer, padded.data_ptr(), padded.shape[1], len(rows)),
+        *(weight.memory.address, weight.n, weight.k, int(weight.dtype == "bf16")),
+        *(out.data_ptr(), weight.n, address(block_bias)),
+    )
+    return out.reshape(*x.shape[:-1], weight.n)
+
+
+@cache
+def _caller_alone() -> Threads:
+    return Threads(1)
+
+
+def _copy(pointer: int, count: int) -> Ints:
+    if count == 0:
+        return np.zeros(0, np.int32)
+    view = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_int32))
+    return np.ctypeslib.as_array(view, (count,)).copy()

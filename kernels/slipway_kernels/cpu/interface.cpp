@@ -1,0 +1,252 @@
+/* The C functions that binding.py calls. Arguments have been checked there. */
+#include <algorithm>
+
+#include "operations.h"
+
+extern "C" {
+
+int sw_abi() { return SW_ABI; }
+const char* sw_isa() { return sw_kernels().name; }
+void* sw_memory_map(size_t bytes) { return sw_map(bytes); }
+void sw_memory_unmap(void* memory, size_t bytes) { sw_unmap(memory, bytes); }
+
+Pool* sw_pool_create(int threads) { return new Pool(threads); }
+void sw_pool_destroy(Pool* pool) { delete pool; }
+
+void sw_pack_rows(void* packed, int k, int dtype, const void* source, int source_dtype, size_t source_stride, int rows,
+                  const int32_t* destination) {
+  sw_kernels().pack_rows(packed, k, dtype, source, source_dtype, source_stride, rows, destination);
+}
+
+void sw_read_rows(const void* packed, int k, int dtype, const int32_t* rows, int count, float* out) {
+  for (int i = 0; i < count; ++i) sw_kernels().read_row(packed, k, dtype, rows[i], 1.0f, out + size_t(i) * k);
+}
+
+size_t sw_page_layer_bytes(int kv_heads, int head_dim, int block, int dtype) {
+  return sw_layer_bytes(kv_heads, head_dim, block, dtype);
+}
+
+Program* sw_program_create(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, int vocab, int max_top,
+                           void* pages, int num_pages, size_t page_bytes, int block) {
+  return new Program(slots, max_tokens, dtype, pool, vocab, max_top, static_cast<char*>(pages), num_pages, page_bytes,
+                     block);
+}
+void sw_program_destroy(Program* program) { delete program; }
+
+int sw_buffer(Program* p, int width, int dtype) { return p->add_buffer(width, dtype, p->max_tokens); }
+void* sw_buffer_at(Program* p, int buffer) { return p->buffers[buffer].shared->at; }
+int sw_buffer_stride(Program* p, int buffer) { return p->buffers[buffer].stride; }
+}
+
+namespace {
+
+template <class T>
+T* add(Program* p) {
+  p->operations.push_back(std::make_unique<T>());
+  return static_cast<T*>(p->operations.back().get());
+}
+
+/* The operand of an operation added now. */
+Input input(Program* p, int buffer) { return {buffer, p->buffers[buffer].copied}; }
+
+/* Marks what the operation added now writes. */
+int written(Program* p, int buffer, bool copied = false) {
+  p->buffers[buffer].copied = copied;
+  return buffer;
+}
+
+}  // namespace
+
+extern "C" {
+
+void sw_add_embed(Program* p, const void* table, int n, int k, int out, float scale) {
+  auto* o = add<Embed>(p);
+  o->table = {table, n, k};
+  o->out = written(p, out);
+  o->scale = scale;
+  p->num_embeddings = n;
+}
+
+void sw_add_rms_norm(Program* p, int x, const float* weight, int out, float eps, int add_one, int accumulate) {
+  auto* o = add<RmsNorm>(p);
+  o->x = x;
+  o->weight = weight;
+  o->out = written(p, out, !accumulate && x != out);
+  o->eps = eps;
+  o->add_one = add_one;
+  o->accumulate = accumulate;
+}
+
+void sw_add_linear(Program* p, int x, const void* weight, int n, int k, int out, const float* bias, int accumulate,
+                   int column, int activation) {
+  auto* o = add<Linear>(p);
+  o->x = input(p, x);
+  o->weight = {weight, n, k};
+  o->out = written(p, out);
+  o->bias = bias;
+  o->accumulate = accumulate;
+  o->column = column;
+  o->activation = activation;
+}
+
+void sw_add_rope_and_store(Program* p, int qkv, int q_out, int group, int layer, int heads, int kv_heads, int head_dim,
+                           const float* cos_sin, int rotary_dim, const float* q_norm, const float* k_norm, float eps,
+                           int add_one) {
+  auto* o = add<RopeAndStore>(p);
+  const Buffer& from = p->buffers[qkv];
+  const Buffer& to = p->buffers[written(p, q_out)];
+  o->group = group;
+  o->layer = layer;
+  o->rotary_dim = rotary_dim;
+  o->shape = {heads, kv_heads, head_dim};
+  o->q = static_cast<const float*>(from.shared->at);
+  o->k = o->q + size_t(heads) * head_dim;
+  o->v = o->k + size_t(kv_heads) * head_dim;
+  o->stride = from.stride;
+  o->q_out = to.shared->at;
+  o->q_out_stride = to.stride;
+  o->cos_sin = cos_sin;
+  o->norm = {q_norm, k_norm, eps, add_one};
+}
+
+void sw_add_attention(Program* p, int q, int out, int group, int layer, int heads, int kv_heads, int head_dim,
+                      float scale, int window, float softcap) {
+  p->reserve_attention_parts(heads);
+  auto* o = add<Attend>(p);
+  const Buffer& from = p->buffers[q];
+  const Buffer& to = p->buffers[written(p, out)];
+  o->group = group;
+  o->layer = layer;
+  o->window = window;
+  o->shape = {heads, kv_heads, head_dim};
+  o->scale = scale;
+  o->softcap = softcap;
+  o->q = from.shared->at;
+  o->q_stride = from.stride;
+  o->out = to.shared->at;
+  o->out_stride = to.stride;
+}
+
+void sw_add_moe(Program* p, int x, const void* router, int experts, int router_k, const void* const* gate_up,
+                int gate_up_n, const void* const* down, int down_n, int down_k, int out, int top_k, int normalize,
+                int activation) {
+  auto* o = add<MixtureOfExperts>(p);
+  o->x = input(p, x);
+  o->out = written(p, out);
+  o->top_k = top_k;
+  o->normalize = normalize;
+  o->activation = activation;
+  o->router = {router, experts, router_k};
+  for (int e = 0; e < experts; ++e) {
+    o->gate_up.push_back({gate_up[e], gate_up_n, router_k});
+    o->down.push_back({down[e], down_n, down_k});
+  }
+  o->allocate(*p);
+}
+
+void sw_add_add_gated(Program* p, int y, int gate, int out) {
+  auto* o = add<AddGated>(p);
+  o->y = y;
+  o->gate = gate;
+  o->out = written(p, out);
+}
+
+void sw_add_head(Program* p, int x, const float* norm_weight, const void* weight, int n, int k, float eps, int add_one,
+                 const float* bias, float softcap) {
+  int normed = p->add_buffer(p->buffers[x].width, p->dtype, SW_LOGIT_ROWS);
+  auto* o = add<Head>(p);
+  o->x = x;
+  o->norm_weight = norm_weight;
+  o->weight = {weight, n, k};
+  o->eps = eps;
+  o->add_one = add_one;
+  o->bias = bias;
+  o->softcap = softcap;
+  o->normed = normed;
+  o->logits = std::make_unique<Memory>(size_t(SW_LOGIT_ROWS) * ((p->vocab + 31) / 32 * 32) * sizeof(float));
+}
+
+/* A whole step; -1 where the plan contradicts the slots. */
+int sw_step(Program* p, const sw_plan* plan, const sw_output* output) {
+  if (!p->prepare(*plan, *output)) return -1;
+  if (p->num_rows > 0) p->run();
+  p->conclude();
+  return p->num_rows;
+}
+
+/* The same step in pieces, for a model that computes elsewhere and keeps its cache here. */
+int sw_prepare(Program* p, const sw_plan* plan, const sw_output* output) {
+  return p->prepare(*plan, *output) ? p->num_rows : -1;
+}
+const int32_t* sw_row_tokens(Program* p) { return p->token.data(); }
+const int32_t* sw_row_positions(Program* p) { return p->position.data(); }
+int sw_logit_rows(Program* p, int32_t* rows) {
+  for (size_t i = 0; i < p->logit_rows.size(); ++i) rows[i] = p->logit_rows[i].row;
+  return int(p->logit_rows.size());
+}
+
+void sw_store_kv(Program* p, int group, int layer, int kv_heads, int head_dim, const float* k, const float* v,
+                 size_t stride) {
+  RopeAndStore o;
+  o.group = group;
+  o.layer = layer;
+  o.rotary_dim = 0;
+  o.shape = {kv_heads, kv_heads, head_dim};
+  o.q = nullptr;
+  o.k = k;
+  o.v = v;
+  o.stride = stride;
+  o.q_out = nullptr;
+  o.q_out_stride = 0;
+  o.cos_sin = nullptr;
+  o.norm = {nullptr, nullptr, 0.0f, 0};
+  p->run_one(o);
+}
+
+void sw_attend(Program* p, int group, int layer, int heads, int kv_heads, int head_dim, const void* q, size_t q_stride,
+               void* out, size_t out_stride, float scale, int window, float softcap) {
+  p->reserve_attention_parts(heads);
+  Attend o;
+  o.group = group;
+  o.layer = layer;
+  o.window = window;
+  o.shape = {heads, kv_heads, head_dim};
+  o.scale = scale;
+  o.softcap = softcap;
+  o.q = q;
+  o.q_stride = q_stride;
+  o.out = out;
+  o.out_stride = out_stride;
+  p->run_one(o);
+}
+
+void sw_draw(Program* p, float* logits, size_t stride) {
+  Draw o;
+  o.logits = logits;
+  o.stride = stride;
+  o.count = int(p->logit_rows.size());
+  p->run_one(o);
+}
+
+void sw_conclude(Program* p) { p->conclude(); }
+
+/* One product outside of any program. */
+void sw_linear(Pool* pool, const void* x, size_t x_stride, int rows, const void* weight, int n, int k, int dtype,
+               float* out, size_t out_stride, const float* bias) {
+  struct Call {
+    Product product;
+    int rows, blocks, chunk;
+    std::atomic<int> next{0};
+  };
+  Call call{{x, x_stride, weight, n, k, dtype, out, out_stride, SW_FP32, bias, 0, 0, 0.0f}, rows, (n + 31) / 32, 1};
+  call.chunk = std::min(32, std::max(2, call.blocks / (pool->size() * 8) / 2 * 2));
+  pool->run(
+      [](void* argument, int) {
+        Call& c = *static_cast<Call*>(argument);
+        for (int b = c.next.fetch_add(c.chunk); b < c.blocks; b = c.next.fetch_add(c.chunk))
+          sw_kernels().linear(c.product, 0, c.rows, b, std::min(b + c.chunk, c.blocks));
+      },
+      &call);
+}
+
+}  // extern "C"

@@ -1,0 +1,42 @@
+/* The kernels of one instruction set. SW_ISA names it; the compiler's flags choose the vectors. Only C
+ * headers are included, and all code is in an anonymous namespace: a template shared with another file could
+ * be linked in its wider version and stop an older processor. */
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+#include <math.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#ifndef SW_PREFETCH
+#define SW_PREFETCH 4096 /* bytes; measured in linear/bench.py */
+#endif
+
+namespace {
+
+#include "vector.h"
+#include "../activation/kernel.inl"
+#include "../linear/kernel.inl"
+#include "../rms_norm/kernel.inl"
+#include "../rope/kernel.inl"
+#include "../attention/kernel.inl"
+#include "../moe/kernel.inl"
+#include "../embedding/kernel.inl"
+
+}  // namespace
+
+#define SW_TEXT(name) #name
+#define SW_STRING(name) SW_TEXT(name)
+#define SW_JOIN(a, b) a##b
+#define SW_GETTER(isa) SW_JOIN(sw_kernels_, isa)
+
+const Kernels& SW_GETTER(SW_ISA)() {
+  static constexpr Kernels kernels = {
+      SW_STRING(SW_ISA), linear, rms_norm,  rotate_query, store_key, store_value, attend,
+      merge_parts,       route,  combine, add_gated,    pack_rows, read_row,
+  };
+  return kernels;
+}

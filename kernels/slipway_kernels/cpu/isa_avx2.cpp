@@ -1,0 +1,2 @@
+#define SW_ISA avx2
+#include "isa.inl"

@@ -1,0 +1,2 @@
+#define SW_ISA avx512
+#include "isa.inl"

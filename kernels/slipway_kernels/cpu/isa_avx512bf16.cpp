@@ -1,0 +1,2 @@
+#define SW_ISA avx512bf16
+#include "isa.inl"

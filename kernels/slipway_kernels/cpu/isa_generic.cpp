@@ -1,0 +1,2 @@
+#define SW_ISA generic
+#include "isa.inl"

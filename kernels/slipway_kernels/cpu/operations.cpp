@@ -1,0 +1,213 @@
+#include "operations.h"
+
+#include <string.h>
+
+#include <algorithm>
+
+char* Input::at(const Worker& worker) const {
+  const Program& program = worker.program;
+  const Buffer& from = program.buffers[buffer];
+  size_t row_bytes = size_t(from.stride) * (from.dtype == SW_BF16 ? 2 : 4);
+  if (copied && program.copies_now())
+    return static_cast<char*>(from.copies->at) + row_bytes * SW_COPIED_ROWS * worker.thread;
+  return static_cast<char*>(from.shared->at);
+}
+
+namespace {
+
+char* row_of(const Buffer& buffer, void* base, int row) {
+  return static_cast<char*>(base) + size_t(row) * buffer.stride * (buffer.dtype == SW_BF16 ? 2 : 4);
+}
+
+float* fp32_row(const Program& program, int buffer, int row) {
+  const Buffer& b = program.buffers[buffer];
+  return static_cast<float*>(b.shared->at) + size_t(row) * b.stride;
+}
+
+}  // namespace
+
+bool Embed::run(Worker& worker) const {
+  const Program& p = worker.program;
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
+    sw_kernels().read_row(table.at, table.k, p.dtype, p.token[row], scale, fp32_row(p, out, row));
+  return true;
+}
+
+bool RmsNorm::run(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer& to = p.buffers[out];
+  auto normalize = [&](void* base, int row) {
+    sw_kernels().rms_norm(fp32_row(p, x, row), weight, row_of(to, base, row), to.width, eps, add_one, accumulate,
+                          to.dtype);
+  };
+  if (!accumulate && p.copies_now()) {
+    Input copy{out, true};
+    for (int row = 0; row < p.num_rows; ++row) normalize(copy.at(worker), row);
+    return false;
+  }
+  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
+    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) normalize(to.shared->at, i);
+  return true;
+}
+
+bool Linear::run(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer& to = p.buffers[out];
+  int n = activation ? std::min(weight.n, 2 * to.width) : std::min(weight.n, to.width - column);
+  char* first = static_cast<char*>(to.shared->at) + size_t(column) * (to.dtype == SW_BF16 ? 2 : 4);
+  Product product{x.at(worker), size_t(x.stride(p)), weight.at, n,    weight.k,   p.dtype,    first,
+                  size_t(to.stride), to.dtype,       bias,      accumulate, activation, 0.0f};
+  run_product(worker, product, p.num_rows);
+  return true;
+}
+
+void RopeAndStore::rotate_row(const Program& p, int row, int first, int last) const {
+  int slot = p.plan.slots[p.request[row]], position = p.position[row], dim = shape.head_dim;
+  const float* angles = cos_sin ? cos_sin + size_t(position) * rotary_dim : nullptr;
+  LayerPages pages = p.layer_pages(layer, shape.kv_heads, dim);
+  const int32_t* table = p.table(group, slot);
+  size_t bytes = p.element_bytes();
+  for (int i = first; i < last; ++i) {
+    int head = i - 2 * shape.kv_heads;
+    if (i < shape.kv_heads) {
+      sw_kernels().store_key(pages, table, position, i, k + row * stride + size_t(i) * dim, angles, rotary_dim,
+                             norm.k, norm.eps, norm.add_one);
+    } else if (head < 0) {
+      int kv_head = i - shape.kv_heads;
+      sw_kernels().store_value(pages, table, position, kv_head, v + row * stride + size_t(kv_head) * dim,
+                               p.last_of_request[row]);
+    } else if (q_out) {
+      sw_kernels().rotate_query(q + row * stride + size_t(head) * dim, dim, angles, rotary_dim, norm.q, norm.eps,
+                                norm.add_one,
+                                static_cast<char*>(q_out) + (row * q_out_stride + size_t(head) * dim) * bytes,
+                                p.dtype);
+    }
+  }
+}
+
+bool RopeAndStore::run(Worker& worker) const {
+  const Program& p = worker.program;
+  int units = 2 * shape.kv_heads + (q_out ? shape.heads : 0);
+  int threads = p.pool->size();
+  /* Whole rows where there are enough of them, else pieces of rows. */
+  int pieces = p.num_rows >= 4 * threads ? 1 : std::min(units, 2 * threads);
+  for (int unit = worker.claim(1); unit < p.num_rows * pieces; unit = worker.claim(1)) {
+    int piece = unit % pieces;
+    rotate_row(p, unit / pieces, piece * units / pieces, (piece + 1) * units / pieces);
+  }
+  return true;
+}
+
+namespace {
+
+/* Calls visit(unit, sequence, queries) for the units that this thread claims: every request has
+ * `per_tile(sequence)` of them. */
+template <class Count, class Visit>
+void each_sequence_unit(Worker& worker, int group, Count count, Visit visit) {
+  const Program& p = worker.program;
+  int base = 0, row = 0, unit = worker.claim(1);
+  for (int r = 0; r < p.plan.num_requests; ++r) {
+    int rows = p.plan.num_new[r];
+    if (rows == 0) continue;
+    Sequence sequence{p.table(group, p.plan.slots[r]), row, rows, p.position[row]};
+    int units = count(sequence);
+    for (; unit < base + units; unit = worker.claim(1)) visit(sequence, unit - base);
+    base += units;
+    row += rows;
+  }
+}
+
+int splits_of(const Sequence& sequence) {
+  return (sequence.first_position + sequence.rows + SW_SPLIT - 1) / SW_SPLIT;
+}
+
+}  // namespace
+
+bool Attend::run(Worker& worker) const {
+  const Program& p = worker.program;
+  Attention a{p.layer_pages(layer, shape.kv_heads, shape.head_dim),
+              shape.heads, window, scale, softcap, q, q_stride, out, out_stride};
+  int group_heads = shape.heads / shape.kv_heads;
+  int longest = 0;
+  for (int row = 0; row < p.num_rows; ++row) longest = std::max(longest, p.position[row] + 1);
+  bool few = p.num_rows * shape.kv_heads < 8 * p.pool->size() && p.num_rows <= SW_ROWS;
+  if (few && longest > SW_SPLIT && p.pool->size() > 1) {
+    split(worker, a);
+    return true;
+  }
+  auto tiles = [&](const Sequence& s) { return (s.rows * group_heads + SW_ROWS - 1) / SW_ROWS; };
+  each_sequence_unit(
+      worker, group, [&](const Sequence& s) { return tiles(s) * shape.kv_heads; },
+      [&](const Sequence& s, int unit) {
+        int first = unit / shape.kv_heads * SW_ROWS;
+        int count = std::min(int(SW_ROWS), s.rows * group_heads - first);
+        sw_kernels().attend(a, s, unit % shape.kv_heads, first, count, 0, splits_of(s), nullptr, 0,
+                            worker.scratch());
+      });
+  return true;
+}
+
+/* Few rows and long contexts: the splits of a row are computed side by side, then merged in order.
+ * parts [kv_heads][split][query], at most SW_ROWS rows. */
+void Attend::split(Worker& worker, const Attention& a) const {
+  const Program& p = worker.program;
+  int group_heads = shape.heads / shape.kv_heads;
+  size_t queries = size_t(SW_ROWS) * group_heads;
+  size_t max_splits = (p.slots->max_len + SW_SPLIT - 1) / SW_SPLIT;
+  auto tiles = [&](const Sequence& s) { return (s.rows * group_heads + SW_ROWS - 1) / SW_ROWS; };
+  auto part_of = [&](const Sequence& s, int kv_head) {
+    /* A sequence's queries stand at its first row within each split. */
+    return static_cast<float*>(p.attention_parts->at) + (kv_head * max_splits * queries + s.first_row * group_heads) * SW_PART;
+  };
+  each_sequence_unit(
+      worker, group, [&](const Sequence& s) { return tiles(s) * shape.kv_heads * splits_of(s); },
+      [&](const Sequence& s, int unit) {
+        int kv_head = unit % shape.kv_heads, rest = unit / shape.kv_heads;
+        int at = rest % splits_of(s), first = rest / splits_of(s) * SW_ROWS;
+        int count = std::min(int(SW_ROWS), s.rows * group_heads - first);
+        sw_kernels().attend(a, s, kv_head, first, count, at, at + 1, part_of(s, kv_head), queries,
+                            worker.scratch());
+      });
+  worker.barrier();
+  each_sequence_unit(
+      worker, group, [&](const Sequence& s) { return tiles(s) * shape.kv_heads; },
+      [&](const Sequence& s, int unit) {
+        int kv_head = unit % shape.kv_heads, first = unit / shape.kv_heads * SW_ROWS;
+        int count = std::min(int(SW_ROWS), s.rows * group_heads - first);
+        sw_kernels().merge_parts(a, s, kv_head, first, count, splits_of(s), part_of(s, kv_head), queries);
+      });
+}
+
+bool AddGated::run(Worker& worker) const {
+  const Program& p = worker.program;
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
+    sw_kernels().add_gated(fp32_row(p, out, row), fp32_row(p, y, row), *fp32_row(p, gate, row),
+                           p.buffers[out].width);
+  return true;
+}
+
+bool Draw::run(Worker& worker) const {
+  worker.program.draw(worker, logits, stride, 0, count);
+  return true;
+}
+
+bool Head::run(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer& rows = p.buffers[normed];
+  int total = int(p.logit_rows.size());
+  size_t stride = (p.vocab + 31) / 32 * 32;
+  for (int first = 0; first < total; first += SW_LOGIT_ROWS) {
+    int count = std::min(total - first, int(SW_LOGIT_ROWS));
+    for (int i = worker.claim(1); i < count; i = worker.claim(1))
+      sw_kernels().rms_norm(fp32_row(p, x, p.logit_rows[first + i].row), norm_weight,
+                            row_of(rows, rows.shared->at, i), rows.width, eps, add_one, 0, rows.dtype);
+    worker.barrier();
+    Product product{rows.shared->at, size_t(rows.stride), weight.at, p.vocab, weight.k, p.dtype, logits->at,
+                    stride, SW_FP32, bias, 0, 0, softcap};
+    run_product(worker, product, count);
+    worker.barrier();
+    p.draw(worker, static_cast<float*>(logits->at), stride, first, count);
+    worker.barrier();
+  }
+  return false;
+}

@@ -1,0 +1,85 @@
+#include "pool.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+
+namespace {
+
+constexpr auto SPIN = std::chrono::microseconds(50);
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+void Pool::Signal::wait(uint32_t old) {
+  auto deadline = std::chrono::steady_clock::now() + SPIN;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      relax();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  sleepers.fetch_add(1);
+  while (value.load() == old) futex(&value, FUTEX_WAIT_PRIVATE, old);
+  sleepers.fetch_sub(1);
+}
+
+void Pool::Signal::advance() {
+  /* Sequentially consistent with the sleeper's count: either it sees the new value or we see the sleeper. */
+  value.fetch_add(1);
+  if (sleepers.load() > 0) futex(&value, FUTEX_WAKE_PRIVATE, INT32_MAX);
+}
+
+Pool::Pool(int threads) : size_(threads) {
+  for (int thread = 1; thread < threads; ++thread) workers_.emplace_back(&Pool::work, this, thread);
+}
+
+Pool::~Pool() {
+  body_ = nullptr;
+  start_.advance();
+  for (auto& worker : workers_) worker.join();
+}
+
+void Pool::run(void (*body)(void*, int), void* argument) {
+  if (size_ == 1) return body(argument, 0);
+  body_ = body;
+  argument_ = argument;
+  start_.advance();
+  body(argument, 0);
+  barrier();
+}
+
+void Pool::barrier() {
+  if (size_ == 1) return;
+  uint32_t round = round_.value.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1) + 1 == size_) {
+    arrived_.store(0);
+    round_.advance();
+  } else {
+    round_.wait(round);
+  }
+}
+
+void Pool::work(int thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    start_.wait(seen);
+    ++seen;
+    if (!body_) return;
+    body_(argument_, thread);
+    barrier();
+  }
+}

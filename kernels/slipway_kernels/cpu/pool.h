@@ -1,0 +1,42 @@
+/* The library's own threads. The caller of run() is thread 0; the others sleep between runs. */
+#ifndef SLIPWAY_POOL_H
+#define SLIPWAY_POOL_H
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+class Pool {
+ public:
+  explicit Pool(int threads);
+  ~Pool();
+  Pool(const Pool&) = delete;
+
+  int size() const { return size_; }
+
+  /* body(argument, thread) on every thread; returns when all have returned. One caller at a time. */
+  void run(void (*body)(void*, int), void* argument);
+
+  /* Inside run(): returns when every thread has come here. */
+  void barrier();
+
+ private:
+  /* A number that threads wait on: they spin some 50 microseconds, then sleep in the kernel. */
+  struct alignas(64) Signal {
+    std::atomic<uint32_t> value{0};
+    std::atomic<int> sleepers{0};
+    void wait(uint32_t old);
+    void advance();
+  };
+
+  void work(int thread);
+
+  int size_;
+  Signal start_, round_;
+  alignas(64) std::atomic<int> arrived_{0};
+  void (*body_)(void*, int) = nullptr; /* null tells the workers to end */
+  void* argument_ = nullptr;
+  std::vector<std::thread> workers_;
+};
+
+#endif

@@ -1,0 +1,225 @@
+#include "program.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace {
+
+constexpr size_t HUGE_PAGE = size_t(2) << 20;
+
+size_t mapped_bytes(size_t bytes) {
+  size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
+  return std::max(unit, (bytes + unit - 1) / unit * unit);
+}
+
+}  // namespace
+
+void* sw_map(size_t bytes) {
+  size_t size = mapped_bytes(bytes);
+  bool huge = size >= HUGE_PAGE;
+  /* Mapped with room to align on a huge page; what sticks out is given back. */
+  size_t room = huge ? size + HUGE_PAGE : size;
+  char* at = static_cast<char*>(
+      mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (at == MAP_FAILED) return nullptr;
+  if (!huge) return at;
+  char* aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
+  if (aligned > at) munmap(at, aligned - at);
+  if (at + room > aligned + size) munmap(aligned + size, at + room - (aligned + size));
+  madvise(aligned, size, MADV_HUGEPAGE);
+  return aligned;
+}
+
+void sw_unmap(void* memory, size_t bytes) {
+  if (memory) munmap(memory, mapped_bytes(bytes));
+}
+
+size_t sw_layer_bytes(int kv_heads, int head_dim, int block, int dtype) {
+  int lanes = (head_dim + 15) / 16 * 16;
+  size_t elements = dtype == SW_BF16 ? size_t(head_dim) * block + size_t(lanes) * ((block + 1) / 2 * 2)
+                                     : size_t(head_dim + lanes) * block;
+  size_t bytes = kv_heads * elements * (dtype == SW_BF16 ? 2 : 4);
+  return (bytes + 63) / 64 * 64;
+}
+
+int Worker::claim(int count) {
+  return program.counters[phase % 3].next.fetch_add(count, std::memory_order_relaxed);
+}
+
+void Worker::barrier() {
+  program.pool->barrier();
+  ++phase;
+  /* The phase before last has ended on every thread: its counter serves the next phase. */
+  if (thread == 0) program.counters[(phase + 1) % 3].next.store(0, std::memory_order_relaxed);
+}
+
+void* Worker::scratch() const { return program.thread_scratch[thread]->at; }
+
+Program::Program(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, int vocab, int max_top, char* pages,
+                 int num_pages, size_t page_bytes, int block)
+    : slots(slots),
+      max_tokens(max_tokens),
+      dtype(dtype),
+      pool(pool),
+      vocab(vocab),
+      max_top(max_top),
+      pages(pages),
+      num_pages(num_pages),
+      page_bytes(page_bytes),
+      block(block) {
+  scratch_bytes = std::max(sw_attention_scratch_bytes(), sw_sample_scratch_bytes(vocab));
+  for (int i = 0; i < pool->size(); ++i) thread_scratch.push_back(std::make_unique<Memory>(scratch_bytes));
+  token.resize(max_tokens);
+  position.resize(max_tokens);
+  request.resize(max_tokens);
+  last_of_request.resize(max_tokens);
+}
+
+int Program::add_buffer(int width, int buffer_dtype, int rows) {
+  Buffer buffer{};
+  buffer.width = width;
+  buffer.dtype = buffer_dtype;
+  buffer.stride = (width + 31) / 32 * 32;
+  size_t row_bytes = size_t(buffer.stride) * (buffer_dtype == SW_BF16 ? 2 : 4);
+  buffer.shared = std::make_unique<Memory>(row_bytes * rows);
+  buffer.copies = std::make_unique<Memory>(row_bytes * SW_COPIED_ROWS * pool->size());
+  buffers.push_back(std::move(buffer));
+  return int(buffers.size()) - 1;
+}
+
+void Program::reserve_attention_parts(int heads) {
+  size_t splits = (slots->max_len + SW_SPLIT - 1) / SW_SPLIT;
+  size_t bytes = splits * heads * SW_ROWS * SW_PART * sizeof(float);
+  if (!attention_parts || attention_parts->bytes < bytes) attention_parts = std::make_unique<Memory>(bytes);
+}
+
+LayerPages Program::layer_pages(int layer, int kv_heads, int head_dim) const {
+  return {pages + layer * sw_layer_bytes(kv_heads, head_dim, block, dtype), page_bytes, block, kv_heads, head_dim,
+          dtype};
+}
+
+const int32_t* Program::table(int group, int slot) const {
+  return slots->block_table + (size_t(group) * slots->num_slots + slot) * slots->max_blocks;
+}
+
+bool Program::fits(int slot, int num_new) const {
+  if (slot < 0 || slot >= slots->num_slots || num_new < 0) return false;
+  int known = slots->num_tokens[slot], begin = slots->num_computed[slot];
+  if (begin < 0 || known > slots->max_len || num_new > known - begin) return false;
+  for (int at = begin; at < begin + num_new; ++at) {
+    int id = slots->tokens[size_t(slot) * slots->max_len + at];
+    if (id < 0 || id >= num_embeddings) return false;
+  }
+  if (num_new == 0) return true;
+  int last = (begin + num_new - 1) / block;
+  if (last >= slots->max_blocks) return false;
+  for (int group = 0; group < slots->num_groups; ++group)
+    for (int b = begin / block; b <= last; ++b)
+      if (table(group, slot)[b] < 0 || table(group, slot)[b] >= num_pages) return false;
+  return true;
+}
+
+bool Program::prepare(const sw_plan& new_plan, const sw_output& new_output) {
+  plan = new_plan;
+  output = new_output;
+  num_rows = 0;
+  logit_rows.clear();
+  for (int r = 0; r < plan.num_requests; ++r) {
+    int slot = plan.slots[r];
+    if (!fits(slot, plan.num_new[r]) || num_rows + plan.num_new[r] > max_tokens) return false;
+    int known = slots->num_tokens[slot], computed = slots->num_computed[slot];
+    const sw_sampling& sampling = slots->sampling[slot];
+    const int32_t* tokens = slots->tokens + size_t(slot) * slots->max_len;
+    output.drawn[r] = {-1, 0, 0.0f, 0};
+    for (int i = 0; i < plan.num_new[r]; ++i, ++num_rows) {
+      int at = computed + i;
+      token[num_rows] = tokens[at];
+      position[num_rows] = at;
+      request[num_rows] = r;
+      last_of_request[num_rows] = i + 1 == plan.num_new[r];
+      output.prompt[num_rows] = {-1, 0, 0.0f, 0};
+      if (at + 1 == known)
+        logit_rows.push_back({num_rows, r, slot, -1});
+      else if (sampling.num_prompt_logprobs >= 0 && at + 1 >= sampling.prompt_logprobs_from &&
+               at + 1 < slots->prompt_len[slot])
+        logit_rows.push_back({num_rows, r, slot, tokens[at + 1]});
+    }
+  }
+  return true;
+}
+
+namespace {
+
+struct Region {
+  Program* program;
+  const Operation* only;
+};
+
+void run_region(void* argument, int thread) {
+  Region& region = *static_cast<Region*>(argument);
+  Worker worker{*region.program, thread};
+  if (region.only) {
+    region.only->run(worker);
+    return;
+  }
+  for (auto& operation : region.program->operations)
+    if (operation->run(worker)) worker.barrier();
+}
+
+}  // namespace
+
+void Program::run() {
+  for (auto& counter : counters) counter.next.store(0, std::memory_order_relaxed);
+  Region region{this, nullptr};
+  pool->run(run_region, &region);
+}
+
+void Program::run_one(const Operation& operation) {
+  for (auto& counter : counters) counter.next.store(0, std::memory_order_relaxed);
+  Region region{this, &operation};
+  pool->run(run_region, &region);
+}
+
+void Program::draw(Worker& worker, float* logits, size_t stride, int first, int count) const {
+  for (int i = worker.claim(1); i < count; i = worker.claim(1)) {
+    const LogitRow& row = logit_rows[first + i];
+    const sw_sampling& sampling = slots->sampling[row.slot];
+    bool prompt = row.given >= 0;
+    int logprobs = prompt ? sampling.num_prompt_logprobs : sampling.num_logprobs;
+    int top = std::min(std::max(logprobs, 0), max_top);
+    size_t at = prompt ? row.row : row.request;
+    sw_sample_row(&sampling, logits + i * stride, vocab, slots->tokens + size_t(row.slot) * slots->max_len,
+                  position[row.row] + 1, slots->prompt_len[row.slot], row.given, logprobs >= 0, top,
+                  worker.scratch(), (prompt ? output.prompt : output.drawn) + at,
+                  (prompt ? output.prompt_top_ids : output.top_ids) + at * max_top,
+                  (prompt ? output.prompt_top_logprobs : output.top_logprobs) + at * max_top);
+  }
+}
+
+void Program::conclude() {
+  for (int r = 0; r < plan.num_requests; ++r) {
+    int slot = plan.slots[r];
+    slots->num_computed[slot] += plan.num_new[r];
+    if (output.drawn[r].token < 0 || output.drawn[r].failed) continue;
+    int known = slots->num_tokens[slot];
+    if (known < slots->max_len) {
+      slots->tokens[size_t(slot) * slots->max_len + known] = output.drawn[r].token;
+      slots->num_tokens[slot] = known + 1;
+    }
+  }
+}
+
+void run_product(Worker& worker, const Product& product, int rows) {
+  int blocks = (product.n + 31) / 32, threads = worker.program.pool->size();
+  /* Enough units for an even finish; pairs of blocks, which small products read together. */
+  int chunk = std::min(32, std::max(2, blocks / (threads * 8) / 2 * 2));
+  if (blocks < 4 * threads) chunk = 1;
+  int columns = (blocks + chunk - 1) / chunk, parts = 1;
+  while (columns * parts < 4 * threads && rows / (parts * 2) >= 2 * SW_ROWS) parts *= 2;
+  int part_rows = (rows + parts - 1) / parts;
+  for (int unit = worker.claim(1); unit < columns * parts; unit = worker.claim(1)) {
+    int row = unit % parts * part_rows, block = unit / parts * chunk;
+    sw_kernels().linear(product, row, std::min(row + part_rows, rows), block, std::min(block + chunk, blocks));
+  }
+}

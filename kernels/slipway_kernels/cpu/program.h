@@ -1,0 +1,119 @@
+/* A model as a flat list of operations over fixed buffers; a step is one parallel region that runs the list. */
+#ifndef SLIPWAY_PROGRAM_H
+#define SLIPWAY_PROGRAM_H
+
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+#include "pool.h"
+
+/* Memory for numbers: 64-byte aligned, huge pages where the kernel gives them, zero and untouched at first. */
+void* sw_map(size_t bytes);
+void sw_unmap(void* memory, size_t bytes);
+
+struct Memory {
+  explicit Memory(size_t bytes) : bytes(bytes), at(sw_map(bytes)) {}
+  ~Memory() { sw_unmap(at, bytes); }
+  Memory(const Memory&) = delete;
+  size_t bytes;
+  void* at;
+};
+
+struct PackedWeight {
+  const void* at;
+  int n, k;
+};
+
+/* One of the pool's threads within a step. Units of work are claimed from a counter that all share; there is
+ * one counter for the phase at hand, and the next one is cleared before the barrier that opens it. */
+struct Worker {
+  struct Program& program;
+  int thread;
+  int phase = 0;
+
+  int claim(int count);
+  void barrier();
+  void* scratch() const;
+};
+
+/* [rows, width]. Where a step has few rows, a normalised buffer has a copy per thread: computing the norm on
+ * every thread costs less than a barrier. */
+struct Buffer {
+  int width, dtype, stride;
+  std::unique_ptr<Memory> shared, copies;
+  bool copied = false; /* the last operation that wrote it makes copies */
+};
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  /* On every thread. True where the next operation needs a barrier first. */
+  virtual bool run(Worker&) const = 0;
+};
+
+enum { SW_COPIED_ROWS = 4, SW_LOGIT_ROWS = 64 };
+
+struct Program {
+  Program(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, int vocab, int max_top, char* pages,
+          int num_pages, size_t page_bytes, int block);
+
+  /* What the step computes, derived from the plan and the slots. False where the plan does not fit: a wrong
+   * slot, token or page must not become an address. */
+  bool prepare(const sw_plan& plan, const sw_output& output);
+  void run();
+  void run_one(const Operation& operation);
+  /* Draw the tokens of logit rows [first, first + count) from `logits`; on every thread. */
+  void draw(Worker& worker, float* logits, size_t stride, int first, int count) const;
+  /* Append what was drawn and advance the slots. */
+  void conclude();
+
+  /* A row whose logits are asked for: `given` is the prompt token that follows, or -1 to draw one. */
+  struct LogitRow {
+    int row, request, slot, given;
+  };
+
+  bool fits(int slot, int num_new) const;
+  int element_bytes() const { return dtype == SW_BF16 ? 2 : 4; }
+  int add_buffer(int width, int buffer_dtype, int rows);
+  void reserve_attention_parts(int heads);
+  bool copies_now() const { return num_rows <= SW_COPIED_ROWS; }
+  LayerPages layer_pages(int layer, int kv_heads, int head_dim) const;
+  const int32_t* table(int group, int slot) const;
+
+  const sw_slots* slots;
+  int max_tokens, dtype;
+  Pool* pool;
+  int vocab, max_top;
+  char* pages;
+  int num_pages;
+  size_t page_bytes;
+  int block;
+  int num_embeddings = INT32_MAX; /* token ids are below */
+
+  std::vector<Buffer> buffers;
+  std::vector<std::unique_ptr<Operation>> operations;
+
+  std::unique_ptr<Memory> attention_parts; /* partial results of split positions; every layer uses it */
+
+  int num_rows = 0;
+  std::vector<int32_t> token, position, request; /* of each row */
+  std::vector<char> last_of_request;
+  std::vector<LogitRow> logit_rows;
+  sw_plan plan{};
+  sw_output output{};
+
+  struct alignas(64) Counter {
+    std::atomic<int> next{0};
+  };
+  Counter counters[3];
+  std::vector<std::unique_ptr<Memory>> thread_scratch;
+  size_t scratch_bytes;
+};
+
+/* Units of a product for `threads` threads; see Units in program.cpp. */
+void run_product(Worker& worker, const Product& product, int rows);
+
+size_t sw_layer_bytes(int kv_heads, int head_dim, int block, int dtype);
+
+#endif

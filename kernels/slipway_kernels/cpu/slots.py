@@ -1,0 +1,118 @@
+"""The worker's state by request slot, which the kernels read and advance."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Protocol
+
+import numpy as np
+
+from slipway_kernels.cpu.binding import Ints, SamplingStruct, SlotsStruct, address, ints
+
+
+class Sampling(Protocol):
+    """What `set_sampling` reads of the engine's sampling parameters."""
+
+    @property
+    def logit_bias(self) -> tuple[tuple[int, float], ...]: ...
+    @property
+    def allowed_token_ids(self) -> tuple[int, ...]: ...
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+    @property
+    def bad_words(self) -> tuple[tuple[int, ...], ...]: ...
+    @property
+    def seed(self) -> int: ...
+
+
+SCALARS = (
+    *("temperature", "top_p", "min_p", "typical_p", "top_k", "min_tokens"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("num_logprobs", "num_prompt_logprobs"),
+)
+
+
+class Slots:
+    """Fixed request slots, a structure of arrays.
+
+    tokens        [num_slots, max_len]   prompt, then output
+    num_tokens    [num_slots]            known
+    num_computed  [num_slots]            in the KV cache; never more than num_tokens
+    prompt_len    [num_slots]
+    block_table   [num_groups, num_slots, max_blocks]   page of each block; -1 where it was given back
+    """
+
+    tokens: Ints
+    num_tokens: Ints
+    num_computed: Ints
+    prompt_len: Ints
+    block_table: Ints
+
+    def __init__(self, num_slots: int, max_len: int, num_groups: int, max_blocks: int) -> None:
+        self.num_slots = num_slots
+        self.max_len = max_len
+        self.num_groups = num_groups
+        self.max_blocks = max_blocks
+        self.tokens = np.zeros((num_slots, max_len), np.int32)
+        self.num_tokens = np.zeros(num_slots, np.int32)
+        self.num_computed = np.zeros(num_slots, np.int32)
+        self.prompt_len = np.zeros(num_slots, np.int32)
+        self.block_table = np.full((num_groups, num_slots, max_blocks), -1, np.int32)
+        self._sampling = (SamplingStruct * num_slots)()
+        self._lists: list[tuple[object, ...]] = [()] * num_slots
+        self.struct = SlotsStruct(
+            num_slots,
+            max_len,
+            num_groups,
+            max_blocks,
+            address(self.tokens),
+            address(self.num_tokens),
+            address(self.num_computed),
+            address(self.prompt_len),
+            address(self.block_table),
+            ctypes.cast(self._sampling, ctypes.POINTER(SamplingStruct)),
+        )
+        for slot in range(num_slots):
+            self.clear_sampling(slot)
+
+    def set_sampling(self, slot: int, params: Sampling, prompt_logprobs_from: int = 1) -> None:
+        """How the tokens of `slot` are drawn from now on.
+
+        prompt_logprobs_from: the first prompt position whose log-probability is still to be reported.
+        """
+        lists = {
+            "bias_ids": ints([token for token, _ in params.logit_bias]),
+            "bias_values": np.asarray([value for _, value in params.logit_bias], np.float32),
+            "allowed_ids": ints(params.allowed_token_ids),
+            "stop_ids": ints(params.stop_token_ids),
+            "bad_ids": ints([token for word in params.bad_words for token in word]),
+            "bad_offsets": ints(np.cumsum([0, *map(len, params.bad_words)]).tolist()),
+        }
+        struct: Any = self._sampling[slot]
+        for name in SCALARS:
+            setattr(struct, name, getattr(params, name))
+        for name, values in lists.items():
+            setattr(struct, name, address(values))
+        struct.num_bias = len(params.logit_bias)
+        struct.num_allowed = len(params.allowed_token_ids)
+        struct.num_stop = len(params.stop_token_ids)
+        struct.num_bad = len(params.bad_words)
+        struct.seed = params.seed
+        struct.prompt_logprobs_from = prompt_logprobs_from
+        self._lists[slot] = tuple(lists.values())  # the struct holds their addresses
+
+    def clear_sampling(self, slot: int) -> None:
+        """The most likely token and no log-probabilities; what the slot's lists held is free."""
+        self._sampling[slot] = SamplingStruct(
+            top_p=1.0,
+            typical_p=1.0,
+            repetition_penalty=1.0,
+            num_logprobs=-1,
+            num_prompt_logprobs=-1,
+            prompt_logprobs_from=1,
+        )
+        self._lists[slot] = ()
+
+    def set_prompt_logprobs_from(self, slot: int, position: int) -> None:
+        """Prompt positions before `position` have been reported."""
+        self._sampling[slot].prompt_logprobs_from = position

@@ -1,0 +1,189 @@
+/* Sixteen fp32 lanes on every instruction set, and sixteen pairs of bf16. Each function has one result per
+ * lane that depends on that lane alone, so a kernel's outputs do not depend on where in a vector they stand.
+ *
+ * Included once per isa_*.cpp, inside an anonymous namespace: nothing here may be merged by the linker with
+ * the same code compiled for a larger instruction set. */
+typedef uint16_t bf16;
+
+#if defined(__AVX512F__)
+
+typedef __m512 F16;
+typedef __m512i P16;
+
+inline F16 load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, F16 v) { _mm512_storeu_ps(p, v); }
+inline F16 splat(float v) { return _mm512_set1_ps(v); }
+inline F16 fma(F16 a, F16 b, F16 c) { return _mm512_fmadd_ps(a, b, c); }
+inline F16 larger(F16 a, F16 b) { return _mm512_max_ps(a, b); } /* b where either is NaN */
+inline F16 smaller(F16 a, F16 b) { return _mm512_min_ps(a, b); }
+inline F16 magnitude(F16 a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
+inline F16 where_less(F16 a, F16 b, F16 yes, F16 no) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+}
+/* v · 2^n, n given in the low bits of a float that was rounded by adding 1.5 · 2^23 */
+inline F16 scale_by_power(F16 v, F16 rounded) {
+  __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(rounded), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(v), exponent));
+}
+inline float sum_lanes(F16 v) { return _mm512_reduce_add_ps(v); }
+inline float largest_lane(F16 v) { return _mm512_reduce_max_ps(v); }
+inline float first_lane(F16 v) { return _mm512_cvtss_f32(v); }
+
+inline P16 load_pairs(const bf16* p) { return _mm512_loadu_si512(p); }
+inline P16 splat_pair(const bf16* p) {
+  int32_t pair;
+  memcpy(&pair, p, 4);
+  return _mm512_set1_epi32(pair);
+}
+inline F16 low_half(P16 v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
+inline F16 high_half(P16 v) {
+  return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000)));
+}
+inline F16 load(const bf16* p) {
+  __m256i half = _mm256_loadu_si256((const __m256i*)p);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+#if defined(__AVX512BF16__)
+inline void store(bf16* p, F16 v) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(v)); }
+inline F16 dot(F16 sum, P16 a, P16 b) { return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a); }
+#else
+inline void store(bf16* p, F16 v) {
+  __m512i bits = _mm512_castps_si512(v);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+}
+inline F16 dot(F16 sum, P16 a, P16 b) {
+  return fma(high_half(a), high_half(b), fma(low_half(a), low_half(b), sum));
+}
+#endif
+
+#else
+
+#if defined(__AVX2__)
+enum { WIDTH = 8 };
+#else
+enum { WIDTH = 4 };
+#endif
+enum { PARTS = 16 / WIDTH };
+typedef float Lanes __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias));
+typedef int32_t Bits __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(WIDTH * 4), aligned(4), may_alias));
+typedef uint16_t Halves __attribute__((vector_size(WIDTH * 2), aligned(2), may_alias));
+struct F16 {
+  Lanes part[PARTS];
+};
+struct P16 {
+  Words part[PARTS];
+};
+#define SW_EACH_PART for (int i = 0; i < PARTS; ++i)
+
+inline Lanes fma_part(Lanes a, Lanes b, Lanes c) {
+#if defined(__AVX2__)
+  return (Lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (Lanes)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+#define SW_PARTWISE(name, parameters, expression) \
+  inline F16 name parameters {                    \
+    F16 r;                                        \
+    SW_EACH_PART r.part[i] = expression;          \
+    return r;                                     \
+  }
+SW_PARTWISE(load, (const float* p), *(const Lanes*)(p + i * WIDTH))
+SW_PARTWISE(splat, (float v), v - (Lanes){})
+SW_PARTWISE(operator+, (F16 a, F16 b), a.part[i] + b.part[i])
+SW_PARTWISE(operator-, (F16 a, F16 b), a.part[i] - b.part[i])
+SW_PARTWISE(operator*, (F16 a, F16 b), a.part[i] * b.part[i])
+SW_PARTWISE(operator/, (F16 a, F16 b), a.part[i] / b.part[i])
+SW_PARTWISE(fma, (F16 a, F16 b, F16 c), fma_part(a.part[i], b.part[i], c.part[i]))
+SW_PARTWISE(larger, (F16 a, F16 b), a.part[i] > b.part[i] ? a.part[i] : b.part[i])
+SW_PARTWISE(smaller, (F16 a, F16 b), a.part[i] < b.part[i] ? a.part[i] : b.part[i])
+SW_PARTWISE(magnitude, (F16 a), (Lanes)((Words)a.part[i] & 0x7fffffffu))
+SW_PARTWISE(where_less, (F16 a, F16 b, F16 yes, F16 no), a.part[i] < b.part[i] ? yes.part[i] : no.part[i])
+SW_PARTWISE(scale_by_power, (F16 v, F16 rounded),
+            (Lanes)((Words)v.part[i] + ((Words)rounded.part[i] << 23)))
+SW_PARTWISE(low_half, (P16 v), (Lanes)(v.part[i] << 16))
+SW_PARTWISE(high_half, (P16 v), (Lanes)(v.part[i] & 0xffff0000u))
+SW_PARTWISE(load, (const bf16* p),
+            (Lanes)(__builtin_convertvector(*(const Halves*)(p + i * WIDTH), Words) << 16))
+inline void store(float* p, F16 v) { SW_EACH_PART *(Lanes*)(p + i * WIDTH) = v.part[i]; }
+inline void store(bf16* p, F16 v) {
+  SW_EACH_PART {
+    Words bits = (Words)v.part[i];
+    Words rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    rounded = v.part[i] == v.part[i] ? rounded : (bits | 0x400000u);
+    *(Halves*)(p + i * WIDTH) = __builtin_convertvector(rounded >> 16, Halves);
+  }
+}
+inline float sum_lanes(F16 v) {
+  float lane[16];
+  store(lane, v);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  return lane[0];
+}
+inline float largest_lane(F16 v) {
+  float lane[16];
+  store(lane, v);
+  for (int i = 1; i < 16; ++i) lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
+  return lane[0];
+}
+inline float first_lane(F16 v) { return v.part[0][0]; }
+inline P16 load_pairs(const bf16* p) {
+  P16 r;
+  SW_EACH_PART r.part[i] = *(const Words*)(p + i * WIDTH * 2);
+  return r;
+}
+inline P16 splat_pair(const bf16* p) {
+  uint32_t pair;
+  memcpy(&pair, p, 4);
+  P16 r;
+  SW_EACH_PART r.part[i] = pair - (Words){};
+  return r;
+}
+inline F16 dot(F16 sum, P16 a, P16 b) {
+  return fma(high_half(a), high_half(b), fma(low_half(a), low_half(b), sum));
+}
+
+#endif
+
+inline F16 zero() { return splat(0.0f); }
+inline float widen(float v) { return v; }
+inline float widen(bf16 v) {
+  uint32_t bits = (uint32_t)v << 16;
+  float r;
+  memcpy(&r, &bits, 4);
+  return r;
+}
+inline void narrow(float v, float* out) { *out = v; }
+inline void narrow(float v, bf16* out) {
+  uint32_t bits;
+  memcpy(&bits, &v, 4);
+  *out = (bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+/* What one step of a product over K takes from each side: a bf16 pair or one fp32. */
+template <class T>
+struct Operand;
+template <>
+struct Operand<float> {
+  enum { STEP = 1 };
+  typedef F16 Value;
+  static inline Value row(const float* p) { return load(p); }
+  static inline Value broadcast(const float* p) { return splat(*p); }
+  static inline F16 accumulate(F16 sum, Value a, Value b) { return fma(a, b, sum); }
+};
+template <>
+struct Operand<bf16> {
+  enum { STEP = 2 };
+  typedef P16 Value;
+  static inline Value row(const bf16* p) { return load_pairs(p); }
+  static inline Value broadcast(const bf16* p) { return splat_pair(p); }
+  static inline F16 accumulate(F16 sum, Value a, Value b) { return dot(sum, a, b); }
+};

@@ -1,0 +1,141 @@
+"""Replaces a torch model's matrix products by packed ones, whose rows do not depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers.pytorch_utils import Conv1D
+
+from slipway.schemes.dense import DenseScheme
+from slipway.schemes.scheme import Scheme
+from slipway_kernels.cpu import Threads
+
+
+class PackedLinear(nn.Module):
+    """x [..., k] → x · Wᵀ + bias [..., n] in the type of x."""
+
+    def __init__(self, scheme: Scheme, bias: Tensor | None) -> None:
+        super().__init__()
+        self.scheme = scheme
+        self._bias = None if bias is None else bias.detach().float()  # [n]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scheme.apply(x, self._bias).to(x.dtype)
+
+
+class PackedEmbedding(nn.Module):
+    """Rows of a matrix that is also the head's: it is held once."""
+
+    def __init__(self, scheme: Scheme, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.scheme = scheme
+        self._dtype = dtype
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids [...] → [..., k]"""
+        return self.scheme.rows(ids.flatten()).view(*ids.shape, -1).to(self._dtype)
+
+
+class PackedExperts(nn.Module):
+    """transformers' gated experts, summed in ascending order of the expert whoever else chose it."""
+
+    def __init__(self, experts: nn.Module, pack: Callable[[Tensor], Scheme]) -> None:
+        super().__init__()
+        self._apply_gate: Callable[[Tensor], Tensor] = experts._apply_gate  # type: ignore[assignment]
+        self.gate_up = [pack(matrix) for matrix in experts.get_parameter("gate_up_proj").detach()]
+        self.down = [pack(matrix) for matrix in experts.get_parameter("down_proj").detach()]
+        del experts.gate_up_proj, experts.down_proj  # the bound gate keeps the module alive
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """x [rows, hidden], chosen and weights [rows, top_k] → [rows, hidden]"""
+        y = torch.zeros_like(x)
+        for expert, (gate_up, down) in enumerate(zip(self.gate_up, self.down, strict=True)):
+            row, place = (chosen == expert).nonzero(as_tuple=True)
+            if len(row):
+                inner = self._apply_gate(gate_up.apply(x[row]).to(x.dtype))
+                result = down.apply(inner).to(x.dtype) * weights[row, place, None]
+                y.index_add_(0, row, result.to(y.dtype))
+        return y
+
+
+class RowByRow(TorchFunctionMode):
+    """Computes the products that torch is left with, as of routers, one row at a time.
+
+    torch picks another order of summation for another number of rows.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        settings = kwargs or {}
+        if function is F.linear and args and args[0].ndim > 1:
+            x, *rest = args
+            rows = [function(row, *rest, **settings) for row in x.reshape(-1, x.shape[-1])]
+            if rows:
+                return torch.stack(rows).view(*x.shape[:-1], -1)
+        return function(*args, **settings)
+
+
+def pack_modules(model: nn.Module, dtype: torch.dtype, threads: Threads) -> bool:
+    """Pack every linear layer and all experts of `model`, each freed as its packed form is ready.
+
+    True where matrices are left that only `RowByRow` makes independent of company.
+    """
+
+    def pack(matrix: Tensor) -> Scheme:
+        scheme = DenseScheme(dtype, threads)
+        scheme.create((matrix.shape[0], matrix.shape[1]))
+        scheme.load(torch.arange(matrix.shape[0], dtype=torch.int32), matrix)
+        scheme.finish(torch.device("cpu"))
+        return scheme
+
+    tied = {id(module.weight): module.weight for module in model.modules() if type(module) is nn.Embedding}
+    shared: dict[int, Scheme] = {}
+    for name, module in list(model.named_modules()):
+        if isinstance(module, (nn.Linear, Conv1D)) and _is_plain(module):
+            matrix = module.weight.detach()
+            # Conv1D keeps [k, n]
+            scheme = shared.get(id(module.weight)) or pack(
+                matrix.t() if isinstance(module, Conv1D) else matrix
+            )
+            if id(module.weight) in tied:
+                shared[id(module.weight)] = scheme
+            _replace(model, name, PackedLinear(scheme, module.bias))
+        elif _has_gated_experts(module):
+            _replace(model, name, PackedExperts(module, pack))
+    for name, module in list(model.named_modules()):
+        if type(module) is nn.Embedding and id(module.weight) in shared:
+            _replace(model, name, PackedEmbedding(shared[id(module.weight)], dtype))
+    kept = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    return any(weight.ndim > 1 and id(weight) not in kept for weight in model.parameters())
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a subclass has left the product as it is."""
+    return type(module).forward in (nn.Linear.forward, Conv1D.forward)
+
+
+def _has_gated_experts(module: nn.Module) -> bool:
+    """Whether a module holds experts in transformers' usual form: [experts, gate then up, hidden]."""
+    marks = {
+        "has_gate": True,
+        "is_concatenated": True,
+        "is_transposed": False,
+        "has_bias": False,
+        "has_post_expert_norm": False,
+    }
+    return all(getattr(module, name, None) is value for name, value in marks.items())
+
+
+def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, module)

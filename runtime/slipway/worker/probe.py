@@ -1,0 +1,114 @@
+"""Tries a model of transformers on shapes alone, to learn what its layers ask of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slipway.load.errors import LoadError
+
+MAX_HEAD_DIM = 256
+_UNKNOWN_TO_KERNELS = ("s_aux", "sinks", "position_bias", "relative_position_bias")
+"""What some models add to the scores; the kernels cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one layer asked of the attention interface."""
+
+    module: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    window: int
+
+    @property
+    def padded_dim(self) -> int:
+        """Size under which keys and values lie in the cache: a multiple of 8 that holds both."""
+        return -(-max(self.head_dim, self.value_dim) // 8) * 8
+
+
+class Probe:
+    """Stands in for the paged layers while the model runs on the meta device, and takes notes."""
+
+    def __init__(self, names: Mapping[nn.Module, str]) -> None:
+        self._names = names
+        self.calls: list[Call] = []
+
+    @classmethod
+    def of(cls, model: nn.Module) -> tuple[tuple[Call, ...], int]:
+        """The calls that the model makes, in order, and the width of its logits.
+
+        Raises LoadError, naming the layer, where attention bypasses the interface or asks it for what the
+        kernels cannot do.
+        """
+        probe = cls({module: name for name, module in model.named_modules()})
+        for module in model.modules():
+            module.paged = probe  # type: ignore[assignment]
+        tokens = torch.zeros((1, 2), dtype=torch.long)
+        positions = torch.arange(2)[None]
+        try:
+            with torch.inference_mode():
+                output = model(input_ids=tokens, position_ids=positions, use_cache=False)
+        except LoadError:
+            raise
+        except Exception as error:
+            raise _refused(f"{type(model).__name__} fails on a trial step: {error}") from error
+        finally:
+            for module in model.modules():
+                del module.paged
+        check_calls(model, probe.calls)
+        return tuple(probe.calls), output.logits.shape[-1]
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: Mapping[str, Any]
+    ) -> Tensor:
+        """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
+        name = self._names[module]
+        for unknown in _UNKNOWN_TO_KERNELS:
+            if settings.get(unknown) is not None:
+                raise _refused(f"The layer {name} ({type(module).__name__}) uses {unknown} in its attention")
+        causal = settings.get("is_causal")
+        if not (getattr(module, "is_causal", True) if causal is None else causal):
+            raise _refused(f"The layer {name} ({type(module).__name__}) attends to later tokens too")
+        (_, heads, rows, head_dim), (_, kv_heads, _, value_dim) = query.shape, value.shape
+        call = Call(name, heads, kv_heads, head_dim, value_dim, settings.get("sliding_window") or 0)
+        if call.padded_dim > MAX_HEAD_DIM:
+            raise _refused(
+                f"The layer {name} has heads of {head_dim} numbers, and {MAX_HEAD_DIM} is the limit"
+            )
+        self.calls.append(call)
+        return query.new_empty((1, rows, heads, value_dim))
+
+
+def check_calls(model: nn.Module, calls: Sequence[Call]) -> None:
+    """Raise LoadError, naming the layer, unless each layer with an index has called or holds one that has."""
+    called = [call.module for call in calls]
+    if len(set(called)) != len(called):
+        raise _refused(f"The layer {called[0]} attends more than once in a step")
+    if len({call.kv_heads for call in calls}) > 1:
+        raise _refused("Its layers have different numbers of key heads")
+    for name, module in model.named_modules():
+        holds = any(f"{one}.".startswith(f"{name}.") for one in called)
+        inside = any(f"{name}.".startswith(f"{one}.") for one in called)
+        if isinstance(getattr(module, "layer_idx", None), int) and not holds and not inside:
+            raise _refused(
+                f"The layer {name} ({type(module).__name__}) does not go through transformers' attention "
+                "interface"
+            )
+    if not called:
+        raise _refused(f"{type(model).__name__} has no layer that goes through the attention interface")
+
+
+def _refused(why: str) -> LoadError:
+    return LoadError(
+        "UnsupportedModel",
+        f"{why}, so that its cache cannot be paged.",
+        hint="Serve another model: `slipway serve --help=model-impl` says which can run.",
+        argument="model",
+    )
