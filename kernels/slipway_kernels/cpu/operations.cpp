@@ -157,7 +157,8 @@ void Attend::split(Worker& worker, const Attention& a) const {
   auto tiles = [&](const Sequence& s) { return (s.rows * group_heads + SW_ROWS - 1) / SW_ROWS; };
   auto part_of = [&](const Sequence& s, int kv_head) {
     /* A sequence's queries stand at its first row within each split. */
-    return static_cast<float*>(p.attention_parts->at) + (kv_head * max_splits * queries + s.first_row * group_heads) * SW_PART;
+    size_t first = kv_head * max_splits * queries + s.first_row * group_heads;
+    return static_cast<float*>(p.attention_parts->at) + first * SW_PART;
   };
   each_sequence_unit(
       worker, group, [&](const Sequence& s) { return tiles(s) * shape.kv_heads * splits_of(s); },

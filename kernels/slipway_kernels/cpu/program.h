@@ -111,7 +111,7 @@ struct Program {
   size_t scratch_bytes;
 };
 
-/* Units of a product for `threads` threads; see Units in program.cpp. */
+/* The units of a product that this thread claims. */
 void run_product(Worker& worker, const Product& product, int rows);
 
 size_t sw_layer_bytes(int kv_heads, int head_dim, int block, int dtype);

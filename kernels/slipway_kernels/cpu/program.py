@@ -37,7 +37,6 @@ class Program(Stepper):
             raise ValueError(f"A buffer is fp32 or act, not {dtype}.")
         element = self.dtype if dtype == "act" else "fp32"
         index = self._c.sw_buffer(self._pointer, width, DTYPES[element])
-        self._keep(())
         return Buffer(index, width, dtype)
 
     def embed(self, table: Packed, out: Buffer, scale: float = 1.0) -> None:
@@ -248,8 +247,6 @@ class Program(Stepper):
 
     def _keep(self, value: object) -> None:
         """What the C program points at lives as long as the program."""
-        if not hasattr(self, "_kept"):
-            self._kept: list[object] = []
         self._kept.append(value)
 
     def _weight(self, weight: Packed) -> int:

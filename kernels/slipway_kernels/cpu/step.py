@@ -105,6 +105,7 @@ class Stepper:
             page_pool.page_bytes,
             block_size,
         )
+        self._kept: list[object] = []
         # The threads and the slots outlive the C program that points at them.
         weakref.finalize(self, _destroy, self._c, self._pointer, (self.threads, slots, page_pool))
 

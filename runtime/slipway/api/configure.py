@@ -15,6 +15,10 @@ class Arguments(Protocol):
 
     def __getitem__(self, name: str, /) -> Any: ...
 
+    @property
+    def given(self) -> frozenset[str]:
+        """The arguments that the user set."""
+
     def redacted(self) -> Mapping[str, Any]: ...
 
 
@@ -59,7 +63,7 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
     return EngineConfig(
         **same,
         hf_overrides=arguments["hf_overrides"] or {},
-        hf_token=arguments["hf_token"] or environment.hub_token,
+        hf_token=arguments["hf_token"],
         rope_scaling=arguments["rope_scaling"] or {},
         max_model_len=_length(arguments["max_model_len"]),
         prefix_hash=arguments["prefix_caching_hash_algo"],
@@ -143,7 +147,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         tokenizer_revision=arguments["tokenizer_revision"],
         revision=arguments["revision"],
         download_dir=arguments["download_dir"],
-        hub_token=arguments["hf_token"] or environment.hub_token,
+        hub_token=arguments["hf_token"],
         trust_remote_code=arguments["trust_remote_code"],
         skip_tokenizer_init=arguments["skip_tokenizer_init"],
         chat_template=arguments["chat_template"],
@@ -158,7 +162,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         auto_tool_choice=arguments["enable_auto_tool_choice"],
         prompt_tokens_details=arguments["enable_prompt_tokens_details"],
         tokens_as_ids=arguments["return_tokens_as_token_ids"],
-        api_key=arguments["api_key"] or environment.api_key,
+        api_key=arguments["api_key"],
         max_concurrency=arguments["max_concurrency"],
         log_requests=not arguments["disable_log_requests"],
         log_stats=not arguments["disable_log_stats"],

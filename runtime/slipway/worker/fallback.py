@@ -23,7 +23,7 @@ from slipway.load.errors import LoadError
 from slipway.model.config import Config
 from slipway.model.route import Room
 from slipway.model.weights import check_complete
-from slipway.worker.packed_modules import RowByRow, pack_modules
+from slipway.worker.packed_modules import Independent, pack_modules
 from slipway.worker.probe import Call, Probe, check_calls
 from slipway_kernels.cpu import ExternalProgram, StepResult
 from slipway_kernels.cpu.binding import Ints
@@ -45,8 +45,8 @@ class Fallback:
     calls  of the attention interface, one for each layer in order
     """
 
+    config: Config
     settings: transformers.PreTrainedConfig
-    folder: Path | None
     trust: bool
     architecture: str
     vocab: int
@@ -79,7 +79,7 @@ class Fallback:
         for call, window, place in zip(self.calls, self.windows, room.kv.layer_place, strict=True):
             module = model.get_submodule(call.module)
             module.paged = PagedLayer(program, place, heads, dim, window)  # type: ignore[assignment]
-        return FallbackModel(model, program, RowByRow() if left else nullcontext())
+        return FallbackModel(model, program, Independent() if left else nullcontext())
 
 
 def fallback(settings: Config, folder: Path | None, config: EngineConfig) -> Fallback:
@@ -94,8 +94,8 @@ def fallback(settings: Config, folder: Path | None, config: EngineConfig) -> Fal
         model = _empty_model(hf_config, config.trust_remote_code)
         calls, vocab = Probe.of(model)
     return Fallback(
+        {**hf_config.to_dict(), **settings},
         hf_config,
-        folder,
         config.trust_remote_code,
         type(model).__name__,
         vocab,
@@ -176,16 +176,16 @@ def _transformers_config(
     """The configuration object; the one place that may import code from the model's folder."""
     made: transformers.PreTrainedConfig
     kind = str(settings.get("model_type", ""))
-    if kind in transformers.CONFIG_MAPPING:
-        made = transformers.CONFIG_MAPPING[kind].from_dict(dict(settings))
-        return made
-    if "auto_map" in settings and folder is not None and config.trust_remote_code:
+    own_code = folder if "auto_map" in settings else None
+    if own_code and config.trust_remote_code:
         made = transformers.AutoConfig.from_pretrained(
-            folder, trust_remote_code=True, code_revision=config.code_revision
+            own_code, trust_remote_code=True, code_revision=config.code_revision
         )
         made.update(dict(settings))
         return made
-    own_code = "auto_map" in settings and folder is not None
+    if kind in transformers.CONFIG_MAPPING:
+        made = transformers.CONFIG_MAPPING[kind].from_dict(dict(settings))
+        return made
     raise LoadError(
         "UnsupportedModel",
         f"The model type {kind!r} is known neither here nor to transformers {transformers.__version__}.",
@@ -260,4 +260,4 @@ def _fix_rotation(model: nn.Module, max_len: int) -> None:
             )
         initialize = ROPE_INIT_FUNCTIONS[str(kind)]
         module.inv_freq, module.attention_scaling = initialize(module.config, None, seq_len=max_len)
-        module.rope_type = "default"  # type: ignore[assignment]  # which is never updated
+        module.rope_type = "default"  # which is never updated

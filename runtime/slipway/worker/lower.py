@@ -35,6 +35,7 @@ class Native:
     """A model with a specification of its own, run as a lowered program."""
 
     spec: DecoderSpec
+    config: Config
 
     @property
     def architecture(self) -> str:
@@ -55,7 +56,7 @@ class Native:
 
     def without_windows(self) -> Native:
         layers = [replace(layer, attention=replace(layer.attention, window=0)) for layer in self.spec.layers]
-        return Native(replace(self.spec, layers=tuple(layers)))
+        return replace(self, spec=replace(self.spec, layers=tuple(layers)))
 
     def build(self, checkpoint: Checkpoint, room: Room) -> Program:
         family = families()[self.architecture]
@@ -92,7 +93,7 @@ def native(config: Config) -> Native:
                 hint="Use --model-impl auto or transformers, which pad smaller heads.",
                 argument="model_impl",
             )
-    return Native(spec)
+    return Native(spec, family.complete(config))
 
 
 def lower(

@@ -63,10 +63,12 @@ class PackedExperts(nn.Module):
         return y
 
 
-class RowByRow(TorchFunctionMode):
-    """Computes the products that torch is left with, as of routers, one row at a time.
+class Independent(TorchFunctionMode):
+    """Makes what torch is left with independent of company too.
 
-    torch picks another order of summation for another number of rows.
+    For another number of rows torch may sum a product in another order, so each row is computed alone. And
+    it computes the last numbers of a tensor, where they fill no vector, by functions that round otherwise:
+    such tensors are padded.
     """
 
     def __torch_function__(
@@ -77,21 +79,34 @@ class RowByRow(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         settings = kwargs or {}
-        if function is F.linear and args and args[0].ndim > 1:
+        if args and isinstance(args[0], Tensor) and args[0].numel():
             x, *rest = args
-            rows = [function(row, *rest, **settings) for row in x.reshape(-1, x.shape[-1])]
-            if rows:
+            if function is F.linear:
+                rows = [function(row, *rest, **settings) for row in x.reshape(-1, x.shape[-1])]
                 return torch.stack(rows).view(*x.shape[:-1], -1)
+            if function in _ROUNDED_BY_PLACE and x.ndim and x.shape[-1] % VECTORS:
+                padded = F.pad(x.flatten(), (0, -x.numel() % VECTORS))
+                return function(padded, *rest, **settings)[: x.numel()].view(x.shape)
         return function(*args, **settings)
+
+
+VECTORS = 64
+"""Numbers that torch's vector loops take at once, whatever type and processor."""
+_ROUNDED_BY_PLACE = frozenset(
+    (torch.sigmoid, Tensor.sigmoid, F.silu, F.gelu, F.softplus)  # measured on torch 2.15
+)
 
 
 def pack_modules(model: nn.Module, dtype: torch.dtype, threads: Threads) -> bool:
     """Pack every linear layer and all experts of `model`, each freed as its packed form is ready.
 
-    True where matrices are left that only `RowByRow` makes independent of company.
+    True where something is left that only `Independent` makes independent of company.
     """
 
+    widths: set[int] = set()
+
     def pack(matrix: Tensor) -> Scheme:
+        widths.add(matrix.shape[0])
         scheme = DenseScheme(dtype, threads)
         scheme.create((matrix.shape[0], matrix.shape[1]))
         scheme.load(torch.arange(matrix.shape[0], dtype=torch.int32), matrix)
@@ -115,8 +130,9 @@ def pack_modules(model: nn.Module, dtype: torch.dtype, threads: Threads) -> bool
     for name, module in list(model.named_modules()):
         if type(module) is nn.Embedding and id(module.weight) in shared:
             _replace(model, name, PackedEmbedding(shared[id(module.weight)], dtype))
-    kept = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    return any(weight.ndim > 1 and id(weight) not in kept for weight in model.parameters())
+    looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    ragged = any(n % VECTORS for n in widths)
+    return ragged or any(w.ndim > 1 and id(w) not in looked_up for w in model.parameters())
 
 
 def _is_plain(module: nn.Module) -> bool:

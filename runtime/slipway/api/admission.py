@@ -1,0 +1,93 @@
+"""Who is let in: the life of the server as its clients see it, and how many requests are open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from slipway.api.errors import ApiError
+from slipway.engine.client import EngineClient
+from slipway.engine.messages import Failed
+from slipway.exits import ENGINE_DIED
+
+Phase = Literal["open", "draining", "closed"]
+
+
+class Admission:
+    """`phase` goes from open to draining (SIGTERM: still served, the balancer looks elsewhere) to
+    closed (nothing new), and never back."""
+
+    def __init__(self, engine: EngineClient, *, max_concurrency: int | None = None) -> None:
+        self.phase: Phase = "open"
+        self.loaded = False
+        """The tokenizer and all else that a request needs beside the engine is there."""
+        self.num_open = 0
+        """Generating requests, from their arrival to the last byte of the answer."""
+        self.failure: Failed | None = None
+        """Why the server is about to end."""
+        self._engine = engine
+        self._max_concurrency = max_concurrency
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def ready(self) -> bool:
+        """A request that arrived now would be served, and others should come."""
+        return self.phase == "open" and self.loaded and self.failure is None and self._engine.state == "ready"
+
+    def check(self) -> None:
+        """Raises ApiError 503 where nothing can be served now, with the reason."""
+        if self.phase == "closed":
+            raise _unavailable("The server is shutting down.", "shutting_down", 1)
+        if (failure := self.cause) is not None:
+            raise _unavailable(f"The engine has gone: {failure.message}", "engine_dead", 5)
+        if self._engine.state == "loading" or not self.loaded:
+            progress = self.progress()
+            done = f", {progress['done']} of {progress['total']}" if progress["total"] else ""
+            message = f"The model is still loading (phase {progress['phase']}{done})."
+            raise _unavailable(message, "model_loading", 2)
+
+    @property
+    def cause(self) -> Failed | None:
+        """Why nothing will be served any more; None while it may."""
+        if self.failure is None and self._engine.state == "dead":
+            return self._engine.failure or Failed(ENGINE_DIED.code, ENGINE_DIED.reason, ENGINE_DIED.message)
+        return self.failure
+
+    def progress(self) -> dict[str, object]:
+        """What /ready shows while it is not."""
+        if self.phase != "open":
+            return {"phase": "draining", "done": 0, "total": self.num_open}
+        seen = self._engine.progress
+        if seen is None:
+            return {"phase": "load", "done": 0, "total": 0}
+        return {"phase": seen.phase, "done": seen.done, "total": seen.total}
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Holds a place for one request. Raises ApiError 429 over the limit, 503 before serving."""
+        self.check()
+        if self._max_concurrency is not None and self.num_open >= self._max_concurrency:
+            message = (
+                f"{self.num_open} requests are open, as many as --max-concurrency allows; "
+                "try again in a moment."
+            )
+            raise ApiError(message, status=429, code="rate_limit_exceeded", headers={"Retry-After": "1"})
+        self.num_open += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.num_open -= 1
+            if self.num_open == 0:
+                self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Until no generating request is open."""
+        await self._idle.wait()
+
+
+def _unavailable(message: str, code: str, retry_after: int) -> ApiError:
+    return ApiError(message, status=503, code=code, headers={"Retry-After": str(retry_after)})

@@ -1,0 +1,83 @@
+"""Reading a request's body: bounded, strict JSON, then the schema."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+
+from slipway.api.errors import ApiError, from_validation
+from slipway.api.protocol.common import refuse_unsupported
+
+MAX_BODY_BYTES = 32 << 20
+MAX_DEPTH = 64
+"""Levels of lists and objects within one another; a tool's JSON schema needs a dozen."""
+MAX_ITEMS = 1 << 20
+"""Members of one list or object; the longest is a prompt of token ids."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def read_body(request: Request, model: type[Model]) -> Model:
+    """The body as a `model`. Raises ApiError 400 or 413 with the field at fault."""
+    raw = parse(await _read(request))
+    refuse_unsupported(raw)
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise from_validation(error) from None
+
+
+async def _read(request: Request) -> bytes:
+    too_large = ApiError(
+        f"The body is larger than {MAX_BODY_BYTES >> 20} MiB, the most that this server reads.",
+        status=413,
+        code="request_too_large",
+    )
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+        raise too_large
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise too_large
+    except ClientDisconnect:
+        raise ApiError("The client left before its request was read.", status=400) from None
+    return bytes(body)
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Strict JSON: no NaN, no Infinity, no lone surrogates, no abyss. Raises ApiError."""
+    if not body:
+        raise ApiError("The body is empty; it should be a JSON object.", code="invalid_json")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        message = f"The body is not valid JSON: {error}."
+        raise ApiError(message, code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError("The body is valid JSON but not an object.", code="invalid_json")
+    _check_extent(value)
+    return value
+
+
+def _check_extent(value: dict[str, Any]) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        if any(len(container) > MAX_ITEMS for container in level):
+            message = f"The body holds a list or object of more than {MAX_ITEMS} members."
+            raise ApiError(message, code="request_too_large")
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise ApiError(f"The body nests more than {MAX_DEPTH} levels deep.", code="invalid_json")

@@ -1,0 +1,76 @@
+"""Messages of a chat request as the template sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipway.api.errors import ApiError, not_supported
+from slipway.api.model import ServedModel
+from slipway.api.protocol.chat import ChatRequest, Json, Message, Tool
+
+TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
+
+
+def render_chat(body: ChatRequest, model: ServedModel, *, default_effort: str | None) -> str:
+    """The prompt's text. Raises ApiError where the template refuses the messages."""
+    effort = body.reasoning_effort or default_effort
+    kwargs = {"reasoning_effort": effort} if effort else {}
+    return render(
+        model,
+        body.messages,
+        body.tools,
+        add_generation_prompt=body.prompt_ends_open,
+        continue_final_message=bool(body.continue_final_message),
+        documents=body.documents,
+        kwargs=kwargs | (body.chat_template_kwargs or {}),
+    )
+
+
+def render(
+    model: ServedModel,
+    messages: list[Message],
+    tools: list[Tool] | None,
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    documents: list[Json] | None = None,
+    kwargs: Json,
+) -> str:
+    """Raises ApiError where the template refuses the messages."""
+    for index, message in enumerate(messages):
+        _check_parts(message, index)
+    try:
+        return model.template.render(
+            [message.model_dump(exclude_none=True) for message in messages],
+            tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            documents=documents,
+            kwargs=kwargs,
+        )
+    except ValueError as error:
+        raise ApiError(str(error), param="messages", code="invalid_value") from None
+    except RecursionError:
+        sentence = "The arguments of a tool call nest too deeply."
+        raise ApiError(sentence, param="messages", code="invalid_value") from None
+
+
+def text_of(message: Message) -> str:
+    """A message's content as plain text."""
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    return "\n".join(str(part.get("text", "")) for part in message.content)
+
+
+def _check_parts(message: Message, index: int) -> None:
+    """Raises ApiError where a part is no text, with its place."""
+    parts: list[Any] = message.content if isinstance(message.content, list) else []
+    for position, part in enumerate(parts):
+        kind = part.get("type")
+        if not isinstance(kind, str) or kind not in TEXT_PARTS:
+            param = f"messages[{index}].content[{position}]"
+            raise not_supported(f"{param}: content of type {kind!r}", param)
+        field = "refusal" if kind == "refusal" else "text"
+        if not isinstance(part.get(field), str):
+            param = f"messages[{index}].content[{position}].{field}"
+            raise ApiError(f"{param} should be a string.", param=param, code="invalid_value")

@@ -1,0 +1,149 @@
+"""Every answer that is not a success, in OpenAI's shape: {"error": {message, type, param, code}}."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+logger = logging.getLogger("slipway.api")
+
+_SHOWN_VALUE_CHARACTERS = 80
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+
+
+class ApiError(HTTPException):
+    """A request that is answered with an error.
+
+    `param` names the field at fault; `code` is stable and meant for programs.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.param = param
+        self.code = code
+
+
+def not_supported(what: str, param: str | None = None) -> ApiError:
+    """The feature exists in the interface and is not built."""
+    return ApiError(f"{what} is not supported yet.", param=param, code="not_supported")
+
+
+def error_object(
+    message: str, *, status: int, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """The JSON of an error, as a body or as the last event of a stream."""
+    default = "server_error" if status >= 500 else "invalid_request_error"
+    return {
+        "error": {
+            "message": message,
+            "type": _TYPES.get(status, default),
+            "param": param,
+            "code": code,
+        }
+    }
+
+
+def error_response(error: HTTPException) -> Response:
+    param = getattr(error, "param", None)
+    code = getattr(error, "code", None)
+    body = error_object(error.detail, status=error.status_code, param=param, code=code)
+    return Response(
+        orjson.dumps(body),
+        status_code=error.status_code,
+        headers=error.headers,
+        media_type="application/json",
+    )
+
+
+def stream_error(error: Exception) -> dict[str, Any]:
+    """The error event with which a broken stream ends."""
+    if isinstance(error, ApiError):
+        return error_object(error.detail, status=error.status_code, param=error.param, code=error.code)
+    logger.exception("a stream failed", exc_info=error)
+    return error_object("The server failed on this request; its log says more.", status=500)
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """The first thing that is wrong with a body, in a sentence that names the field and the value."""
+    first = error.errors(include_url=False)[0]
+    param = field_path(first["loc"])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return ApiError(f"{param} is missing; it is required.", param=param, code="missing")
+    if first["type"] == "value_error":
+        return ApiError(message, param=param or None, code="invalid_value")
+    wanted = message[:1].lower() + message[1:]
+    for lead in ("input should be ", "value should "):
+        wanted = wanted.removeprefix(lead)
+    shown = shown_value(first["input"])
+    return ApiError(
+        f"{param or 'The body'} is {shown} but should be {wanted}.",
+        param=param or None,
+        code="invalid_value",
+    )
+
+
+def field_path(location: Sequence[int | str]) -> str:
+    """`("messages", 0, "role")` as `messages[0].role`."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path
+
+
+def shown_value(value: object) -> str:
+    """A value as JSON, cut to a length that fits in a sentence."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:
+        text = repr(value)
+    if len(text) > _SHOWN_VALUE_CHARACTERS:
+        text = text[: _SHOWN_VALUE_CHARACTERS - 1] + "…"
+    return text
+
+
+def install(app: FastAPI) -> None:
+    """Answer every HTTP exception, the framework's own included, in OpenAI's shape."""
+
+    @app.exception_handler(HTTPException)
+    async def answer(request: Request, error: HTTPException) -> Response:
+        if isinstance(error, ApiError):
+            return error_response(error)
+        path = request.url.path
+        sentences = {
+            404: f"There is no {path} here; GET /v1/models lists what is served.",
+            405: f"{request.method} does not work on {path}.",
+        }
+        phrase = HTTPStatus(error.status_code).phrase
+        shaped = ApiError(
+            sentences.get(error.status_code, error.detail),
+            status=error.status_code,
+            code=phrase.lower().replace(" ", "_"),
+            headers=error.headers,
+        )
+        return error_response(shaped)

@@ -1,0 +1,137 @@
+"""What the routes share: the engine, the model once it is there, and who may enter."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from fastapi import Request
+
+from slipway import __version__
+from slipway.api.admission import Admission
+from slipway.api.configure import Settings
+from slipway.api.errors import ApiError
+from slipway.api.generate import Order, Run
+from slipway.api.model import ServedModel, Texts, served_model
+from slipway.engine.client import EngineClient
+from slipway.engine.messages import Ready, Stats
+from slipway.metrics.registry import ServerMetrics
+
+TEXT_THREADS = 2
+"""Tokenizing lets go of the interpreter's lock, rendering does not; more threads gain nothing."""
+MAX_REQUEST_ID = 128
+FINGERPRINT = f"slipway-{__version__}"
+
+T = TypeVar("T")
+logger = logging.getLogger("slipway.api.requests")
+
+
+class Frontend:
+    """One per API process. `model` and `metrics` are there once it is open."""
+
+    def __init__(self, settings: Settings, engine: EngineClient) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.admission = Admission(engine, max_concurrency=settings.max_concurrency)
+        self.created = int(time.time())
+        self.metrics: ServerMetrics | None = None
+        self._model: ServedModel | None = None
+        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+
+    def open(self, texts: Texts, ready: Ready) -> None:
+        """Begin to admit requests."""
+        self._model = served_model(texts, ready)
+        self.metrics = ServerMetrics(
+            self.settings.name, ready.max_model_len, self.settings.show_hidden_metrics
+        )
+        self.metrics.record_startup(ready.startup_seconds)
+        self.admission.loaded = True
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def on_stats(self, stats: Stats) -> None:
+        if self.metrics is not None:
+            self.metrics.record_step(stats)
+
+    @property
+    def model(self) -> ServedModel:
+        """Raises ApiError 503 while it is loading."""
+        if self._model is None:
+            self.admission.check()
+        assert self._model is not None
+        return self._model
+
+    def check_name(self, name: str | None) -> None:
+        """Raises ApiError 404 for a model that is not served; none means the one that is."""
+        if name is not None and name not in self.settings.served_names:
+            raise ApiError(
+                f"The model {name!r} is not served here; this server has "
+                f"{', '.join(self.settings.served_names)}.",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run what would hold up the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def prepare(self, make: Callable[[], Order]) -> Order:
+        """An order, made and logged in a thread."""
+
+        def made() -> Order:
+            order = make()
+            self._log(order)
+            return order
+
+        return await self.in_thread(made)
+
+    def submit(self, order: Order, arrival: float) -> Run:
+        """Start an order of a request that came at `arrival`. Raises ApiError 503 where the engine has
+        gone."""
+        assert self.metrics is not None
+        run = Run(order, self.engine, self.metrics, arrival)
+        run.start()
+        return run
+
+    def _log(self, order: Order) -> None:
+        if not self.settings.log_requests or not logger.isEnabledFor(logging.INFO):
+            return
+        limit = self.settings.max_log_len
+        for prompt in order.prompts:
+            shown = prompt.token_ids if limit is None else prompt.token_ids[:limit]
+            tokenizer = order.rules.tokenizer
+            text = tokenizer.decode(shown, skip_special_tokens=False) if tokenizer else None
+            logger.info(
+                "request %s: prompt %r, %d tokens %s, n %d, %s",
+                order.request_id,
+                text if limit is None or text is None else text[:limit],
+                len(prompt.token_ids),
+                shown,
+                order.n,
+                prompt.params,
+            )
+
+
+def frontend(request: Request) -> Frontend:
+    front: Frontend = request.app.state.frontend
+    return front
+
+
+def request_id(request: Request, kind: str, asked: str | None) -> str:
+    """`kind-ID`, the ID from the body, the X-Request-Id header or drawn."""
+    own = asked or clean_id(request.headers.get("x-request-id")) or uuid.uuid4().hex
+    return f"{kind}-{own}"
+
+
+def clean_id(header: str | None) -> str | None:
+    """A client's request id, where it is fit for a log line and a header."""
+    if header and len(header) <= MAX_REQUEST_ID and header.isascii() and header.isprintable():
+        return header
+    return None

@@ -1,0 +1,188 @@
+"""One request to many outputs: submits its prompts, follows their tokens, gives out text."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+
+from slipway.api.errors import ApiError
+from slipway.api.sampling import child_seed
+from slipway.api.transcript import Piece, Transcript, TranscriptRules
+from slipway.engine.client import EngineClient, EngineDead, Stream
+from slipway.engine.messages import AddRequest, Delta
+from slipway.engine.params import SamplingParams
+from slipway.metrics.registry import ServerMetrics
+
+_serial = itertools.count()
+"""Makes the engine's request ids unique where clients choose equal ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt, ready for the engine."""
+
+    token_ids: list[int]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Everything that one HTTP request wants generated: `n` outputs of each prompt."""
+
+    request_id: str
+    prompts: list[Prompt]
+    n: int
+    rules: TranscriptRules
+    priority: int = 0
+    cache_salt: str = ""
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(prompt.token_ids) for prompt in self.prompts)
+
+
+class Output:
+    """One output in the making; its number is prompt × n + child."""
+
+    def __init__(self, number: int, engine_id: str, prompt: Prompt, order: Order, stream: Stream) -> None:
+        self.number = number
+        self.engine_id = engine_id
+        self.prompt = prompt
+        self.ended = False
+        self.transcript = Transcript(number, order.rules, prompt.params, prompt.token_ids)
+        self.last_news: float | None = None
+        """`time.monotonic()` of the latest token."""
+        self.stream = stream
+
+
+class Run:
+    """An order on the engine. Whoever starts one calls `abort` in the end, whatever happened.
+
+    `arrival` is when the request came, on `time.monotonic()`: latencies count from there.
+    """
+
+    def __init__(self, order: Order, engine: EngineClient, metrics: ServerMetrics, arrival: float) -> None:
+        self.order = order
+        self.outputs: list[Output] = []
+        self.num_cached_tokens = 0
+        """Prompt tokens that prefix hits spared, over all prompts."""
+        self._engine = engine
+        self._metrics = metrics
+        self._arrival = arrival
+
+    def start(self) -> None:
+        """Hand all outputs to the engine. Raises ApiError where it has gone."""
+        order = self.order
+        for index, prompt in enumerate(order.prompts):
+            for child in range(order.n):
+                number = index * order.n + child
+                engine_id = f"{order.request_id}-{number}-{next(_serial)}"
+                seed = child_seed(prompt.params.seed, child)
+                params = msgspec.structs.replace(prompt.params, seed=seed)
+                request = AddRequest(
+                    engine_id,
+                    prompt.token_ids,
+                    params,
+                    order.priority,
+                    order.cache_salt,
+                    self._arrival,
+                )
+                try:
+                    stream = self._engine.submit(request)
+                except EngineDead as dead:
+                    self.abort()
+                    raise engine_gone(dead) from None
+                self.outputs.append(Output(number, engine_id, prompt, order, stream))
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """News of all outputs as they come, until all have ended. Raises ApiError where the engine
+        fails."""
+        try:
+            if len(self.outputs) == 1:
+                output = self.outputs[0]
+                async for delta in output.stream:
+                    yield self._take(output, delta)
+                    if output.ended:
+                        return
+            else:
+                async for output, delta in _merged(self.outputs):
+                    yield self._take(output, delta)
+        except EngineDead as dead:
+            raise engine_gone(dead) from None
+
+    def abort(self) -> None:
+        """Have the engine drop what has not ended; nothing where all has."""
+        for output in self.outputs:
+            if not output.ended:
+                self._end(output, None, "abort")
+
+    def _take(self, output: Output, delta: Delta) -> Piece:
+        self._observe(output, len(delta.token_ids))
+        if delta.finish_reason == "error":
+            self._end(output, delta, "error")
+            raise ApiError(
+                f"The request failed in the engine: {delta.error}", status=500, code="request_failed"
+            )
+        piece = output.transcript.take(delta)
+        if delta.num_cached_tokens and output.number % self.order.n == 0:
+            self.num_cached_tokens += delta.num_cached_tokens
+        if piece.finish_reason is not None:
+            self._end(output, delta, piece.finish_reason)
+        return piece
+
+    def _end(self, output: Output, delta: Delta | None, reason: str) -> None:
+        output.ended = True
+        if delta is None or delta.finish_reason is None:
+            self._engine.abort(output.engine_id)
+        self._metrics.record_finished(
+            delta.timing if delta is not None else None,
+            len(output.prompt.token_ids),
+            output.transcript.num_tokens,
+            output.prompt.params.max_tokens,
+            self.order.n,
+            reason,
+        )
+
+    def _observe(self, output: Output, num_tokens: int) -> None:
+        """Latency histograms. Tokens that merged while the reader was slow share their time evenly."""
+        if num_tokens == 0:
+            return
+        now = time.monotonic()
+        if output.last_news is None:
+            self._metrics.record_first_token(now - self._arrival)
+        else:
+            between = (now - output.last_news) / num_tokens
+            for _ in range(num_tokens):
+                self._metrics.record_inter_token(between)
+        output.last_news = now
+
+
+def engine_gone(dead: EngineDead) -> ApiError:
+    """The answer to a request that the engine took with it."""
+    message = f"The engine has gone: {dead.failure.message}"
+    return ApiError(message, status=503, code="engine_dead", headers={"Retry-After": "5"})
+
+
+async def _merged(outputs: list[Output]) -> AsyncIterator[tuple[Output, Delta]]:
+    """Deltas of many streams in the order in which they come, until every output has ended."""
+    waiting = {_next(output): output for output in outputs}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                output = waiting.pop(task)
+                yield output, task.result()
+                if not output.ended:
+                    waiting[_next(output)] = output
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _next(output: Output) -> asyncio.Task[Delta]:
+    return asyncio.ensure_future(anext(output.stream))

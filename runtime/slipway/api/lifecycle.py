@@ -1,0 +1,270 @@
+"""The life of the server: loading, serving, draining, and every way in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import uvicorn
+import uvloop
+
+from slipway.api import tls
+from slipway.api.app import build_app
+from slipway.api.configure import Arguments, Settings
+from slipway.api.frontend import Frontend
+from slipway.api.greeting import greeting
+from slipway.api.model import read_texts
+from slipway.api.stats_log import StatsLog
+from slipway.engine.client import EngineClient, EngineDead
+from slipway.engine.messages import Failed
+from slipway.exits import (
+    BY_CODE,
+    ENGINE_STALLED,
+    INTERNAL_ERROR,
+    LOAD_STALLED,
+    TLS_FILES_BAD,
+    Exit,
+)
+
+SICK_SECONDS = 1.5
+"""How long /health says 503 before a failed server ends, so that a probe can see it."""
+STOP_SECONDS = 1
+"""For connections and the engine to close at the end."""
+KEEP_ALIVE_SECONDS = 75
+"""Longer than what clients and balancers keep idle connections: they close first, and no request is
+sent into a closing connection."""
+WATCH_SECONDS = 1.0
+
+T = TypeVar("T")
+logger = logging.getLogger("slipway.api")
+
+
+def run(arguments: Arguments, settings: Settings, engine: EngineClient, sockets: list[socket.socket]) -> int:
+    """Serve on `sockets` until a signal ends it; returns the exit code. Raises Exit for a failure."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(Lifecycle(arguments, settings, engine, sockets).run())
+
+
+async def in_daemon(work: Callable[[], T]) -> T:
+    """Run what may take minutes, such as a download, in a thread that does not hold up the exit."""
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()
+
+    def run_work() -> None:
+        try:
+            outcome.set_result(work())
+        except Exception as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run_work, daemon=True).start()
+    return await asyncio.wrap_future(outcome)
+
+
+class HttpServer(uvicorn.Server):
+    """Signals are the life cycle's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Lifecycle:
+    """One server. `run` is its whole life."""
+
+    def __init__(
+        self,
+        arguments: Arguments,
+        settings: Settings,
+        engine: EngineClient,
+        sockets: list[socket.socket],
+    ) -> None:
+        self._arguments = arguments
+        self._settings = settings
+        self._engine = engine
+        self._sockets = sockets
+        self._front = Frontend(settings, engine)
+        self._signals: list[signal.Signals] = []
+        self._first_signal = asyncio.Event()
+        self._second_signal = asyncio.Event()
+        self._background: list[asyncio.Task[Any]] = []
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._take_signal, number)
+        try:
+            http = http_server(self._front, self._arguments)
+            self._refresh_tls(http)
+            serving = asyncio.create_task(http.serve(sockets=self._sockets))
+            try:
+                return await self._live()
+            finally:
+                self._front.admission.phase = "closed"
+                http.should_exit = True
+                await asyncio.wait([serving], timeout=2 * STOP_SECONDS)
+        finally:
+            for task in self._background:
+                task.cancel()
+            await asyncio.gather(*self._background, return_exceptions=True)
+            self._front.close()
+            await self._engine.close()
+
+    def _take_signal(self, number: signal.Signals) -> None:
+        self._signals.append(number)
+        (self._second_signal if self._first_signal.is_set() else self._first_signal).set()
+
+    async def _live(self) -> int:
+        """Until a signal has been obeyed. Raises Exit for a failure."""
+        stats = StatsLog()
+
+        def on_stats(news: Any) -> None:
+            self._front.on_stats(news)
+            stats.add(news)
+
+        self._start(self._engine.run(on_stats=on_stats))
+        if self._settings.log_stats:
+            self._start(stats.run())
+        signalled = self._start(self._first_signal.wait())
+        endings = [
+            signalled,
+            self._start(self._open()),
+            self._start(self._watch()),
+            self._start(self._mourn()),
+        ]
+        try:
+            while not signalled.done():
+                done, _ = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {signalled}:
+                    task.result()  # raises the failure
+                    endings.remove(task)
+            return await self._drain(endings[1:])
+        except Exit as cause:
+            await self._show_failure(cause)
+            raise
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._background.append(task)
+        return task
+
+    async def _open(self) -> None:
+        """Load what the API needs, wait for the engine, begin to serve."""
+        begun = time.monotonic()
+        texts = await in_daemon(lambda: read_texts(self._settings))
+        try:
+            ready = await self._engine.wait_ready()
+        except EngineDead:
+            await asyncio.Event().wait()  # `_mourn` tells why
+        for warning in (*(texts.tokenizer.warnings if texts.tokenizer else ()), *ready.warnings):
+            logger.warning("%s", warning)
+        self._front.open(texts, ready)
+        seconds = time.monotonic() - begun
+        print(greeting(self._arguments, self._settings, ready, seconds), flush=True)
+
+    def _refresh_tls(self, http: HttpServer) -> None:
+        arguments = self._arguments
+        if http.config.ssl is not None and arguments["enable_ssl_refresh"]:
+            self._start(
+                tls.refresh(
+                    http.config.ssl,
+                    certificate=arguments["ssl_certfile"],
+                    key=arguments["ssl_keyfile"],
+                    authorities=arguments["ssl_ca_certs"],
+                )
+            )
+
+    async def _watch(self) -> None:
+        """Raises Exit where the engine is silent for too long."""
+        engine, settings = self._engine, self._settings
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            age = engine.heartbeat_age
+            if engine.state == "loading" and age > settings.load_timeout:
+                raise Exit(LOAD_STALLED, f"Loading made no progress for {age:.0f} s.")
+            if engine.state == "ready" and age > settings.step_timeout:
+                raise Exit(ENGINE_STALLED, f"The engine has been silent for {age:.0f} s.")
+
+    async def _mourn(self) -> None:
+        """Raises Exit with the engine's own words when it has ended."""
+        failure = await self._engine.wait_dead()
+        known = BY_CODE.get(failure.code, INTERNAL_ERROR)
+        raise Exit(known, failure.message, failure.hint, failure.argument)
+
+    async def _show_failure(self, cause: Exit) -> None:
+        """Let probes see that the server is sick before it ends, or for as long as someone wants to look."""
+        logger.critical("%s", cause)
+        code = cause.exit_code
+        self._front.admission.failure = Failed(
+            code.code, code.reason, cause.message, cause.hint, cause.argument
+        )
+        stays = self._settings.stay_after_death
+        if stays:
+            logger.critical("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH keeps the process; a signal ends it.")
+        next_signal = self._second_signal if self._first_signal.is_set() else self._first_signal
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if stays else SICK_SECONDS):
+                await next_signal.wait()
+
+    async def _drain(self, failures: list[asyncio.Task[Any]]) -> int:
+        """Serve on for the grace, then let open requests end; a second signal cuts it short.
+
+        Ctrl-C has no grace: no balancer stands before a terminal. Raises Exit where the engine fails.
+        """
+        admission = self._front.admission
+        if not admission.loaded:
+            return 0
+        admission.phase = "draining"
+        grace = self._settings.drain_grace if self._signals[0] == signal.SIGTERM else 0.0
+        logger.info("Draining: %d requests are open.", admission.num_open)
+        hurry = self._start(self._second_signal.wait())
+        watched = [hurry, *failures]
+        await asyncio.wait(watched, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        admission.phase = "closed"
+        idle = self._start(admission.wait_idle())
+        await asyncio.wait(
+            [idle, *watched],
+            timeout=self._settings.drain_timeout,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for task in failures:
+            if task.done():
+                task.result()
+        if hurry.done():
+            return 128 + self._signals[1]
+        if not idle.done():
+            logger.warning("%d requests were cut by --drain-timeout.", admission.num_open)
+        return 0
+
+
+def http_server(front: Frontend, arguments: Arguments) -> HttpServer:
+    """Raises Exit where the TLS files or a middleware cannot be used."""
+    config = uvicorn.Config(
+        build_app(front, arguments),
+        loop="none",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        log_level=arguments["uvicorn_log_level"],
+        access_log=not arguments["disable_uvicorn_access_log"],
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        ssl_keyfile=arguments["ssl_keyfile"],
+        ssl_certfile=arguments["ssl_certfile"],
+        ssl_ca_certs=arguments["ssl_ca_certs"],
+        ssl_cert_reqs=arguments["ssl_cert_reqs"],
+    )
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        message = f"The TLS files cannot be used: {error}."
+        raise Exit(TLS_FILES_BAD, message, argument="ssl_certfile") from None
+    return HttpServer(config)

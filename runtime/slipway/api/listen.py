@@ -1,0 +1,52 @@
+"""The listening sockets, opened before anything else so that a taken port costs no model load."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from slipway.exits import ADDRESS_UNUSABLE, PORT_IN_USE, Exit
+
+BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of `host`. Raises Exit with the reason where there is none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        message = f"--host {host} is no address of this machine: {error.strerror or error}."
+        raise Exit(ADDRESS_UNUSABLE, message, argument="host") from None
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sockets.append(_bound(socket.socket(family, kind, protocol), address))
+    except OSError as error:
+        for opened in sockets:
+            opened.close()
+        raise _refusal(error, host, port) from None
+    return sockets
+
+
+def _bound(opened: socket.socket, address: object) -> socket.socket:
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)  # type: ignore[arg-type]
+        opened.listen(BACKLOG)
+        opened.setblocking(False)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _refusal(error: OSError, host: str, port: int) -> Exit:
+    if error.errno == errno.EADDRINUSE:
+        return Exit(
+            PORT_IN_USE,
+            f"Port {port} of {host} is in use by another program.",
+            f"Choose another with --port, such as --port {port + 1 if port < 65535 else port - 1}.",
+            "port",
+        )
+    argument = "port" if error.errno == errno.EACCES else "host"
+    return Exit(ADDRESS_UNUSABLE, f"Cannot listen on {host}:{port}: {error.strerror}.", argument=argument)

@@ -1,0 +1,99 @@
+"""Log-probabilities in the shapes of the two endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from slipway.engine.messages import TokenLogprobs
+from slipway.text.tokenizer import Tokenizer
+
+LOWEST = -9999.0
+"""Stands for minus infinity, which JSON does not have."""
+
+Entry = dict[str, Any]
+
+
+class LogprobFormat:
+    """How tokens are written beside their log-probabilities."""
+
+    def __init__(self, tokenizer: Tokenizer | None, *, as_ids: bool) -> None:
+        self._tokenizer = tokenizer
+        self._as_ids = as_ids or tokenizer is None
+
+    def token(self, token_id: int) -> str:
+        """The token's text, or `token_id:N` where texts are not wanted."""
+        if self._as_ids or self._tokenizer is None:
+            return f"token_id:{token_id}"
+        return self._tokenizer.token_text(token_id)
+
+    def chat(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> Entry:
+        """`choices[].logprobs` of a chat completion."""
+        content = []
+        for token_id, entry in zip(token_ids, logprobs, strict=True):
+            item = self._chat_token(token_id, entry.logprob)
+            item["top_logprobs"] = [self._chat_token(other, value) for other, value in entry.top]
+            content.append(item)
+        return {"content": content, "refusal": None}
+
+    def completion(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprobs | None],
+        *,
+        offset: int,
+        top: bool,
+    ) -> Entry:
+        """`choices[].logprobs` of a completion; `offset` is where its text starts in the whole.
+
+        A None entry is the first token of an echoed prompt, which nothing predicts.
+        """
+        tokens = [self.token(token_id) for token_id in token_ids]
+        offsets = []
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(token)
+        return {
+            "tokens": tokens,
+            "token_logprobs": [None if one is None else floor(one.logprob) for one in logprobs],
+            "top_logprobs": [
+                None if one is None or not top else self._alternatives(token_id, one)
+                for token_id, one in zip(token_ids, logprobs, strict=True)
+            ],
+            "text_offset": offsets,
+        }
+
+    def prompt(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
+    ) -> list[Entry | None]:
+        """`prompt_logprobs`: for each prompt token, its own and the likeliest by token id."""
+        entries: list[Entry | None] = []
+        for token_id, one in zip(token_ids, logprobs, strict=True):
+            if one is None:
+                entries.append(None)
+                continue
+            entry = {
+                str(other): self._ranked(other, value, rank)
+                for rank, (other, value) in enumerate(one.top, start=1)
+            }
+            entry[str(token_id)] = self._ranked(token_id, one.logprob, one.rank)
+            entries.append(entry)
+        return entries
+
+    def _chat_token(self, token_id: int, logprob: float) -> Entry:
+        known = self._tokenizer
+        encoded = None if known is None else list(known.token_bytes(token_id))
+        return {"token": self.token(token_id), "logprob": floor(logprob), "bytes": encoded}
+
+    def _alternatives(self, token_id: int, one: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens, and the one that stands there if it is not among them."""
+        found = {self.token(other): floor(value) for other, value in one.top}
+        found.setdefault(self.token(token_id), floor(one.logprob))
+        return found
+
+    def _ranked(self, token_id: int, logprob: float, rank: int) -> Entry:
+        return {"logprob": floor(logprob), "rank": rank, "decoded_token": self.token(token_id)}
+
+
+def floor(logprob: float) -> float:
+    return max(logprob, LOWEST)

@@ -1,0 +1,210 @@
+"""What the API knows of the model: its tokenizer, template, sampling defaults and limits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from slipway.api.configure import Settings
+from slipway.api.errors import ApiError, from_validation
+from slipway.api.protocol.common import Generation
+from slipway.engine.messages import Ready
+from slipway.exits import BAD_ARGUMENTS, BAD_TOKENIZER, BY_REASON, Exit
+from slipway.load import hub
+from slipway.load.errors import LoadError
+from slipway.text.template import ChatTemplate, load_chat_template
+from slipway.text.tokenizer import Tokenizer, load
+
+logger = logging.getLogger("slipway.api")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """Sampling of a request that says nothing, as `generation_config.json` names it."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+    """A cap for all requests, not a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What is read before the engine is ready."""
+
+    tokenizer: Tokenizer | None
+    """None with --skip-tokenizer-init."""
+    template: ChatTemplate | None
+    defaults: GenerationDefaults
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model as requests meet it. Safe to use from any thread."""
+
+    texts: Texts
+    max_model_len: int
+    vocab_size: int
+
+    @property
+    def defaults(self) -> GenerationDefaults:
+        return self.texts.defaults
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self.texts.eos_token_ids
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises ApiError where the server was started without one."""
+        if self.texts.tokenizer is None:
+            raise _no_tokenizer()
+        return self.texts.tokenizer
+
+    @property
+    def template(self) -> ChatTemplate:
+        """Raises ApiError where the model has none."""
+        if self.texts.tokenizer is None:
+            raise _no_tokenizer()
+        if self.texts.template is None:
+            message = (
+                "This model has no chat template. Use /v1/completions, or start the server with "
+                "--chat-template."
+            )
+            raise ApiError(message, param="messages", code="no_chat_template")
+        return self.texts.template
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except ValueError as error:
+            raise ApiError(str(error), code="invalid_value") from None
+
+
+def _no_tokenizer() -> ApiError:
+    message = (
+        "This server has no tokenizer (--skip-tokenizer-init): send token ids as the prompt of "
+        "/v1/completions, and read token ids from the answer."
+    )
+    return ApiError(message, param="prompt", code="no_tokenizer")
+
+
+def read_texts(settings: Settings) -> Texts:
+    """Read tokenizer, template and defaults; takes seconds where they must be downloaded.
+
+    Raises Exit where there is no such model, it has no tokenizer or a file is malformed.
+    """
+    try:
+        defaults, eos = _generation_config(settings)
+    except LoadError as error:
+        argument = error.argument or ""
+        raise Exit(BY_REASON[error.code], error.message, error.hint, argument) from None
+    if settings.skip_tokenizer_init:
+        return Texts(None, None, defaults, eos)
+    tokenizer = _tokenizer(settings)
+    eos = tuple(dict.fromkeys((*eos, *tokenizer.eos_token_ids)))
+    return Texts(tokenizer, _template(settings, tokenizer), defaults, eos)
+
+
+def _tokenizer(settings: Settings) -> Tokenizer:
+    try:
+        return load(
+            settings.model,
+            tokenizer=settings.tokenizer,
+            mode=settings.tokenizer_mode,
+            revision=settings.revision,
+            tokenizer_revision=settings.tokenizer_revision,
+            trust_remote_code=settings.trust_remote_code,
+            download_dir=settings.download_dir,
+            token=settings.hub_token if isinstance(settings.hub_token, str) else None,
+        )
+    except (ValueError, LoadError) as error:
+        raise Exit(BAD_TOKENIZER, str(error), argument="tokenizer") from None
+
+
+def _template(settings: Settings, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The operator's template, else the model's own; None where there is neither."""
+    own = tokenizer.chat_templates.get("default")
+    try:
+        source = load_chat_template(settings.chat_template) if settings.chat_template else own
+        if source is None:
+            return None
+        special: dict[str, Any] = dict(tokenizer.special_tokens)
+        return ChatTemplate(source, content_format=settings.content_format, **special)
+    except ValueError as error:
+        if settings.chat_template:
+            raise Exit(BAD_ARGUMENTS, str(error), argument="chat_template") from None
+        logger.warning("The model's own chat template is left out: %s", error)
+        return None
+
+
+def _generation_config(settings: Settings) -> tuple[GenerationDefaults, tuple[int, ...]]:
+    """The defaults, and the model's own EOS ids, which count whatever --generation-config says."""
+    folder = _model_folder(settings)
+    of_model = _read_json(folder, "generation_config.json")
+    match settings.generation_config:
+        case "auto":
+            named = of_model
+        case "vllm":
+            named = {}
+        case other:
+            named = _read_json(Path(other).expanduser(), "generation_config.json")
+            if not named:
+                message = f"--generation-config {other} has no generation_config.json."
+                raise Exit(BAD_ARGUMENTS, message, argument="generation_config")
+    merged = {**named, **settings.override_generation_config}
+    for config in (merged, of_model, _read_json(folder, "config.json")):
+        if (eos := config.get("eos_token_id")) is not None:
+            return _defaults(merged), (eos,) if isinstance(eos, int) else tuple(eos)
+    return _defaults(merged), ()
+
+
+def _defaults(config: Mapping[str, Any]) -> GenerationDefaults:
+    """The settings among `config` that we know, within the bounds of a request's own."""
+    names = [field.name for field in fields(GenerationDefaults) if field.name != "max_new_tokens"]
+    given = {name: config[name] for name in names if name in config}
+    try:
+        checked = Generation.model_validate({**given, "max_tokens": config.get("max_new_tokens")})
+    except ValidationError as error:
+        message = f"The generation configuration is unfit: {from_validation(error).detail}"
+        hint = "Set another value with --override-generation-config, or use --generation-config vllm."
+        raise Exit(BAD_ARGUMENTS, message, hint, "generation_config") from None
+    values = {name: getattr(checked, name) for name in given}
+    return GenerationDefaults(**values, max_new_tokens=checked.max_tokens or None)
+
+
+def _model_folder(settings: Settings) -> Path:
+    path = hub.locate(
+        settings.model,
+        revision=settings.revision,
+        token=settings.hub_token,
+        download_dir=settings.download_dir,
+        weights=False,
+    )
+    return path if path.is_dir() else path.parent
+
+
+def _read_json(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON object of a model's folder; empty where there is none. Raises Exit for a damaged one."""
+    try:
+        value = orjson.loads((folder / name).read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise Exit(BAD_ARGUMENTS, f"{folder / name} cannot be read: {error}.") from None
+    return value if isinstance(value, dict) else {}
+
+
+def served_model(texts: Texts, ready: Ready) -> ServedModel:
+    return ServedModel(texts, ready.max_model_len, ready.vocab_size)

@@ -1,0 +1,120 @@
+"""From a checked body to an order for the engine. Tokenizes and renders, so it runs in a thread."""
+
+from __future__ import annotations
+
+from slipway.api.chat_prompt import render_chat
+from slipway.api.configure import Settings
+from slipway.api.errors import ApiError
+from slipway.api.generate import Order, Prompt
+from slipway.api.model import ServedModel
+from slipway.api.protocol.chat import ChatRequest
+from slipway.api.protocol.common import Generation
+from slipway.api.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from slipway.api.sampling import check_limits, check_vocabulary, sampling_params, token_budget
+from slipway.api.transcript import TranscriptRules
+
+MAX_OUTPUTS = 1024
+"""Outputs of one request: prompts × candidates."""
+
+
+def completion_order(
+    body: CompletionRequest, model: ServedModel, settings: Settings, request_id: str
+) -> Order:
+    """Raises ApiError with the field at fault."""
+    body.check()
+    check_limits(body, settings, logprobs=body.logprobs, prompt_logprobs=body.prompt_logprobs)
+    prompts = body.prompts
+    if len(prompts) * body.candidates > MAX_OUTPUTS:
+        message = (
+            f"{len(prompts)} prompts with {body.candidates} outputs each are more than the "
+            f"{MAX_OUTPUTS} outputs that one request may have; split it."
+        )
+        raise ApiError(message, param="prompt", code="invalid_value")
+    add_special_tokens = body.add_special_tokens is not False
+    ready = []
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            token_ids = model.encode(prompt, add_special_tokens=add_special_tokens)
+        else:
+            check_vocabulary(prompt, model, "prompt")
+            token_ids = prompt
+        token_ids = _truncated(token_ids, body, body.max_tokens, model)
+        budget = token_budget(
+            body.max_tokens,
+            DEFAULT_MAX_TOKENS,
+            prompt_tokens=len(token_ids),
+            model=model,
+            param="prompt",
+        )
+        params = sampling_params(
+            body,
+            model,
+            max_tokens=max(budget, 1),  # 0 only echoes; the engine still computes one
+            num_logprobs=_completion_logprobs(body),
+            num_prompt_logprobs=_prompt_logprobs(body),
+        )
+        ready.append(Prompt(token_ids, params))
+    return _order(body, ready, body.candidates, model, request_id)
+
+
+def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, request_id: str) -> Order:
+    """Raises ApiError with the field at fault."""
+    body.check(auto_tool_choice=settings.auto_tool_choice)
+    check_limits(body, settings, top_logprobs=body.top_logprobs, prompt_logprobs=body.prompt_logprobs)
+    text = render_chat(body, model, default_effort=settings.reasoning_effort)
+    token_ids = model.encode(text, add_special_tokens=bool(body.add_special_tokens))
+    token_ids = _truncated(token_ids, body, body.wanted_tokens, model)
+    budget = token_budget(
+        body.wanted_tokens, None, prompt_tokens=len(token_ids), model=model, param="messages"
+    )
+    params = sampling_params(
+        body,
+        model,
+        max_tokens=budget,
+        num_logprobs=body.num_logprobs,
+        num_prompt_logprobs=-1 if body.prompt_logprobs is None else body.prompt_logprobs,
+    )
+    return _order(body, [Prompt(token_ids, params)], body.choices, model, request_id)
+
+
+def _order(body: Generation, prompts: list[Prompt], n: int, model: ServedModel, request_id: str) -> Order:
+    if body.stop and model.texts.tokenizer is None:
+        raise ApiError(
+            "stop strings need a tokenizer, and this server has none (--skip-tokenizer-init); "
+            "use stop_token_ids.",
+            param="stop",
+            code="no_tokenizer",
+        )
+    rules = TranscriptRules(
+        tokenizer=model.texts.tokenizer,
+        stops=tuple(body.stop or ()),
+        keep_stop=bool(body.include_stop_str_in_output),
+        skip_special_tokens=body.skip_special_tokens is not False,
+        spaces_between_special_tokens=body.spaces_between_special_tokens is not False,
+        own_stop_ids=frozenset(body.stop_token_ids or ()) - frozenset(model.eos_token_ids),
+    )
+    return Order(request_id, prompts, n, rules, body.priority or 0, body.cache_salt or "")
+
+
+def _truncated(token_ids: list[int], body: Generation, wanted: int | None, model: ServedModel) -> list[int]:
+    """The last `truncate_prompt_tokens` of a prompt; -1 keeps as many as leave room to answer."""
+    keep = body.truncate_prompt_tokens
+    if keep is None:
+        return token_ids
+    if keep == -1:
+        keep = max(model.max_model_len - (wanted or 1), 1)
+    return token_ids[-keep:] if keep else []
+
+
+def _completion_logprobs(body: CompletionRequest) -> int:
+    """Choosing the best needs the tokens' own log-probabilities, whether they are shown or not."""
+    if body.logprobs is not None:
+        return body.logprobs
+    return 0 if body.candidates > body.choices else -1
+
+
+def _prompt_logprobs(body: CompletionRequest) -> int:
+    """An echoed prompt is shown with log-probabilities like the output."""
+    echoed = body.logprobs if body.echo else None
+    asked = [number for number in (body.prompt_logprobs, echoed) if number is not None]
+    return max(asked, default=-1)

@@ -1,0 +1,143 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints, field_validator
+
+from slipway.api.errors import ApiError, not_supported
+from slipway.api.protocol.common import Body, Count, Generation, Int, Name, Text
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 1024
+MAX_TOOLS = 512
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+Json = dict[str, Any]
+
+
+class Message(Body):
+    """One turn. Fields that templates may read, such as `reasoning_content`, pass through."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    role: Role
+    content: Text | Annotated[list[Json], Field(max_length=MAX_PARTS)] | None = None
+    name: Name | None = None
+    tool_calls: Annotated[list[Json], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: Annotated[str, StringConstraints(max_length=256)] | None = None
+
+    @field_validator("content", mode="wrap")
+    @classmethod
+    def _say_what_content_is(cls, value: object, validate: Any) -> Any:
+        try:
+            return validate(value)
+        except ValueError:
+            message = f"content should be a string or a list of at most {MAX_PARTS} parts."
+            raise ValueError(message) from None
+
+
+class Function(Body):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    name: Name
+    description: Text | None = None
+    parameters: Json | None = None
+
+
+class Tool(Body):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class NamedFunction(Body):
+    name: Name
+
+
+class NamedTool(Body):
+    type: Literal["function"] = "function"
+    function: NamedFunction
+
+
+class ChatRequest(Generation):
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    documents: Annotated[list[Json], Field(max_length=1024)] | None = None
+    chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @field_validator("tool_choice", mode="wrap")
+    @classmethod
+    def _say_what_a_choice_is(cls, value: object, validate: Any) -> Any:
+        try:
+            return validate(value)
+        except ValueError:
+            message = (
+                'tool_choice should be "none", "auto", "required" or '
+                '{"type": "function", "function": {"name": …}}.'
+            )
+            raise ValueError(message) from None
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        """`max_completion_tokens`, or its older name."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens
+        return self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int:
+        """Alternatives to report with each token; -1 reports nothing."""
+        return (self.top_logprobs or 0) if self.logprobs else -1
+
+    @property
+    def prompt_ends_open(self) -> bool:
+        """The template writes the start of the answer that the model is to fill."""
+        return self.add_generation_prompt is not False and not self.continue_final_message
+
+    def check(self, *, auto_tool_choice: bool) -> None:
+        """What one field cannot know of another. Raises ApiError."""
+        self.check_stream_options()
+        if self.wanted_tokens == 0:
+            param = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+            message = f"{param} is 0; a completion has at least 1 token."
+            raise ApiError(message, param=param, code="invalid_value")
+        if self.top_logprobs and not self.logprobs:
+            message = f"top_logprobs is {self.top_logprobs} without logprobs: true, which it needs."
+            raise ApiError(message, param="top_logprobs", code="invalid_value")
+        if self.continue_final_message and self.add_generation_prompt:
+            message = (
+                "continue_final_message and add_generation_prompt are both true: the prompt ends "
+                "either inside the last message or with the start of a new one. Set one of them."
+            )
+            raise ApiError(message, param="add_generation_prompt", code="invalid_value")
+        self._check_tools(auto_tool_choice)
+
+    def _check_tools(self, auto_tool_choice: bool) -> None:
+        if not self.tools:
+            if self.tool_choice not in (None, "none"):
+                message = "tool_choice asks for a tool, and tools is empty."
+                raise ApiError(message, param="tool_choice", code="invalid_value")
+            return
+        if self.tool_choice == "none":
+            return
+        if self.tool_choice in (None, "auto"):
+            if not auto_tool_choice:
+                message = (
+                    'tool_choice "auto", the default where tools are given, needs a server started '
+                    'with --enable-auto-tool-choice and --tool-call-parser. Send tool_choice: "none" '
+                    "to show the tools to the model and take its answer as text."
+                )
+                raise ApiError(message, param="tool_choice", code="invalid_value")
+            raise not_supported('tool_choice "auto": a call parser', "tool_choice")
+        raise not_supported("tool_choice: a forced tool call", "tool_choice")

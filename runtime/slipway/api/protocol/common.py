@@ -1,0 +1,155 @@
+"""Fields that all generating endpoints share. Every number is bounded, every list has a length."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import field_validator as check
+
+from slipway.api.errors import ApiError, not_supported
+
+MAX_CHOICES = 128
+MAX_PROMPT_TOKENS = 1 << 20
+MAX_TEXT = 32 << 20
+
+
+def _whole(value: object) -> object:
+    """JSON has one kind of number: 16.0 is the integer 16."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Int = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Int, Field(ge=0, le=1 << 30)]
+TokenId = Annotated[Int, Field(ge=0, le=1 << 31)]
+TokenIds = Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS)]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+ModelName = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+"""A path where the server has no shorter name."""
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+Stops = Annotated[
+    list[StopString],
+    Field(max_length=64),
+    # A single string is a list of one, so that an error names the very member at fault.
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1, "maxLength": 1024},
+                {
+                    "type": "array",
+                    "maxItems": 64,
+                    "items": {"type": "string", "minLength": 1, "maxLength": 1024},
+                },
+            ]
+        }
+    ),
+]
+
+
+class Body(BaseModel):
+    """A request's body. Types are not converted; fields that we do not know are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Generation(Body):
+    """What chat and plain completions have in common: sampling, stopping, reporting."""
+
+    model: ModelName | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[Int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    user: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    request_id: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
+
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[Int, Field(ge=-1, le=1 << 30)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
+    seed: Annotated[Int, Field(ge=-(1 << 63), le=(1 << 64) - 1)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=4096)] | None = None
+    allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
+    bad_words: Annotated[list[StopString], Field(max_length=1024)] | None = None
+
+    max_tokens: Count | None = None
+    min_tokens: Count | None = None
+    stop: Stops | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+
+    echo: bool | None = None
+    add_special_tokens: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[Int, Field(ge=-1, le=1 << 30)] | None = None
+    prompt_logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
+    return_tokens_as_token_ids: bool | None = None
+    priority: Annotated[Int, Field(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+
+    @check("logit_bias")
+    @classmethod
+    def _bounded_bias(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for token_id, bias in (value or {}).items():
+            if not (token_id.isascii() and token_id.isdecimal() and len(token_id) <= 10):
+                raise ValueError(f"logit_bias has the key {token_id[:40]!r}; keys are token ids.")
+            if not -100 <= bias <= 100:
+                message = f"logit_bias of token {token_id} is {bias}; it should be from -100 to 100."
+                raise ValueError(message)
+        return value
+
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    def check_stream_options(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            message = "stream_options is given without stream: true, and has a meaning only with it."
+            raise ApiError(message, param="stream_options", code="invalid_value")
+
+
+_UNSUPPORTED: dict[str, str] = {
+    "guided_json": "structured output",
+    "guided_regex": "structured output",
+    "guided_choice": "structured output",
+    "guided_grammar": "structured output",
+    "guided_json_object": "structured output",
+    "structural_tag": "structured output",
+    "structured_outputs": "structured output",
+    "prompt_embeds": "a prompt of embeddings",
+    "logits_processors": "a logits processor",
+    "use_beam_search": "beam search",
+    "suffix": "a suffix",
+    "functions": "the old functions field (use tools)",
+    "audio": "audio",
+    "prediction": "a predicted output",
+    "web_search_options": "web search",
+    "mm_processor_kwargs": "multimodal input",
+    "kv_transfer_params": "KV cache transfer",
+    "chat_template": "a chat template in a request",
+}
+
+
+def refuse_unsupported(raw: dict[str, Any]) -> None:
+    """Raises ApiError where a field asks for something that is not built; null asks for nothing."""
+    for field, feature in _UNSUPPORTED.items():
+        if raw.get(field) not in (None, False, "", [], {}):
+            raise not_supported(f"{field}: {feature}", field)
+    response_format = raw.get("response_format") or {"type": "text"}
+    if not isinstance(response_format, dict) or response_format.get("type") != "text":
+        raise not_supported("response_format: structured output", "response_format")
+    if raw.get("modalities") not in (None, ["text"]):
+        raise not_supported("modalities: output other than text", "modalities")

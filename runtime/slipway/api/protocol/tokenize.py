@@ -1,0 +1,37 @@
+"""`POST /tokenize` and `POST /detokenize`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from slipway.api.errors import ApiError
+from slipway.api.protocol.chat import MAX_MESSAGES, MAX_TOOLS, Json, Message, Tool
+from slipway.api.protocol.common import Body, ModelName, Text, TokenIds
+
+
+class TokenizeRequest(Body):
+    """Either a prompt or messages, which the chat template turns into one."""
+
+    model: ModelName | None = None
+    prompt: Text | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    return_token_strs: bool | None = None
+
+    def check(self) -> None:
+        if (self.prompt is None) == (self.messages is None):
+            message = "Give either prompt or messages; this body has " + (
+                "neither." if self.prompt is None else "both."
+            )
+            raise ApiError(message, param="prompt", code="invalid_value")
+
+
+class DetokenizeRequest(Body):
+    model: ModelName | None = None
+    tokens: TokenIds

@@ -1,0 +1,82 @@
+"""Answers as bytes: JSON at once, or server-sent events; both end when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from slipway.api.errors import stream_error
+
+DONE = b"data: [DONE]\n\n"
+
+T = TypeVar("T")
+
+
+def event(payload: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(payload) + b"\n\n"
+
+
+def json_response(payload: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(payload), status_code=status, media_type="application/json")
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Runs `work`; cancels it and returns None where the client leaves first.
+
+    The request's body must have been read: what `receive` gives then is the disconnect.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events, each sent as soon as there is one.
+
+    Sending waits while the client does not read (the transport's back-pressure), so that nothing
+    piles up here. An exception of `events` becomes a last event in OpenAI's shape. `close` is called
+    in the end, whoever ended it.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], *, close: Callable[[], None]) -> None:
+        super().__init__(
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await unless_gone(receive, self._send_all(send))
+        finally:
+            self._close()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for chunk in self._events:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except Exception as error:
+            payload = event(stream_error(error))
+            await send({"type": "http.response.body", "body": payload, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,141 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from slipway.api.body import read_body
+from slipway.api.chat_prompt import text_of
+from slipway.api.frontend import FINGERPRINT, Frontend, frontend, request_id
+from slipway.api.gather import Whole, gather
+from slipway.api.generate import Run
+from slipway.api.logprobs import LogprobFormat
+from slipway.api.prepare import chat_order
+from slipway.api.protocol.chat import ChatRequest
+from slipway.api.responses import DONE, EventStream, event, json_response, unless_gone
+from slipway.api.routes.inference import InferenceRoute, body_schema, client_left
+from slipway.api.transcript import Piece
+from slipway.api.usage import usage
+
+router = APIRouter(route_class=InferenceRoute)
+
+
+@router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
+async def create_chat_completion(request: Request) -> Response:
+    arrival = time.monotonic()
+    front = frontend(request)
+    body = await read_body(request, ChatRequest)
+    front.check_name(body.model)
+    own_id = request_id(request, "chatcmpl", body.request_id)
+    model = front.model
+    order = await front.prepare(lambda: chat_order(body, model, front.settings, own_id))
+    run = front.submit(order, arrival)
+    answer = ChatAnswer(front, body, run)
+    if body.stream:
+        return EventStream(answer.events(), close=run.abort)
+    try:
+        whole = await unless_gone(request.receive, answer.whole())
+    finally:
+        run.abort()
+    return json_response(whole) if whole is not None else client_left()
+
+
+class ChatAnswer:
+    """Writes the outputs of a run as a `chat.completion`."""
+
+    def __init__(self, front: Frontend, body: ChatRequest, run: Run) -> None:
+        settings = front.settings
+        tokenizer = run.order.rules.tokenizer
+        as_ids = body.return_tokens_as_token_ids
+        self._body = body
+        self._run = run
+        self._format = LogprobFormat(tokenizer, as_ids=settings.tokens_as_ids if as_ids is None else as_ids)
+        self._details = settings.prompt_tokens_details
+        last = body.messages[-1]
+        self._role = settings.response_role if body.prompt_ends_open else last.role
+        self._echo = text_of(last) if body.echo and last.role == self._role else ""
+        self._head: dict[str, Any] = {
+            "id": run.order.request_id,
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": settings.name,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    async def whole(self) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        wholes = await gather(self._run)
+        answer = {
+            **self._head,
+            "choices": [self._choice(index, whole) for index, whole in enumerate(wholes)],
+            "usage": self._usage(),
+        }
+        told = wholes[0].prompt_logprobs
+        if self._body.prompt_logprobs is not None and told is not None:
+            answer["prompt_logprobs"] = self._format.prompt(self._run.order.prompts[0].token_ids, told)
+        return answer
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The same, as server-sent events."""
+        options = self._body.stream_options
+        with_usage = options is not None and bool(options.include_usage)
+        continuous = with_usage and options is not None and bool(options.continuous_usage_stats)
+        head = {**self._head, "object": "chat.completion.chunk"}
+        chunk: dict[str, Any] = {**head, "choices": []}
+        if with_usage:
+            chunk["usage"] = None
+        begun = [False] * len(self._run.outputs)
+        async for piece in self._run.pieces():
+            if continuous:
+                chunk["usage"] = self._usage()
+            if not begun[piece.number]:
+                begun[piece.number] = True
+                chunk["choices"] = [self._opening(piece.number)]
+                yield event(chunk)
+            if piece.text or piece.logprobs or piece.finish_reason is not None:
+                chunk["choices"] = [self._chunk_choice(piece)]
+                yield event(chunk)
+        if with_usage:
+            yield event({**head, "choices": [], "usage": self._usage()})
+        yield DONE
+
+    def _usage(self) -> dict[str, Any]:
+        return usage(self._run, with_details=self._details)
+
+    def _choice(self, index: int, whole: Whole) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {
+                "role": self._role,
+                "content": self._echo + whole.text,
+                "refusal": None,
+                "tool_calls": None,
+            },
+            "logprobs": self._logprobs(whole.token_ids, whole.logprobs),
+            "finish_reason": whole.finish_reason,
+            "stop_reason": whole.stop_reason,
+        }
+
+    def _opening(self, number: int) -> dict[str, Any]:
+        delta = {"role": self._role, "content": self._echo}
+        return {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _chunk_choice(self, piece: Piece) -> dict[str, Any]:
+        choice = {
+            "index": piece.number,
+            "delta": {"content": piece.text} if piece.text else {},
+            "logprobs": self._logprobs(piece.token_ids, piece.logprobs),
+            "finish_reason": piece.finish_reason,
+        }
+        if piece.finish_reason is not None:
+            choice["stop_reason"] = piece.stop_reason
+        return choice
+
+    def _logprobs(self, token_ids: list[int], logprobs: list[Any] | None) -> Any:
+        if not self._body.logprobs or logprobs is None:
+            return None
+        return self._format.chat(token_ids, logprobs)

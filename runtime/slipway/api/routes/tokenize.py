@@ -1,0 +1,66 @@
+"""`POST /tokenize` and `POST /detokenize`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from slipway.api.body import read_body
+from slipway.api.chat_prompt import render
+from slipway.api.frontend import frontend
+from slipway.api.model import ServedModel
+from slipway.api.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from slipway.api.responses import json_response
+from slipway.api.routes.inference import body_schema
+from slipway.api.sampling import check_vocabulary
+
+router = APIRouter()
+
+
+@router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
+async def tokenize(request: Request) -> Response:
+    front = frontend(request)
+    body = await read_body(request, TokenizeRequest)
+    front.check_name(body.model)
+    model = front.model
+    return json_response(await front.in_thread(lambda: _tokenized(body, model)))
+
+
+def _tokenized(body: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
+    body.check()
+    if body.messages is None:
+        text, add_special_tokens = body.prompt or "", body.add_special_tokens is not False
+    else:
+        add_special_tokens = bool(body.add_special_tokens)
+        text = render(
+            model,
+            body.messages,
+            body.tools,
+            add_generation_prompt=(
+                body.add_generation_prompt is not False and not body.continue_final_message
+            ),
+            continue_final_message=bool(body.continue_final_message),
+            kwargs=body.chat_template_kwargs or {},
+        )
+    token_ids = model.encode(text, add_special_tokens=add_special_tokens)
+    answer: dict[str, Any] = {
+        "count": len(token_ids),
+        "max_model_len": model.max_model_len,
+        "tokens": token_ids,
+        "token_strs": None,
+    }
+    if body.return_token_strs:
+        answer["token_strs"] = [model.tokenizer.token_text(token_id) for token_id in token_ids]
+    return answer
+
+
+@router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
+async def detokenize(request: Request) -> Response:
+    front = frontend(request)
+    body = await read_body(request, DetokenizeRequest)
+    front.check_name(body.model)
+    model = front.model
+    check_vocabulary(body.tokens, model, "tokens")
+    text = await front.in_thread(lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False))
+    return json_response({"prompt": text})

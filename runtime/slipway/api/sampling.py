@@ -1,0 +1,158 @@
+"""From a request's fields and the model's defaults to the parameters that the engine trusts."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TypeVar
+
+from slipway.api.configure import Settings
+from slipway.api.errors import ApiError
+from slipway.api.model import ServedModel
+from slipway.api.protocol.common import Generation
+from slipway.engine.params import SamplingParams
+
+GREEDY_BELOW = 1e-5
+"""Logits divided by a temperature below this overflow; the most likely token is meant."""
+
+Number = TypeVar("Number", int, float)
+
+
+def sampling_params(
+    request: Generation,
+    model: ServedModel,
+    *,
+    max_tokens: int,
+    num_logprobs: int = -1,
+    num_prompt_logprobs: int = -1,
+) -> SamplingParams:
+    """Parameters of the first child; child i has seed + i. Raises ApiError for what the model's
+    vocabulary does not have and for fields that contradict each other."""
+    defaults = model.defaults
+    temperature = _first(request.temperature, defaults.temperature, 1.0)
+    _check_token_ids(request, model)
+    if (request.min_tokens or 0) > max_tokens:
+        message = f"min_tokens is {request.min_tokens}, more than the {max_tokens} of max_tokens."
+        raise ApiError(message, param="min_tokens", code="invalid_value")
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=request.min_tokens or 0,
+        temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
+        top_k=max(_first(request.top_k, defaults.top_k, 0), 0),
+        top_p=_first(request.top_p, defaults.top_p, 1.0),
+        min_p=_first(request.min_p, defaults.min_p, 0.0),
+        typical_p=_first(request.typical_p, defaults.typical_p, 1.0),
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),
+        seed=_seed(request.seed),
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
+        logit_bias=tuple((int(key), bias) for key, bias in (request.logit_bias or {}).items()),
+        allowed_token_ids=tuple(sorted(set(request.allowed_token_ids or ()))),
+        bad_words=_bad_words(request.bad_words or [], model),
+        stop_token_ids=_stop_token_ids(request, model),
+    )
+    _check_choice(params, model)
+    return params
+
+
+def check_limits(request: Generation, settings: Settings, **logprobs: int | None) -> None:
+    """Raises ApiError for more logprobs than allowed and for a priority without its policy.
+    `logprobs` are the numbers asked for by the name of their field."""
+    for field, asked in logprobs.items():
+        if asked is not None and asked > settings.max_logprobs:
+            message = (
+                f"{field} is {asked}, more than the {settings.max_logprobs} that --max-logprobs "
+                "of this server allows."
+            )
+            raise ApiError(message, param=field, code="invalid_value")
+    if request.priority and not settings.priorities:
+        message = (
+            f"priority is {request.priority}, and this server runs requests in order of arrival; "
+            "it needs --scheduling-policy priority."
+        )
+        raise ApiError(message, param="priority", code="invalid_value")
+
+
+def token_budget(
+    wanted: int | None, default: int | None, *, prompt_tokens: int, model: ServedModel, param: str
+) -> int:
+    """How many tokens to generate at most: what is wanted, else the default, else all that the
+    context leaves. Raises ApiError `context_length_exceeded` with the numbers."""
+    room = model.max_model_len - prompt_tokens
+    cap = model.defaults.max_new_tokens
+    if prompt_tokens == 0:
+        message = "The prompt has no tokens; the model needs at least one to start from."
+        raise ApiError(message, param=param, code="invalid_value")
+    if room < 1 or (wanted is not None and wanted > room):
+        asked = f" and {wanted} of the completion" if wanted is not None else ""
+        message = (
+            f"This model's maximum context length is {model.max_model_len} tokens, and the request "
+            f"has {prompt_tokens} of the {param}{asked}. Shorten the {param}"
+            + (" or lower max_tokens." if wanted is not None else ".")
+        )
+        raise ApiError(message, param=param, code="context_length_exceeded")
+    if wanted is None:
+        wanted = room if default is None else min(default, room)
+    return wanted if cap is None else min(wanted, cap)
+
+
+def _first(asked: Number | None, default: Number | None, neutral: Number) -> Number:
+    if asked is not None:
+        return asked
+    return neutral if default is None else default
+
+
+def _seed(asked: int | None) -> int:
+    """As unsigned 64 bits; -1 is an old way to ask for a random one."""
+    if asked is None or asked == -1:
+        return secrets.randbits(64)
+    return asked % (1 << 64)
+
+
+def child_seed(seed: int, index: int) -> int:
+    return (seed + index) % (1 << 64)
+
+
+def _check_token_ids(request: Generation, model: ServedModel) -> None:
+    for field in ("allowed_token_ids", "stop_token_ids"):
+        check_vocabulary(getattr(request, field) or [], model, field)
+    check_vocabulary([int(key) for key in request.logit_bias or {}], model, "logit_bias")
+
+
+def check_vocabulary(token_ids: list[int], model: ServedModel, param: str) -> None:
+    """Raises ApiError where an id is not one of the model's."""
+    largest = max(token_ids, default=0)
+    if largest >= model.vocab_size:
+        message = f"{param} has the token id {largest}; the largest of this model is {model.vocab_size - 1}."
+        raise ApiError(message, param=param, code="invalid_value")
+
+
+def _check_choice(params: SamplingParams, model: ServedModel) -> None:
+    """Raises ApiError where some step may have no token left to draw: a softmax over nothing is NaN."""
+    forbidden = {sequence[-1] for sequence in params.bad_words}
+    if params.min_tokens:
+        forbidden.update(params.stop_token_ids)
+    allowed = params.allowed_token_ids
+    left = len(set(allowed) - forbidden) if allowed else model.vocab_size - len(forbidden)
+    if left < 1:
+        field = "allowed_token_ids" if allowed else "bad_words"
+        others = "bad_words and min_tokens" if allowed else "min_tokens"
+        message = f"{field} together with {others} can leave no token to draw; allow more."
+        raise ApiError(message, param=field, code="invalid_value")
+
+
+def _bad_words(words: list[str], model: ServedModel) -> tuple[tuple[int, ...], ...]:
+    """Each word as it stands at the start of a text and after a space."""
+    sequences: dict[tuple[int, ...], None] = {}
+    for word in words:
+        for text in (word, f" {word.lstrip()}"):
+            token_ids = tuple(model.encode(text, add_special_tokens=False))
+            if token_ids:
+                sequences[token_ids] = None
+    return tuple(sequences)
+
+
+def _stop_token_ids(request: Generation, model: ServedModel) -> tuple[int, ...]:
+    own = tuple(request.stop_token_ids or ())
+    return own if request.ignore_eos else tuple(dict.fromkeys((*own, *model.eos_token_ids)))

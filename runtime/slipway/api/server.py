@@ -1,0 +1,48 @@
+"""`slipway serve`: opens the port, starts the engine, and only then imports what takes time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from slipway import envs
+from slipway.api.configure import Arguments, api_settings, engine_config
+from slipway.api.listen import listen
+from slipway.api.logs import configure_logging
+from slipway.engine.client import EngineClient
+from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
+
+
+def serve(resolved: Arguments) -> int:
+    """Serve until a signal or a failure ends it.
+
+    Returns the exit code; the cause of a failure is on standard error and in the termination log.
+    """
+    try:
+        return _serve(resolved)
+    except envs.InvalidEnvironment as error:
+        cause = Exit(BAD_ARGUMENTS, str(error))
+    except Exit as error:
+        cause = error
+    except Exception as error:
+        logging.getLogger("slipway.api").exception("the server failed")
+        cause = Exit(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+    print(f"slipway: {cause.message}\n  {cause.hint}", file=sys.stderr)
+    code = cause.exit_code.code
+    write_termination(os.environ, code, cause.message, cause.hint, cause.argument)
+    return code
+
+
+def _serve(resolved: Arguments) -> int:
+    environment = envs.read(os.environ)
+    configure_logging(resolved, environment)
+    sockets = listen(resolved["host"], resolved["port"])
+    in_process = resolved["disable_frontend_multiprocessing"]
+    engine = EngineClient.launch(
+        engine_config(resolved, environment),
+        in_process=in_process or not environment.enable_v1_multiprocessing,
+    )
+    from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s
+
+    return run(resolved, api_settings(resolved, environment), engine, sockets)

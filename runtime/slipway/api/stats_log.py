@@ -1,0 +1,54 @@
+"""A line about the engine's work now and then, for whoever watches the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from slipway.engine.messages import Stats
+
+logger = logging.getLogger("slipway.api.stats")
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class StatsLog:
+    """Sums what the engine tells; a line is written only where it worked since the last."""
+
+    def __init__(self) -> None:
+        self._latest: Stats | None = None
+        self._tokens = 0
+        self._queries = 0
+        self._hits = 0
+        self._since = time.monotonic()
+
+    def add(self, stats: Stats) -> None:
+        self._latest = stats
+        self._tokens += sum(stats.num_step_tokens)
+        self._queries += stats.prefix_queries
+        self._hits += stats.prefix_hits
+
+    def line(self) -> str | None:
+        """What happened since the last call; None where nothing did."""
+        latest, now = self._latest, time.monotonic()
+        if latest is None or self._tokens == 0:
+            self._since = now
+            return None
+        rate = self._tokens / max(now - self._since, 1e-3)
+        text = (
+            f"{latest.num_running} running, {latest.num_waiting} waiting, {rate:.1f} tokens/s "
+            f"computed, KV cache {latest.cache_usage:.1%} full"
+        )
+        if self._queries:
+            text += f", prefix hits {self._hits / self._queries:.1%}"
+        self._tokens = self._queries = self._hits = 0
+        self._since = now
+        return text
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await asyncio.sleep(SECONDS_BETWEEN_LINES)
+            if (text := self.line()) is not None:
+                logger.info("%s", text)

@@ -1,0 +1,124 @@
+"""From the tokens of one output to its text: detokenized, cut at stop strings, counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipway.engine.messages import Delta, TokenLogprobs
+from slipway.engine.params import SamplingParams
+from slipway.text.detokenizer import Detokenizer
+from slipway.text.stops import StopStrings
+from slipway.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptRules:
+    """How a request wants its tokens as text."""
+
+    tokenizer: Tokenizer | None
+    """None where the server has none: texts stay empty and only token ids are given."""
+    stops: tuple[str, ...] = ()
+    keep_stop: bool = False
+    """The stop string, or the token that stops, is part of the text."""
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    own_stop_ids: frozenset[int] = frozenset()
+    """Stop tokens that the client named and the model does not have of its own: they are told as
+    `stop_reason`."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """News of one output, exactly as much as the client is to see."""
+
+    number: int
+    """Which of the request's outputs."""
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class Transcript:
+    """Follows one output. After a Piece with a `finish_reason` it takes nothing more.
+
+    What comes out does not depend on how the engine's tokens were grouped into deltas.
+    """
+
+    __slots__ = ("_detokenizer", "_keep_stop", "_number", "_own_stop_ids", "_quiet", "_stops", "num_tokens")
+
+    def __init__(
+        self, number: int, rules: TranscriptRules, params: SamplingParams, prompt_ids: list[int]
+    ) -> None:
+        self.num_tokens = 0
+        self._number = number
+        self._own_stop_ids = rules.own_stop_ids
+        self._keep_stop = rules.keep_stop
+        self._quiet = params.min_tokens
+        """Stop strings within this many tokens do not count."""
+        self._detokenizer = None
+        self._stops = None
+        if rules.tokenizer is not None:
+            self._detokenizer = rules.tokenizer.stream(
+                skip_special_tokens=rules.skip_special_tokens,
+                spaces_between_special_tokens=rules.spaces_between_special_tokens,
+                prompt_ids=prompt_ids,
+            )
+            if rules.stops:
+                self._stops = StopStrings(rules.stops, rules.keep_stop)
+
+    def take(self, delta: Delta) -> Piece:
+        piece = Piece(
+            self._number,
+            "",
+            delta.token_ids,
+            delta.logprobs,
+            delta.prompt_logprobs,
+            delta.finish_reason,
+        )
+        if delta.stop_token_id in self._own_stop_ids:
+            piece.stop_reason = delta.stop_token_id
+        silent = delta.stop_token_id is not None and not self._keep_stop
+        spoken = delta.token_ids[:-1] if silent else delta.token_ids
+        detokenizer, stops = self._detokenizer, self._stops
+        if detokenizer is not None and stops is not None:
+            self._search(spoken, piece, detokenizer, stops)
+        elif detokenizer is not None:
+            piece.text = detokenizer.push(spoken)
+            if delta.finish_reason is not None:
+                piece.text += detokenizer.finish()
+        self.num_tokens += len(piece.token_ids)
+        return piece
+
+    def _search(
+        self, token_ids: list[int], piece: Piece, detokenizer: Detokenizer, stops: StopStrings
+    ) -> None:
+        """Token by token, so that a stop string ends the output at the token that completes it."""
+        for position, token_id in enumerate(token_ids):
+            text = detokenizer.push((token_id,))
+            if self.num_tokens + position < self._quiet:
+                piece.text += text
+            elif _stopped(stops, text, piece):
+                _cut(piece, position + 1)
+                return
+        if piece.finish_reason is not None and not _stopped(stops, detokenizer.finish(), piece):
+            piece.text += stops.finish()
+
+
+def _stopped(stops: StopStrings, text: str, piece: Piece) -> bool:
+    """Adds what may go out of `text` to the piece; True where a stop string ends it."""
+    emitted, matched = stops.push(text)
+    piece.text += emitted
+    if matched is None:
+        return False
+    piece.finish_reason = "stop"
+    piece.stop_reason = matched
+    return True
+
+
+def _cut(piece: Piece, num_tokens: int) -> None:
+    piece.token_ids = piece.token_ids[:num_tokens]
+    if piece.logprobs is not None:
+        piece.logprobs = piece.logprobs[:num_tokens]

@@ -1,0 +1,69 @@
+"""Gemma 2: norms on both sides of each block, capped scores and logits, every other layer sliding."""
+
+from __future__ import annotations
+
+import math
+
+from slipway.model.config import Config, flag, number, positive
+from slipway.model.families.parts import (
+    SANDWICH_NAMES,
+    activation,
+    attention,
+    decoder,
+    layer_types,
+    num_layers,
+    sliding_window,
+)
+from slipway.model.registry import register
+from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Rope
+
+DEFAULTS = {
+    "head_dim": 256,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 8192,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "hidden_activation": "gelu_pytorch_tanh",  # `hidden_act` is there too and means nothing
+    "tie_word_embeddings": True,
+}
+
+
+def gemma_attention(
+    config: Config, layer_type: str, *, rotary: Rope | None = None, qk_norm: bool = False
+) -> Attention:
+    bias = flag(config, "attention_bias")
+    return attention(
+        config,
+        window=sliding_window(config, layer_type),
+        rotary=rotary,
+        scale=number(config, "query_pre_attn_scalar") ** -0.5,
+        softcap=number(config, "attn_logit_softcapping", 0.0),
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm=qk_norm,
+    )
+
+
+def gemma_mlp(config: Config) -> Mlp:
+    return Mlp(positive(config, "intermediate_size"), activation(config, "hidden_activation"))
+
+
+def gemma_decoder(config: Config, layers: list[Layer]) -> DecoderSpec:
+    return decoder(
+        config,
+        layers,
+        norm_add_one=True,
+        sandwich=True,
+        embedding_scale=math.sqrt(positive(config, "hidden_size")),
+        logit_softcap=number(config, "final_logit_softcapping", 0.0),
+    )
+
+
+@register("Gemma2ForCausalLM", names=SANDWICH_NAMES, defaults=DEFAULTS)
+def spec(config: Config) -> DecoderSpec:
+    default = [("full" if layer % 2 else "sliding") + "_attention" for layer in range(num_layers(config))]
+    mlp = gemma_mlp(config)
+    layers = [Layer(gemma_attention(config, kind), mlp) for kind in layer_types(config, default)]
+    return gemma_decoder(config, layers)

@@ -1,0 +1,148 @@
+"""What most families share: Llama's names and the fields of `config.json` that all of them have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slipway.load.errors import LoadError
+from slipway.model.config import Config, flag, integer, integers, number, positive, text, texts
+from slipway.model.rope import rope
+from slipway.model.spec import Activation, Attention, DecoderSpec, Layer, Mlp, Rope
+
+LLAMA_NAMES = {
+    "embedding": "model.embed_tokens",
+    "norm": "model.norm",
+    "head": "lm_head",
+    "attention_norm": "model.layers.{}.input_layernorm",
+    "q": "model.layers.{}.self_attn.q_proj",
+    "k": "model.layers.{}.self_attn.k_proj",
+    "v": "model.layers.{}.self_attn.v_proj",
+    "out": "model.layers.{}.self_attn.o_proj",
+    "q_norm": "model.layers.{}.self_attn.q_norm",
+    "k_norm": "model.layers.{}.self_attn.k_norm",
+    "mlp_norm": "model.layers.{}.post_attention_layernorm",
+    "gate": "model.layers.{}.mlp.gate_proj",
+    "up": "model.layers.{}.mlp.up_proj",
+    "down": "model.layers.{}.mlp.down_proj",
+}
+SANDWICH_NAMES = LLAMA_NAMES | {
+    "attention_post_norm": "model.layers.{}.post_attention_layernorm",
+    "mlp_norm": "model.layers.{}.pre_feedforward_layernorm",
+    "mlp_post_norm": "model.layers.{}.post_feedforward_layernorm",
+}
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+}
+
+
+def num_layers(config: Config) -> int:
+    return positive(config, "num_hidden_layers")
+
+
+def head_dim(config: Config) -> int:
+    return positive(
+        config, "head_dim", positive(config, "hidden_size") // positive(config, "num_attention_heads")
+    )
+
+
+def activation(config: Config, field: str = "hidden_act") -> Activation:
+    name = text(config, field, "silu")
+    if name not in _ACTIVATIONS:
+        raise LoadError(
+            "UnsupportedModel",
+            f"The model's activation {name!r} has no kernel here.",
+            hint="Use --model-impl transformers.",
+            argument="model_impl",
+        )
+    return _ACTIVATIONS[name]
+
+
+def attention(
+    config: Config,
+    *,
+    window: int = 0,
+    rotary: Rope | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    qk_norm: bool = False,
+) -> Attention:
+    """Attention of a layer; what is not given is as in Llama."""
+    heads, size = positive(config, "num_attention_heads"), head_dim(config)
+    kv_heads = positive(config, "num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise LoadError(
+            "BadCheckpoint",
+            f"The {heads} attention heads cannot share {kv_heads} key-value heads evenly.",
+            hint="num_attention_heads must be a multiple of num_key_value_heads.",
+            argument="hf_overrides",
+        )
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=size,
+        rope=rotary or rope(config, size),
+        scale=size**-0.5 if scale is None else scale,
+        window=window,
+        softcap=softcap,
+        qkv_bias=qkv_bias,
+        out_bias=out_bias,
+        qk_norm=qk_norm,
+    )
+
+
+def gated_mlp(config: Config, *, bias: bool = False) -> Mlp:
+    return Mlp(positive(config, "intermediate_size"), activation(config), bias)
+
+
+def layer_types(config: Config, default: Sequence[str]) -> tuple[str, ...]:
+    """`full_attention` or `sliding_attention` for each layer."""
+    types = texts(config, "layer_types") or tuple(default)
+    unknown = set(types) - {"full_attention", "sliding_attention"}
+    if len(types) != num_layers(config) or unknown:
+        raise LoadError(
+            "BadCheckpoint",
+            f"layer_types in the model's config.json names {len(types)} layers of {num_layers(config)}"
+            + (f", some of them {', '.join(sorted(unknown))}." if unknown else "."),
+            hint="One full_attention or sliding_attention is needed for each layer.",
+            argument="hf_overrides",
+        )
+    return types
+
+
+def sliding_window(config: Config, layer_type: str = "sliding_attention") -> int:
+    """Tokens that a layer of this type sees; 0 for all, which a null window means too."""
+    return integer(config, "sliding_window", 0) if layer_type == "sliding_attention" else 0
+
+
+def decoder(
+    config: Config,
+    layers: Sequence[Layer],
+    *,
+    norm_add_one: bool = False,
+    sandwich: bool = False,
+    embedding_scale: float = 1.0,
+    logit_softcap: float = 0.0,
+) -> DecoderSpec:
+    """The whole decoder; what is not given is as in Llama."""
+    return DecoderSpec(
+        architecture=texts(config, "architectures")[0],
+        hidden=positive(config, "hidden_size"),
+        vocab=positive(config, "vocab_size"),
+        layers=tuple(layers),
+        norm_eps=number(config, "rms_norm_eps", 1e-6),
+        max_position=positive(config, "max_position_embeddings", 2048),
+        tied_embedding=flag(config, "tie_word_embeddings"),
+        norm_add_one=norm_add_one,
+        sandwich=sandwich,
+        embedding_scale=embedding_scale,
+        logit_softcap=logit_softcap,
+        eos_token_ids=integers(config, "eos_token_id"),
+    )

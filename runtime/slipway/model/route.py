@@ -1,0 +1,77 @@
+"""The two ways to run a model, seen from outside: what each says beforehand, and what it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+
+from slipway.load.checkpoint import Checkpoint
+from slipway.model.config import Config
+from slipway.model.kv import KVLayout
+from slipway.schemes.dense import KERNEL_NAMES
+from slipway_kernels.cpu import PagePool, Slots, StepResult, Threads
+from slipway_kernels.cpu.binding import Ints
+from slipway_kernels.cpu.step import Stepper
+
+AnyStepper = TypeVar("AnyStepper", bound=Stepper)
+
+
+class Model(Protocol):
+    """What a worker runs."""
+
+    def step(self, slots: Ints, num_new: Ints) -> StepResult:
+        """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a model computes in: the worker's slots, pages and threads, and how long a step may be."""
+
+    slots: Slots
+    page_pool: PagePool
+    kv: KVLayout
+    dtype: torch.dtype
+    max_tokens: int
+    max_top: int
+    threads: Threads
+
+    def stepper(self, kind: type[AnyStepper], vocab: int) -> AnyStepper:
+        """A program over this room."""
+        return kind(
+            self.slots,
+            self.max_tokens,
+            KERNEL_NAMES[self.dtype],
+            self.threads,
+            vocab,
+            self.max_top,
+            self.page_pool,
+            self.kv.block_size,
+        )
+
+
+class Route(Protocol):
+    """A model before its weights: native code or the fallback."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration, with what the family takes where it is silent."""
+
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """[layer]  tokens a query sees, 0 for all"""
+
+    @property
+    def kv_shape(self) -> tuple[int, int]:
+        """Key heads and their size, the largest of any layer."""
+
+    def without_windows(self) -> Route:
+        """The same model, every layer seeing all tokens."""
+
+    def build(self, checkpoint: Checkpoint, room: Room) -> Model:
+        """Read the weights. Raises LoadError where they are not exactly what the model has."""

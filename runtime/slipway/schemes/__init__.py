@@ -1,0 +1,1 @@
+"""How weights are stored and multiplied: a `Scheme` owns the numbers of one matrix."""

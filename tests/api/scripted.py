@@ -1,0 +1,165 @@
+"""An engine that says what a test wants, over the real wire; for what a real one cannot be made to do."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipway.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    Call,
+    Delta,
+    Failed,
+    Hello,
+    Loading,
+    Ready,
+    Reply,
+    RequestTiming,
+    Stats,
+    StepDone,
+    TokenLogprobs,
+)
+from slipway.engine.wire import Hub
+
+VOCABULARY = 512
+Answer = Callable[[AddRequest], list[int]]
+
+
+@dataclass
+class _Live:
+    client: int
+    request: AddRequest
+    left: deque[int]
+    given: int = 0
+
+
+class ScriptedEngine:
+    """Answers each request with the tokens of `answer`, one a step, until its `max_tokens`.
+
+    `gate` is open at first; while it is closed each request gets `held` tokens and no more.
+    `failing` gives every request an error.
+    """
+
+    def __init__(self, folder: Path, answer: Answer, *, max_model_len: int = 512) -> None:
+        self.answer = self._first_answer = answer
+        self.socket_path = str(folder / "engine.sock")
+        self.requests: list[AddRequest] = []
+        self.aborted: list[str] = []
+        self.calls: list[str] = []
+        self.failing = ""
+        self.gate = threading.Event()
+        self.gate.set()
+        self.held = 0
+        self.steps = 0
+        self._changed = threading.Condition()
+        self._end: Failed | None = None
+        self._over = threading.Event()
+        self._live: dict[str, _Live] = {}
+        self._ready = Ready(
+            0, max_model_len, VOCABULARY, 64, 16, "float32", "ScriptedForCausalLM", {"load": 0.1}
+        )
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(self.socket_path)
+        listener.listen(8)
+        self._hub = Hub(listener)
+        self._loaded = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def finish_loading(self) -> None:
+        self._loaded.set()
+
+    def reset(self) -> None:
+        """As at the start, for the next test."""
+        self.answer, self.failing, self.held = self._first_answer, "", 0
+        self.gate.set()
+        for record in (self.requests, self.aborted, self.calls):
+            record.clear()
+
+    def die(self, failure: Failed | None = None) -> None:
+        """End as a crash does: without a word, or with one."""
+        self._end = failure
+        self._over.set()
+        self._thread.join()
+
+    def wait(self, condition: Callable[[], bool], patience: float = 10) -> None:
+        """Until something that the engine sees is so. Raises AssertionError where it never is."""
+        with self._changed:
+            assert self._changed.wait_for(condition, patience), "the engine never saw it"
+
+    def _run(self) -> None:
+        self._hub.broadcast(Loading("load", 3, 7), greet=True)
+        told = False
+        while not self._over.is_set():
+            if self._loaded.is_set() and not told:
+                told = True
+                self._hub.broadcast(self._ready, greet=True)
+            moving = [live for live in self._live.values() if self.gate.is_set() or live.given < self.held]
+            for client, message in self._hub.poll(0 if moving else 0.005):
+                self._take(client, message)
+            if moving:
+                self._step(moving)
+            with self._changed:
+                self._changed.notify_all()
+        if self._end is not None:
+            self._hub.broadcast(self._end)
+        self._hub.close()
+
+    def _take(self, client: int, message: object) -> None:
+        match message:
+            case AddRequest():
+                self.requests.append(message)
+                left = deque(self.answer(message)[: message.params.max_tokens])
+                self._live[message.request_id] = _Live(client, message, left)
+            case AbortRequests(request_ids):
+                self.aborted += request_ids
+                for request_id in request_ids:
+                    self._live.pop(request_id, None)
+            case Call(call_id, method):
+                self.calls.append(method)
+                self._hub.send(client, Reply(call_id, "done"))
+            case None:
+                self._live.clear()
+            case Hello():
+                raise AssertionError("the hub keeps the greeting to itself")
+
+    def _step(self, moving: list[_Live]) -> None:
+        self.steps += 1
+        stats = Stats(len(self._live), 0, 0.25, self.steps, [len(self._live)], [0.01], 4, 1)
+        deltas: dict[int, list[Delta]] = {}
+        for live in moving:
+            deltas.setdefault(live.client, []).append(self._delta(live))
+        for client, news in deltas.items():
+            self._hub.send(client, StepDone(news, stats))
+
+    def _delta(self, live: _Live) -> Delta:
+        request, params = live.request, live.request.params
+        if self.failing:
+            self._live.pop(request.request_id, None)
+            return Delta(request.request_id, [], "error", error=self.failing)
+        token = live.left.popleft()
+        delta = Delta(request.request_id, [token])
+        if params.num_logprobs >= 0:
+            top = [(token, -0.5), (7, -1.5), (8, -2.5)][: params.num_logprobs]
+            delta.logprobs = [TokenLogprobs(-0.5, 1, top)]
+        live.given += 1
+        if live.given == 1:
+            delta.num_cached_tokens = 2
+            if params.num_prompt_logprobs >= 0:
+                known = [TokenLogprobs(-1.0, 2, [(9, -0.25)][: params.num_prompt_logprobs])]
+                delta.prompt_logprobs = [None, *known * (len(request.prompt_token_ids) - 1)]
+        if token in params.stop_token_ids:
+            delta.finish_reason, delta.stop_token_id = "stop", token
+        elif not live.left:
+            delta.finish_reason = "length"
+        if delta.finish_reason is not None:
+            self._live.pop(request.request_id, None)
+            now = time.monotonic()
+            delta.timing = RequestTiming(request.arrival_time, now, now, now, 0)
+        return delta

@@ -1,0 +1,274 @@
+"""`/v1/completions` through the openai client."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from serving import MODEL, SENTENCE, Served
+
+from slipway.engine.messages import AddRequest
+
+
+def test_a_completion_has_text_usage_and_a_reason(served: Served) -> None:
+    answer = served.openai().completions.create(model=MODEL, prompt="Tell me", max_tokens=200)
+    assert answer.id.startswith("cmpl-")
+    assert answer.model == MODEL
+    assert answer.object == "text_completion"
+    assert answer.choices[0].text == SENTENCE
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == len(served.tokenizer.encode(SENTENCE)) + 1
+    assert answer.usage.prompt_tokens == len(served.tokenizer.encode("Tell me"))
+
+
+def test_sixteen_tokens_are_the_default(served: Served) -> None:
+    answer = served.openai().completions.create(model=MODEL, prompt="Tell me")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 16
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_streamed_and_whole_texts_are_equal(served: Served) -> None:
+    client = served.openai()
+    chunks = list(client.completions.create(model=MODEL, prompt="Tell me", max_tokens=200, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == SENTENCE
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "stop"
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_the_asynchronous_client_streams_too(served: Served) -> None:
+    text = ""
+    async with served.async_openai() as client:
+        stream = await client.completions.create(model=MODEL, prompt="Tell me", max_tokens=9, stream=True)
+        async for chunk in stream:
+            text += chunk.choices[0].text
+    assert SENTENCE.startswith(text)
+    assert text
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["Tell me", [72, 101], ["Tell", "me"], [[72], [101, 108]]],
+    ids=["text", "ids", "texts", "many"],
+)
+def test_every_form_of_prompt_gives_n_choices_each(served: Served, prompt: list[str]) -> None:
+    answer = served.openai().completions.create(model=MODEL, prompt=prompt, n=2, max_tokens=3)
+    prompts = 2 if isinstance(prompt[0], list) or prompt == ["Tell", "me"] else 1
+    assert [choice.index for choice in answer.choices] == list(range(2 * prompts))
+    assert len(served.engine.requests) == 2 * prompts
+
+
+def test_child_i_has_seed_plus_i(served: Served) -> None:
+    served.openai().completions.create(model=MODEL, prompt="a", n=3, seed=2**63 - 1, max_tokens=1)
+    assert [request.params.seed for request in served.engine.requests] == [2**63 - 1, 2**63, 2**63 + 1]
+
+
+def test_without_a_seed_one_is_drawn_for_each_request(served: Served) -> None:
+    for _ in range(2):
+        served.openai().completions.create(model=MODEL, prompt="a", n=2, max_tokens=1)
+    seeds = [request.params.seed for request in served.engine.requests]
+    assert seeds[1] == (seeds[0] + 1) % 2**64
+    assert seeds[2] != seeds[0]
+
+
+def test_defaults_come_from_the_generation_configuration(served: Served) -> None:
+    served.openai().completions.create(model=MODEL, prompt="a", max_tokens=1)
+    served.openai().completions.create(model=MODEL, prompt="a", max_tokens=1, extra_body={"top_k": 0})
+    first, second = (request.params for request in served.engine.requests)
+    assert (first.top_k, second.top_k) == (33, 0)
+    assert first.stop_token_ids == (2,)
+
+
+def test_ignoring_the_end_leaves_only_the_clients_stop_tokens(served: Served) -> None:
+    extra = {"ignore_eos": True, "stop_token_ids": [9]}
+    served.openai().completions.create(model=MODEL, prompt="a", max_tokens=1, extra_body=extra)
+    assert served.engine.requests[0].params.stop_token_ids == (9,)
+
+
+def test_every_sampling_field_reaches_the_engine(served: Served) -> None:
+    extra = {
+        "top_k": 5,
+        "min_p": 0.1,
+        "typical_p": 0.9,
+        "repetition_penalty": 1.1,
+        "min_tokens": 1,
+        "allowed_token_ids": [9, 3],
+        "bad_words": ["the"],
+    }
+    served.openai().completions.create(
+        model=MODEL,
+        prompt="a",
+        max_tokens=4,
+        temperature=0.5,
+        top_p=0.8,
+        presence_penalty=0.25,
+        frequency_penalty=-0.5,
+        seed=7,
+        logit_bias={"5": -100},
+        extra_body=extra,
+    )
+    params = served.engine.requests[0].params
+    assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.5, 0.8, 5, 0.1)
+    assert (params.typical_p, params.repetition_penalty, params.min_tokens) == (0.9, 1.1, 1)
+    assert (params.presence_penalty, params.frequency_penalty, params.seed) == (0.25, -0.5, 7)
+    assert params.logit_bias == ((5, -100.0),)
+    assert params.allowed_token_ids == (3, 9)
+    encode = served.tokenizer.encode
+    assert params.bad_words == (tuple(encode("the")), tuple(encode(" the")))
+
+
+def test_a_tiny_temperature_is_greedy(served: Served) -> None:
+    served.openai().completions.create(model=MODEL, prompt="a", max_tokens=1, temperature=1e-30)
+    assert served.engine.requests[0].params.temperature == 0.0
+
+
+def test_a_stop_string_ends_the_text(served: Served) -> None:
+    answer = served.openai().completions.create(
+        model=MODEL, prompt="a", max_tokens=200, stop=[", and", "Berlin"], logprobs=1
+    )
+    choice = answer.choices[0]
+    assert choice.text == "Paris is the capital of France"
+    assert choice.finish_reason == "stop"
+    assert choice.stop_reason == ", and"  # type: ignore[attr-defined]
+    assert choice.logprobs is not None
+    assert answer.usage is not None
+    assert len(choice.logprobs.tokens or ()) == answer.usage.completion_tokens
+    assert "".join(choice.logprobs.tokens or ()) == "Paris is the capital of France, and"
+
+
+def test_a_stop_string_aborts_the_request(served: Served) -> None:
+    served.engine.held = 20
+    served.engine.gate.clear()
+    served.openai().completions.create(model=MODEL, prompt="a", max_tokens=200, stop=", and")
+    served.engine.wait(lambda: served.engine.aborted == [served.engine.requests[0].request_id])
+
+
+def test_a_stop_string_may_stay_in_the_text(served: Served) -> None:
+    extra = {"include_stop_str_in_output": True}
+    answer = served.openai().completions.create(
+        model=MODEL, prompt="a", max_tokens=200, stop=", and", extra_body=extra
+    )
+    assert answer.choices[0].text == "Paris is the capital of France, and"
+
+
+def test_stop_strings_wait_for_min_tokens(served: Served) -> None:
+    tokens = len(served.tokenizer.encode("Paris is the capital of France"))
+    answer = served.openai().completions.create(
+        model=MODEL, prompt="a", max_tokens=200, stop="is", extra_body={"min_tokens": tokens}
+    )
+    assert answer.choices[0].text == SENTENCE.partition("is the capital of Germ")[0]
+
+
+def test_a_stop_token_of_the_client_is_told_and_not_shown(served: Served) -> None:
+    third = served.tokenizer.encode(SENTENCE)[2]
+    answer = served.openai().completions.create(
+        model=MODEL, prompt="a", max_tokens=200, extra_body={"stop_token_ids": [third]}
+    )
+    choice = answer.choices[0]
+    assert choice.text == served.tokenizer.decode(served.tokenizer.encode(SENTENCE)[:2])
+    assert (choice.finish_reason, choice.stop_reason) == ("stop", third)  # type: ignore[attr-defined]
+
+
+def test_echo_puts_the_prompt_and_its_logprobs_in_front(served: Served) -> None:
+    answer = served.openai().completions.create(
+        model=MODEL, prompt="Tell me", max_tokens=2, echo=True, logprobs=1
+    )
+    choice = answer.choices[0]
+    assert choice.text.startswith("Tell me")
+    assert choice.logprobs is not None
+    told = choice.logprobs
+    prompt_tokens = len(served.tokenizer.encode("Tell me"))
+    assert "".join(told.tokens or ()) == choice.text
+    assert (told.token_logprobs or ())[0] is None
+    assert (told.token_logprobs or ())[1:prompt_tokens] == [-1.0] * (prompt_tokens - 1)
+    assert (told.text_offset or ())[prompt_tokens] == len("Tell me")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_but_the_echo_is_given_for_zero_tokens(served: Served, stream: bool) -> None:
+    body = {"prompt": "Tell me", "max_tokens": 0, "echo": True, "stream": stream}
+    answer = served.post("/v1/completions", body)
+    assert answer.status_code == 200
+    if stream:
+        assert '"text":"Tell me"' in answer.text
+        assert SENTENCE[:1] + '"' not in answer.text
+    else:
+        assert answer.json()["choices"][0]["text"] == "Tell me"
+        assert answer.json()["usage"]["completion_tokens"] == 0
+
+
+def test_tokens_can_be_written_as_ids(served: Served) -> None:
+    extra = {"return_tokens_as_token_ids": True}
+    answer = served.openai().completions.create(
+        model=MODEL, prompt="a", max_tokens=1, logprobs=2, extra_body=extra
+    )
+    first = served.tokenizer.encode(SENTENCE)[0]
+    told = answer.choices[0].logprobs
+    assert told is not None
+    assert told.tokens == [f"token_id:{first}"]
+    assert (told.top_logprobs or [])[0] == {f"token_id:{first}": -0.5, "token_id:7": -1.5}
+
+
+def test_minus_infinity_is_written_as_a_number(served: Served) -> None:
+    from slipway.api.logprobs import floor
+
+    assert floor(-math.inf) == -9999.0
+
+
+def test_the_best_of_many_is_the_likeliest(served: Served) -> None:
+    def answer(request: AddRequest) -> list[int]:
+        return served.tokenizer.encode("no" if request.params.seed == 6 else "maybe so")
+
+    served.engine.answer = answer
+    best = served.openai().completions.create(model=MODEL, prompt="a", best_of=3, n=1, seed=5)
+    assert len(served.engine.requests) == 3
+    assert [choice.text for choice in best.choices] == ["no"]
+    assert best.choices[0].logprobs is None
+    assert best.usage is not None
+    assert best.usage.completion_tokens == len(served.tokenizer.encode("no"))
+
+
+def test_a_prompt_is_cut_to_its_end_where_asked(served: Served) -> None:
+    extra = {"truncate_prompt_tokens": 3}
+    served.openai().completions.create(model=MODEL, prompt=[5, 6, 7, 8, 9], max_tokens=1, extra_body=extra)
+    assert served.engine.requests[0].prompt_token_ids == [7, 8, 9]
+
+
+def test_a_prompt_over_the_context_is_refused_with_the_numbers(served: Served) -> None:
+    body = {"prompt": [5] * 500, "max_tokens": 20}
+    error = served.post("/v1/completions", body).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "512" in error["message"]
+    assert "500" in error["message"]
+    assert "20" in error["message"]
+
+
+def test_the_default_shrinks_to_what_the_context_leaves(served: Served) -> None:
+    served.openai().completions.create(model=MODEL, prompt=[5] * 505)
+    assert served.engine.requests[0].params.max_tokens == 7
+
+
+def test_usage_comes_last_or_with_every_chunk(served: Served) -> None:
+    client = served.openai()
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for continuous in (False, True):
+        options["continuous_usage_stats"] = continuous
+        chunks = list(
+            client.completions.create(
+                model=MODEL,
+                prompt="a",
+                max_tokens=4,
+                stream=True,
+                stream_options=options,  # type: ignore[call-overload]
+            )
+        )
+        assert chunks[-1].choices == []
+        assert chunks[-1].usage.completion_tokens == 4
+        assert all((chunk.usage is not None) == continuous for chunk in chunks[:-1])
+
+
+def test_cached_tokens_are_told_where_the_server_is_asked_to(start) -> None:  # type: ignore[no-untyped-def]
+    served = start("--enable-prompt-tokens-details")
+    answer = served.openai().completions.create(model=MODEL, prompt=[5] * 20, max_tokens=2, n=2)
+    assert answer.usage.prompt_tokens_details.cached_tokens == 2

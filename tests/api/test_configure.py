@@ -1,0 +1,74 @@
+"""What of the arguments and the environment reaches the engine and the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slipway import envs
+from slipway.api.configure import api_settings, engine_config
+from slipway.api.stats_log import StatsLog
+from slipway.args import resolve
+from slipway.engine.config import EngineConfig
+from slipway.engine.messages import Stats
+
+
+def configured(*arguments: str, **environ: str) -> EngineConfig:
+    return engine_config(resolve(["model", *arguments], environ), envs.read(environ))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "field", "value"),
+    [
+        ([], {}, "kv_cache_bytes", None),
+        ([], {"VLLM_CPU_KVCACHE_SPACE": "2"}, "kv_cache_bytes", 2 << 30),
+        (
+            ["--kv-cache-memory-bytes", "1M"],
+            {"VLLM_CPU_KVCACHE_SPACE": "2"},
+            "kv_cache_bytes",
+            1 << 20,
+        ),
+        ([], {}, "max_model_len", None),
+        (["--max-model-len", "auto"], {}, "max_model_len", None),
+        (["--max-model-len", "-1"], {}, "max_model_len", None),
+        (["--max-model-len", "2k"], {}, "max_model_len", 2000),
+        ([], {}, "max_num_batched_tokens", None),
+        (["--max-num-batched-tokens", "512"], {}, "max_num_batched_tokens", 512),
+        (["--num-gpu-blocks-override", "77"], {}, "num_blocks", 77),
+        (["--prefix-caching-hash-algo", "sha256"], {}, "prefix_hash", "sha256"),
+        (["--no-enable-prefix-caching"], {}, "enable_prefix_caching", False),
+        (["--scheduling-policy", "priority"], {}, "scheduling_policy", "priority"),
+        (["--dtype", "float32"], {}, "dtype", "float32"),
+        (["--hf-overrides.a", "1"], {}, "hf_overrides", {"a": 1}),
+        ([], {"HF_TOKEN": "t0ken"}, "hf_token", "t0ken"),
+        ([], {"OMP_NUM_THREADS": "3"}, "threads", 3),
+        ([], {"SLIPWAY_RECORD": "/tmp/r"}, "record", "/tmp/r"),
+        ([], {"VLLM_LOGGING_LEVEL": "DEBUG"}, "log_level", "debug"),
+    ],
+    ids=str,
+)
+def test_an_argument_reaches_the_engine(
+    arguments: list[str], environ: dict[str, str], field: str, value: Any
+) -> None:
+    assert getattr(configured(*arguments, **environ), field) == value
+
+
+def test_the_api_is_told_its_names_keys_and_times() -> None:
+    environ = {"VLLM_API_KEY": "k", "VLLM_ENGINE_ITERATION_TIMEOUT_S": "7"}
+    resolved = resolve(["model", "--drain-grace", "3", "--root-path", "/a/"], environ)
+    settings = api_settings(resolved, envs.read(environ))
+    assert (settings.name, settings.api_key, settings.root_path) == ("model", "k", "/a")
+    assert (settings.drain_grace, settings.step_timeout) == (3, 7)
+    assert settings.shown_arguments["api_key"] == "***"
+
+
+def test_the_log_has_a_line_only_where_the_engine_worked() -> None:
+    log = StatsLog()
+    assert log.line() is None
+    log.add(Stats(2, 1, 0.5, 9, [30, 12], [0.1, 0.1], prefix_queries=40, prefix_hits=10))
+    line = log.line()
+    assert line is not None
+    assert "2 running, 1 waiting" in line
+    assert "KV cache 50.0% full, prefix hits 25.0%" in line
+    assert log.line() is None

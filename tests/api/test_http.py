@@ -1,0 +1,262 @@
+"""What surrounds the answers: keys, ids, limits, origins, prefixes, documents, TLS."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from serving import MODEL, Served
+
+BODY: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
+OPEN = ("/health", "/ready", "/ping", "/version", "/metrics")
+GUARDED = ("/v1/models", f"/v1/models/{MODEL}", "/load", "/server_info", "/docs", "/redoc", "/openapi.json")
+POSTED = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/reset_prefix_cache")
+
+
+def test_a_key_guards_every_path_but_those_of_probes(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    served = start("--api-key", "s3cret-ключ")
+    for path in OPEN:
+        assert served.get(path).status_code == 200
+    for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic s3cret"}):
+        for path in GUARDED:
+            refused(served.get(path, headers=wrong))
+        for path in POSTED:
+            refused(served.post(path, BODY, headers=wrong))
+    right = {"Authorization": "Bearer s3cret-ключ".encode()}
+    for path in GUARDED:
+        assert served.get(path, headers=right).status_code == 200
+    assert served.post("/v1/completions", BODY, headers=right).status_code == 200
+    assert served.post("/reset_prefix_cache", headers=right).status_code == 200
+    assert served.engine.calls == ["reset_prefix_cache"]
+    assert "s3cret" not in served.get("/server_info", headers=right).text
+
+
+def refused(answer: httpx.Response) -> None:
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.json()["error"]["type"] == "authentication_error"
+
+
+def test_the_client_raises_its_own_error_without_the_key(start: Callable[..., Served]) -> None:
+    served = start("--api-key", "s3cret")
+    with pytest.raises(openai.AuthenticationError):
+        served.openai("wrong").models.list()
+    assert [model.id for model in served.openai("s3cret").models.list()] == [MODEL]
+
+
+def test_every_served_name_is_listed_and_the_first_answers(start: Callable[..., Served]) -> None:
+    served = start("--served-model-name", "one", "a/two")
+    client = served.openai()
+    assert [model.id for model in client.models.list()] == ["one", "a/two"]
+    assert client.models.retrieve("a/two").id == "a/two"
+    assert client.completions.create(model="a/two", prompt="a", max_tokens=1).model == "one"
+    with pytest.raises(openai.NotFoundError, match="three"):
+        client.models.retrieve("three")
+
+
+def test_while_loading_probes_answer_and_requests_are_told_to_wait(start: Callable[..., Served]) -> None:
+    served = start(loaded=False)
+    served.engine.wait(lambda: served.client.progress is not None)
+    assert served.get("/health").status_code == 200
+    ready = served.get("/ready")
+    assert ready.status_code == 503
+    assert ready.json() == {"phase": "load", "done": 3, "total": 7}
+    for path in ("/v1/completions", "/tokenize"):
+        answer = served.post(path, BODY)
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"]
+        assert "3 of 7" in answer.json()["error"]["message"]
+    assert served.get("/v1/models").status_code == 503
+    assert served.get("/metrics").status_code == 200
+    served.engine.finish_loading()
+    assert served.wait_open(10)
+    assert served.get("/ready").status_code == 200
+    assert served.post("/v1/completions", BODY).status_code == 200
+
+
+def test_over_the_limit_a_request_is_told_to_try_again(start: Callable[..., Served]) -> None:
+    served = start("--max-concurrency", "1", "--enable-server-load-tracking")
+    served.engine.held = 1
+    served.engine.gate.clear()
+    stream = served.openai().completions.create(model=MODEL, prompt="a", stream=True)
+    next(iter(stream))
+    assert served.get("/load").json() == {"server_load": 1}
+    answer = served.post("/v1/completions", BODY)
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"]
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    assert served.post("/tokenize", {"prompt": "a"}).status_code == 200
+    served.engine.gate.set()
+    list(stream)
+    served.engine.wait(lambda: served.front.admission.num_open == 0)
+    assert served.post("/v1/completions", BODY).status_code == 200
+
+
+def test_a_request_id_is_honoured_and_given_back(start: Callable[..., Served]) -> None:
+    served = start("--enable-request-id-headers")
+    answer = served.post("/v1/completions", BODY, headers={"X-Request-Id": "my-id"})
+    assert answer.headers["x-request-id"] == "my-id"
+    assert answer.json()["id"] == "cmpl-my-id"
+    assert len(served.get("/health").headers["x-request-id"]) == 32
+    both = [served.post("/v1/completions", BODY | {"request_id": "same"}) for _ in range(2)]
+    assert [one.json()["id"] for one in both] == ["cmpl-same"] * 2
+
+
+def test_without_the_argument_no_request_id_is_given_back(served: Served) -> None:
+    assert "x-request-id" not in served.get("/health").headers
+
+
+def test_origins_are_allowed_as_listed(start: Callable[..., Served]) -> None:
+    served = start("--allowed-origins", '["https://one.example"]', "--allowed-methods", '["POST"]')
+    asked = {"Origin": "https://one.example", "Access-Control-Request-Method": "POST"}
+    preflight = httpx.options(served.url + "/v1/completions", headers=asked)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == "https://one.example"
+    other = served.get("/health", headers={"Origin": "https://two.example"})
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_a_root_path_may_be_stripped_by_the_proxy_or_not(start: Callable[..., Served]) -> None:
+    served = start("--root-path", "/llm/")
+    assert served.get("/llm/v1/models").status_code == 200
+    assert served.get("/v1/models").status_code == 200
+    assert "/llm/openapi.json" in served.get("/llm/docs").text
+    assert served.get("/llm/openapi.json").json()["servers"] == [{"url": "/llm"}]
+
+
+def test_the_documents_can_be_removed(start: Callable[..., Served]) -> None:
+    served = start("--disable-fastapi-docs")
+    for path in ("/docs", "/redoc", "/openapi.json"):
+        assert served.get(path).status_code == 404
+
+
+def test_the_openapi_document_describes_the_bodies(served: Served) -> None:
+    document = served.get("/openapi.json").json()
+    body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]
+    assert body["application/json"]["schema"]["properties"]["temperature"]
+    assert "Message" in document["components"]["schemas"]
+    assert "$defs" not in str(document)
+
+
+MIDDLEWARE = """
+class Marked:
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        async def marked(message):
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-class", b"yes")]
+            await send(message)
+
+        await self.app(scope, receive, marked)
+
+
+async def marks(request, call_next):
+    answer = await call_next(request)
+    answer.headers["x-function"] = "yes"
+    return answer
+"""
+
+
+def test_middleware_may_be_a_class_or_a_function(
+    start: Callable[..., Served], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("middleware")
+    (folder / "own_middleware.py").write_text(MIDDLEWARE)
+    monkeypatch.syspath_prepend(str(folder))
+    served = start("--middleware", "own_middleware.Marked", "--middleware", "own_middleware.marks")
+    headers = served.get("/health").headers
+    assert headers["x-class"] == headers["x-function"] == "yes"
+    chunks = list(served.openai().completions.create(model=MODEL, prompt="a", stream=True, max_tokens=3))
+    assert chunks
+
+
+def test_an_unexpected_exception_is_answered_with_an_id(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    served = start()
+    served.front.check_name = None  # type: ignore[assignment, method-assign]  # a defect
+    answer = served.post("/v1/completions", BODY, headers={"X-Request-Id": "find-me"})
+    assert answer.status_code == 500
+    assert "find-me" in answer.json()["error"]["message"]
+    assert any("find-me" in record.message and record.exc_info for record in caplog.records)
+
+
+def test_requests_are_logged_unless_that_is_off(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "slipway.api.requests")
+    start("--max-log-len", "4").post("/v1/completions", {"prompt": "abcdefghij", "max_tokens": 1})
+    logged = [record.message for record in caplog.records if record.name == "slipway.api.requests"]
+    assert len(logged) == 1
+    assert "abcd" in logged[0]
+    assert "abcde" not in logged[0]
+    caplog.clear()
+    start("--disable-log-requests").post("/v1/completions", BODY)
+    assert not [record for record in caplog.records if record.name == "slipway.api.requests"]
+
+
+def certificate(folder: Path, name: str) -> tuple[str, str]:
+    paths = (str(folder / "cert.pem"), str(folder / "key.pem"))
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-out", paths[0], "-keyout", paths[1]),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return paths
+
+
+def test_tls_serves_https(start: Callable[..., Served], tmp_path_factory: pytest.TempPathFactory) -> None:
+    cert, key = certificate(tmp_path_factory.mktemp("tls"), "first")
+    served = start("--ssl-certfile", cert, "--ssl-keyfile", key)
+    context = ssl.create_default_context(cafile=cert)
+    assert httpx.get(served.url + "/health", verify=context).status_code == 200
+
+
+async def test_changed_certificates_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    from slipway.api import tls
+
+    monkeypatch.setattr(tls, "SECONDS_BETWEEN_LOOKS", 0.001)
+    cert, key = certificate(tmp_path, "first")
+    loaded = asyncio.Event()
+
+    class Context(ssl.SSLContext):
+        def load_cert_chain(self, *files: Any, **keywords: Any) -> None:
+            super().load_cert_chain(*files, **keywords)
+            loaded.set()
+
+    context = Context(ssl.PROTOCOL_TLS_SERVER)
+    task = asyncio.create_task(tls.refresh(context, certificate=cert, key=key, authorities=None))
+    await asyncio.sleep(0)
+    certificate(tmp_path, "second")
+    await asyncio.wait_for(loaded.wait(), 10)
+    task.cancel()
+
+
+def test_the_api_process_imports_neither_torch_nor_transformers() -> None:
+    program = (
+        "import sys, slipway.api.server, slipway.api.lifecycle\n"
+        "import slipway.text.folder, slipway.text.gguf\n"
+        "heavy = {'torch', 'transformers', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr

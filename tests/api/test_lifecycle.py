@@ -1,0 +1,165 @@
+"""Start, failure and end of a real server process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from live_server import LiveServer, free_port, live_server
+from slipway import exits
+
+pytestmark = pytest.mark.slow
+
+LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 400, "extra_body": {"ignore_eos": True}}
+
+
+@pytest.fixture
+def tiny(tiny_models: Callable[[str], Path]) -> Path:
+    return tiny_models("llama")
+
+
+def client(server: LiveServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def stream(server: LiveServer, n: int = 1) -> Iterator[Any]:
+    """A stream that has begun."""
+    chunks = iter(client(server).completions.create(model="tiny", stream=True, n=n, **LONG))
+    next(chunks)
+    return chunks
+
+
+def test_a_signal_lets_streams_finish_and_turns_readiness(tiny: Path) -> None:
+    with live_server(tiny, "--served-model-name", "tiny", "--drain-grace", "1") as server:
+        chunks = [stream(server) for _ in range(3)]
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_until("/ready", 503)
+        assert server.get("/health")[0] == 200
+        late = client(server).completions.with_raw_response.create(model="tiny", prompt="b", max_tokens=2)
+        assert late.headers["connection"] == "close"
+        assert [list(one)[-1].choices[0].finish_reason for one in chunks] == ["length"] * 3
+        assert server.process.wait(20) == 0
+
+
+def test_a_second_signal_ends_at_once(tiny: Path) -> None:
+    with live_server(tiny, "--served-model-name", "tiny", "--drain-grace", "600") as server:
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_until("/ready", 503)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 128 + signal.SIGTERM
+
+
+def test_a_signal_while_loading_ends_at_once(tiny: Path) -> None:
+    with live_server(tiny, "--drain-grace", "600", ready=False) as server:
+        server.wait_until("/health", 200)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) in (0, 128 + signal.SIGTERM)
+
+
+def test_a_killed_engine_ends_streams_then_the_server_with_the_cause(tiny: Path, tmp_path: Path) -> None:
+    log = tmp_path / "termination"
+    env = {"SLIPWAY_TERMINATION_LOG": str(log)}
+    with live_server(tiny, "--served-model-name", "tiny", env=env) as server:
+        chunks = stream(server)
+        os.kill(server.engine_pid(), signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="engine has gone"):
+            list(chunks)
+        server.wait_until("/health", 503)
+        assert server.process.wait(5) == exits.WORKER_KILLED.code
+    cause = json.loads(log.read_bytes())
+    assert (cause["code"], cause["reason"]) == (exits.WORKER_KILLED.code, "WorkerKilled")
+
+
+def test_the_server_may_stay_to_be_looked_at(tiny: Path) -> None:
+    with live_server(tiny, env={"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"}) as server:
+        os.kill(server.engine_pid(), signal.SIGKILL)
+        server.wait_until("/health", 503)
+        server.wait(2.5)
+        assert server.process.poll() is None
+        assert server.get("/server_info")[0] == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == exits.WORKER_KILLED.code
+
+
+def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "slipway", "serve", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_a_taken_port_is_said_before_anything_is_loaded(tiny: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = serve(str(tiny), "--port", str(port))
+    assert ended.returncode == exits.PORT_IN_USE.code
+    assert f"Port {port}" in ended.stderr
+    assert "--port" in ended.stderr
+    assert "Loading" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["/nowhere/model"], exits.MODEL_NOT_FOUND, "/nowhere/model"),
+        (["{tiny}", "--host", "192.0.2.1"], exits.ADDRESS_UNUSABLE, "192.0.2.1"),
+        (["{tiny}", "--ssl-certfile", "/no/cert", "--ssl-keyfile", "/no/key"], exits.TLS_FILES_BAD, "TLS"),
+        (["{tiny}", "--middleware", "no.such.Thing"], exits.BAD_ARGUMENTS, "no.such.Thing"),
+        (["{tiny}", "--generation-config", "/nowhere"], exits.BAD_ARGUMENTS, "/nowhere"),
+        (["{tiny}", "--override-generation-config.top_k", "-9"], exits.BAD_ARGUMENTS, "top_k is -9"),
+        (["{tiny}", "--tokenizer", "/nowhere"], exits.BAD_TOKENIZER, "/nowhere"),
+    ],
+    ids=lambda case: str(case)[:30],
+)
+def test_a_start_that_cannot_succeed_ends_with_its_code(
+    tiny: Path, arguments: list[str], code: exits.ExitCode, words: str
+) -> None:
+    filled = [argument.format(tiny=tiny) for argument in arguments]
+    ended = serve(*filled, "--port", str(free_port()))
+    assert ended.returncode == code.code, ended.stderr
+    assert words in ended.stderr.splitlines()[-2], ended.stderr
+
+
+def test_the_ready_lines_say_what_to_type(tiny: Path) -> None:
+    with live_server(tiny, "--served-model-name", "tiny") as server:
+        printed = "".join(server.lines)
+        server.wait_until("/ready", 200)
+    start = printed.index("Ready after")
+    assert "slipway chat" in printed[start:]
+    assert f"curl {server.url}/v1/chat/completions" in printed[start:]
+    assert printed[start:].count("\n") <= 6
+
+
+def test_engine_and_api_can_share_one_process(tiny: Path) -> None:
+    with live_server(tiny, "--served-model-name", "tiny", "--disable-frontend-multiprocessing") as server:
+        answer = client(server).completions.create(model="tiny", prompt="a", max_tokens=3)
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 3
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(10) == 0
+
+
+def test_whole_and_streamed_answers_of_a_real_engine_are_equal(tiny: Path) -> None:
+    with live_server(tiny, "--served-model-name", "tiny") as server:
+        talk = client(server).chat.completions
+        question: Any = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 24}
+        for sampling in ({"temperature": 0.0}, {"temperature": 1.0, "seed": 5, "n": 2}):
+            whole = talk.create(**question, **sampling)
+            texts = [""] * len(whole.choices)
+            for chunk in talk.create(**question, **sampling, stream=True):
+                texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+            assert texts == [choice.message.content for choice in whole.choices]
+        told = talk.create(**question, logprobs=True, top_logprobs=3, temperature=0)
+        assert told.choices[0].logprobs is not None
+        for token in told.choices[0].logprobs.content or ():
+            assert token.logprob == token.top_logprobs[0].logprob

@@ -1,0 +1,247 @@
+"""Every command, program and file that the documents show is run, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from live_server import LiveServer, live_server
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/design/*.md"))]
+LINKING = [*DOCUMENTS, *sorted(ROOT.glob("docs/reference/*.md")), ROOT / "CHANGELOG.md"]
+SHOWN_URL = "http://127.0.0.1:8000"
+PLACEHOLDERS = {"MODEL": "some-model", "[arguments]": ""}
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`((?:(?:bin/)?slipway|make|python -m) [^`…]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+# A file that names the machine it was written on, or those who write it.
+LEAKS = re.compile(r"(?<![\w.-])/(?:work|root)/|\.\./shared|\bsessions\b|\b(?:this|last|next) session\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """One command, program or file. `files` are the YAML files that the same document shows."""
+
+    document: str
+    line: int
+    language: str
+    text: str
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def snippets(path: Path) -> Iterator[Snippet]:
+    """The fenced blocks, those of `sh` cut into commands, then the commands within sentences."""
+    text = path.read_text()
+    name = str(path.relative_to(ROOT))
+    files = tuple(body for language, body in FENCE.findall(text) if language == "yaml")
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        language, body = match.groups()
+        for part in commands(body) if language == "sh" else [body]:
+            yield Snippet(name, line, language, part, files)
+    prose = FENCE.sub(lambda match: "\n" * match.group().count("\n"), text)
+    for match in INLINE.finditer(prose):
+        yield Snippet(name, prose.count("\n", 0, match.start()) + 1, "sh", match[1], files)
+
+
+def commands(block: str) -> Iterator[str]:
+    """Lines, joined where a quotation or a backslash goes on."""
+    pending = ""
+    for line in block.splitlines(keepends=True):
+        pending += line
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError:
+            continue
+        if not pending.endswith("\\\n"):
+            if words:
+                yield pending.strip()
+            pending = ""
+    assert not pending, f"a quotation without an end: {pending}"
+
+
+def run(words: list[str], folder: Path, **variables: str) -> str:
+    """Standard output of a command that must succeed."""
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        timeout=120,
+        env=os.environ | variables,
+    )
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def words_of(command: str) -> list[str]:
+    """The command as this interpreter runs it, with names for the placeholders."""
+    for placeholder, name in PLACEHOLDERS.items():
+        command = command.replace(placeholder, name)
+    words = shlex.split(command, comments=True)
+    return [sys.executable, "-m", "slipway", *words[1:]] if words[0].endswith("slipway") else words
+
+
+def is_service(text: str) -> bool:
+    return "\nkind: InferenceService\n" in f"\n{text}"
+
+
+def make_knows_the_target(snippet: Snippet, folder: Path) -> None:
+    run(["make", "-n", "-C", str(ROOT), *snippet.text.split()[1:]], folder)
+
+
+def its_arguments_are_accepted(snippet: Snippet, folder: Path) -> None:
+    """A dry run, in a folder that holds the files which the document shows."""
+    words = words_of(snippet.text)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for option, wanted in (("--config", False), ("-f", True)):
+        if option in words and not (named := folder / words[words.index(option) + 1]).exists():
+            (text,) = (text for text in snippet.files if is_service(text) == wanted)
+            named.write_text(text)
+    asks_for_help = any(word.startswith("--help") for word in words)
+    printed = run([*words, *([] if asks_for_help else ["--dry-run"])], folder)
+    assert asks_for_help or isinstance(json.loads(printed.splitlines()[-1]), dict)
+
+
+def it_prints_something(snippet: Snippet, folder: Path) -> None:
+    (folder / "examples").symlink_to(ROOT / "examples")
+    assert run(words_of(snippet.text), folder)
+
+
+def it_has_help(snippet: Snippet, folder: Path) -> None:
+    assert run([*words_of(snippet.text), "--help"], folder).startswith("usage: slipway")
+
+
+def its_module_exists(snippet: Snippet, folder: Path) -> None:
+    module = snippet.text.split()[2]
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    run([sys.executable, "-c", code], folder)
+
+
+def it_is_a_service_or_a_configuration(snippet: Snippet, folder: Path) -> None:
+    from slipway import service
+
+    if is_service(snippet.text):
+        service.load(snippet.text)
+        return
+    (folder / "shown.yaml").write_text(snippet.text)
+    run([sys.executable, "-m", "slipway", "serve", "--config", "shown.yaml", "--dry-run"], folder)
+
+
+def it_is_json(snippet: Snippet, folder: Path) -> None:
+    json.loads(snippet.text)
+
+
+def it_says_paris(snippet: Snippet, folder: Path, server: LiveServer) -> None:
+    """Against a live demo server: what is shown there as the default address is where it listens."""
+    text = snippet.text.replace(SHOWN_URL, server.url)
+    if snippet.language == "python":
+        words = [sys.executable, "-c", text]
+    elif text.startswith("curl "):
+        words = [*words_of(text), "--silent", "--show-error", "--fail-with-body"]
+    else:
+        words = [*words_of(text), "--url", f"{server.url}/v1"]
+    assert "Paris" in run(words, folder, NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
+
+
+AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
+    ("sh", r"make \w+"): make_knows_the_target,
+    ("sh", r"(bin/)?slipway [\w-]+$"): it_has_help,
+    ("sh", r"(bin/)?slipway (serve|demo|run)\b"): its_arguments_are_accepted,
+    ("sh", r"(bin/)?slipway (args|render|collect-env)\b|slipway --"): it_prints_something,
+    ("sh", r"python -m slipway[\w.]+"): its_module_exists,
+    ("yaml", ""): it_is_a_service_or_a_configuration,
+    ("json", ""): it_is_json,
+}
+"""(language, how the text begins) → how the snippet is proved without a server."""
+
+LIVE = {
+    ("sh", rf"curl {SHOWN_URL}/v1/"),
+    ("sh", r"(bin/)?slipway (chat|complete) "),
+    ("python", "from openai import OpenAI\n"),
+}
+"""What a live server of the demo model must answer with "Paris"."""
+
+SNIPPETS = [snippet for path in DOCUMENTS for snippet in snippets(path)]
+
+
+def proof_of(snippet: Snippet) -> Callable[[Snippet, Path], None] | None:
+    return next((proof for kind, proof in AT_ONCE.items() if matches(snippet, kind)), None)
+
+
+def matches(snippet: Snippet, kind: tuple[str, str]) -> bool:
+    return snippet.language == kind[0] and re.match(kind[1], snippet.text) is not None
+
+
+def is_live(snippet: Snippet) -> bool:
+    return any(matches(snippet, kind) for kind in LIVE)
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=str)
+def test_every_snippet_is_of_a_kind_that_is_proved(snippet: Snippet):
+    assert (proof_of(snippet) is not None) != is_live(snippet), f"{snippet.language}: {snippet.text}"
+
+
+@pytest.mark.parametrize("snippet", [s for s in SNIPPETS if proof_of(s)], ids=str)
+def test_what_a_document_shows_is_accepted(snippet: Snippet, tmp_path: Path):
+    proof = proof_of(snippet)
+    assert proof is not None
+    proof(snippet, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def demo_server(demo_model: Path) -> Iterator[LiveServer]:
+    from slipway.cli.demo import serve_words
+    from slipway.load.demo import MODEL_NAME
+
+    *options, model = serve_words(demo_model, MODEL_NAME, [])
+    with live_server(model, *options) as server:
+        yield server
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("snippet", [s for s in SNIPPETS if is_live(s)], ids=str)
+def test_what_a_document_asks_a_server_is_answered(snippet: Snippet, tmp_path: Path, demo_server: LiveServer):
+    if snippet.text.startswith("curl ") and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    it_says_paris(snippet, tmp_path, demo_server)
+
+
+def test_readme_and_manual_show_how_to_run_test_and_ask():
+    shown = " ".join(snippet.text for snippet in SNIPPETS if snippet.document == "README.md")
+    assert all(word in shown for word in ("make run", "make test", "curl ", "bin/slipway chat", "openai"))
+
+
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_between_documents_leads_to_a_file(path: Path):
+    targets = (target.partition("#")[0] for target in LINK.findall(path.read_text()))
+    local = [target for target in targets if target and "://" not in target]
+    assert [target for target in local if not (path.parent / target).exists()] == []
+
+
+def test_no_file_speaks_of_the_machine_or_of_those_who_wrote_it():
+    listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], ROOT).splitlines()
+    found = []
+    for name in listed:
+        path = ROOT / name
+        if path == Path(__file__) or not path.is_file() or b"\0" in (content := path.read_bytes()):
+            continue
+        lines = content.decode(errors="replace").splitlines()
+        found += [f"{name}:{number}: {line}" for number, line in enumerate(lines, 1) if LEAKS.search(line)]
+    assert found == []

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from toy import TORCH
+
+from slipway_kernels.attention import reference
+from slipway_kernels.cpu import ExternalProgram, PagePool, Slots, page_bytes
+
+BLOCKS = [1, 8, 16, 32, 64, 128]
+
+
+class Cache:
+    """One request's keys and values in pages, in two layers of which the second is used."""
+
+    def __init__(
+        self, dtype: str, block: int, kv_heads: int, head_dim: int, threads: int, length: int
+    ) -> None:
+        blocks = -(-length // block)
+        self.slots = Slots(1, length, 1, blocks)
+        self.pool = PagePool(blocks, page_bytes(2, kv_heads, head_dim, block, dtype))
+        self.program = ExternalProgram(self.slots, length, dtype, threads, 8, 1, self.pool, block)
+        self.slots.block_table[0, 0] = np.random.default_rng(1).permutation(blocks)
+        self.slots.num_tokens[0] = length
+        self.slots.prompt_len[0] = length
+        self.kv_heads, self.head_dim, self.block = kv_heads, head_dim, block
+        self.fill_with_nan()
+
+    def fill_with_nan(self) -> None:
+        import ctypes
+
+        ctypes.memset(self.pool.memory.address, 0xFF, self.pool.num_pages * self.pool.page_bytes)
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        chunk: int,
+        window: int = 0,
+        softcap: float = 0.0,
+    ) -> torch.Tensor:
+        """[rows, heads · head_dim], computed chunk by chunk; pages that leave the window are given back."""
+        outs = []
+        for begin in range(0, len(q), chunk):
+            part = slice(begin, min(begin + chunk, len(q)))
+            if window:
+                gone = max(0, begin - window + 1) // self.block
+                self.slots.block_table[0, 0, :gone] = -1
+            self.program.prepare(np.array([0]), np.array([part.stop - part.start]))
+            self.program.store_kv((0, 1), k[part], v[part], self.kv_heads, self.head_dim)
+            heads = q.shape[1]
+            outs.append(
+                self.program.attention(
+                    (0, 1), q[part].flatten(1), heads, self.kv_heads, self.head_dim, 0.3, window, softcap
+                )
+            )
+            self.slots.num_computed[0] = part.stop
+        return torch.cat(outs)
+
+
+def inputs(rows: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> tuple[torch.Tensor, ...]:
+    draw = torch.Generator().manual_seed(2)
+    shapes = [(rows, heads, head_dim), (rows, kv_heads, head_dim), (rows, kv_heads, head_dim)]
+    return tuple(torch.randn(shape, generator=draw).to(TORCH[dtype]) for shape in shapes)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(3, 1, 64), (4, 4, 8), (9, 3, 72), (8, 1, 256), (26, 2, 16)]
+)
+@pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (20, 0.0), (0, 2.0), (1, 1.5)])
+def test_attention_is_the_references(
+    dtype: str, heads: int, kv_heads: int, head_dim: int, window: int, softcap: float
+) -> None:
+    q, k, v = inputs(100, heads, kv_heads, head_dim, dtype)
+    cache = Cache(dtype, 16, kv_heads, head_dim, 1, 100)
+    expected = reference.attention(q, k, v, 0.3, window, softcap)
+    result = cache.attend(q, k, v, 100, window, softcap).float().view(expected.shape)
+    tolerance = 2e-5 if dtype == "fp32" else 2e-2
+    torch.testing.assert_close(result, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("head_dim", [24, 64])
+def test_a_row_does_not_depend_on_chunk_block_size_or_threads(dtype: str, window: int, head_dim: int) -> None:
+    q, k, v = inputs(100, 6, 2, head_dim, dtype)
+    expected = Cache(dtype, 16, 2, head_dim, 1, 100).attend(q, k, v, 100, window)
+    assert not expected.isnan().any()
+    for block in BLOCKS:
+        for chunk in (1, 7, 64, 100):
+            for threads in (1, 2, 3) if chunk == 7 else (1,):
+                result = Cache(dtype, block, 2, head_dim, threads, 100).attend(q, k, v, chunk, window)
+                assert torch.equal(result, expected), (block, chunk, threads)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("window", [0, 700])
+def test_splits_of_a_long_context_merge_to_the_same_bits(dtype: str, window: int) -> None:
+    q, k, v = inputs(1200, 3, 1, 16, dtype)
+    expected = Cache(dtype, 16, 1, 16, 1, 1200).attend(q, k, v, 1200, window)
+    reference_rows = reference.attention(q, k, v, 0.3, window).flatten(1)
+    tolerance = 2e-5 if dtype == "fp32" else 2e-2
+    torch.testing.assert_close(expected.float(), reference_rows, atol=tolerance, rtol=tolerance)
+    for chunk, threads in ((3, 3), (5, 1), (300, 2)):
+        result = Cache(dtype, 16, 1, 16, threads, 1200).attend(q, k, v, chunk, window)
+        assert torch.equal(result, expected), (chunk, threads)

@@ -1,0 +1,43 @@
+"""Every instruction set that this processor has computes the references' results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slipway_kernels.cpu import isa
+
+ISAS = ["generic", "avx2", "avx512", "avx512bf16"]
+BELOW = ISAS[: ISAS.index(isa())]
+HERE = Path(__file__).parent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BELOW)
+def test_a_narrower_instruction_set_passes_every_kernel_test(name: str) -> None:
+    files = [str(HERE / f"test_{part}.py") for part in ("linear", "attention", "program")]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],
+        env={**os.environ, "SLIPWAY_CPU_ISA": name},
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-3000:]
+
+
+def test_an_instruction_set_that_is_not_there_is_refused() -> None:
+    code = "from slipway_kernels.cpu import isa; isa()"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "SLIPWAY_CPU_ISA": "avx1024"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "SLIPWAY_CPU_ISA=avx1024 cannot be had" in result.stderr

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from toy import GREEDY, Server, Toy
+
+from slipway_kernels.cpu import PagePool, Program, Slots
+
+PROMPT = torch.randint(0, 101, (100,), generator=torch.Generator().manual_seed(5)).tolist()
+VARIANTS = [{}, {"window": 20}, {"softcap": 5.0}, {"head_dim": 64, "rotary_dim": 64, "qk_norm": False}]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_toy_model_computes_what_torch_computes(dtype: str, variant: dict[str, float]) -> None:
+    toy = Toy(dtype, **variant)  # type: ignore[arg-type]
+    tokens, logprobs = Server(toy).generate(0, PROMPT, 6, 100)
+    expected = toy.logits(PROMPT + tokens)[99:-1].log_softmax(-1)
+    assert tokens == expected.argmax(-1).tolist()
+    chosen = expected.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(logprobs), chosen, atol=1e-5 if dtype == "fp32" else 0.03, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_chunk_block_size_and_threads_change_no_bit(dtype: str) -> None:
+    toy = Toy(dtype, window=40)
+    expected = Server(toy).generate(0, PROMPT, 5, 100)
+    for block_size, threads in ((1, 1), (8, 2), (16, 3), (64, 1), (128, 2)):
+        server = Server(toy, block_size, threads)
+        for slot, chunk in enumerate((1, 7, 64)):
+            assert server.generate(slot, PROMPT, 5, chunk) == expected, (block_size, threads, chunk)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_company_in_the_batch_changes_no_bit(dtype: str) -> None:
+    toy = Toy(dtype)
+    prompts = [PROMPT[:50], PROMPT[3:4], PROMPT[10:43], PROMPT[:17]]
+    alone = [Server(toy).generate(0, prompt, 4, 100) for prompt in prompts]
+    server = Server(toy, threads=2)
+    for slot, prompt in enumerate(prompts):
+        server.start(slot, prompt)
+    order = np.array([2, 0, 3, 1])
+    drawn: list[list[tuple[int, float]]] = [[] for _ in prompts]
+    while any(len(tokens) < 4 for tokens in drawn):
+        left = server.slots.num_tokens - server.slots.num_computed
+        result = server.program.step(order, np.minimum(left, 9)[order])
+        for index, slot in enumerate(order):
+            if result.drawn["token"][index] >= 0 and len(drawn[slot]) < 4:
+                drawn[slot].append((int(result.drawn["token"][index]), float(result.drawn["logprob"][index])))
+    assert [list(zip(*one, strict=True)) for one in alone] == drawn
+
+
+def test_a_step_appends_what_it_draws_and_advances() -> None:
+    server = Server(Toy())
+    server.start(2, PROMPT[:10])
+    server.program.step(np.array([2]), np.array([4]))
+    assert (server.slots.num_tokens[2], server.slots.num_computed[2]) == (10, 4)
+    result = server.program.step(np.array([2]), np.array([6]))
+    assert (server.slots.num_tokens[2], server.slots.num_computed[2]) == (11, 10)
+    assert server.slots.tokens[2, 10] == result.drawn["token"][0] >= 0
+
+
+def test_prompt_logprobs_stand_at_the_token_before() -> None:
+    toy = Toy()
+    server = Server(toy)
+    server.start(0, PROMPT[:80])
+    params = type(GREEDY)(**{**vars(GREEDY), "num_prompt_logprobs": 2})
+    server.slots.set_sampling(0, params, prompt_logprobs_from=3)
+    prompt = server.program.step(np.array([0]), np.array([80])).prompt
+    expected = toy.logits(PROMPT[:80]).log_softmax(-1)
+    assert prompt["token"].tolist() == [-1, -1, *PROMPT[3:80], -1]
+    chosen = expected[range(2, 79), PROMPT[3:80]]
+    torch.testing.assert_close(torch.tensor(prompt["logprob"][2:79]), chosen, atol=1e-5, rtol=0)
+
+
+def test_an_empty_plan_returns_at_once() -> None:
+    server = Server(Toy())
+    empty = np.zeros(0, np.int32)
+    assert len(server.program.step(empty, empty).drawn) == 0
+
+
+def test_a_plan_past_the_known_tokens_is_refused_and_changes_nothing() -> None:
+    server = Server(Toy())
+    server.start(0, PROMPT[:5])
+    with pytest.raises(ValueError, match=r"slots \[0\], grants \[6\]"):
+        server.program.step(np.array([0]), np.array([6]))
+    assert server.slots.num_computed[0] == 0
+
+
+def test_a_buffer_of_the_wrong_width_is_refused() -> None:
+    program = Program(Slots(1, 8, 1, 1), 8, "bf16", 1, 10, 1, PagePool(1, 64), 8)
+    x, y = program.buffer(32), program.buffer(48, "act")
+    with pytest.raises(ValueError, match="width 32; it must be 48"):
+        program.rms_norm(x, np.ones(32, np.float32), y, 1e-5)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from factory import make_model
+from model.stepping import Stepper, plan, prompt, quiet, reference_model
+from slipway.engine.config import EngineConfig
+from slipway.load.checkpoint import open_checkpoint
+from slipway.load.errors import LoadError
+from slipway.model.reference import read_reference
+from slipway.model.registry import families
+from slipway.model.roles import expected_shapes
+from slipway.model.weights import load_weights
+from slipway.schemes.dense import DenseScheme
+from slipway.schemes.fused import GATE_ROWS, gated, stacked
+
+ARCHITECTURES = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3_text",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+)
+Tensors = dict[str, torch.Tensor]
+
+
+def fp32() -> DenseScheme:
+    return DenseScheme(torch.float32)
+
+
+def change(folder: Path, edit: Callable[[Tensors], object]) -> Path:
+    """Save the folder's weights again after `edit`."""
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_reference_computes_what_transformers_does(
+    tiny_models: Callable[[str], Path], architecture: str
+) -> None:
+    folder = tiny_models(architecture)
+    checkpoint = open_checkpoint(EngineConfig(model=str(folder), use_tqdm_on_load=False), quiet)
+    family = families()[checkpoint.config["architectures"][0]]  # type: ignore[index]
+    reference = read_reference(family.spec(checkpoint.config), checkpoint, torch.float32)
+    tokens = torch.tensor(prompt(60))
+    with torch.inference_mode():
+        expected = reference_model(folder)(tokens[None]).logits[0]
+    torch.testing.assert_close(reference.logits(tokens), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_expected_shapes_are_those_of_the_checkpoint(
+    tiny_models: Callable[[str], Path], architecture: str
+) -> None:
+    folder = tiny_models(architecture)
+    config = json.loads((folder / "config.json").read_text())
+    family = families()[config["architectures"][0]]
+    stored = load_file(folder / "model.safetensors")
+    found = expected_shapes(family.spec(config), family)
+    assert found == {name: tuple(tensor.shape) for name, tensor in stored.items()}
+
+
+@pytest.mark.parametrize("architecture", ["mixtral", "qwen2_moe", "qwen3_moe"])
+def test_stacked_experts_load_as_single_ones_do(tmp_path: Path, architecture: str) -> None:
+    sizes: dict[str, Any] = {"head_dim": 24} if architecture == "qwen3_moe" else {}
+    folder = make_model(architecture, tmp_path / "single", **sizes)
+    model = reference_model(folder)
+    model.save_pretrained(tmp_path / "stacked", save_original_format=False)
+    names = load_file(tmp_path / "stacked" / "model.safetensors")
+    assert "model.layers.0.mlp.experts.gate_up_proj" in names
+    tokens = {0: prompt(20)}
+    assert Stepper(tmp_path / "stacked").greedy(tokens, 4) == Stepper(folder).greedy(tokens, 4)
+
+
+def test_a_missing_and_a_stray_tensor_are_named(tmp_path: Path) -> None:
+    def edit(tensors: Tensors) -> None:
+        del tensors["model.layers.2.self_attn.k_proj.weight"]
+        tensors["model.layers.9.extra"] = torch.zeros(3)
+
+    folder = change(make_model("llama", tmp_path), edit)
+    with pytest.raises(LoadError) as refused:
+        Stepper(folder)
+    assert "missing: model.layers.2.self_attn.k_proj.weight" in refused.value.message
+    assert "no place in the model: model.layers.9.extra" in refused.value.message
+
+
+def test_a_long_list_of_names_is_cut_and_counted(tmp_path: Path) -> None:
+    folder = change(
+        make_model("llama", tmp_path), lambda tensors: [tensors.pop(n) for n in list(tensors)[:9]]
+    )
+    with pytest.raises(LoadError, match=r"9 tensors are missing: .* and 4 more"):
+        Stepper(folder)
+
+
+def test_a_tensor_of_another_shape_is_named_with_both(tmp_path: Path) -> None:
+    folder = make_model("llama", tmp_path)
+    with pytest.raises(LoadError, match=r"has the shape \[64, 96\], and config.json asks for \[64, 80\]"):
+        Stepper(folder, hf_overrides={"intermediate_size": 80})
+
+
+def test_a_tied_head_may_be_stored_and_is_held_once(tmp_path: Path) -> None:
+    def edit(tensors: Tensors) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
+
+    folder = change(make_model("llama", tmp_path, tie_word_embeddings=True), edit)
+    found = plan(folder)
+    assert found.spec is not None
+    weights = load_weights(found.spec, families()[found.architecture], found.checkpoint, torch.float32)
+    assert weights.head is weights.embedding
+
+
+def test_an_untied_head_must_be_there(tmp_path: Path) -> None:
+    folder = change(make_model("llama", tmp_path), lambda tensors: tensors.pop("lm_head.weight"))
+    with pytest.raises(LoadError, match=r"missing: lm_head\.weight"):
+        Stepper(folder)
+
+
+def test_gate_and_up_alternate_by_sixteen_rows_and_are_padded_with_zeros() -> None:
+    gate, up = torch.randn(40, 8), torch.randn(40, 8)
+    fused = gated(8, 40, fp32)
+    fused.load("gate", gate)
+    fused.load("up", up)
+    assert fused.n == 96
+    rows = fused.parts[0].scheme.rows(torch.arange(96)).view(3, 2, GATE_ROWS, 8)
+    padded = torch.zeros(2, 48, 8)
+    padded[0, :40], padded[1, :40] = gate, up
+    torch.testing.assert_close(rows, padded.view(2, 3, GATE_ROWS, 8).transpose(0, 1), rtol=0, atol=0)
+
+
+def test_segments_of_one_scheme_are_one_product_and_others_their_own() -> None:
+    other = torch.randn(5, 8), torch.randn(7, 8), torch.randn(3, 8)
+    one = stacked(8, {"q": 5, "k": 7, "v": 3}, fp32, bias=True)
+    assert [part.column for part in one.parts] == [0]
+    from slipway.schemes.fused import FusedLinear, Segment
+
+    def narrow() -> DenseScheme:
+        return DenseScheme(torch.bfloat16)
+
+    rows = torch.arange(15, dtype=torch.int32).split([5, 7, 3])
+    segments = [Segment("q", rows[0], fp32), Segment("k", rows[1], narrow), Segment("v", rows[2], narrow)]
+    two = FusedLinear(8, segments, bias=True)
+    assert [part.column for part in two.parts] == [0, 5]
+    x, bias = torch.randn(4, 8), torch.randn(15)
+    for fused in (one, two):
+        for name, matrix, piece in zip("qkv", other, bias.split([5, 7, 3]), strict=True):
+            fused.load(name, matrix)
+            fused.load(name, piece)
+    expected = x @ torch.cat(other).T + bias
+    torch.testing.assert_close(one.apply(x), expected)
+    torch.testing.assert_close(two.apply(x), expected, rtol=0.05, atol=0.05)
+
+
+def test_weights_for_another_device_are_refused() -> None:
+    matrix = fp32()
+    matrix.create((4, 4))
+    with pytest.raises(ValueError, match="cannot be finished for cuda"):
+        matrix.finish(torch.device("cuda"))

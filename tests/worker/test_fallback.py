@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from factory import make_model
+from model.stepping import Stepper, assert_same_as_reference, plan, prompt
+from slipway.load.errors import LoadError
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+LATENT = {  # DeepSeek's attention: keys of 24 numbers, values of 12
+    **SIZES,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "opt": ("opt", {}),
+    "gpt2": ("gpt2", {}),
+    "phi3": ("phi3", {}),
+    "phi3_window": ("phi3", {"sliding_window": 24}),
+    "llama": ("llama", {}),
+    "gemma3_text": ("gemma3_text", {}),
+    "qwen2_moe": ("qwen2_moe", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("fallback")
+
+    def folder(variant: str) -> Path:
+        architecture, overrides = VARIANTS[variant]
+        place = root / variant
+        return place if place.exists() else make_model(architecture, place, **overrides)
+
+    return folder
+
+
+def save(folder: Path, kind: str, **sizes: Any) -> Path:
+    """A random model of a kind that the factory does not make."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(8)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_greedy_output_is_that_of_transformers(folders: Any, variant: str) -> None:
+    stepper = Stepper(folders(variant), model_impl="transformers")
+    assert not stepper.plan.native
+    tokens = prompt(50)
+    assert_same_as_reference(folders(variant), tokens, stepper.greedy({1: tokens}, 12, chunk=20)[1])
+
+
+@pytest.mark.parametrize("variant", ["opt", "gpt2", "phi3_window", "qwen2_moe"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_results_do_not_depend_on_company_chunk_or_threads(folders: Any, variant: str, dtype: str) -> None:
+    prompts = {slot: prompt(length, slot) for slot, length in enumerate((45, 3, 70, 18))}
+    chosen: dict[str, Any] = {"dtype": dtype, "model_impl": "transformers"}
+    together = Stepper(folders(variant), **chosen).greedy(prompts, 6)
+    alone = Stepper(folders(variant), threads=1, block_size=32, **chosen)
+    for slot, tokens in prompts.items():
+        assert alone.greedy({0: tokens}, 6, chunk=7)[0] == together[slot]
+
+
+def test_keys_and_values_of_different_sizes_are_padded(tmp_path: Path) -> None:
+    folder = save(tmp_path, "deepseek_v3", **LATENT)
+    stepper = Stepper(folder)
+    tokens = prompt(30)
+    assert_same_as_reference(folder, tokens, stepper.greedy({0: tokens}, 6)[0])
+
+
+def test_layers_with_windows_get_groups_of_their_own(folders: Any) -> None:
+    found = plan(folders("gemma3_text"), model_impl="transformers")
+    assert [(group.kind, group.window) for group in found.kv.groups] == [("sliding", 24), ("full", 0)]
+
+
+def test_frequencies_that_follow_the_length_are_fixed_for_the_longest_request(tmp_path: Path) -> None:
+    scaling = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 8,
+        "long_factor": [4.0] * 8,
+        "original_max_position_embeddings": 32,
+    }
+    sizes = {"original_max_position_embeddings": 32, "rope_parameters": scaling}
+    folder = make_model("phi3", tmp_path, **sizes)
+    short, long = prompt(20, 1), prompt(60, 2)
+    stepper = Stepper(folder)
+    assert "form up to 32 tokens" in stepper.plan.warnings[0]
+    together = stepper.greedy({0: short, 1: long}, 4)
+    assert stepper.greedy({0: short}, 4)[0] == together[0]
+    assert_same_as_reference(folder, long, together[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "layer"),
+    [
+        ("bloom", {"hidden_size": 64, "n_layer": 2, "n_head": 4}, r"h\.0\.self_attention \(BloomAttention\)"),
+        ("gptj", {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}, r"h\.0\.attn \(GPTJAttention\)"),
+        ("mamba", {"hidden_size": 64, "num_hidden_layers": 2}, r"layers\.0 \(MambaBlock\)"),
+        ("bert", SIZES, r"later tokens"),
+    ],
+)
+def test_a_model_that_cannot_be_paged_is_refused_by_the_name_of_its_layer(
+    tmp_path: Path, kind: str, sizes: dict[str, Any], layer: str
+) -> None:
+    folder = save(tmp_path, kind, **{**sizes, "vocab_size": 512})
+    with pytest.raises(LoadError, match=layer) as refused:
+        plan(folder)
+    assert refused.value.code == "UnsupportedModel"
+
+
+OWN_CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def test_a_models_own_code_runs_behind_its_flag_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("sys.path", list(sys.path))
+    folder = make_model("llama", tmp_path / "own")
+    (folder / "own.py").write_text(OWN_CODE)
+    kinds = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    own = {"model_type": "own", "architectures": ["OwnForCausalLM"], "auto_map": kinds}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **own}))
+    with pytest.raises(LoadError, match=r"--trust-remote-code runs that, with all rights") as refused:
+        plan(folder)
+    assert refused.value.argument == "trust_remote_code"
+    assert not (tmp_path / "modules").exists()
+    assert plan(folder, trust_remote_code=True).architecture == "OwnForCausalLM"
+
+
+def test_native_code_is_not_there_for_every_model(folders: Any) -> None:
+    with pytest.raises(LoadError, match="OPTForCausalLM has no native code here"):
+        plan(folders("opt"), model_impl="vllm")
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_its_name(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = make_model("gpt2", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["transformer.h.1.mlp.c_fc.weight"]
+    save_file({**tensors, "stray": torch.zeros(2)}, folder / "model.safetensors")
+    with pytest.raises(LoadError, match=r"missing: transformer\.h\.1\.mlp\.c_fc\.weight.*model: stray"):
+        Stepper(folder)
+
+
+def test_random_weights_make_a_model_that_runs(folders: Any) -> None:
+    first = Stepper(folders("opt"), load_format="dummy").greedy({0: prompt(9)}, 3)
+    assert first == Stepper(folders("opt"), load_format="dummy").greedy({0: prompt(9)}, 3)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factory import make_model
+from model.stepping import Stepper, assert_same_as_reference, plan, prompt
+from slipway.load.errors import LoadError
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"head_dim": 24},
+    "qwen2": {},
+    "qwen3": {"head_dim": 24},
+    "gemma2": {"head_dim": 24, "query_pre_attn_scalar": 20},
+    "gemma3_text": {"head_dim": 24, "query_pre_attn_scalar": 20},
+    "mixtral": {},
+    "qwen2_moe": {},
+    "qwen3_moe": {"head_dim": 24},
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, overrides) for name, overrides in FAMILIES.items()},
+    "llama_biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama_odd_intermediate": ("llama", {"intermediate_size": 88, "tie_word_embeddings": True}),
+    "llama_llama3_rope": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 5e5,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "llama_yarn": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+            }
+        },
+    ),
+    "qwen2_windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    ),
+    "gemma2_uncapped": (
+        "gemma2",
+        {"head_dim": 24, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "gemma3_one_to_three": (
+        "gemma3_text",
+        {
+            "head_dim": 24,
+            "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "qwen2_moe_mixed": (
+        "qwen2_moe",
+        {"mlp_only_layers": [0], "norm_topk_prob": True, "moe_intermediate_size": 40},
+    ),
+    "qwen3_moe_step": ("qwen3_moe", {"head_dim": 24, "decoder_sparse_step": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("lowered")
+
+    def folder(variant: str) -> Path:
+        architecture, overrides = VARIANTS[variant]
+        place = root / variant
+        return place if place.exists() else make_model(architecture, place, **overrides)
+
+    return folder
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_greedy_output_is_that_of_transformers(folders: Any, variant: str) -> None:
+    stepper = Stepper(folders(variant))
+    assert stepper.plan.native
+    tokens = prompt(50)
+    assert_same_as_reference(folders(variant), tokens, stepper.greedy({1: tokens}, 24)[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("variant", FAMILIES)
+def test_results_do_not_depend_on_company_chunk_or_threads(folders: Any, variant: str, dtype: str) -> None:
+    prompts = {slot: prompt(length, slot) for slot, length in enumerate((45, 3, 70, 18))}
+    together = Stepper(folders(variant), dtype=dtype).greedy(prompts, 8)
+    alone = Stepper(folders(variant), dtype=dtype, threads=1, block_size=32)
+    for slot, tokens in prompts.items():
+        assert alone.greedy({0: tokens}, 8, chunk=7)[0] == together[slot]
+
+
+def test_bfloat16_is_close_to_float32(folders: Any) -> None:
+    tokens = prompt(40)
+    exact = Stepper(folders("llama")).greedy({0: tokens}, 1)[0][0]
+    narrow = Stepper(folders("llama"), dtype="bfloat16").greedy({0: tokens}, 1)[0][0]
+    assert narrow[0] == exact[0]
+    assert abs(narrow[1] - exact[1]) < 0.1
+
+
+def test_without_its_window_a_model_sees_every_token_and_is_no_longer_than_the_window(folders: Any) -> None:
+    found = plan(folders("mistral"), disable_sliding_window=True)
+    assert [group.window for group in found.kv.groups] == [0]
+    assert found.max_model_len == 24
+
+
+def test_a_head_size_that_the_kernel_lacks_is_refused_where_native_code_is_asked_for(tmp_path: Path) -> None:
+    folder = make_model("qwen3", tmp_path, head_dim=20)
+    with pytest.raises(LoadError, match=r"heads of 20 numbers.*multiple of 8"):
+        plan(folder, model_impl="vllm")
+    assert not plan(folder).native
+
+
+def test_a_length_beyond_the_models_needs_its_variable(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LoadError, match="--max-model-len 513 is too long"):
+        plan(folders("llama"), max_model_len=513)
+    monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    found = plan(folders("llama"), max_model_len=513)
+    assert found.max_model_len == 513
+    assert "made for 512 tokens" in found.warnings[0]
+
+
+def test_planning_a_native_model_imports_no_transformers() -> None:
+    code = "import sys, slipway.model.build; sys.exit('transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_random_weights_make_a_model_that_runs(folders: Any) -> None:
+    first = Stepper(folders("qwen2_moe"), load_format="dummy").greedy({0: prompt(9)}, 3)
+    assert first == Stepper(folders("qwen2_moe"), load_format="dummy").greedy({0: prompt(9)}, 3)
