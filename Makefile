@@ -35,7 +35,7 @@ python: setup
 
 test: setup-dev lint
 	$(BIN)/python -m slipway.generate --check
-	$(BIN)/python -m pytest tests -n 2 --dist worksteal -m "not soak"
+	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not soak"
 	@echo "make test: every check passed"
 
 check: setup-dev lint fast
@@ -46,7 +46,7 @@ lint:
 	$(BIN)/mypy
 
 fast:
-	$(BIN)/python -m pytest tests -n 2 --dist worksteal -m "not slow and not soak"
+	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not slow and not soak"
 
 soak: setup-dev
 	$(BIN)/python -m pytest tests/soak -m soak -s -p no:cacheprovider

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ SHOWN_URL = "http://127.0.0.1:8000"
 PLACEHOLDERS = {"MODEL": "some-model", "[arguments]": ""}
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INLINE = re.compile(r"`((?:(?:bin/)?slipway|make|python -m) [^`…]+)`")
+INLINE = re.compile(r"`((?:(?:bin/)?slipway|make|pip|python -m) [^`…]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # A file that names the machine it was written on, or those who write it.
 LEAKS = re.compile(r"(?<![\w.-])/(?:work|root)/|\.\./shared|\bsessions\b|\b(?:this|last|next) session\b")
@@ -128,6 +129,12 @@ def it_has_help(snippet: Snippet, folder: Path) -> None:
     assert run([*words_of(snippet.text), "--help"], folder).startswith("usage: slipway")
 
 
+def pip_knows_the_extra(snippet: Snippet, folder: Path) -> None:
+    """Installing it is what test_package proves."""
+    extra = snippet.text.partition("[")[2].partition("]")[0]
+    assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
 def its_module_exists(snippet: Snippet, folder: Path) -> None:
     module = snippet.text.split()[2]
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
@@ -165,6 +172,7 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("sh", r"(bin/)?slipway [\w-]+$"): it_has_help,
     ("sh", r"(bin/)?slipway (serve|demo|run)\b"): its_arguments_are_accepted,
     ("sh", r"(bin/)?slipway (args|render|collect-env)\b|slipway --"): it_prints_something,
+    ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,
     ("yaml", ""): it_is_a_service_or_a_configuration,
     ("json", ""): it_is_json,
@@ -228,11 +236,22 @@ def test_readme_and_manual_show_how_to_run_test_and_ask():
     assert all(word in shown for word in ("make run", "make test", "curl ", "bin/slipway chat", "openai"))
 
 
+def anchors(path: Path) -> set[str]:
+    """What `#…` can name in a document: its headings, in the spelling of the forges."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def leads_somewhere(link: str, path: Path) -> bool:
+    name, _, anchor = link.partition("#")
+    target = path.parent / name if name else path
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
 @pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_between_documents_leads_to_a_file(path: Path):
-    targets = (target.partition("#")[0] for target in LINK.findall(path.read_text()))
-    local = [target for target in targets if target and "://" not in target]
-    assert [target for target in local if not (path.parent / target).exists()] == []
+def test_every_link_between_documents_leads_to_a_file_and_its_heading(path: Path):
+    local = [link for link in LINK.findall(path.read_text()) if "://" not in link]
+    assert [link for link in local if not leads_somewhere(link, path)] == []
 
 
 def test_no_file_speaks_of_the_machine_or_of_those_who_wrote_it():

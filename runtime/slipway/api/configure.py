@@ -117,6 +117,8 @@ class Settings:
     request_id_headers: bool
     load_tracking: bool
     dev_mode: bool
+    rpc_timeout: float
+    """Seconds for the engine to answer an administrative question."""
     docs: bool
     root_path: str
     show_hidden_metrics: str | None
@@ -170,6 +172,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         request_id_headers=arguments["enable_request_id_headers"],
         load_tracking=arguments["enable_server_load_tracking"],
         dev_mode=environment.server_dev_mode,
+        rpc_timeout=environment.rpc_timeout / 1000,
         docs=not arguments["disable_fastapi_docs"],
         root_path=(arguments["root_path"] or "").rstrip("/"),
         show_hidden_metrics=arguments["show_hidden_metrics_for_version"],

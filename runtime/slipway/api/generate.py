@@ -14,7 +14,7 @@ from slipway.api.errors import ApiError
 from slipway.api.sampling import child_seed
 from slipway.api.transcript import Piece, Transcript, TranscriptRules
 from slipway.engine.client import EngineClient, EngineDead, Stream
-from slipway.engine.messages import AddRequest, Delta
+from slipway.engine.messages import AddRequest, Delta, RequestTiming
 from slipway.engine.params import SamplingParams
 from slipway.metrics.registry import ServerMetrics
 
@@ -55,6 +55,7 @@ class Output:
         self.prompt = prompt
         self.ended = False
         self.transcript = Transcript(number, order.rules, prompt.params, prompt.token_ids)
+        self.timing: RequestTiming | None = None
         self.last_news: float | None = None
         """`time.monotonic()` of the latest token."""
         self.stream = stream
@@ -123,6 +124,7 @@ class Run:
 
     def _take(self, output: Output, delta: Delta) -> Piece:
         self._observe(output, len(delta.token_ids))
+        output.timing = delta.timing or output.timing
         if delta.finish_reason == "error":
             self._end(output, delta, "error")
             raise ApiError(
@@ -137,10 +139,13 @@ class Run:
 
     def _end(self, output: Output, delta: Delta | None, reason: str) -> None:
         output.ended = True
+        timing = output.timing
         if delta is None or delta.finish_reason is None:
             self._engine.abort(output.engine_id)
+            if timing is not None:
+                timing = msgspec.structs.replace(timing, last_token=time.monotonic())
         self._metrics.record_finished(
-            delta.timing if delta is not None else None,
+            timing,
             len(output.prompt.token_ids),
             output.transcript.num_tokens,
             output.prompt.params.max_tokens,

@@ -94,6 +94,7 @@ def merge(earlier: Delta, later: Delta) -> Delta:
     later.token_ids = [*earlier.token_ids, *later.token_ids]
     later.prompt_logprobs = earlier.prompt_logprobs or later.prompt_logprobs
     later.num_cached_tokens = earlier.num_cached_tokens or later.num_cached_tokens
+    later.timing = later.timing or earlier.timing
     return later
 
 
@@ -181,7 +182,8 @@ class EngineClient:
         if self._streams.pop(request_id, None) is not None and self.state == "ready":
             self._write(AbortRequests([request_id]))
 
-    async def call(self, method: str) -> str:
+    async def call(self, method: str, *, timeout: float | None = None) -> str:
+        """Ask an administrative question. Raises TimeoutError after `timeout` seconds."""
         if self.state != "ready":
             raise EngineDead(self._cause())
         call_id = max(self._calls, default=0) + 1
@@ -189,7 +191,7 @@ class EngineClient:
         self._calls[call_id] = future
         self._write(Call(call_id, method))
         try:
-            return await future
+            return await asyncio.wait_for(future, timeout)
         finally:
             del self._calls[call_id]
 
@@ -198,7 +200,8 @@ class EngineClient:
         if self._writer is not None:
             self._writer.close()
         if self._engine is not None:
-            await asyncio.to_thread(self._engine.stop)
+            # One that loads has nothing to finish, and looks at its pipe only between tensors.
+            await asyncio.to_thread(self._engine.stop, 5 if self.ready is not None else 0)
 
     def _write(self, message: FromClient) -> None:
         assert self._writer is not None
@@ -319,14 +322,14 @@ class Engine:
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
         return _died(f"The engine process ended with {how}; its log may say more.")
 
-    def stop(self) -> None:
-        """End it: closing the pipe asks, SIGKILL after 5 s insists."""
+    def stop(self, patience: float = 5) -> None:
+        """End it: closing the pipe asks, SIGKILL after `patience` seconds insists."""
         if self._alive is not None:
             os.close(self._alive)
             self._alive = None
         if self._process is not None:
             try:
-                self._process.wait(timeout=5)
+                self._process.wait(timeout=patience)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

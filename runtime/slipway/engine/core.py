@@ -135,6 +135,7 @@ class EngineCore:
             delta.logprobs = [logprobs] if logprobs is not None else None
         if not request.first_token_time:
             request.first_token_time = now
+            delta.timing = request.timing(now)
             delta.num_cached_tokens = request.num_cached
             if request.params.num_prompt_logprobs >= 0:
                 delta.prompt_logprobs = request.prompt_logprobs

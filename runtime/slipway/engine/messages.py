@@ -119,7 +119,7 @@ class Delta(msgspec.Struct, array_like=True, gc=False):
     error: str = ""
     """What failed, where `finish_reason` is `error`."""
     timing: RequestTiming | None = None
-    """With the last Delta."""
+    """With the first Delta and the last: where a stop string ends a request, the API has but the first."""
 
 
 class RequestTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):

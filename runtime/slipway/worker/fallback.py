@@ -179,7 +179,7 @@ def _transformers_config(
     own_code = folder if "auto_map" in settings else None
     if own_code and config.trust_remote_code:
         made = transformers.AutoConfig.from_pretrained(
-            own_code, trust_remote_code=True, code_revision=config.code_revision
+            own_code, trust_remote_code=config.trust_remote_code, code_revision=config.code_revision
         )
         made.update(dict(settings))
         return made

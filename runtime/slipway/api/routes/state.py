@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from slipway import __version__
+from slipway.api.errors import ApiError
 from slipway.api.frontend import Frontend, frontend
 from slipway.api.responses import json_response
 from slipway.metrics.registry import ServerMetrics
@@ -91,5 +92,10 @@ async def reset_prefix_cache(request: Request) -> Response:
     """Forget all cached prefixes that no running request uses."""
     front = frontend(request)
     front.admission.check()
-    await front.engine.call("reset_prefix_cache")
+    seconds = front.settings.rpc_timeout
+    try:
+        await front.engine.call("reset_prefix_cache", timeout=seconds)
+    except TimeoutError:
+        message = f"The engine did not answer within {seconds:g} s (VLLM_RPC_TIMEOUT)."
+        raise ApiError(message, status=504, code="engine_timeout") from None
     return Response(status_code=200)
