@@ -27,6 +27,7 @@ from slipway.engine.messages import (
     Delta,
     Failed,
     FromClient,
+    FromEngine,
     Hello,
     Loading,
     Ready,
@@ -34,7 +35,7 @@ from slipway.engine.messages import (
     Stats,
     StepDone,
 )
-from slipway.engine.wire import encode_frame, read_from_engine
+from slipway.engine.wire import EngineFrames, encode_frame
 from slipway.exits import ENGINE_DIED, WORKER_KILLED
 
 
@@ -114,7 +115,7 @@ class EngineClient:
         self._engine = engine
         self._streams: dict[str, Stream] = {}
         self._calls: dict[int, asyncio.Future[str]] = {}
-        self._writer: asyncio.StreamWriter | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._changed = asyncio.Event()
         self._heard = time.monotonic()
 
@@ -138,18 +139,24 @@ class EngineClient:
 
     async def run(self, *, on_stats: Callable[[Stats], None]) -> None:
         """Read what the engine says until it has gone or `close` is called."""
+        loop = asyncio.get_running_loop()
+        lost: asyncio.Future[None] = loop.create_future()
+
+        def take(message: FromEngine) -> None:
+            self._heard = time.monotonic()
+            self._take(message, on_stats)
+
         try:
-            reader, self._writer = await asyncio.open_unix_connection(self._socket_path)
+            frames = EngineFrames(take, lost)
+            self._transport, _ = await loop.create_unix_connection(lambda: frames, self._socket_path)
             self._write(Hello(PROTOCOL_VERSION, self._client_id))
-            while True:
-                message = await read_from_engine(reader)
-                self._heard = time.monotonic()
-                self._take(message, on_stats)
-        except (OSError, asyncio.IncompleteReadError, msgspec.DecodeError, ValueError):
-            await self._die()
+            await lost
+        except OSError:
+            pass  # it has gone before we came
         finally:
-            if self._writer is not None:
-                self._writer.close()
+            if self._transport is not None:
+                self._transport.close()
+        await self._die()
 
     async def wait_ready(self) -> Ready:
         """Raises EngineDead where the engine fails to start."""
@@ -197,17 +204,17 @@ class EngineClient:
 
     async def close(self) -> None:
         """Hang up and end the engine if we started it."""
-        if self._writer is not None:
-            self._writer.close()
+        if self._transport is not None:
+            self._transport.close()
         if self._engine is not None:
             # One that loads has nothing to finish, and looks at its pipe only between tensors.
             await asyncio.to_thread(self._engine.stop, 5 if self.ready is not None else 0)
 
     def _write(self, message: FromClient) -> None:
-        assert self._writer is not None
-        self._writer.write(encode_frame(message))
+        assert self._transport is not None
+        self._transport.write(encode_frame(message))
 
-    def _take(self, message: object, on_stats: Callable[[Stats], None]) -> None:
+    def _take(self, message: FromEngine, on_stats: Callable[[Stats], None]) -> None:
         match message:
             case StepDone(deltas, stats):
                 for delta in deltas:

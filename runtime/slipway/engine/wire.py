@@ -7,7 +7,7 @@ import contextlib
 import selectors
 import socket
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -47,12 +47,30 @@ def split_frames(buffer: bytearray) -> Iterator[bytes]:
     del buffer[:start]
 
 
-async def read_from_engine(reader: asyncio.StreamReader) -> FromEngine:
-    """The engine's next message. Raises asyncio.IncompleteReadError when it has gone."""
-    length = int.from_bytes(await reader.readexactly(4))
-    if length > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
-    return _from_engine.decode(await reader.readexactly(length))
+class EngineFrames(asyncio.Protocol):
+    """The API's end of the socket: hands each message of the engine to `take`, then sets `lost`."""
+
+    def __init__(self, take: Callable[[FromEngine], None], lost: asyncio.Future[None]) -> None:
+        self._take = take
+        self._lost = lost
+        self._received = bytearray()
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            for frame in split_frames(self._received):
+                self._take(_from_engine.decode(frame))
+        except (ValueError, msgspec.DecodeError):
+            assert self._transport is not None
+            self._transport.close()  # nothing after a broken frame can be trusted
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._lost.done():
+            self._lost.set_result(None)
 
 
 class Inbound(NamedTuple):

@@ -24,11 +24,16 @@ from slipway.metrics.metric import Metric, parse_version
 FINISHED = ("stop", "length", "abort")
 """Endings that are no error."""
 MILLISECONDS = 1000.0
+NOTED_AT_MOST = 10_000
+"""Observations that wait for a reader before they are entered all the same."""
 NO_SERIES_YET = frozenset({"vllm:spec_decode_draft_acceptance_rate", "vllm:spec_decode_efficiency"})
 
 
 class ServerMetrics:
     """The metrics of one served model. Every method is cheap enough for each step and token.
+
+    Gauges and observations are noted as they come and entered when somebody reads them: a histogram of
+    prometheus_client costs microseconds, which on a CPU would be taken from the model at every step.
 
     `model_name` is the first served name. Raises ValueError where `show_hidden_for` is no version.
     """
@@ -42,6 +47,8 @@ class ServerMetrics:
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
+        self._last: dict[str, float] = {}
+        self._observed: list[tuple[str, float]] = []
         self._queries = 0
         self._hits = 0
         hidden_for = parse_version(show_hidden_for)
@@ -78,11 +85,12 @@ class ServerMetrics:
         self._set("vllm:num_requests_running", stats.num_running)
         self._set("vllm:num_requests_waiting", stats.num_waiting)
         self._set("vllm:gpu_cache_usage_perc", stats.cache_usage)
-        self._count("vllm:gpu_prefix_cache_queries", stats.prefix_queries)
-        self._count("vllm:gpu_prefix_cache_hits", stats.prefix_hits)
-        self._count("vllm:num_preemptions_total", stats.preemptions)
-        self._queries += stats.prefix_queries
-        self._hits += stats.prefix_hits
+        if stats.prefix_queries or stats.preemptions:
+            self._count("vllm:gpu_prefix_cache_queries", stats.prefix_queries)
+            self._count("vllm:gpu_prefix_cache_hits", stats.prefix_hits)
+            self._count("vllm:num_preemptions_total", stats.preemptions)
+            self._queries += stats.prefix_queries
+            self._hits += stats.prefix_hits
         self._set("vllm:gpu_prefix_cache_hit_rate", self._hits / max(self._queries, 1))
         for tokens in stats.num_step_tokens:
             self._observe("vllm:iteration_tokens_total", tokens)
@@ -125,6 +133,7 @@ class ServerMetrics:
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, of `content_type`."""
+        self._enter()
         return generate_latest(self._registry)
 
     def _record_timing(self, timing: RequestTiming) -> None:
@@ -147,12 +156,22 @@ class ServerMetrics:
             self._observe(name, end - start)
 
     def _set(self, name: str, value: float) -> None:
-        if gauge := self._gauges.get(name):
-            gauge.set(value)
+        self._last[name] = value
 
     def _observe(self, name: str, value: float) -> None:
-        if histogram := self._histograms.get(name):
-            histogram.observe(value)
+        self._observed.append((name, value))
+        if len(self._observed) >= NOTED_AT_MOST:
+            self._enter()
+
+    def _enter(self) -> None:
+        """Bring the registry up to date with what was noted."""
+        for name, value in self._last.items():
+            if gauge := self._gauges.get(name):
+                gauge.set(value)
+        observed, self._observed = self._observed, []
+        for name, value in observed:
+            if histogram := self._histograms.get(name):
+                histogram.observe(value)
 
     def _count(self, name: str, amount: float, **labels: str) -> None:
         counter = self._counters[name]
