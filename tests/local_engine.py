@@ -62,9 +62,7 @@ class LocalEngine:
     def __enter__(self) -> LocalEngine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.core.executor.close()
 
     def add(self, tokens: list[int], params: SamplingParams, **fields: object) -> str:

@@ -113,7 +113,10 @@ def linear(
 
     element = torch.bfloat16 if weight.dtype == "bf16" else torch.float32
     rows = x.detach().reshape(-1, weight.k).to(element)
-    padded = torch.nn.functional.pad(rows, (0, weight.k % 2)).contiguous()
+    # An odd number of cache lines from row to row, as in a program's buffers (`padded_width`).
+    line = 64 // element.itemsize
+    width = (-(-weight.k // line) | 1) * line
+    padded = torch.nn.functional.pad(rows, (0, width - weight.k)).contiguous()
     out = torch.empty(len(rows), weight.n)
     block_bias = None
     if bias is not None:
