@@ -19,7 +19,7 @@ from local_engine import LocalEngine
 from slipway.engine.params import SamplingParams
 from slipway.text.tokenizer import load
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo reference")]
+pytestmark = pytest.mark.slow
 
 DATA = Path(__file__).parents[1] / "data"
 WINDOW = 2048
@@ -42,11 +42,17 @@ def prompts(demo_model: Path) -> list[list[int]]:
     return [tokenizer.encode(text) for text in json.loads((DATA / "prompts.json").read_text())]
 
 
+def logits_of(reference: Any, tokens: list[int]) -> torch.Tensor:
+    """[len(tokens), vocab] fp32"""
+    torch.set_num_threads(2)  # the engine has left torch one
+    with torch.inference_mode():
+        logits: torch.Tensor = reference(torch.tensor([tokens])).logits[0]
+    return logits
+
+
 def differences(reference: Any, prompt: list[int], output: list[int]) -> list[str]:
     """Where the reference would have chosen another token, up to its first near tie."""
-    with torch.inference_mode():
-        logits = reference(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1]  # [output, vocab]
-    best = logits.topk(2)
+    best = logits_of(reference, prompt + output)[len(prompt) - 1 : -1].topk(2)  # [output, 2]
     for i, token in enumerate(output):
         gap = float(best.values[i, 0] - best.values[i, 1])
         if token != int(best.indices[i, 0]):
@@ -88,11 +94,9 @@ def windows() -> list[list[int]]:
 @pytest.fixture(scope="module")
 def reference_perplexity(reference: Any, windows: list[list[int]]) -> float:
     total = 0.0
-    with torch.inference_mode():
-        for window in windows:
-            ids = torch.tensor([window])
-            logits = reference(ids).logits[0, :-1].log_softmax(-1)  # [window - 1, vocab]
-            total -= float(logits.gather(1, ids[0, 1:, None]).sum())
+    for window in windows:
+        logprobs = logits_of(reference, window)[:-1].log_softmax(-1)  # [window - 1, vocab]
+        total -= float(logprobs.gather(1, torch.tensor(window)[1:, None]).sum())
     return math.exp(total / sum(len(window) - 1 for window in windows))
 
 
