@@ -22,7 +22,7 @@ OURS = f"{sys.executable} -m slipway serve {{model}} --port {{port}} --dtype bfl
 
 
 def output_of(*command: str) -> str:
-    return subprocess.run([sys.executable, *command], check=True, capture_output=True, text=True).stdout
+    return subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def processor() -> str:

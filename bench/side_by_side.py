@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -99,8 +100,8 @@ def start(name: str, command: str, model: str, patience: float = 300) -> Server:
 
 def measure(server: Server, scenario: str, seed: int) -> dict[str, float]:
     """Figures of one scenario in one round; higher is better for tok_s, lower for the rest."""
-    sampling = SAMPLED if scenario.endswith("s") and scenario[-2].isdigit() else {}
-    kind = scenario.rstrip("s") if sampling else scenario
+    sampled = re.fullmatch(r"(single|c\d+)s", scenario)
+    kind, sampling = (sampled[1], SAMPLED) if sampled else (scenario, {})
 
     def go(requests: int, input_len: int, output_len: int) -> dict[str, object]:
         load = Load(requests, requests, input_len, output_len, sampling=sampling, seed=seed)
@@ -154,7 +155,8 @@ def main() -> None:
             for index in range(len(servers)):
                 server = servers[(turn + index) % len(servers)]
                 for scenario in arguments.scenarios.split(","):
-                    for figure, value in measure(server, scenario, seed=1000 + turn).items():
+                    seed = 1000 * (turn + 1) + sum(map(ord, scenario))  # no scenario finds another's prompts
+                    for figure, value in measure(server, scenario, seed).items():
                         server.figures.setdefault(f"{scenario} {figure}", []).append(value)
                 print(f"round {turn + 1}, {server.name}: done", file=sys.stderr)
         print(table(servers))
