@@ -91,10 +91,14 @@ bool RopeAndStore::run(Worker& worker) const {
   int threads = p.pool->size();
   /* Whole rows where there are enough of them, else pieces of rows. */
   int pieces = p.num_rows >= 4 * threads ? 1 : std::min(units, 2 * threads);
-  for (int unit = worker.claim(1); unit < p.num_rows * pieces; unit = worker.claim(1)) {
-    int piece = unit % pieces;
-    rotate_row(p, unit / pieces, piece * units / pieces, (piece + 1) * units / pieces);
-  }
+  /* A cache line of keys holds sixteen positions: rows that follow one another belong to one thread. */
+  int together = std::clamp(p.num_rows * pieces / (4 * threads), 1, 16);
+  int count = p.num_rows * pieces;
+  for (int first = worker.claim(together); first < count; first = worker.claim(together))
+    for (int unit = first; unit < std::min(first + together, count); ++unit) {
+      int piece = unit % pieces;
+      rotate_row(p, unit / pieces, piece * units / pieces, (piece + 1) * units / pieces);
+    }
   return true;
 }
 

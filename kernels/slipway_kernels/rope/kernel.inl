@@ -4,31 +4,57 @@
  * sixteen positions are one vector of pairs) or [head_dim][block] in fp32, then V as [block/2][head_dim][2]
  * or [block][head_dim], head_dim rounded up to 16 lanes. */
 
-static void rotate(const float* head, int head_dim, const float* cos_sin, int rotary_dim, const float* weight,
-                   float eps, int add_one, float* out) {
-  if (weight)
-    normalize(head, weight, out, head_dim, eps, add_one, 0);
-  else
-    memcpy(out, head, head_dim * sizeof(float));
-  if (!cos_sin) return;
-  int half = rotary_dim / 2;
-  for (int i = 0; i < half; ++i) {
-    float c = cos_sin[2 * i], s = cos_sin[2 * i + 1], a = out[i], b = out[i + half];
-    out[i] = a * c - b * s;
-    out[i + half] = b * c + a * s;
+/* head_dim numbers on whole vectors; what lies behind them is 0. */
+struct alignas(64) HeadRow {
+  float at[SW_MAX_HEAD_DIM];
+
+  void clear_from(int head_dim) {
+    for (int i = head_dim; i % 16; ++i) at[i] = 0.0f;
   }
+};
+
+/* Pairs (a, b) become (a cos - b sin, b cos + a sin). */
+static void turn(float* __restrict a, float* __restrict b, const float* __restrict cos_sin, int half) {
+  for (int i = 0; i < half; ++i) {
+    float c = cos_sin[2 * i], s = cos_sin[2 * i + 1], x = a[i], y = b[i];
+    a[i] = x * c - y * s;
+    b[i] = y * c + x * s;
+  }
+}
+
+static void rotate(const float* head, int head_dim, const float* cos_sin, int rotary_dim, const float* weight,
+                   float eps, int add_one, HeadRow& out) {
+  if (weight)
+    normalize(head, weight, out.at, head_dim, eps, add_one, 0);
+  else
+    memcpy(out.at, head, head_dim * sizeof(float));
+  out.clear_from(head_dim);
+  if (cos_sin) turn(out.at, out.at + rotary_dim / 2, cos_sin, rotary_dim / 2);
+}
+
+/* A row in the type of the cache, in whole vectors. */
+template <class T>
+struct alignas(64) CacheRow {
+  T at[SW_MAX_HEAD_DIM];
+
+  CacheRow(const HeadRow& row, int head_dim) {
+    for (int i = 0; i < head_dim; i += 16) store(at + i, load(row.at + i));
+  }
+};
+
+template <class T>
+static void put_row(const HeadRow& row, int head_dim, void* out) {
+  memcpy(out, CacheRow<T>(row, head_dim).at, head_dim * sizeof(T));
 }
 
 static void rotate_query(const float* head, int head_dim, const float* cos_sin, int rotary_dim,
                          const float* weight, float eps, int add_one, void* out, int out_dtype) {
-  float rotated[SW_MAX_HEAD_DIM];
+  HeadRow rotated;
   rotate(head, head_dim, cos_sin, rotary_dim, weight, eps, add_one, rotated);
-  for (int i = 0; i < head_dim; ++i) {
-    if (out_dtype == SW_BF16)
-      narrow(rotated[i], (bf16*)out + i);
-    else
-      ((float*)out)[i] = rotated[i];
-  }
+  if (out_dtype == SW_BF16)
+    put_row<bf16>(rotated, head_dim, out);
+  else
+    put_row<float>(rotated, head_dim, out);
 }
 
 static inline int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
@@ -54,16 +80,17 @@ static inline T* value_at(const LayerPages& pages, int page, int kv_head) {
 }
 
 template <class T>
-static void put_key(const LayerPages& pages, int page, int kv_head, int at, const float* head) {
+static void put_key(const LayerPages& pages, int page, int kv_head, int at, const HeadRow& head) {
   enum { STEP = Operand<T>::STEP };
-  T* key = key_at<T>(pages, page, kv_head);
-  for (int i = 0; i < pages.head_dim; ++i)
-    narrow(head[i], key + ((size_t)(i / STEP) * pages.block + at) * STEP + i % STEP);
+  CacheRow<T> row(head, pages.head_dim);
+  T* key = key_at<T>(pages, page, kv_head) + at * STEP;
+  size_t stride = (size_t)pages.block * STEP;
+  for (int i = 0; i < pages.head_dim; i += STEP, key += stride) memcpy(key, row.at + i, STEP * sizeof(T));
 }
 
 static void store_key(const LayerPages& pages, const int32_t* table, int position, int kv_head, const float* head,
                       const float* cos_sin, int rotary_dim, const float* weight, float eps, int add_one) {
-  float rotated[SW_MAX_HEAD_DIM];
+  HeadRow rotated;
   rotate(head, pages.head_dim, cos_sin, rotary_dim, weight, eps, add_one, rotated);
   int page = table[position / pages.block], at = position % pages.block;
   if (pages.dtype == SW_BF16)
@@ -73,24 +100,26 @@ static void store_key(const LayerPages& pages, const int32_t* table, int positio
 }
 
 template <class T>
-static void put_value(const LayerPages& pages, int page, int kv_head, int at, const float* head, int last) {
+static void put_value(const LayerPages& pages, int page, int kv_head, int at, const HeadRow& head, int last) {
   enum { STEP = Operand<T>::STEP };
   int lanes = padded(pages.head_dim);
+  CacheRow<T> row(head, pages.head_dim);
   T* value = value_at<T>(pages, page, kv_head) + (size_t)(at / STEP) * lanes * STEP + at % STEP;
+  for (int i = 0; i < lanes; ++i) value[i * STEP] = row.at[i];
   /* The partner of the last even position is read, times a probability of 0: a stale NaN must not be there.
    * Where it belongs to this step, another thread may already have written it. */
-  int clear_partner = STEP == 2 && at % 2 == 0 && (last || at + 1 == pages.block);
-  for (int i = 0; i < lanes; ++i) {
-    narrow(i < pages.head_dim ? head[i] : 0.0f, value + i * STEP);
-    if (clear_partner) value[i * STEP + 1] = 0;
-  }
+  if (STEP == 2 && at % 2 == 0 && (last || at + 1 == pages.block))
+    for (int i = 0; i < lanes; ++i) value[i * STEP + 1] = 0;
 }
 
 static void store_value(const LayerPages& pages, const int32_t* table, int position, int kv_head,
                         const float* head, int last) {
+  HeadRow row;
+  memcpy(row.at, head, pages.head_dim * sizeof(float));
+  row.clear_from(pages.head_dim);
   int page = table[position / pages.block], at = position % pages.block;
   if (pages.dtype == SW_BF16)
-    put_value<bf16>(pages, page, kv_head, at, head, last);
+    put_value<bf16>(pages, page, kv_head, at, row, last);
   else
-    put_value<float>(pages, page, kv_head, at, head, last);
+    put_value<float>(pages, page, kv_head, at, row, last);
 }
