@@ -15,7 +15,7 @@ import pytest
 
 from local_engine import LocalEngine, Output
 from slipway.engine.params import SamplingParams
-from slipway.engine.record import read_record, replay
+from slipway.engine.replay import read_record, replay
 from slipway.engine.start import Start
 
 Request = tuple[list[int], SamplingParams]

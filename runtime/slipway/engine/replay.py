@@ -1,0 +1,54 @@
+"""Playing a record back: `python -m slipway.engine.replay FILE`.
+
+Plans and slots hold all that a worker needs, so a replay needs no scheduler, no API and no clock, and on
+CPU its outputs are the same to the bit.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from slipway.engine.config import EngineConfig
+from slipway.engine.executor import Worker
+from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.start import Start
+from slipway.engine.wire import split_frames
+
+
+def read_record(path: Path) -> tuple[EngineConfig, list[tuple[StepPlan, StepOutput]]]:
+    """The configuration, without its order to record, and the steps; one that was cut off is left out."""
+    frames: Iterator[bytes] = split_frames(bytearray(path.read_bytes()))
+    config = msgspec.msgpack.decode(next(frames), type=EngineConfig)
+    plans = msgspec.msgpack.Decoder(StepPlan)
+    outputs = msgspec.msgpack.Decoder(StepOutput)
+    steps = [
+        (plans.decode(plan), outputs.decode(output)) for plan, output in zip(frames, frames, strict=False)
+    ]
+    return msgspec.structs.replace(config, record=None), steps
+
+
+def replay(worker: Worker, steps: list[tuple[StepPlan, StepOutput]]) -> int | None:
+    """Run the plans again. The first step whose output differs, or None where all are the same."""
+    for index, (plan, recorded) in enumerate(steps):
+        if worker.step(plan) != recorded:
+            return index
+    return None
+
+
+def main() -> int:
+    """Say whether every output is the same; status 1 where one is not."""
+    config, steps = read_record(Path(sys.argv[1]))
+    different = replay(Start(config).worker(), steps)
+    if different is None:
+        print(f"{len(steps)} steps of {config.model}: every output is the same")
+        return 0
+    print(f"step {different} of {len(steps)} gave another output than the record has")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
