@@ -62,7 +62,7 @@ setup: $(VENV)/.cpu kernels
 setup-dev: $(VENV)/.dev kernels
 
 kernels: $(VENV)/.cpu
-	@$(BIN)/python -m slipway_kernels.build >&2
+	@$(BIN)/python -m slipway_kernels.build >/dev/null
 
 $(VENV)/.cpu:
 	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu >&2

@@ -27,7 +27,7 @@ async def gaps_beside(url: str, model: str, load: Load, stream_tokens: int) -> t
     async def stream() -> None:
         body = {
             "model": model,
-            "prompt": [500, 501, 502],
+            "prompt": "Once upon a time, in a village by the river,",  # words: each token is a chunk
             "max_tokens": stream_tokens,
             "ignore_eos": True,
             "temperature": 0,

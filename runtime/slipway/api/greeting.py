@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from slipway.api.configure import Arguments, Settings
 from slipway.engine.messages import Ready
 
@@ -15,7 +17,7 @@ def greeting(arguments: Arguments, settings: Settings, ready: Ready, seconds: fl
     lines = [
         f"\nReady after {seconds:.1f} s: {settings.name} at {url} "
         f"({ready.dtype}, {ready.max_model_len} tokens of context). Type in another terminal:",
-        f"  slipway chat --url {url}",
+        f"  {os.environ.get('SLIPWAY_COMMAND', 'slipway')} chat --url {url}",
         f"  curl {url}/chat/completions -H 'Content-Type: application/json'{key} \\",
         f"    -d '{message}'",
         "Ctrl-C ends the server.",
