@@ -112,7 +112,3 @@ class Slots:
             prompt_logprobs_from=1,
         )
         self._lists[slot] = ()
-
-    def set_prompt_logprobs_from(self, slot: int, position: int) -> None:
-        """Prompt positions before `position` have been reported."""
-        self._sampling[slot].prompt_logprobs_from = position

@@ -311,10 +311,6 @@ class Engine:
         engine._thread.start()
         return engine
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
-
     def post_mortem(self) -> Failed:
         """What its exit says, for one that died without a word. Waits for the exit."""
         if self._process is None:
