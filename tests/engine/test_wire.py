@@ -19,11 +19,11 @@ from slipway.engine.client import EngineClient, EngineDead, Stream, merge
 from slipway.engine.core import EngineCore
 from slipway.engine.executor import InTurn, NullWorker
 from slipway.engine.kv_cache import KVCache
-from slipway.engine.messages import AddRequest, Delta, Ready, Stats, TokenLogprobs
+from slipway.engine.messages import PROTOCOL_VERSION, AddRequest, Delta, Hello, Ready, Stats, TokenLogprobs
 from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
-from slipway.engine.wire import Hub, split_frames
+from slipway.engine.wire import Hub, encode_frame, split_frames
 
 
 @asynccontextmanager
@@ -170,3 +170,29 @@ def test_stats_keep_their_defaults_apart():
     one, two = Stats(0, 0, 0.0, 1), Stats(0, 0, 0.0, 1)
     one.num_step_tokens.append(1)
     assert two.num_step_tokens == []
+
+
+def test_idle_work_is_done_only_while_nothing_runs(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        path = str(tmp_path / "engine.sock")
+        listener.bind(path)
+        listener.listen()
+        calls: list[int] = []
+        cache = KVCache(PagePool(256), 4, (0,), prefix_caching=True, hash_name="builtin")
+        scheduler = Scheduler(cache, SchedulerLimits(64, 16))
+        hub = Hub(listener)
+        core = EngineCore(scheduler, InTurn(NullWorker(16)), hub, lambda: bool(calls.append(1)))
+        core.run_once()
+        assert len(calls) == 1
+        client.connect(path)
+        client.sendall(encode_frame(Hello(PROTOCOL_VERSION, 0)))
+        client.sendall(encode_frame(AddRequest("a", [1, 2, 3], SamplingParams(5))))
+        while not scheduler.running:
+            core.run_once()
+        before = len(calls)
+        while scheduler.has_work:
+            core.run_once()
+        assert len(calls) == before
+        core.run_once()
+        assert len(calls) == before + 1
+        hub.close()

@@ -93,3 +93,11 @@ def test_a_buffer_of_the_wrong_width_is_refused() -> None:
     x, y = program.buffer(32), program.buffer(48, "act")
     with pytest.raises(ValueError, match="width 32; it must be 48"):
         program.rms_norm(x, np.ones(32, np.float32), y, 1e-5)
+
+
+def test_operations_are_measured_when_asked() -> None:
+    server = Server(Toy("fp32"))
+    measured = server.program.measure()
+    assert {name for name, _ in measured} >= {"embed", "linear", "attention", "head"}
+    server.generate(0, PROMPT, 2, 100)
+    assert all(seconds[0] > 0 for _, seconds in measured)

@@ -2,7 +2,7 @@
 
 from slipway_kernels.cpu.binding import isa
 from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
-from slipway_kernels.cpu.memory import Packed, PagePool, page_bytes
+from slipway_kernels.cpu.memory import Packed, PagePool, page_bytes, reserved
 from slipway_kernels.cpu.program import Buffer, Program
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.step import StepResult, Threads
@@ -20,4 +20,5 @@ __all__ = [
     "isa",
     "linear",
     "page_bytes",
+    "reserved",
 ]

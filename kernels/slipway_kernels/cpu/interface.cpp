@@ -9,13 +9,35 @@ int sw_abi() { return SW_ABI; }
 const char* sw_isa() { return sw_kernels().name; }
 void* sw_memory_map(size_t bytes) { return sw_map(bytes); }
 void sw_memory_unmap(void* memory, size_t bytes) { sw_unmap(memory, bytes); }
+void* sw_memory_take(size_t bytes) { return sw_take(bytes); }
+void sw_memory_reserve(size_t bytes) { sw_reserve(bytes); }
+void sw_memory_settle() { sw_settle(); }
+void sw_memory_touch(void* memory, size_t bytes) { sw_touch(memory, bytes); }
 
 Pool* sw_pool_create(int threads) { return new Pool(threads); }
 void sw_pool_destroy(Pool* pool) { delete pool; }
 
-void sw_pack_rows(void* packed, int k, int dtype, const void* source, int source_dtype, size_t source_stride, int rows,
-                  const int32_t* destination) {
-  sw_kernels().pack_rows(packed, k, dtype, source, source_dtype, source_stride, rows, destination);
+/* On every thread of `pool`, where there is one. */
+void sw_pack_rows(Pool* pool, void* packed, int k, int dtype, const void* source, int source_dtype,
+                  size_t source_stride, int rows, const int32_t* destination) {
+  auto pack = [=](int first, int count) {
+    const char* from = static_cast<const char*>(source) + first * source_stride * (source_dtype == SW_FP32 ? 4 : 2);
+    sw_kernels().pack_rows(packed, k, dtype, from, source_dtype, source_stride, count, destination + first);
+  };
+  enum { UNIT = 64 }; /* rows; a thread writes whole blocks of 32 */
+  if (!pool || rows < 2 * UNIT) return pack(0, rows);
+  struct Call {
+    decltype(pack)& body;
+    int rows;
+    std::atomic<int> next{0};
+  } call{pack, rows};
+  pool->run(
+      [](void* argument, int) {
+        Call& c = *static_cast<Call*>(argument);
+        for (int first = c.next.fetch_add(UNIT); first < c.rows; first = c.next.fetch_add(UNIT))
+          c.body(first, std::min(int(UNIT), c.rows - first));
+      },
+      &call);
 }
 
 void sw_read_rows(const void* packed, int k, int dtype, const int32_t* rows, int count, float* out) {
@@ -173,6 +195,9 @@ int sw_step(Program* p, const sw_plan* plan, const sw_output* output) {
   p->conclude();
   return p->num_rows;
 }
+
+/* From now on add each operation's seconds to `seconds`, in their order; null ends it. */
+void sw_measure(Program* p, double* seconds) { p->seconds = seconds; }
 
 /* The same step in pieces, for a model that computes elsewhere and keeps its cache here. */
 int sw_prepare(Program* p, const sw_plan* plan, const sw_output* output) {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,20 +16,40 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from slipway_kernels.cpu.step import Threads
+
+AHEAD = 256 << 20
+"""Bytes of the KV cache behind the last page in use that are touched before they are needed."""
+TOUCHED_AT_ONCE = 2 << 20
+
 ELEMENTS = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
 class Memory:
-    """Zeroed memory, in huge pages where the system gives them: taken when touched, freed with the object."""
+    """Zeroed memory, in huge pages where the system gives them: taken when touched, freed with the object.
 
-    def __init__(self, size: int) -> None:
-        self.address: int = library().sw_memory_map(size)
+    `shared`: cut from larger mappings, and from what `reserved` has prepared.
+    """
+
+    def __init__(self, size: int, *, shared: bool = False) -> None:
+        take = library().sw_memory_take if shared else library().sw_memory_map
+        self.address: int = take(size)
         if not self.address:
             raise MemoryError(
                 f"The system refused {size} bytes of address space. Free memory, or ask for less: a smaller "
                 "KV cache or a smaller model."
             )
         weakref.finalize(self, library().sw_memory_unmap, self.address, size)
+
+
+@contextmanager
+def reserved(size: int) -> Iterator[None]:
+    """A thread touches this much memory for the weights that are loaded within: the first touch is slow."""
+    library().sw_memory_reserve(size)
+    try:
+        yield
+    finally:
+        library().sw_memory_settle()
 
 
 class PagePool:
@@ -37,6 +59,26 @@ class PagePool:
         self.num_pages = num_pages
         self.page_bytes = page_bytes
         self.memory = Memory(max(1, num_pages * page_bytes))
+        self._used = 0
+        self._touched = 0
+
+    def use(self, pages: Sequence[int]) -> None:
+        """These pages are about to be written."""
+        self._used = max(self._used, (max(pages, default=-1) + 1) * self.page_bytes)
+
+    def touch_ahead(self) -> bool:
+        """Touch some memory behind the last page in use, a few milliseconds' worth; False where enough is.
+
+        Fresh pages are handed out in ascending order, and the first touch of memory is slow: better while
+        nobody waits than in the middle of a prompt.
+        """
+        wanted = min(self._used + AHEAD, self.num_pages * self.page_bytes)
+        begin = max(self._touched, self._used)
+        if begin >= wanted:
+            return False
+        self._touched = min(begin + TOUCHED_AT_ONCE, wanted)
+        library().sw_memory_touch(self.memory.address + begin, self._touched - begin)
+        return True
 
 
 def page_bytes(layers: int, kv_heads: int, head_dim: int, block_size: int, dtype: str) -> int:
@@ -57,10 +99,13 @@ class Packed:
         self.dtype = dtype
         padded_k = k + k % 2 if dtype == "bf16" else k
         self.nbytes = (n + 31) // 32 * 32 * padded_k * (2 if dtype == "bf16" else 4)
-        self.memory = Memory(self.nbytes)
+        self.memory = Memory(self.nbytes, shared=True)
 
     def load_rows(
-        self, source: Tensor | NDArray[np.generic], destination_rows: Ints | Tensor | None = None
+        self,
+        source: Tensor | NDArray[np.generic],
+        destination_rows: Ints | Tensor | None = None,
+        threads: Threads | None = None,
     ) -> None:
         """Write rows [rows, k] of fp32, bf16 or fp16 (torch or numpy) to the rows named, else to the first.
 
@@ -82,9 +127,18 @@ class Packed:
                 f"Destination rows {destination.min()} to {destination.max()} do not fit a weight of "
                 f"{self.n} rows."
             )
-        library().sw_pack_rows(
-            self.memory.address, k, DTYPES[self.dtype], at, element, stride, rows, address(destination)
+        pool = None if threads is None else threads.pointer
+        packing = (
+            self.memory.address,
+            k,
+            DTYPES[self.dtype],
+            at,
+            element,
+            stride,
+            rows,
+            address(destination),
         )
+        library().sw_pack_rows(pool, *packing)
         del keep
 
     def rows(self, ids: Ints | Tensor) -> Floats:

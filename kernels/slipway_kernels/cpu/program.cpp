@@ -1,12 +1,9 @@
 #include "program.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
+#include <chrono>
 
 namespace {
-
-constexpr size_t HUGE_PAGE = size_t(2) << 20;
 
 /* Elements from row to row: whole vectors, and an odd number of cache lines. At 4,096 bytes, the width of many
  * models, all rows of a register tile would fall into one set of the first-level cache. */
@@ -16,32 +13,7 @@ int padded_width(int width, int dtype) {
   return (lines | 1) * line;
 }
 
-size_t mapped_bytes(size_t bytes) {
-  size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
-  return std::max(unit, (bytes + unit - 1) / unit * unit);
-}
-
 }  // namespace
-
-void* sw_map(size_t bytes) {
-  size_t size = mapped_bytes(bytes);
-  bool huge = size >= HUGE_PAGE;
-  /* Mapped with room to align on a huge page; what sticks out is given back. */
-  size_t room = huge ? size + HUGE_PAGE : size;
-  char* at = static_cast<char*>(
-      mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  if (at == MAP_FAILED) return nullptr;
-  if (!huge) return at;
-  char* aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
-  if (aligned > at) munmap(at, aligned - at);
-  if (at + room > aligned + size) munmap(aligned + size, at + room - (aligned + size));
-  madvise(aligned, size, MADV_HUGEPAGE);
-  return aligned;
-}
-
-void sw_unmap(void* memory, size_t bytes) {
-  if (memory) munmap(memory, mapped_bytes(bytes));
-}
 
 size_t sw_layer_bytes(int kv_heads, int head_dim, int block, int dtype) {
   int lanes = (head_dim + 15) / 16 * 16;
@@ -171,8 +143,16 @@ void run_region(void* argument, int thread) {
     region.only->run(worker);
     return;
   }
-  for (auto& operation : region.program->operations)
+  double* seconds = thread == 0 ? region.program->seconds : nullptr;
+  for (auto& operation : region.program->operations) {
+    if (!seconds) {
+      if (operation->run(worker)) worker.barrier();
+      continue;
+    }
+    auto begun = std::chrono::steady_clock::now();
     if (operation->run(worker)) worker.barrier();
+    *seconds++ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  }
 }
 
 }  // namespace

@@ -6,19 +6,8 @@
 #include <vector>
 
 #include "kernels.h"
+#include "memory.h"
 #include "pool.h"
-
-/* Memory for numbers: 64-byte aligned, huge pages where the kernel gives them, zero and untouched at first. */
-void* sw_map(size_t bytes);
-void sw_unmap(void* memory, size_t bytes);
-
-struct Memory {
-  explicit Memory(size_t bytes) : bytes(bytes), at(sw_map(bytes)) {}
-  ~Memory() { sw_unmap(at, bytes); }
-  Memory(const Memory&) = delete;
-  size_t bytes;
-  void* at;
-};
 
 struct PackedWeight {
   const void* at;
@@ -100,6 +89,7 @@ struct Program {
   std::vector<int32_t> token, position, request; /* of each row */
   std::vector<char> last_of_request;
   std::vector<LogitRow> logit_rows;
+  double* seconds = nullptr; /* [operations], to which each one's time is added; null: not measured */
   sw_plan plan{};
   sw_output output{};
 

@@ -32,6 +32,10 @@ class Program(Stepper):
 
     _finished = False
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._operations: list[str] = []
+
     def buffer(self, width: int, dtype: str = "fp32") -> Buffer:
         if dtype not in ("fp32", "act"):
             raise ValueError(f"A buffer is fp32 or act, not {dtype}.")
@@ -214,6 +218,13 @@ class Program(Stepper):
         """No operation is added after this."""
         self._finished = True
 
+    def measure(self) -> list[tuple[str, np.ndarray[Any, np.dtype[np.float64]]]]:
+        """Each operation's name and the seconds that it takes, added up over the steps from now on."""
+        seconds = np.zeros(len(self._operations))
+        self._keep(seconds)
+        self._c.sw_measure(self._pointer, address(seconds))
+        return [(name, seconds[i : i + 1]) for i, name in enumerate(self._operations)]
+
     def step(self, slots: Ints, num_new: Ints) -> StepResult:
         """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance.
 
@@ -244,6 +255,7 @@ class Program(Stepper):
         if self._finished:
             raise ValueError(f"{operation}: the program is finished; operations are added before finish().")
         getattr(self._c, f"sw_add_{operation}")(self._pointer, *arguments)
+        self._operations.append(operation)
 
     def _keep(self, value: object) -> None:
         """What the C program points at lives as long as the program."""

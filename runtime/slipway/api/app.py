@@ -34,7 +34,8 @@ def build_app(front: Frontend, arguments: Arguments) -> FastAPI:
     )
     app.state.frontend = front
     errors.install(app)
-    needs_key = [Depends(guard(settings.api_key))]
+    app.state.guard = guard(settings.api_key)
+    needs_key = [Depends(app.state.guard)]
     app.include_router(state.open_router)
     for router in (
         models.router,

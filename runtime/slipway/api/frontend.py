@@ -82,15 +82,15 @@ class Frontend:
         """Run what would hold up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def prepare(self, make: Callable[[], Order]) -> Order:
-        """An order, made and logged in a thread."""
+    async def prepare(self, make: Callable[[], Order], *, short: bool) -> Order:
+        """An order, made and logged; in a thread unless the request is `short`."""
 
         def made() -> Order:
             order = make()
             self._log(order)
             return order
 
-        return await self.in_thread(made)
+        return made() if short else await self.in_thread(made)
 
     def submit(self, order: Order, arrival: float) -> Run:
         """Start an order of a request that came at `arrival`. Raises ApiError 503 where the engine has

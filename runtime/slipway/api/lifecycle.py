@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -166,6 +167,7 @@ class Lifecycle:
         for warning in (*(texts.tokenizer.warnings if texts.tokenizer else ()), *ready.warnings):
             logger.warning("%s", warning)
         self._front.open(texts, ready)
+        gc.freeze()  # tokenizer and modules stay: a full collection over them would hold up every stream
         seconds = time.monotonic() - begun
         print(greeting(self._arguments, self._settings, ready, seconds), flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import signal
 import socket
@@ -22,9 +23,12 @@ from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Hub
 from slipway.exits import BY_REASON, INTERNAL_ERROR, KV_CACHE_TOO_SMALL, OUT_OF_MEMORY, Exit
 from slipway.load.errors import LoadError
+from slipway.load.folder import stored_bytes
+from slipway_kernels.cpu import reserved
 
 if TYPE_CHECKING:
     from slipway.model.build import ModelPlan
+    from slipway.worker.cpu import CpuWorker
 
 log = logging.getLogger("slipway.engine")
 
@@ -47,6 +51,7 @@ def run_engine(config: EngineConfig, listener: socket.socket, parent: int) -> in
         start = Start(config, hub)
         worker = start.worker()
         core = start.core(worker)
+        gc.freeze()  # what loading left lives as long as we: a full collection over it takes 100 ms
         hub.broadcast(start.ready(), greet=True)
         core.run()
     except Exception as error:
@@ -95,8 +100,20 @@ class Start:
     def worker(self) -> Worker:
         """Read the model, allocate its state, compute one token. Raises LoadError and Exit."""
         config = self.config
-        begun = time.monotonic()
         self.progress("load", 0, 0)
+        with reserved(stored_bytes(config.model)):
+            worker = self._load(config)
+        self.idle = worker.idle
+        begun = time.monotonic()
+        self.progress("warmup", 0, 1)
+        worker.warm_up()
+        self._time("warmup", begun)
+        for warning in self.warnings:
+            log.warning("%s", warning)
+        return RecordingWorker(worker, config.record, config) if config.record else worker
+
+    def _load(self, config: EngineConfig) -> CpuWorker:
+        begun = time.monotonic()
         import torch
 
         from slipway.load.checkpoint import open_checkpoint
@@ -123,13 +140,8 @@ class Start:
             progress=self.progress,
         )
         checkpoint.close()
-        begun = self._time("load", begun)
-        self.progress("warmup", 0, 1)
-        worker.warm_up()
-        self._time("warmup", begun)
-        for warning in self.warnings:
-            log.warning("%s", warning)
-        return RecordingWorker(worker, config.record, config) if config.record else worker
+        self._time("load", begun)
+        return worker
 
     @property
     def token_budget(self) -> int:
@@ -148,7 +160,7 @@ class Start:
         )
         assert self.hub is not None
         executor = Overlapped(worker) if config.overlap else InTurn(worker)
-        return EngineCore(Scheduler(cache, self._limits()), executor, self.hub)
+        return EngineCore(Scheduler(cache, self._limits()), executor, self.hub, self.idle)
 
     def ready(self) -> Ready:
         plan = self.plan

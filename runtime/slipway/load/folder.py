@@ -78,6 +78,15 @@ def find_weights(
     )
 
 
+def stored_bytes(model: str) -> int:
+    """Of the weight files where `model` is a path, not looked into; 0 where it has yet to be found."""
+    path = Path(model).expanduser()
+    found = [path] if path.is_file() else []
+    for kind in _SEARCHED["auto"]:
+        found = found or [file for pattern in _SUFFIXES[kind] for file in path.glob(pattern)]
+    return sum(file.stat().st_size for file in found)
+
+
 def _index(folder: Path, kind: Format, skipped: Sequence[str]) -> Mapping[str, str] | None:
     name = "*.safetensors.index.json" if kind == "safetensors" else "*.bin.index.json"
     paths = [

@@ -17,6 +17,7 @@ from slipway.model.spec import DecoderSpec, Layer, Mlp, Moe
 from slipway.schemes.dense import DenseScheme
 from slipway.schemes.fused import FusedLinear, gated, stacked
 from slipway.schemes.scheme import NewScheme, Scheme
+from slipway_kernels.cpu import Threads
 
 _SHOWN = 5
 """Names that an error lists; the rest is counted."""
@@ -146,13 +147,17 @@ class Builder:
 
 
 def load_weights(
-    spec: DecoderSpec, family: Family, checkpoint: Checkpoint, dtype: torch.dtype
+    spec: DecoderSpec,
+    family: Family,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    threads: Threads | None = None,
 ) -> ModelWeights:
     """Stream a checkpoint into packed weights, one tensor above them in memory.
 
     Raises LoadError, with names, where a tensor is missing, unexpected or of another shape.
     """
-    builder = Builder(spec, dense(dtype))
+    builder = Builder(spec, dense(dtype, threads))
     weights = builder.build()
     for entry, tensor in entries(spec, family, checkpoint, dtype):
         builder.owners[entry.layer, entry.role, entry.expert].load(entry.role, tensor)
@@ -163,9 +168,9 @@ def load_weights(
     return weights
 
 
-def dense(dtype: torch.dtype) -> NewScheme:
+def dense(dtype: torch.dtype, threads: Threads | None = None) -> NewScheme:
     """The scheme of weights that are stored as numbers of one type."""
-    return partial(DenseScheme, dtype)
+    return partial(DenseScheme, dtype, threads)
 
 
 def entries(

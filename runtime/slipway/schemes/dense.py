@@ -14,7 +14,7 @@ KERNEL_NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 class DenseScheme:
     """A bf16 or fp32 matrix, packed for products on CPU row by row as it is read.
 
-    `threads` compute what `apply` is asked for; None leaves it to the caller's own.
+    `threads` pack the weights and compute what `apply` is asked for; None leaves it to the caller's own.
     """
 
     packed: Packed
@@ -27,7 +27,7 @@ class DenseScheme:
         self.packed = Packed(*shape, KERNEL_NAMES[self._dtype])
 
     def load(self, rows: Tensor, tensor: Tensor) -> None:
-        self.packed.load_rows(tensor, rows.numpy())
+        self.packed.load_rows(tensor, rows.numpy(), self._threads)
 
     def finish(self, device: torch.device) -> None:
         if device.type != "cpu":

@@ -54,10 +54,15 @@ class CpuWorker:
         self.slots.block_table[:, 0, 0] = np.arange(self.slots.block_table.shape[0])
         self.step(StepPlan([], [], [0], [1]))
 
+    def idle(self) -> bool:
+        """Something useful while nothing runs, a few milliseconds of it; False where there is no more."""
+        return self._pages.touch_ahead()
+
     def step(self, plan: StepPlan) -> StepOutput:
         for start in plan.starts:
             self._start(start)
         for grant in plan.pages:
+            self._pages.use(grant.pages)
             end = grant.start + len(grant.pages)
             self.slots.block_table[grant.group, grant.slot, grant.start : end] = grant.pages
         if not plan.slots:

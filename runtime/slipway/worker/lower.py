@@ -62,7 +62,7 @@ class Native:
         family = families()[self.architecture]
         if isinstance(checkpoint, DummyCheckpoint):
             checkpoint.shapes = expected_shapes(self.spec, family)
-        weights = load_weights(self.spec, family, checkpoint, room.dtype)
+        weights = load_weights(self.spec, family, checkpoint, room.dtype, room.threads)
         program = room.stepper(Program, self.vocab)
         lower(self.spec, weights, program, room.kv.layer_place)
         return program

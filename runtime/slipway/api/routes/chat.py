@@ -8,16 +8,15 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from slipway.api.body import read_body
 from slipway.api.chat_prompt import text_of
-from slipway.api.frontend import FINGERPRINT, Frontend, frontend, request_id
+from slipway.api.frontend import FINGERPRINT, Frontend
 from slipway.api.gather import Whole, gather
 from slipway.api.generate import Run
 from slipway.api.logprobs import LogprobFormat
 from slipway.api.prepare import chat_order
 from slipway.api.protocol.chat import ChatRequest
-from slipway.api.responses import DONE, EventStream, event, json_response, unless_gone
-from slipway.api.routes.inference import InferenceRoute, body_schema, client_left
+from slipway.api.responses import DONE, event
+from slipway.api.routes.inference import InferenceRoute, body_schema, generate
 from slipway.api.transcript import Piece
 from slipway.api.usage import usage
 
@@ -26,22 +25,7 @@ router = APIRouter(route_class=InferenceRoute)
 
 @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
 async def create_chat_completion(request: Request) -> Response:
-    arrival = time.monotonic()
-    front = frontend(request)
-    body = await read_body(request, ChatRequest)
-    front.check_name(body.model)
-    own_id = request_id(request, "chatcmpl", body.request_id)
-    model = front.model
-    order = await front.prepare(lambda: chat_order(body, model, front.settings, own_id))
-    run = front.submit(order, arrival)
-    answer = ChatAnswer(front, body, run)
-    if body.stream:
-        return EventStream(answer.events(), close=run.abort)
-    try:
-        whole = await unless_gone(request.receive, answer.whole())
-    finally:
-        run.abort()
-    return json_response(whole) if whole is not None else client_left()
+    return await generate(request, "chatcmpl", ChatRequest, chat_order, ChatAnswer)
 
 
 class ChatAnswer:

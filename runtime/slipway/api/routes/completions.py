@@ -8,15 +8,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from slipway.api.body import read_body
-from slipway.api.frontend import FINGERPRINT, Frontend, frontend, request_id
+from slipway.api.frontend import FINGERPRINT, Frontend
 from slipway.api.gather import Whole, gather
 from slipway.api.generate import Run
 from slipway.api.logprobs import LogprobFormat
 from slipway.api.prepare import completion_order
 from slipway.api.protocol.completions import CompletionRequest
-from slipway.api.responses import DONE, EventStream, event, json_response, unless_gone
-from slipway.api.routes.inference import InferenceRoute, body_schema, client_left
+from slipway.api.responses import DONE, event
+from slipway.api.routes.inference import InferenceRoute, body_schema, generate
 from slipway.api.transcript import Piece
 from slipway.api.usage import usage
 from slipway.engine.messages import TokenLogprobs
@@ -26,22 +25,7 @@ router = APIRouter(route_class=InferenceRoute)
 
 @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
 async def create_completion(request: Request) -> Response:
-    arrival = time.monotonic()
-    front = frontend(request)
-    body = await read_body(request, CompletionRequest)
-    front.check_name(body.model)
-    own_id = request_id(request, "cmpl", body.request_id)
-    model = front.model
-    order = await front.prepare(lambda: completion_order(body, model, front.settings, own_id))
-    run = front.submit(order, arrival)
-    answer = CompletionAnswer(front, body, run)
-    if body.stream:
-        return EventStream(answer.events(), close=run.abort)
-    try:
-        whole = await unless_gone(request.receive, answer.whole())
-    finally:
-        run.abort()
-    return json_response(whole) if whole is not None else client_left()
+    return await generate(request, "cmpl", CompletionRequest, completion_order, CompletionAnswer)
 
 
 class CompletionAnswer:

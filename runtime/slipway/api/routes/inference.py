@@ -2,27 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from fastapi import Response
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
+from slipway.api.body import is_short, read_body
+from slipway.api.configure import Settings
+from slipway.api.frontend import Frontend, frontend, request_id
+from slipway.api.generate import Order, Run
+from slipway.api.model import ServedModel
+from slipway.api.protocol.common import Generation
+from slipway.api.responses import EventStream, json_response, unless_gone
+
 CLIENT_LEFT = 499
 """Nobody reads it; logs call it "client closed request"."""
 
+Body = TypeVar("Body", bound=Generation)
+
+
+class Answer(Protocol):
+    """Writes the outputs of a run in the shape of one route."""
+
+    async def whole(self) -> dict[str, Any]: ...
+    def events(self) -> AsyncIterator[bytes]: ...
+
 
 class InferenceRoute(APIRoute):
-    """Holds a place of the admission from a request's arrival to the last byte of its answer."""
+    """Holds a place of the admission from a request's arrival to the last byte of its answer.
+
+    Calls its endpoint at once: the framework's resolution of dependencies takes longer than all that we do
+    with a short request. `app.state.guard` is the one dependency there would be.
+    """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with scope["app"].state.frontend.admission.entered():
-            await super().handle(scope, receive, send)
+        app = scope["app"]
+        with app.state.frontend.admission.entered():
+            if scope["method"] != "POST":  # 405, by the framework
+                await super().handle(scope, receive, send)
+                return
+            request = Request(scope, receive, send)
+            await app.state.guard(request)
+            response: Response = await self.endpoint(request)
+            await response(scope, receive, send)
 
 
-def client_left() -> Response:
-    return Response(status_code=CLIENT_LEFT)
+async def generate(
+    request: Request,
+    kind: str,
+    body_type: type[Body],
+    make_order: Callable[[Body, ServedModel, Settings, str], Order],
+    make_answer: Callable[[Frontend, Body, Run], Answer],
+) -> Response:
+    """From a request's body to its answer, streamed or whole. `kind` begins the answer's id."""
+    arrival = time.monotonic()
+    front = frontend(request)
+    body = await read_body(request, body_type)
+    front.check_name(body.model)
+    own_id = request_id(request, kind, body.request_id)
+    model = front.model
+    make = partial(make_order, body, model, front.settings, own_id)
+    order = await front.prepare(make, short=is_short(request))
+    run = front.submit(order, arrival)
+    answer = make_answer(front, body, run)
+    if body.stream:
+        return EventStream(answer.events(), close=run.abort)
+    try:
+        whole = await unless_gone(request.receive, answer.whole())
+    finally:
+        run.abort()
+    return Response(status_code=CLIENT_LEFT) if whole is None else json_response(whole)
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:

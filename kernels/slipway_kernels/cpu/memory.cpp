@@ -1,0 +1,97 @@
+#include "memory.h"
+
+#include <stdint.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+namespace {
+
+constexpr size_t PAGE = 4096, HUGE_PAGE = size_t(2) << 20, ARENA = size_t(64) << 20;
+
+size_t rounded(size_t bytes) { return bytes == 0 ? PAGE : (bytes + PAGE - 1) / PAGE * PAGE; }
+
+/* What sw_take cuts from, and the thread that touches it ahead. */
+struct Arena {
+  std::mutex lock;
+  char *next = nullptr, *end = nullptr;
+  std::thread toucher;
+  std::atomic<bool> enough{false};
+
+  ~Arena() { stop(); }
+
+  void stop() {
+    enough = true;
+    if (toucher.joinable()) toucher.join();
+    enough = false;
+  }
+
+  /* Gives back what is left and cuts from a new mapping. */
+  bool begin(size_t bytes) {
+    if (next < end) munmap(next, end - next);
+    next = static_cast<char*>(sw_map(bytes));
+    end = next ? next + rounded(bytes) : nullptr;
+    return next;
+  }
+};
+
+Arena arena;
+
+}  // namespace
+
+void* sw_map(size_t bytes) {
+  size_t size = rounded(bytes);
+  bool huge = size >= HUGE_PAGE;
+  /* Mapped with room to align on a huge page; what sticks out is given back. */
+  size_t room = huge ? size + HUGE_PAGE : size;
+  char* at = static_cast<char*>(
+      mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (at == MAP_FAILED) return nullptr;
+  if (!huge) return at;
+  char* aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
+  if (aligned > at) munmap(at, aligned - at);
+  if (at + room > aligned + size) munmap(aligned + size, at + room - (aligned + size));
+  madvise(aligned, size, MADV_HUGEPAGE);
+  return aligned;
+}
+
+void sw_unmap(void* memory, size_t bytes) {
+  if (memory) munmap(memory, rounded(bytes));
+}
+
+void* sw_take(size_t bytes) {
+  size_t size = rounded(bytes);
+  std::lock_guard<std::mutex> held(arena.lock);
+  if (size > size_t(arena.end - arena.next)) {
+    if (size >= ARENA) return sw_map(bytes);
+    arena.stop();
+    if (!arena.begin(ARENA)) return nullptr;
+  }
+  void* at = arena.next;
+  arena.next += size;
+  return at;
+}
+
+void sw_reserve(size_t bytes) {
+  std::lock_guard<std::mutex> held(arena.lock);
+  arena.stop();
+  if (!arena.begin(bytes)) return;
+  arena.toucher = std::thread([first = arena.next, last = arena.end] {
+    for (char* at = first; at < last && !arena.enough; at += HUGE_PAGE)
+      sw_touch(at, size_t(last - at) < HUGE_PAGE ? size_t(last - at) : HUGE_PAGE);
+  });
+}
+
+void sw_settle() {
+  std::lock_guard<std::mutex> held(arena.lock);
+  arena.stop();
+  if (arena.next < arena.end) munmap(arena.next, arena.end - arena.next);
+  arena.next = arena.end = nullptr;
+}
+
+void sw_touch(void* memory, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += PAGE)
+    __atomic_fetch_or(static_cast<char*>(memory) + i, 0, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,32 @@
+/* Memory for numbers: 64-byte aligned, in huge pages where the kernel gives them, zero and untouched at first. */
+#ifndef SLIPWAY_MEMORY_H
+#define SLIPWAY_MEMORY_H
+
+#include <stddef.h>
+
+/* Null where the system refuses. */
+void* sw_map(size_t bytes);
+void sw_unmap(void* memory, size_t bytes);
+
+/* As sw_map, cut one after another from large mappings, so that small matrices share huge pages. For weights:
+ * what is freed goes back to the system and not to the mapping. */
+void* sw_take(size_t bytes);
+
+/* The first touch of a page is slow (0.5 GB/s on a virtual machine whose host has to find the page first), so a
+ * thread of its own makes it while the model's files are opened. sw_take takes from here until sw_settle, which
+ * gives back what is left. */
+void sw_reserve(size_t bytes);
+void sw_settle();
+
+/* Touch memory that anyone may be writing to. */
+void sw_touch(void* memory, size_t bytes);
+
+struct Memory {
+  explicit Memory(size_t bytes) : bytes(bytes), at(sw_map(bytes)) {}
+  ~Memory() { sw_unmap(at, bytes); }
+  Memory(const Memory&) = delete;
+  size_t bytes;
+  void* at;
+};
+
+#endif

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from slipway_kernels.cpu import Packed, PagePool, Threads, reserved
+from slipway_kernels.cpu.memory import AHEAD, Memory
+
+
+def resident(address: int) -> int:
+    """KiB resident of the mapping that holds this address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= address < int(found[2], 16)
+        elif inside and line.startswith("Rss:"):
+            return int(line.split()[1])
+    raise AssertionError(f"{address:#x} is not mapped")
+
+
+def test_shared_memory_is_zero_and_apart() -> None:
+    pieces = [Memory(size, shared=True) for size in (1, 5000, 3 << 20, 100 << 20, 64)]
+    for place, piece in enumerate(pieces, 1):
+        assert piece.address % 64 == 0
+        assert ctypes.string_at(piece.address, 64) == bytes(64)
+        ctypes.memset(piece.address, place, 64)
+    assert [ctypes.string_at(piece.address, 1)[0] for piece in pieces] == [1, 2, 3, 4, 5]
+
+
+def test_freed_shared_memory_leaves_its_neighbours() -> None:
+    first, second, third = (Memory(8192, shared=True) for _ in range(3))
+    ctypes.memset(third.address, 7, 8192)
+    ctypes.memset(first.address, 5, 8192)
+    del second
+    assert ctypes.string_at(first.address, 8192) == bytes([5]) * 8192
+    assert ctypes.string_at(third.address, 8192) == bytes([7]) * 8192
+
+
+def test_what_was_reserved_is_taken_and_the_rest_given_back() -> None:
+    with reserved(64 << 20):
+        memory = Memory(1 << 20, shared=True)
+        beside = memory.address + (32 << 20)
+        assert resident(beside) >= 0  # mapped
+    with pytest.raises(AssertionError, match="not mapped"):
+        resident(beside)
+    assert ctypes.string_at(memory.address, 64) == bytes(64)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("rows", [100, 1000])
+def test_packing_on_many_threads_changes_nothing(rows: int, dtype: str) -> None:
+    source = torch.randn(rows, 77)
+    places = torch.randperm(1024)[:rows].to(torch.int32)
+    alone, together = Packed(1024, 77, dtype), Packed(1024, 77, dtype)
+    alone.load_rows(source, places)
+    together.load_rows(source, places, Threads(3))
+    everything = torch.arange(1024)
+    assert (alone.rows(everything) == together.rows(everything)).all()
+    assert (torch.from_numpy(alone.rows(places)) == (source if dtype == "fp32" else source.bfloat16())).all()
+
+
+def test_pages_are_touched_ahead_of_use_and_no_further() -> None:
+    pool = PagePool(1024, 1 << 20)
+    while pool.touch_ahead():
+        pass
+    touched = resident(pool.memory.address)
+    assert AHEAD >> 10 <= touched <= (AHEAD >> 10) + (4 << 10)
+    pool.use([99])
+    while pool.touch_ahead():
+        pass
+    assert touched + (98 << 10) <= resident(pool.memory.address) <= touched + (104 << 10)
+    pool.use([1023])
+    assert not pool.touch_ahead()
