@@ -3,6 +3,7 @@
 #define SLIPWAY_POOL_H
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -21,11 +22,12 @@ class Pool {
   void barrier();
 
  private:
-  /* A number that threads wait on: they spin some 50 microseconds, then sleep in the kernel. */
+  /* A number that threads wait on: they spin for a while, then sleep in the kernel. Who yields meanwhile lets
+   * another process have the core, such as the one that sends the tokens of the step before. */
   struct alignas(64) Signal {
     std::atomic<uint32_t> value{0};
     std::atomic<int> sleepers{0};
-    void wait(uint32_t old);
+    void wait(uint32_t old, std::chrono::microseconds spin, bool yield);
     void advance();
   };
 
