@@ -23,6 +23,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -79,7 +80,7 @@ def start(name: str, command: str, model: str, patience: float = 300) -> Server:
     port = free_port()
     words = shlex.split(command.format(model=model, port=port))
     started = time.perf_counter()
-    log = Path(f"/tmp/side-by-side-{name}.log").open("wb")  # noqa: SIM115
+    log = tempfile.NamedTemporaryFile(prefix=f"{name}-", suffix=".log", delete=False)  # noqa: SIM115
     process = subprocess.Popen(words, start_new_session=True, stdout=log, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
     while time.perf_counter() - started < patience and process.poll() is None:
