@@ -13,7 +13,8 @@ from serving import SENTENCE
 from slipway.api.transcript import Transcript, TranscriptRules
 from slipway.engine.messages import Delta, TokenLogprobs
 from slipway.engine.params import SamplingParams
-from slipway.text.tokenizer import Tokenizer, load
+from slipway.text.open import load
+from slipway.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

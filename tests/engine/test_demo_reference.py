@@ -17,7 +17,7 @@ import torch
 
 from local_engine import LocalEngine
 from slipway.engine.params import SamplingParams
-from slipway.text.tokenizer import load
+from slipway.text.open import load
 
 pytestmark = pytest.mark.slow
 

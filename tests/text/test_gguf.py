@@ -18,7 +18,8 @@ from texts import COUNT, texts
 
 from slipway.load.gguf import header
 from slipway.text import gguf
-from slipway.text.tokenizer import Tokenizer, load
+from slipway.text.open import load
+from slipway.text.tokenizer import Tokenizer
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "llama_cpp.json").read_text())
 

@@ -14,7 +14,8 @@ import vocabularies
 from texts import texts
 
 from slipway.text.fast import FastVocabulary
-from slipway.text.tokenizer import Tokenizer, load
+from slipway.text.open import load
+from slipway.text.tokenizer import Tokenizer
 
 CONFIG: dict[str, Any] = {
     "tokenizer_class": "PreTrainedTokenizerFast",

@@ -5,7 +5,8 @@ from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
 from slipway_kernels.cpu.memory import Packed, PagePool, page_bytes, reserved
 from slipway_kernels.cpu.program import Buffer, Program
 from slipway_kernels.cpu.slots import Slots
-from slipway_kernels.cpu.step import StepResult, Threads
+from slipway_kernels.cpu.step import StepResult
+from slipway_kernels.cpu.threads import Threads
 
 __all__ = [
     "Buffer",

@@ -11,7 +11,8 @@ import numpy as np
 
 from slipway_kernels.cpu.binding import Floats, Ints, address, floats, library
 from slipway_kernels.cpu.memory import Packed
-from slipway_kernels.cpu.step import Stepper, StepResult, Threads
+from slipway_kernels.cpu.step import Stepper, StepResult
+from slipway_kernels.cpu.threads import Threads
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipway_kernels.cpu.binding import DTYPES, Floats, Ints, address, library
+from slipway_kernels.cpu.threads import Threads
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
-
-    from slipway_kernels.cpu.step import Threads
 
 AHEAD = 256 << 20
 """Bytes of the KV cache behind the last page in use that are touched before they are needed."""

@@ -22,17 +22,7 @@ from slipway_kernels.cpu.binding import (
 )
 from slipway_kernels.cpu.memory import PagePool
 from slipway_kernels.cpu.slots import Slots
-
-
-class Threads:
-    """The kernels' own threads; the caller of a step is the first of them. They sleep between steps."""
-
-    def __init__(self, count: int) -> None:
-        if count < 1:
-            raise ValueError(f"A thread pool of {count} threads cannot compute: ask for at least 1.")
-        self.count = count
-        self.pointer: int = library().sw_pool_create(count)
-        weakref.finalize(self, library().sw_pool_destroy, self.pointer)
+from slipway_kernels.cpu.threads import Threads
 
 
 @dataclass(frozen=True, slots=True)

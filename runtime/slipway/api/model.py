@@ -18,8 +18,9 @@ from slipway.engine.messages import Ready
 from slipway.exits import BAD_ARGUMENTS, BAD_TOKENIZER, BY_REASON, Exit
 from slipway.load import hub
 from slipway.load.errors import LoadError
+from slipway.text.open import load
 from slipway.text.template import ChatTemplate, load_chat_template
-from slipway.text.tokenizer import Tokenizer, load
+from slipway.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("slipway.api")
 
