@@ -11,17 +11,19 @@ SERVE   ?=
 KEY     := $(shell { cat pyproject.toml; $(PYTHON) --version; } | cksum | cut -d' ' -f1)
 VENV    := $(CACHE)/venv-$(KEY)
 BIN     := $(VENV)/bin
-export PYTHONPATH := $(CURDIR)/runtime:$(CURDIR)/kernels
+export PYTHONPATH := $(CURDIR)/runtime:$(CURDIR)/kernels:$(CURDIR)/operator
 export SLIPWAY_COMMAND := bin/slipway
 # Bytecode caches make a start a second faster.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run python test check lint fast soak bench generate setup setup-dev kernels clean
+.PHONY: help run python test check lint fast e2e cluster soak bench generate setup setup-dev kernels clean
 
 help:
 	@echo "make run       serve the demo model at http://$(HOST):$(PORT)"
 	@echo "make test      every check"
 	@echo "make check     lint, types and the fast tests"
+	@echo "make e2e       the operator, charts and images on real clusters"
+	@echo "make cluster   such a cluster to try things on"
 	@echo "make soak      ten minutes of load, and fuzzing in full"
 	@echo "make bench     the CPU benchmarks (bench/cpu.md)"
 	@echo "make generate  write what is generated from the schema"
@@ -48,6 +50,13 @@ lint:
 fast:
 	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not slow and not soak"
 
+# On clusters of its own, built from pinned sources: the first time takes a quarter of an hour.
+e2e: setup-dev
+	$(BIN)/python -m pytest e2e
+
+cluster: setup-dev
+	$(BIN)/python -m e2e.ground up
+
 soak: setup-dev
 	$(BIN)/python -m pytest tests/soak -m soak -s -p no:cacheprovider
 
@@ -69,7 +78,7 @@ $(VENV)/.cpu:
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.cpu
-	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,bench,dev >&2
+	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,operator,bench,dev >&2
 	@touch $@
 
 clean:

@@ -41,6 +41,7 @@ setup(
     packages=[
         *find_packages("runtime", include=["slipway", "slipway.*"]),
         *find_packages("kernels", include=["slipway_kernels", "slipway_kernels.*"]),
+        *find_packages("operator", include=["slipway_operator", "slipway_operator.*"]),
     ],
     package_data={"": ["py.typed"], "slipway_kernels": ["*/*.cpp", "*/*.inl", "*/*.h"]},
     ext_modules=[Extension(LIBRARY, sources=[], optional=True)],

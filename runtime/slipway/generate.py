@@ -1,21 +1,22 @@
 """`python -m slipway.generate [--check] [ROOT]`: what is generated from the declarations.
 
-Writes the manual's reference pages and the CRD's engine schema below ROOT (default: the repository); with
+Writes the manual's reference pages and the CRD below ROOT (default: the repository); with
 --check it writes nothing and fails where a file is not what it would write.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from slipway import exits
 from slipway.args import manual as arguments
-from slipway.args.openapi import engine_schema
 from slipway.envs import manual as variables
+from slipway.metrics import alerts, dashboard
 from slipway.metrics import manual as metrics
+from slipway.service import charts, crd
+from slipway_operator import permissions, reasons
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -27,8 +28,22 @@ def outputs() -> dict[str, str]:
         "docs/reference/environment.md": variables.manual(),
         "docs/reference/metrics.md": metrics.manual(),
         "docs/exit-codes.md": exits.manual(),
-        "crds/engine-schema.json": json.dumps(engine_schema(), indent=2, ensure_ascii=False) + "\n",
+        "docs/reference/conditions.md": reasons.manual(),
+        "crds/inferenceservices.slipway.dev.yaml": crd.definition_text(),
+        "monitoring/alerts.yaml": alerts.alert_rules(),
+        "monitoring/dashboard.json": dashboard.dashboard_file(),
+        **charts.outputs(crd.custom_resource_definition(), _rules()),
     }
+
+
+def _rules() -> dict[str, list[dict[str, object]]]:
+    """The operator's permissions by where its chart grants them."""
+    places = {
+        "service": permissions.SERVICE_RULES,
+        "cluster": permissions.CLUSTER_RULES,
+        "lease": permissions.LEASE_RULES,
+    }
+    return {place: [rule.as_object() for rule in rules] for place, rules in places.items()}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ import httpx
 import openai
 from scripted import ScriptedEngine
 
-import slipway.text.tokenizer as texts
+import slipway.text.open as texts
 from slipway import envs
 from slipway.api.configure import api_settings
 from slipway.api.frontend import Frontend

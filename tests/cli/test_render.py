@@ -13,7 +13,7 @@ from slipway.cli.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEMO = str(EXAMPLES / "demo.yaml")
-LLAMA = str(EXAMPLES / "llama.yaml")
+GPU = str(EXAMPLES / "gpu.yaml")
 
 
 def test_kubernetes_objects_are_printed_as_yaml(capsys):
@@ -29,18 +29,22 @@ def test_the_podman_line_is_one_command_of_a_shell(capsys):
     assert words[words.index("local/runtime") + 1] == "serve"
 
 
-@pytest.mark.parametrize("target", ["quadlet", "compose"])
-def test_other_targets_are_not_supported_yet(target, capsys):
-    assert main(["render", "-f", DEMO, "--target", target]) == 2
+def test_a_quadlet_unit_is_printed_as_it_is_saved(capsys):
+    assert main(["render", "-f", DEMO, "--target", "quadlet", "--image", "local/runtime"]) == 0
+    assert "\n[Container]\nImage=local/runtime\n" in capsys.readouterr().out
+
+
+def test_compose_is_not_supported_yet(capsys):
+    assert main(["render", "-f", DEMO, "--target", "compose"]) == 2
     assert "not supported yet" in capsys.readouterr().err
 
 
 def test_a_monitor_is_printed_where_the_cluster_has_the_kind(capsys):
-    main(["render", "-f", LLAMA])
+    main(["render", "-f", GPU])
     left_out = capsys.readouterr()
     assert "ServiceMonitor" not in left_out.out
     assert "--has ServiceMonitor" in left_out.err
-    main(["render", "-f", LLAMA, "--has", "ServiceMonitor"])
+    main(["render", "-f", GPU, "--has", "ServiceMonitor"])
     assert "kind: ServiceMonitor" in capsys.readouterr().out
 
 

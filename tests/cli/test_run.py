@@ -13,7 +13,7 @@ apiVersion: slipway.dev/v1alpha1
 kind: InferenceService
 metadata: {name: demo}
 spec:
-  model: {hub: org/name, servedNames: [one, two]}
+  model: {hub: {id: org/name}, servedNames: [one, two]}
   engine: {maxModelLen: 4k, enableChunkedPrefill: false, maxNumBatchedTokens: 8k}
   env: [{name: VLLM_ATTENTION_BACKEND, value: CPU}]
   secrets: {apiKey: {name: key, key: key}}

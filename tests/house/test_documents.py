@@ -16,10 +16,15 @@ from pathlib import Path
 
 import pytest
 
+import platform_pages
 from live_server import LiveServer, live_server
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/design/*.md"))]
+FOLDERS = ("docs", "docs/design", "docs/kubernetes")
+DOCUMENTS = [
+    ROOT / "README.md",
+    *(page for folder in FOLDERS for page in sorted(ROOT.glob(f"{folder}/*.md"))),
+]
 LINKING = [*DOCUMENTS, *sorted(ROOT.glob("docs/reference/*.md")), ROOT / "CHANGELOG.md"]
 SHOWN_URL = "http://127.0.0.1:8000"
 PLACEHOLDERS = {"MODEL": "some-model", "[arguments]": ""}
@@ -142,13 +147,24 @@ def its_module_exists(snippet: Snippet, folder: Path) -> None:
 
 
 def it_is_a_service_or_a_configuration(snippet: Snippet, folder: Path) -> None:
-    from slipway import service
-
     if is_service(snippet.text):
-        service.load(snippet.text)
+        platform_pages.check_document(snippet.text)
         return
     (folder / "shown.yaml").write_text(snippet.text)
     run([sys.executable, "-m", "slipway", "serve", "--config", "shown.yaml", "--dry-run"], folder)
+
+
+def it_is_about_what_the_cluster_has(snippet: Snippet, folder: Path) -> None:
+    check = platform_pages.check_helm if snippet.text.startswith("helm ") else platform_pages.check_kubectl
+    check(snippet.text, snippet.files)
+
+
+def the_chart_has_these_values(snippet: Snippet, folder: Path) -> None:
+    platform_pages.check_values(snippet.text)
+
+
+def it_is_of_a_known_kind(snippet: Snippet, folder: Path) -> None:
+    platform_pages.check_manifest(snippet.text)
 
 
 def it_is_json(snippet: Snippet, folder: Path) -> None:
@@ -174,6 +190,9 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("sh", r"(bin/)?slipway (args|render|collect-env)\b|slipway --"): it_prints_something,
     ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,
+    ("sh", r"(kubectl|helm) "): it_is_about_what_the_cluster_has,
+    ("yaml", platform_pages.VALUES): the_chart_has_these_values,
+    ("yaml", r"apiVersion: (?!slipway\.dev/)"): it_is_of_a_known_kind,
     ("yaml", ""): it_is_a_service_or_a_configuration,
     ("json", ""): it_is_json,
 }

@@ -97,7 +97,11 @@ def test_a_wheel_of_the_tree_holds_the_runtime_and_the_compiled_kernels_and_runs
         shutil.copytree(objects, tree / "build" / "kernels")
     wheel, _ = wheel_of(tree, tmp_path)
     names = wheel.namelist()
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"slipway", "slipway_kernels"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {
+        "slipway",
+        "slipway_kernels",
+        "slipway_operator",
+    }
     assert {LIBRARY, "slipway/py.typed", "slipway_kernels/cpu/slipway.h"} <= set(names)
     modules = {str(path.relative_to(ROOT / "runtime")) for path in (ROOT / "runtime").rglob("*.py")}
     assert modules <= set(names)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.service import InvalidService, from_mapping, load, local_start, warnings
+from slipway.service.devices import needs_one_node
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -20,7 +21,7 @@ def document(**spec: object) -> dict:
         "apiVersion": "slipway.dev/v1alpha1",
         "kind": "InferenceService",
         "metadata": {"name": "demo"},
-        "spec": {"model": {"hub": "org/name"}, **spec},
+        "spec": {"model": {"hub": {"id": "org/name"}}, **spec},
     }
 
 
@@ -37,7 +38,7 @@ def test_every_example_is_accepted(path):
 
 def test_the_smallest_document_names_a_model():
     spec = from_mapping(document())
-    assert spec.model.hub == "org/name"
+    assert spec.model.hub.id == "org/name"
     assert spec.replicas == 1
     assert spec.service.port == 8000
 
@@ -53,6 +54,13 @@ def test_what_kubectl_prints_is_accepted_again():
     ("spec", "words"),
     [
         ({"modle": {}}, "spec.modle: there is no such field. Did you mean model?"),
+        ({"model": {"hub": "org/name"}}, "spec.model.hub: 'org/name' is not a mapping of fields."),
+        (
+            {"model": {"hub": {"id": "-x"}}},
+            "spec.model.hub.id: '-x' is not a model of the hub such as org/name.",
+        ),
+        ({"model": {"s3": {"uri": "https://b/x"}}}, "is not a URI such as s3://bucket/folder."),
+        ({"model": {"s3": {"uri": "s3://b/x", "endpoint": "host"}}}, "is not a URL such as https://"),
         ({"model": {"hubb": "x"}}, "spec.model.hubb: there is no such field. Did you mean hub?"),
         ({"env": [{"nam": "X"}]}, "spec.env[0].nam: there is no such field. Did you mean name?"),
         ({"replicas": "2"}, "spec.replicas: '2' is not a whole number."),
@@ -62,7 +70,7 @@ def test_what_kubectl_prints_is_accepted_again():
         ({"service": {"port": 70000}}, "spec.service.port: 70000 is not between 1 and 65535."),
         ({"service": {"type": "Other"}}, "'Other' is not one of ClusterIP, NodePort, LoadBalancer."),
         ({"resources": {"memory": "8 GB"}}, "spec.resources.memory: '8 GB' is not a quantity"),
-        ({"devices": {"vendor": "amd"}}, "spec.devices.vendor: 'amd' is not one of nvidia."),
+        ({"devices": {"vendor": "ati"}}, "'ati' is not one of nvidia, amd, intel, habana, google."),
         ({"env": {"A": "1"}}, "spec.env: {'A': '1'} is not a list."),
         ({"env": [{"name": "A", "value": 1}]}, "spec.env[0].value: 1 is not text. Put it in quotes."),
         ({"scheduling": {"nodeSelector": {1: "x"}}}, "the key 1 is not text. Put it in quotes."),
@@ -74,19 +82,47 @@ def test_what_kubectl_prints_is_accepted_again():
         ({"rollout": {"maxSurge": 2000}}, "spec.rollout.maxSurge: 2000 is not between 0 and 1000."),
         ({"rollout": {"maxSurge": 1.5}}, "spec.rollout.maxSurge: 1.5 is not a whole number."),
         ({"model": {}}, "none is given"),
-        ({"model": {"hub": "a/b", "path": "/x"}}, "hub and path are given"),
+        ({"model": {"hub": {"id": "a/b"}, "path": "/x"}}, "hub and path are given"),
+        (
+            {"model": {"hub": {"id": "a/b", "revision": "x"}}, "engine": {"revision": "y"}},
+            "spec.engine.revision: spec.model.hub.revision says it",
+        ),
+        (
+            {"model": {"hub": {"id": "a/b"}, "cache": {"accessMode": "ReadWriteOnce"}}},
+            "spec.model.cache.accessMode: it is a claim's",
+        ),
+        (
+            {"secrets": {"tls": {"name": "x"}}, "engine": {"sslCertReqs": 2}},
+            "no pod would ever be ready. Use 1",
+        ),
         ({"devices": {"count": 1, "claims": ["x"]}}, "count and claims exclude each other"),
-        ({"devices": {"profile": "1g.10gb"}}, "a profile needs a count"),
+        ({"devices": {"count": 1}}, "spec.devices.vendor: a count of 1 does not say whose devices"),
+        ({"devices": {"profile": "1g.10gb"}}, "a MIG profile is for devices that are counted"),
+        ({"devices": {"profile": "1g.10gb", "vendor": "amd"}}, "of vendor nvidia"),
+        (
+            {"devices": {"profile": "1g.10gb", "vendor": "nvidia", "claims": ["x"]}},
+            "A claim names its own.",
+        ),
+        (
+            {"devices": {"vendor": "nvidia", "count": 3}, "engine": {"tensorParallelSize": 2}},
+            "spec.devices.count: 3 is not tensor parallel size 2 × pipeline parallel size 1 × "
+            "local data parallel size 1 = 2, the workers of a pod",
+        ),
+        (
+            {"devices": {"vendor": "amd"}},
+            "spec.runtime.image: it must be given: Slipway has no image for devices of amd.",
+        ),
+        ({"engine": {"dataParallelSizeLocal": 0}}, "0 leaves the pod without an engine"),
         ({"disruption": {"minAvailable": 1, "maxUnavailable": 1}}, "exclude each other"),
         (
             {"rollout": {"drainSeconds": 9}, "engine": {"drainTimeout": 8}},
             "9 and spec.engine.drainTimeout: 8 say different things",
         ),
         (
-            {"model": {"hub": "a/b", "servedNames": ["x"]}, "engine": {"servedModelName": ["y"]}},
+            {"model": {"hub": {"id": "a/b"}, "servedNames": ["x"]}, "engine": {"servedModelName": ["y"]}},
             "spec.model.servedNames says it",
         ),
-        ({"model": {"hub": "a/b", "cache": {"pvc": "x", "size": "1Gi"}}}, "a claim has its size"),
+        ({"model": {"hub": {"id": "a/b"}, "cache": {"pvc": "x", "size": "1Gi"}}}, "a claim has its size"),
     ],
 )
 def test_a_bad_field_is_named_with_its_path_and_the_way_out(spec, words):
@@ -225,6 +261,100 @@ def test_who_runs_the_cluster_can_permit_a_variable():
     assert from_mapping(document(env=env), frozenset({"VLLM_SERVER_DEV_MODE"}))
 
 
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"trustRemoteCode": True},
+        {"middleware": ["module.Class"]},
+        {"toolParserPlugin": "/etc/plugin.py"},
+        {"allowedLocalMediaPath": "/media"},
+    ],
+)
+def test_code_of_a_user_runs_where_the_policy_admits_it(engine):
+    with pytest.raises(InvalidService, match=r"set policy\.allowCode") as failure:
+        from_mapping(document(engine=engine))
+    assert failure.value.policy
+    assert failure.value.path == f"spec.engine.{next(iter(engine))}"
+    assert from_mapping(document(engine=engine), allow_code=True)
+
+
+def test_an_argument_that_asks_for_no_code_needs_no_policy():
+    assert from_mapping(document(engine={"trustRemoteCode": False, "middleware": []}))
+
+
+def test_policy_is_told_from_what_is_wrong_anywhere():
+    with pytest.raises(InvalidService) as failure:
+        from_mapping(document(env=[{"name": "VLLM_SERVER_DEV_MODE", "value": "1"}]))
+    assert failure.value.policy
+    with pytest.raises(InvalidService) as failure:
+        from_mapping(document(env=[{"name": "VLLM_PORT", "value": "1"}]))
+    assert not failure.value.policy
+
+
+def test_the_bucket_s_keys_have_one_place():
+    model = {"s3": {"uri": "s3://b/x", "secret": "keys"}}
+    env = [{"name": "AWS_SECRET_ACCESS_KEY", "secret": {"name": "s", "key": "k"}}]
+    assert "is what spec.model.s3.secret sets" in refusal(document(model=model, env=env))
+    assert from_mapping(document(model={"s3": {"uri": "s3://b/x"}}, env=env))
+
+
+def test_variables_of_other_devices_are_refused():
+    env = [{"name": "VLLM_ROCM_FP8_PADDING", "value": "1"}]
+    runtime = {"image": "own/rocm"}
+    assert "for rocm alone" in refusal(document(env=env, devices={"vendor": "nvidia"}))
+    assert "for rocm alone" not in refusal_or_nothing(
+        document(env=env, devices={"vendor": "amd"}, runtime=runtime)
+    )
+
+
+def refusal_or_nothing(of: object) -> str:
+    try:
+        from_mapping(of)
+    except InvalidService as failure:
+        return str(failure)
+    return ""
+
+
+def test_a_template_may_be_a_file_that_only_the_container_has():
+    spec = from_mapping(
+        document(
+            engine={"chatTemplate": "/etc/templates/chat.jinja"},
+            files=[{"mountPath": "/etc/templates", "configMap": "templates"}],
+        )
+    )
+    assert spec.engine["chatTemplate"] == "/etc/templates/chat.jinja"
+
+
+def test_a_grace_too_short_for_endpoints_to_leave_is_said():
+    spec = from_mapping(document(engine={"drainGrace": 0}))
+    assert "spec.engine.drainGrace 0 is less than" in " ".join(warnings(spec))
+    assert not warnings(from_mapping(document()))
+
+
+@pytest.mark.parametrize(
+    ("spec", "largest", "words"),
+    [
+        ({}, 0, None),
+        ({"devices": {"vendor": "nvidia"}}, 1, None),
+        ({"devices": {"vendor": "nvidia"}}, None, None),
+        ({"devices": {"claims": ["x"]}, "engine": {"tensorParallelSize": 8}}, 0, None),
+        (
+            {"devices": {"vendor": "nvidia"}, "engine": {"tensorParallelSize": 8}},
+            4,
+            "wants nvidia.com/gpu 8, and the largest node has 4",
+        ),
+        (
+            {"engine": {"dataParallelSize": 4, "dataParallelSizeLocal": 2}},
+            None,
+            "dataParallelSize 4 with 2 on each node needs several nodes",
+        ),
+    ],
+)
+def test_what_no_single_node_can_run_is_told_with_the_numbers(spec, largest, words):
+    found = needs_one_node(from_mapping(document(**spec)), largest)
+    assert (found is None) if words is None else (words in found)
+
+
 def test_what_has_no_effect_is_said():
     spec = from_mapping(document(env=[{"name": "VLLM_USE_V1", "value": "0"}], engine={"engineUseRay": True}))
     said = " ".join(warnings(spec))
@@ -236,6 +366,7 @@ def test_the_same_document_runs_here_with_the_same_engine_arguments():
     engine = {"maxModelLen": 512, "enforceEager": True}
     spec = from_mapping(document(engine=engine, service={"port": 9000}))
     start = local_start(spec, {"PATH": "/bin"})
+    assert (start.before, start.demo) == ([], False)
     assert start.argv[:6] == ["serve", "org/name", "--host", "127.0.0.1", "--port", "9000"]
     assert set(start.argv[6:]) == {"--max-model-len", "512", "--enforce-eager"}
     assert start.environ == {"PATH": "/bin"}
@@ -254,6 +385,25 @@ def test_a_model_on_a_volume_needs_a_folder_of_this_machine():
     with pytest.raises(InvalidService, match="with --model"):
         local_start(spec, {})
     assert local_start(spec, {}, model="/here").argv[1] == "/here"
+
+
+def test_a_bucket_is_fetched_before_the_server_starts():
+    model = {"s3": {"uri": "s3://b/x/", "endpoint": "http://store", "secret": "keys"}}
+    start = local_start(from_mapping(document(model=model)), {"SLIPWAY_CACHE": "/here"})
+    assert start.before == ["fetch", "s3://b/x/", "/here/s3/b/x", "--endpoint", "http://store"]
+    assert start.argv[1] == "/here/s3/b/x"
+    assert "spec.model.s3.secret is keys of a cluster" in " ".join(start.warnings)
+
+
+def test_the_demo_models_image_is_what_slipway_demo_fetches():
+    spec = load((EXAMPLES / "demo.yaml").read_text())
+    start = local_start(spec, {"SLIPWAY_CACHE": "/here"})
+    assert start.demo
+    assert start.argv[1] == "/here/demo/SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert not local_start(spec, {}, model="/own").demo
+    other = from_mapping(document(model={"image": {"reference": "registry/other:1"}}))
+    with pytest.raises(InvalidService, match="with --model"):
+        local_start(other, {})
 
 
 def test_a_path_must_exist_on_this_machine(tmp_path):

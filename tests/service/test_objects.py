@@ -1,15 +1,21 @@
-"""What a document becomes on Kubernetes and under podman, against files that a person has read."""
+"""What a document becomes on Kubernetes, against files that a person has read."""
 
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from slipway.service import Facts, InvalidService, ServiceSpec, load, podman_command, render
+from slipway.service import Facts, InvalidService, Owner, Policy, ServiceSpec, from_mapping, render
+from slipway.service.pod import as_given, for_kubelet
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
@@ -17,32 +23,50 @@ FACTS = Facts(
     cpu_image="slipway/runtime-cpu:1",
     cuda_image="slipway/runtime-cuda:1",
     kinds=frozenset({"ServiceMonitor", "PodMonitor"}),
+    monitoring_labels={"release": "default", "scraped-by": "platform"},
+    owner=Owner("owner", "5f0c"),
 )
-DOCUMENTS = {
-    "demo": EXAMPLES / "demo.yaml",
-    "llama": EXAMPLES / "llama.yaml",
-    "everything": HERE / "everything.yaml",
-}
+DOCUMENTS = {path.stem: path for path in (*sorted(EXAMPLES.glob("*.yaml")), HERE / "everything.yaml")}
+DEVICES = yaml.safe_load((HERE / "golden" / "devices.yaml").read_text())
 
 
-def spec_of(name: str) -> ServiceSpec:
-    return load(DOCUMENTS[name].read_text())
+def document_of(name: str, **fields: object) -> dict[str, Any]:
+    """The document with top-level fields of its spec replaced."""
+    document = yaml.safe_load(DOCUMENTS[name].read_text())
+    return {**document, "spec": {**document["spec"], **fields}}
 
 
 def changed(name: str, **fields: object) -> ServiceSpec:
-    """The document with top-level fields of its spec replaced."""
-    document = yaml.safe_load(DOCUMENTS[name].read_text())
-    document["spec"] = {**document["spec"], **fields}
-    return load(yaml.safe_dump(document))
+    return from_mapping(document_of(name, **fields), allow_code=True)
 
 
-def pod_of(spec: ServiceSpec, facts: Facts = FACTS) -> dict:
+def spec_of(name: str) -> ServiceSpec:
+    return changed(name)
+
+
+def made_of(spec: ServiceSpec, kind: str, facts: Facts = FACTS) -> dict[str, Any]:
+    (made,) = [one for one in render(spec, facts) if one["kind"] == kind]
+    return made
+
+
+def pod_of(spec: ServiceSpec, facts: Facts = FACTS) -> dict[str, Any]:
     return render(spec, facts)[0]["spec"]["template"]["spec"]
 
 
+def server_of(spec: ServiceSpec, facts: Facts = FACTS) -> dict[str, Any]:
+    return pod_of(spec, facts)["containers"][0]
+
+
 def environment_of(spec: ServiceSpec) -> dict[str, object]:
-    (container,) = pod_of(spec)["containers"]
-    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in server_of(spec)["env"]}
+
+
+def leaves(node: object) -> Iterator[object]:
+    if isinstance(node, dict | list):
+        for item in node.values() if isinstance(node, dict) else node:
+            yield from leaves(item)
+    else:
+        yield node
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -51,42 +75,89 @@ def test_objects_are_those_of_the_golden_file(name):
     assert render(spec_of(name), FACTS) == list(golden)
 
 
-@pytest.mark.parametrize("name", ["demo", "llama"])
-def test_the_podman_line_is_that_of_the_golden_file(name):
-    golden = (HERE / "golden" / f"{name}.podman").read_text()
-    assert podman_command(spec_of(name), FACTS) + "\n" == golden
+def of_devices(spec: dict[str, Any]) -> dict[str, Any]:
+    """What devices can change of a pod."""
+    document = {
+        "apiVersion": "slipway.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "demo"},
+        "spec": {"model": {"hub": {"id": "org/name"}}, **spec},
+    }
+    pod = pod_of(from_mapping(document))
+    (server,) = pod["containers"]
+    found = {
+        "image": server["image"],
+        "args": server["args"][6:],
+        "resources": server["resources"],
+        "readOnlyRootFilesystem": server["securityContext"]["readOnlyRootFilesystem"],
+        "shm": pod["volumes"][0]["emptyDir"]["sizeLimit"],
+        "tolerations": pod.get("tolerations"),
+        "resourceClaims": pod.get("resourceClaims"),
+    }
+    return {name: value for name, value in found.items() if value not in (None, [], {})}
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_rendering_twice_gives_the_same_and_changes_nothing(name):
-    spec = spec_of(name)
-    first = render(spec, FACTS)
-    kept = copy.deepcopy(first)
-    assert render(spec, FACTS) == kept
-    assert first == kept
+@pytest.mark.parametrize("name", DEVICES)
+def test_devices_are_asked_for_as_in_the_golden_file(name):
+    row = DEVICES[name]
+    assert of_devices(row["spec"]) == row["pod"]
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_no_pod_gets_both_a_limit_of_a_device_plugin_and_a_claim(name):
+    resources = of_devices(DEVICES[name]["spec"]).get("resources", {})
+    counted = [key for key in resources.get("limits", {}) if "/" in key]
+    assert not (counted and resources.get("claims"))
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_pod_is_restricted_and_takes_no_service_links(name):
     pod = pod_of(spec_of(name))
-    (container,) = pod["containers"]
     assert pod["enableServiceLinks"] is False
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+    for container in (*pod["containers"], *pod.get("initContainers", [])):
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_variable_stands_in_the_pod_once(name):
-    names = [entry["name"] for entry in pod_of(spec_of(name))["containers"][0]["env"]]
-    assert len(names) == len(set(names))
+def test_a_user_and_a_group_are_set_unless_the_platform_gives_them():
+    spec = spec_of("demo")
+    context = pod_of(spec)["securityContext"]
+    assert (context["runAsUser"], context["fsGroup"]) == (1001, 1001)
+    assert context["fsGroupChangePolicy"] == "OnRootMismatch"
+    given_by_platform = pod_of(spec, replace(FACTS, openshift=True))["securityContext"]
+    assert given_by_platform.keys() & {"runAsUser", "fsGroup"} == set()
+    own = changed("demo", security={"runAsUser": 7})
+    for facts in (FACTS, replace(FACTS, openshift=True)):
+        assert pod_of(own, facts)["securityContext"]["runAsUser"] == 7
+    assert pod_of(own)["securityContext"]["fsGroup"] == 7
+
+
+def test_the_root_file_system_is_read_only_unless_there_are_devices_or_it_is_asked_otherwise():
+    def read_only(spec: ServiceSpec) -> bool:
+        return bool(server_of(spec)["securityContext"]["readOnlyRootFilesystem"])
+
+    assert read_only(spec_of("demo"))
+    assert not read_only(spec_of("gpu"))
+    assert not read_only(changed("demo", security={"readOnlyRootFilesystem": False}))
+    assert read_only(changed("gpu", security={"readOnlyRootFilesystem": True}))
 
 
 def test_the_container_listens_on_all_addresses():
-    arguments = pod_of(spec_of("demo"))["containers"][0]["args"]
-    assert arguments[:4] == ["serve", "HuggingFaceTB/SmolLM2-135M-Instruct", "--host", "0.0.0.0"]
+    assert server_of(spec_of("hub"))["args"][:4] == [
+        "serve",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "--host",
+        "0.0.0.0",
+    ]
+
+
+def test_a_revision_of_the_hub_reaches_the_server():
+    words = server_of(spec_of("hub"))["args"]
+    assert words[words.index("--revision") + 1] == "main"
 
 
 def test_the_grace_period_is_drain_grace_and_drain_timeout_and_10_seconds():
@@ -95,8 +166,7 @@ def test_the_grace_period_is_drain_grace_and_drain_timeout_and_10_seconds():
 
 
 def test_probes_follow_the_scheme_of_the_api():
-    (plain,) = pod_of(spec_of("demo"))["containers"]
-    (secure,) = pod_of(spec_of("everything"))["containers"]
+    plain, secure = server_of(spec_of("demo")), server_of(spec_of("everything"))
     for probe, path in (
         ("startupProbe", "/health"),
         ("livenessProbe", "/health"),
@@ -113,30 +183,6 @@ def test_secrets_are_references_and_nothing_else():
     assert variables["VLLM_API_KEY"] == {"secretKeyRef": {"name": "api", "key": "key"}}
 
 
-def test_a_monitor_is_made_where_it_is_wanted_and_the_cluster_knows_the_kind():
-    kinds = [made["kind"] for made in render(spec_of("llama"), FACTS)]
-    assert "ServiceMonitor" in kinds
-    assert "ServiceMonitor" not in [made["kind"] for made in render(spec_of("llama"), Facts())]
-    assert "ServiceMonitor" not in [made["kind"] for made in render(spec_of("demo"), FACTS)]
-
-
-def test_one_replica_has_no_disruption_budget():
-    assert "PodDisruptionBudget" not in [m["kind"] for m in render(spec_of("demo"), FACTS)]
-    assert "PodDisruptionBudget" in [m["kind"] for m in render(changed("demo", replicas=2), FACTS)]
-
-
-def test_a_suspended_service_has_no_pods_and_keeps_its_objects():
-    made = render(changed("demo", suspend=True), FACTS)
-    assert made[0]["spec"]["replicas"] == 0
-    assert [one["kind"] for one in made] == ["Deployment", "Service"]
-
-
-def test_a_pinned_template_stands_in_for_a_new_one():
-    pinned = {"metadata": {"labels": {"old": "yes"}}, "spec": {"containers": []}}
-    made = render(spec_of("demo"), replace(FACTS, template=pinned))
-    assert made[0]["spec"]["template"] == pinned
-
-
 def test_users_set_defaults_of_the_operator_otherwise():
     spec = changed("everything", env=[{"name": "HF_HUB_OFFLINE", "value": "0"}])
     assert environment_of(spec)["HF_HUB_OFFLINE"] == "0"
@@ -146,24 +192,15 @@ def test_users_set_defaults_of_the_operator_otherwise():
     assert "SLIPWAY_CACHE" not in moved
 
 
-def test_the_root_file_system_is_read_only_unless_there_are_devices_or_it_is_asked_otherwise():
-    def read_only(spec: ServiceSpec) -> bool:
-        return pod_of(spec)["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
-
-    assert read_only(spec_of("demo"))
-    assert not read_only(spec_of("llama"))
-    assert not read_only(changed("demo", security={"readOnlyRootFilesystem": False}))
-
-
 @pytest.mark.parametrize(
     ("model", "argument"),
     [
-        ({"hub": "org/name"}, "org/name"),
+        ({"hub": {"id": "org/name"}}, "org/name"),
         ({"pvc": {"name": "claim"}}, "/model"),
         ({"pvc": {"name": "claim", "path": "a/b"}}, "/model/a/b"),
         ({"image": {"reference": "registry/model:1", "path": "m.gguf"}}, "/model/m.gguf"),
         ({"path": "/opt/model"}, "/opt/model"),
-        ({"s3": "s3://bucket/folder"}, "s3://bucket/folder"),
+        ({"s3": {"uri": "s3://bucket/folder/"}}, "/cache/s3/bucket/folder"),
     ],
 )
 def test_each_model_source_becomes_what_the_server_loads(model, argument):
@@ -171,41 +208,242 @@ def test_each_model_source_becomes_what_the_server_loads(model, argument):
     assert pod["containers"][0]["args"][1] == argument
     mounted = "pvc" in model or "image" in model
     assert any(volume["name"] == "model" for volume in pod["volumes"]) == mounted
+    assert bool(pod.get("initContainers")) == ("s3" in model)
 
 
-def test_mig_profiles_and_claims_name_their_resources():
-    sliced = changed("llama", devices={"count": 2, "profile": "1g.10gb"})
-    assert pod_of(sliced)["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "2"
-    claimed = pod_of(changed("llama", devices={"claims": ["gpu"]}))
-    assert claimed["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
-    assert claimed["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
+def test_a_bucket_is_fetched_by_the_same_image_and_its_keys_stay_there():
+    pod = pod_of(spec_of("bucket"))
+    (fetch,), (server,) = pod["initContainers"], pod["containers"]
+    assert fetch["image"] == server["image"]
+    assert fetch["args"] == [
+        "fetch",
+        "s3://models/SmolLM2-135M-Instruct",
+        server["args"][1],
+        "--endpoint",
+        "https://s3.example.org",
+    ]
+    keys = {entry["name"] for entry in fetch["env"] if "valueFrom" in entry}
+    assert keys == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+    assert not keys & environment_of(spec_of("bucket")).keys()
+
+
+def test_a_fetch_gets_the_users_variables_but_none_of_the_servers():
+    env = [
+        {"name": "HTTPS_PROXY", "value": "http://proxy"},
+        {"name": "HOME", "value": "/cache/x"},
+        {"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"},
+    ]
+    (fetch,) = pod_of(changed("bucket", env=env))["initContainers"]
+    plain = {entry["name"]: entry["value"] for entry in fetch["env"] if "value" in entry}
+    assert plain == {"HOME": "/cache", "HTTPS_PROXY": "http://proxy"}
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "words"),
+    ("model", "volume"),
     [
-        ("demo", {"files": [{"mountPath": "/etc/x", "configMap": "x"}]}, "spec.files"),
-        ("demo", {"secrets": {"tls": {"name": "x"}}}, "spec.secrets.tls"),
-        ("demo", {"env": [{"name": "X", "configMap": {"name": "x", "key": "y"}}]}, "spec.env"),
-        ("llama", {"devices": {"claims": ["x"]}}, "spec.devices"),
-        ("demo", {"resources": {"memory": "1500m"}}, "Use Mi or Gi"),
+        ({"hub": {"id": "a/b"}}, {"emptyDir": {"sizeLimit": "100Gi"}}),
+        ({"s3": {"uri": "s3://b"}}, {"emptyDir": {"sizeLimit": "100Gi"}}),
+        ({"path": "/x"}, {"emptyDir": {"sizeLimit": "10Gi"}}),
+        ({"path": "/x", "cache": {"size": "1Gi"}}, {"emptyDir": {"sizeLimit": "1Gi"}}),
+        ({"path": "/x", "cache": {"pvc": "c"}}, {"persistentVolumeClaim": {"claimName": "c"}}),
     ],
 )
-def test_what_only_a_cluster_has_is_refused_for_podman(name, fields, words):
-    with pytest.raises(InvalidService, match=words):
-        podman_command(changed(name, **fields), FACTS)
+def test_the_cache_is_a_bounded_folder_or_a_claim(model, volume):
+    found = {one.pop("name"): one for one in pod_of(changed("demo", model=model))["volumes"]}
+    assert found["cache"] == volume
 
 
 @pytest.mark.parametrize(
-    ("quantity", "option"),
-    [("8Gi", "8g"), ("512Mi", "512m"), ("2G", "2000000000b"), ("1.5k", "1500b")],
+    ("cache", "exclusive", "kind"),
+    [
+        ({}, set(), "RollingUpdate"),
+        ({"pvc": "c"}, set(), "RollingUpdate"),
+        ({"pvc": "c"}, {"c"}, "Recreate"),
+        ({"pvc": "c", "accessMode": "ReadWriteOnce"}, set(), "Recreate"),
+        ({"pvc": "c", "accessMode": "ReadWriteOncePod"}, set(), "Recreate"),
+        ({"pvc": "c", "accessMode": "ReadWriteMany"}, {"c"}, "RollingUpdate"),
+    ],
 )
-def test_memory_is_written_in_podmans_units(quantity, option):
-    line = podman_command(changed("demo", resources={"memory": quantity}), FACTS)
-    assert f"--memory {option}" in line
+def test_a_cache_that_one_node_can_mount_lets_the_old_pods_end_first_and_says_why(cache, exclusive, kind):
+    spec = changed("demo", model={"path": "/x", "cache": cache})
+    made = made_of(spec, "Deployment", replace(FACTS, exclusive_claims=frozenset(exclusive)))
+    reason = made["metadata"].get("annotations", {}).get("slipway.dev/rollout")
+    assert made["spec"]["strategy"]["type"] == kind
+    assert (reason is not None) == (kind == "Recreate")
+    assert reason is None or "the claim c is ReadWriteOnce" in reason
 
 
-def test_podman_takes_secrets_from_the_shell_by_name():
-    line = podman_command(spec_of("llama"), FACTS)
-    assert "--env HF_TOKEN \\" in line
-    assert "--env HF_TOKEN=" not in line
+def test_shared_memory_counts_into_the_limit():
+    spec = changed("demo", resources={"memory": "1500M", "sharedMemory": "512Mi"})
+    assert server_of(spec)["resources"]["limits"]["memory"] == str(1_500_000_000 + (512 << 20))
+    spec = changed("demo", resources={"memory": "2Gi"}, engine={"tensorParallelSize": 2})
+    assert server_of(spec)["resources"]["limits"]["memory"] == "4Gi"
+    assert "memory" not in server_of(changed("demo", resources={})).get("resources", {}).get("limits", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "facts", "kinds"),
+    [
+        ("gpu", {}, FACTS, {"Deployment", "Service", "ServiceMonitor", "PodDisruptionBudget"}),
+        ("gpu", {}, Facts(), {"Deployment", "Service", "PodDisruptionBudget"}),
+        (
+            "gpu",
+            {"monitoring": {"enabled": True, "kind": "PodMonitor"}},
+            FACTS,
+            {"Deployment", "Service", "PodMonitor", "PodDisruptionBudget"},
+        ),
+        ("gpu", {"replicas": 1}, FACTS, {"Deployment", "Service", "ServiceMonitor"}),
+        ("gpu", {"suspend": True}, FACTS, {"Deployment", "Service", "ServiceMonitor"}),
+        ("demo", {}, FACTS, {"Deployment", "Service"}),
+    ],
+)
+def test_there_are_the_objects_that_the_service_and_the_cluster_call_for(name, fields, facts, kinds):
+    made = [one["kind"] for one in render(changed(name, **fields), facts)]
+    assert set(made) == kinds
+    assert len(made) == len(kinds)
+
+
+def test_a_suspended_service_has_no_pods():
+    assert made_of(changed("gpu", suspend=True), "Deployment")["spec"]["replicas"] == 0
+
+
+def test_a_monitor_has_the_platforms_labels_and_the_documents_win():
+    labels = made_of(spec_of("everything"), "PodMonitor")["metadata"]["labels"]
+    assert (labels["release"], labels["scraped-by"]) == ("prometheus", "platform")
+
+
+def test_a_monitor_speaks_https_where_the_api_does():
+    (plain,) = made_of(spec_of("gpu"), "ServiceMonitor")["spec"]["endpoints"]
+    (secure,) = made_of(spec_of("everything"), "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert (plain["scheme"], secure["scheme"]) == ("http", "https")
+    assert secure["tlsConfig"] == {"insecureSkipVerify": True}
+
+
+def test_a_pinned_template_stands_in_for_a_new_one_and_is_not_shared():
+    pinned = {"metadata": {"labels": {"old": "yes"}}, "spec": {"containers": []}}
+    made = render(spec_of("demo"), replace(FACTS, template=pinned))
+    assert made[0]["spec"]["template"] == pinned
+    made[0]["spec"]["template"]["spec"]["containers"].append({})
+    assert pinned["spec"]["containers"] == []
+
+
+def test_what_the_policy_does_not_admit_is_not_rendered():
+    spec = changed("demo", engine={"trustRemoteCode": True})
+    with pytest.raises(InvalidService) as failure:
+        render(spec, FACTS)
+    assert failure.value.policy
+    assert render(spec, replace(FACTS, policy=Policy(allow_code=True)))
+
+
+def as_the_kubelet_reads(text: str) -> str:
+    """$(NAME) is a variable, $$ one dollar; another dollar is itself."""
+    return re.sub(r"\$\$|\$\((\w+)\)", lambda found: "$" if found[0] == "$$" else f"<{found[1]}>", text)
+
+
+@given(st.text(alphabet="$()ab{}", max_size=20))
+def test_the_kubelet_expands_nothing_of_what_a_document_says(text):
+    assert as_the_kubelet_reads(for_kubelet(text)) == text
+    assert as_given(for_kubelet(text)) == text
+
+
+def test_arguments_and_values_with_dollars_reach_the_server_as_written():
+    spec = changed(
+        "demo",
+        engine={"chatTemplate": "{{ '$(VLLM_API_KEY) $$' }}"},
+        env=[{"name": "OWN", "value": "$(HOME)"}],
+    )
+    assert "{{ '$$(VLLM_API_KEY) $$$$' }}" in server_of(spec)["args"]
+    assert environment_of(spec)["OWN"] == "$$(HOME)"
+
+
+NAMES = st.from_regex(r"\A[A-Z]{1,3}\Z")
+SPECS = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(
+            [
+                {"hub": {"id": "a/b", "revision": None}},
+                {"pvc": {"name": "c"}, "cache": {"pvc": "c", "accessMode": "ReadWriteOnce"}},
+                {"image": {"reference": "r/m", "pullPolicy": "Never"}},
+                {"s3": {"uri": "s3://b/x", "secret": "keys", "endpoint": None}},
+                {"path": "/x", "servedNames": ["y"]},
+            ]
+        )
+    },
+    optional={
+        "devices": st.sampled_from(
+            [{}, {"vendor": "nvidia"}, {"claims": ["x"]}, {"vendor": "nvidia", "profile": "1g.10gb"}]
+        ),
+        "engine": st.fixed_dictionaries(
+            {},
+            optional={
+                "maxModelLen": st.sampled_from([512, "1k", None]),
+                "tensorParallelSize": st.integers(1, 4),
+                "drainGrace": st.integers(0, 60),
+            },
+        ),
+        "env": st.lists(
+            st.fixed_dictionaries({"name": NAMES, "value": st.text(max_size=5)}),
+            unique_by=lambda entry: entry["name"],
+            max_size=4,
+        ),
+        "replicas": st.integers(0, 3),
+        "suspend": st.booleans(),
+        "resources": st.sampled_from([{}, {"cpu": "1500m", "memory": "1Gi"}, {"sharedMemory": "1M"}]),
+        "monitoring": st.sampled_from([{}, {"enabled": True}, {"enabled": True, "kind": "PodMonitor"}]),
+        "secrets": st.sampled_from([{}, {"tls": {"name": "t"}}, {"apiKey": {"name": "a", "key": "k"}}]),
+        "scheduling": st.sampled_from([{}, {"tolerations": [{"key": "a", "value": None}]}]),
+        "service": st.sampled_from([{}, {"labels": {"app.kubernetes.io/name": "other"}}]),
+        "runtime": st.sampled_from([{}, {"podLabels": {"app.kubernetes.io/instance": "other"}}]),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SPECS, st.booleans())
+def test_objects_are_the_same_each_time_and_all_of_them_are_owned_and_complete(wanted, openshift):
+    document = {
+        "apiVersion": "slipway.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "demo", "namespace": "models"},
+        "spec": wanted,
+    }
+    given_document = copy.deepcopy(document)
+    facts = replace(FACTS, openshift=openshift, namespace="placed")
+    spec = from_mapping(document)
+    made = render(spec, facts)
+    kept = copy.deepcopy(made)
+    made[0]["spec"]["template"]["spec"]["containers"].clear()
+    assert render(from_mapping(document), facts) == kept
+    assert document == given_document
+    for one in kept:
+        assert one["metadata"]["namespace"] == "placed"
+        assert (
+            one["metadata"]["labels"].items()
+            >= {
+                "app.kubernetes.io/name": "slipway",
+                "app.kubernetes.io/instance": "demo",
+                "app.kubernetes.io/managed-by": "slipway",
+            }.items()
+        )
+        (owner,) = one["metadata"]["ownerReferences"]
+        assert owner == {
+            "apiVersion": "slipway.dev/v1alpha1",
+            "kind": "InferenceService",
+            "name": "owner",
+            "uid": "5f0c",
+            "controller": True,
+        }
+        assert None not in list(leaves(one))
+    pod = kept[0]["spec"]["template"]
+    selector = kept[0]["spec"]["selector"]["matchLabels"]
+    assert pod["metadata"]["labels"].items() >= selector.items()
+    for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])):
+        names = [entry["name"] for entry in container["env"]]
+        assert len(names) == len(set(names))
+        mounts = [mount["name"] for mount in container["volumeMounts"]]
+        assert set(mounts) <= {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+def test_an_unowned_service_has_no_owner():
+    for one in render(spec_of("demo"), Facts()):
+        assert "ownerReferences" not in one["metadata"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from slipway.args.declare import LARGEST_INT32, LARGEST_INT64, Argument, Disposition, Key, Kind
 from slipway.args.rules import RULES
-from slipway.args.schema import CAMEL, help_text
+from slipway.args.schema import ARGUMENTS, CAMEL, help_text
 
 Node = dict[str, Any]
 
@@ -19,6 +19,7 @@ LONGEST_TEXT = 4096
 LONGEST_TEMPLATE = 65536
 HUMAN_PATTERN = r"[0-9]+|[0-9]+(\.[0-9]+)?[kmg]|[0-9]+[KMG]"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+URL_PATTERN = r"^([A-Za-z][A-Za-z0-9+.-]*://[^\s/]\S*)?$"
 ANYTHING = {"x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -29,14 +30,19 @@ def engine_schema() -> Node:
         "description": "Arguments of the runtime, as of `slipway serve`, in camelCase.",
         "properties": {field: _property(argument) for field, argument in CAMEL.items()},
         "x-kubernetes-validations": [
-            {"rule": rule.cel, "message": rule.message} for rule in RULES if rule.cel
+            _rule(ARGUMENTS[rule.argument].camel, rule.cel, rule.message) for rule in RULES if rule.cel
         ]
         + [
-            {"rule": f"!has(self.{field})", "message": f"{field}: {argument.reason}"}
+            _rule(field, f"!has(self.{field})", f"{field}: {argument.reason}")
             for field, argument in CAMEL.items()
             if argument.disposition is Disposition.REFUSE
         ],
     }
+
+
+def _rule(field: str, cel: str, message: str) -> Node:
+    """`field` is the one that the API server names where the rule is broken."""
+    return {"rule": cel, "message": message, "fieldPath": f".{field}"}
 
 
 def _property(argument: Argument) -> Node:
@@ -81,7 +87,6 @@ def _human_int(argument: Argument) -> Node:
         "x-kubernetes-int-or-string": True,
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "minimum": -1 if argument.words else argument.minimum,
-        "maximum": LARGEST_INT64,
         "maxLength": 32,
         "pattern": f"^({'|'.join(patterns)}{'|-1' if argument.words else ''})$",
         "not": {"enum": [0]},
@@ -103,21 +108,26 @@ def _text(argument: Argument) -> Node:
         return {"type": "string", "enum": allowed}
     if "*" in argument.refused:
         return {"type": "string", "maxLength": 0}
+    # An empty text unsets an argument that has no value by default, and means nothing to any other.
+    least = {} if argument.nullable and not argument.is_list else {"minLength": 1}
     if argument.is_list or argument.pattern:
-        limited = {"type": "string", "maxLength": LONGEST_NAME}
+        limited = {"type": "string", "maxLength": LONGEST_NAME} | least
         return limited | ({"pattern": f"^{argument.pattern}$"} if argument.pattern else {})
     longest = LONGEST_TEMPLATE if argument.name == "chat_template" else LONGEST_TEXT
-    return {"type": "string", "maxLength": longest}
+    form = {"pattern": URL_PATTERN} if argument.kind is Kind.URL else {}
+    return {"type": "string", "maxLength": longest} | least | form
 
 
 def _bounds(argument: Argument) -> Node:
     """OpenAPI v3.0 writes an exclusive bound as a flag beside the bound."""
     bounds: Node = {}
-    if argument.minimum is not None:
+    # Bounds are doubles to the API server: ±2⁶³ are none that an int64 could break, and 2⁶³ - 1 would round
+    # up, wrap, and refuse every number.
+    if argument.minimum is not None and argument.minimum > -LARGEST_INT64:
         bounds["minimum"] = argument.minimum
     if argument.above is not None:
         bounds |= {"minimum": argument.above, "exclusiveMinimum": True}
-    if argument.maximum is not None:
+    if argument.maximum is not None and argument.maximum < LARGEST_INT64:
         bounds["maximum"] = argument.maximum
     return bounds
 

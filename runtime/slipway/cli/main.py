@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "fetch the demo model and serve it",
     "chat": "chat with a running server",
     "complete": "complete prompts with a running server",
+    "fetch": "fetch a model of an S3 bucket into a folder",
     "run": "run a service document as a process on this machine",
     "render": "print what a service document becomes on Kubernetes or Podman",
     "args": "list arguments, environment variables and metrics, and what becomes of each",

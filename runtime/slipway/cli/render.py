@@ -10,15 +10,17 @@ from pathlib import Path
 from slipway.service import (
     Facts,
     InvalidService,
+    Policy,
     ServiceSpec,
     load,
     podman_command,
+    quadlet_unit,
     render,
     warnings,
 )
 
 OPTIONAL_KINDS = ("ServiceMonitor", "PodMonitor")
-UNBUILT_TARGETS = ("quadlet", "compose")
+UNBUILT_TARGETS = ("compose",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_document(parser)
     parser.add_argument(
         "--target",
-        choices=("k8s", "podman", *UNBUILT_TARGETS),
+        choices=("k8s", "podman", "quadlet", *UNBUILT_TARGETS),
         default="k8s",
-        help="k8s prints YAML, podman a command line (default: %(default)s)",
+        help="k8s prints YAML, podman a command line, quadlet a systemd unit (default: %(default)s)",
     )
     parser.add_argument("--image", metavar="IMAGE", help="runtime image where the document names none")
     parser.add_argument(
@@ -38,18 +40,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=OPTIONAL_KINDS,
         help="kind that the cluster offers beside its own; may be repeated",
     )
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="admit arguments that run a user's code, as policy.allowCode",
+    )
+    parser.add_argument(
+        "--permit-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="variable that whoever runs the cluster permits; may be repeated",
+    )
+    parser.add_argument("--openshift", action="store_true", help="leave user and group to the platform")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Status 2 where the document cannot be accepted."""
     if arguments.target in UNBUILT_TARGETS:
-        return _refuse(f"--target {arguments.target} is not supported yet. There are k8s and podman.")
-    facts = Facts(kinds=frozenset(arguments.has))
+        return _refuse(f"--target {arguments.target} is not supported yet. Use k8s, podman or quadlet.")
+    policy = Policy(arguments.allow_code, frozenset(arguments.permit_env))
+    facts = Facts(kinds=frozenset(arguments.has), openshift=arguments.openshift, policy=policy)
     if arguments.image:
         facts = replace(facts, cpu_image=arguments.image, cuda_image=arguments.image)
     try:
-        spec = read_document(arguments.file)
-        to_text = _command if arguments.target == "podman" else _yaml
+        spec = read_document(arguments.file, policy.permitted_env, allow_code=policy.allow_code)
+        to_text = {"k8s": _yaml, "podman": _command, "quadlet": quadlet_unit}[arguments.target]
         text = to_text(spec, facts)
     except InvalidService as error:
         return _refuse(str(error))
@@ -69,7 +85,9 @@ def add_document(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_document(name: str) -> ServiceSpec:
+def read_document(
+    name: str, permitted_env: frozenset[str] = frozenset(), *, allow_code: bool = False
+) -> ServiceSpec:
     """The document in the file, or in standard input for `-`. Raises InvalidService."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
@@ -77,7 +95,7 @@ def read_document(name: str) -> ServiceSpec:
         raise InvalidService(name, f"it cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise InvalidService(name, "it is not UTF-8 text.") from None
-    return load(text)
+    return load(text, permitted_env, allow_code=allow_code)
 
 
 def _command(spec: ServiceSpec, facts: Facts) -> str:
@@ -87,7 +105,13 @@ def _command(spec: ServiceSpec, facts: Facts) -> str:
 def _yaml(spec: ServiceSpec, facts: Facts) -> str:
     import yaml
 
-    text: str = yaml.safe_dump_all(render(spec, facts), sort_keys=False, allow_unicode=True)
+    class Whole(yaml.SafeDumper):
+        """Writes what stands in two places twice: people read it, and anchors hide what is where."""
+
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    text: str = yaml.dump_all(render(spec, facts), Dumper=Whole, sort_keys=False, allow_unicode=True)
     return text
 
 

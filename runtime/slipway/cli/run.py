@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import subprocess
 import sys
 
+from slipway import envs, exits
 from slipway.cli.render import add_document, read_document
-from slipway.service import InvalidService, local_start
+from slipway.service import InvalidService, LocalStart, local_start
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Becomes the server. Status 2 where the document cannot be accepted or run here."""
     try:
         start = local_start(
-            read_document(arguments.file),
+            # Who runs the cluster has no say on this machine.
+            read_document(arguments.file, frozenset(envs.BY_NAME), allow_code=True),
             os.environ,
             model=arguments.model,
             host=arguments.host,
@@ -37,7 +40,27 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     for warning in start.warnings:
         print(f"slipway run: warning: {warning}", file=sys.stderr)
+    if not arguments.dry_run and (status := _fetched(start)):
+        return status
     words = [*start.argv, *(["--dry-run"] if arguments.dry_run else [])]
     print(f"slipway run: {shlex.join(['slipway', *words])}", file=sys.stderr, flush=True)
     # The process is replaced and no child started, so that signals and the exit status are its own.
     os.execve(sys.executable, [sys.executable, "-m", "slipway", *words], start.environ)
+
+
+def _fetched(start: LocalStart) -> int:
+    """Has the model here, where the server does not fetch it; an exit status where that fails."""
+    if start.before:
+        print(f"slipway run: {shlex.join(['slipway', *start.before])}", file=sys.stderr, flush=True)
+        words = [sys.executable, "-m", "slipway", *start.before]
+        return subprocess.run(words, env=start.environ, check=False).returncode
+    if start.demo:
+        from slipway.load.demo import fetch
+        from slipway.load.errors import LoadError
+
+        try:
+            fetch()
+        except LoadError as error:
+            print(f"slipway run: error: {error}", file=sys.stderr)
+            return exits.BY_REASON[error.code].code
+    return 0

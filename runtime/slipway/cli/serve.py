@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from slipway import envs
 from slipway.args import ArgumentError, Resolved, resolve
 from slipway.args.command_line import help_topic
 from slipway.args.schema import SERVE, Schema
+from slipway.exits import BAD_ARGUMENTS, write_termination
 
 
 def run(argv: Sequence[str]) -> int:
     """Exit status 2 is for arguments that cannot be accepted."""
+    if os.getpid() == 1:
+        # For a container's first process the kernel drops SIGTERM until there is a handler, and the pod
+        # would then wait out its grace period. The server replaces this one by a drain.
+        signal.signal(signal.SIGTERM, _leave)
     resolved = resolve_or_explain(argv, SERVE)
     if isinstance(resolved, int):
         return resolved
@@ -38,10 +45,17 @@ def resolve_or_explain(argv: Sequence[str], schema: Schema) -> Resolved | int:
             resolved.refuse_unbuilt()
     except (ArgumentError, envs.InvalidEnvironment) as error:
         print(f"{prefix}: error: {error}", file=sys.stderr)
-        return 2
+        argument = error.argument if isinstance(error, ArgumentError) else ""
+        write_termination(os.environ, BAD_ARGUMENTS.code, str(error), argument=argument)
+        return BAD_ARGUMENTS.code
     for warning in (*resolved.warnings, *envs.check(os.environ)):
         print(f"{prefix}: warning: {warning}", file=sys.stderr)
     if resolved.dry_run:
         print(json.dumps(resolved.printed(), ensure_ascii=False))
         return 0
     return resolved
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """No request was admitted yet, so that nothing is left to finish."""
+    raise SystemExit(0)

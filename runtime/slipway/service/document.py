@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipway import envs
-from slipway.service import engine, firewall
+from slipway.service import firewall
+from slipway.service.devices import check_devices
+from slipway.service.engine import check_policy, literals, resolved_of
+from slipway.service.facts import Policy
 from slipway.service.fields import InvalidService, read, shown, unknown_field
 from slipway.service.spec import API_VERSION, KIND, Metadata, ServiceSpec
 
+LEAST_GRACE = 2
+"""Seconds from a pod's deletion until no node sends it new connections, with some to spare."""
 SOURCES = ("hub", "pvc", "image", "s3", "path")
+CERTIFICATE_REQUIRED = 2
 SET_BY_SERVER = frozenset(
     {
         "creationTimestamp",
@@ -29,15 +35,18 @@ SET_BY_SERVER = frozenset(
 """Fields of metadata in what `kubectl get -o yaml` prints; they say nothing about the service."""
 
 
-def load(text: str, permitted: frozenset[str] = frozenset()) -> ServiceSpec:
+def load(text: str, permitted_env: frozenset[str] = frozenset(), *, allow_code: bool = False) -> ServiceSpec:
     """The one InferenceService in the YAML text, with every rule checked.
 
-    `permitted` are environment variables allowed beside the usual ones. Raises InvalidService.
+    `permitted_env` are environment variables allowed beside the usual ones, `allow_code` admits
+    arguments that run a user's code. Raises InvalidService.
     """
-    return from_mapping(parse_yaml(text), permitted)
+    return from_mapping(parse_yaml(text), permitted_env, allow_code=allow_code)
 
 
-def from_mapping(document: object, permitted: frozenset[str] = frozenset()) -> ServiceSpec:
+def from_mapping(
+    document: object, permitted_env: frozenset[str] = frozenset(), *, allow_code: bool = False
+) -> ServiceSpec:
     """The same from a document that is parsed already, such as an event's object."""
     if not isinstance(document, Mapping):
         raise InvalidService("document", f"{shown(document)} is not an {KIND}.")
@@ -56,15 +65,22 @@ def from_mapping(document: object, permitted: frozenset[str] = frozenset()) -> S
     _check_name(spec)
     _check_model(spec)
     _check_choices(spec)
-    firewall.check_env(spec, permitted)
-    engine.resolve(spec, firewall.literals(spec))
+    firewall.check_env(spec, permitted_env)
+    check_devices(spec, resolved_of(spec))
+    check_policy(spec, Policy(allow_code=allow_code))
     return spec
 
 
 def warnings(spec: ServiceSpec) -> list[str]:
     """What the document sets without effect, in sentences."""
-    values = firewall.literals(spec)
-    return [*envs.check(values), *engine.resolve(spec, values).warnings]
+    resolved = resolved_of(spec)
+    found = [*envs.check(literals(spec)), *resolved.warnings]
+    if resolved["drain_grace"] < LEAST_GRACE:
+        found.append(
+            f"spec.engine.drainGrace {resolved['drain_grace']} is less than the {LEAST_GRACE} s that nodes "
+            "take to stop sending to a pod that ends: requests may be refused in rollouts. Raise it."
+        )
+    return found
 
 
 def parse_yaml(text: str) -> object:
@@ -116,14 +132,15 @@ def _check_model(spec: ServiceSpec) -> None:
 
 def _check_choices(spec: ServiceSpec) -> None:
     """Fields of which one excludes or needs another."""
+    mounted: set[str] = set()
     for index, files in enumerate(spec.files):
+        if files.mount_path in mounted:
+            path = f"spec.files[{index}].mountPath"
+            raise InvalidService(path, f"{files.mount_path} is mounted twice. Choose another folder.")
+        mounted.add(files.mount_path)
         if (files.config_map is None) == (files.secret is None):
             path = f"spec.files[{index}]"
             raise InvalidService(path, "exactly one of configMap and secret is needed.")
-    if spec.devices.count and spec.devices.claims:
-        raise InvalidService("spec.devices", "count and claims exclude each other. Keep one.")
-    if spec.devices.profile and not spec.devices.count:
-        raise InvalidService("spec.devices.profile", "a profile needs a count of such devices.")
     disruption = spec.disruption
     if disruption.min_available is not None and disruption.max_unavailable is not None:
         raise InvalidService(
@@ -137,5 +154,18 @@ def _check_choices(spec: ServiceSpec) -> None:
         )
     if spec.model.served_names and "servedModelName" in spec.engine:
         raise InvalidService("spec.engine.servedModelName", "spec.model.servedNames says it. Keep one.")
-    if spec.model.cache.pvc and spec.model.cache.size:
+    if spec.model.hub and spec.model.hub.revision and "revision" in spec.engine:
+        raise InvalidService("spec.engine.revision", "spec.model.hub.revision says it. Keep one.")
+    cache = spec.model.cache
+    if cache.pvc and cache.size:
         raise InvalidService("spec.model.cache", "pvc and size exclude each other: a claim has its size.")
+    if cache.access_mode and not cache.pvc:
+        raise InvalidService(
+            "spec.model.cache.accessMode", "it is a claim's, and spec.model.cache has no pvc."
+        )
+    if spec.secrets.tls and spec.engine.get("sslCertReqs") == CERTIFICATE_REQUIRED:
+        raise InvalidService(
+            "spec.engine.sslCertReqs",
+            "2 asks every client for a certificate, which the kubelet's probes do not have: no pod would "
+            "ever be ready. Use 1, which checks those that are given.",
+        )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from slipway.service.facts import Policy
 from slipway.service.fields import InvalidService, shown, unknown_field
 from slipway.service.spec import ServiceSpec
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 MODEL_FOLDER = PurePosixPath("/model")
 """Where a container finds a model that is mounted."""
+CACHE = PurePosixPath("/cache")
+"""Where it finds what outlives it, and may write."""
 TLS_FOLDER = PurePosixPath("/etc/slipway/tls")
 
 
@@ -22,7 +26,14 @@ def model_in_container(spec: ServiceSpec) -> str:
     model = spec.model
     if mounted := model.pvc or model.image:
         return str(MODEL_FOLDER / mounted.path) if mounted.path else str(MODEL_FOLDER)
-    return model.hub or model.s3 or model.path or ""
+    if model.s3:
+        return str(fetched_to(model.s3.uri, CACHE))
+    return model.hub.id if model.hub else model.path or ""
+
+
+def fetched_to(uri: str, cache: PurePosixPath) -> PurePosixPath:
+    """Where a folder or an object of a bucket comes to lie, so that services may share a cache."""
+    return cache / "s3" / uri.removeprefix("s3://").rstrip("/")
 
 
 def arguments(spec: ServiceSpec, *, model: str, host: str, port: int, tls: bool) -> list[str]:
@@ -30,6 +41,8 @@ def arguments(spec: ServiceSpec, *, model: str, host: str, port: int, tls: bool)
     from slipway.args.argv import render_argv
 
     words = [model, "--host", host, "--port", str(port)]
+    if spec.model.hub and spec.model.hub.revision:
+        words += ["--revision", spec.model.hub.revision]
     if spec.model.served_names:
         words += ["--served-model-name", *spec.model.served_names]
     words += render_argv(dict(spec.engine))
@@ -44,28 +57,65 @@ def arguments(spec: ServiceSpec, *, model: str, host: str, port: int, tls: bool)
 
 
 def container_arguments(spec: ServiceSpec, port: int) -> list[str]:
+    """The same in a container, which listens on all of its addresses."""
     words = arguments(spec, model=model_in_container(spec), host="0.0.0.0", port=port, tls=True)
-    if spec.devices.present and "device" not in spec.engine:
+    if spec.devices.vendor in (None, "nvidia") and spec.devices.present and "device" not in spec.engine:
         words += ["--device", "cuda"]  # a pod that finds no GPU must fail, not serve slowly
     return words
 
 
-def resolve(spec: ServiceSpec, environ: Mapping[str, str]) -> Resolved:
+def resolved_of(spec: ServiceSpec) -> Resolved:
     """The arguments' resolved values under the document's own variables.
 
     Raises InvalidService at the field of `spec.engine` that the schema refuses.
     """
-    from slipway.args import ArgumentError
-    from slipway.args import resolve as resolve_arguments
+    from slipway.args import ArgumentError, resolve
     from slipway.args.schema import ARGUMENTS
 
     try:
         _check_types(spec.engine)
-        return resolve_arguments(container_arguments(spec, spec.service.port), environ, dry_run=True)
+        words = container_arguments(_without_files(spec), spec.service.port)
+        return resolve(words, literals(spec), dry_run=True)
     except ArgumentError as error:
         argument = ARGUMENTS.get(error.argument)
         path = f"spec.engine.{argument.camel}" if argument else "spec.engine"
         raise InvalidService(path, error.message) from None
+
+
+def literals(spec: ServiceSpec) -> dict[str, str]:
+    """The variables whose values stand in the document."""
+    return {entry.name: entry.value for entry in spec.env if entry.value is not None}
+
+
+def check_policy(spec: ServiceSpec, policy: Policy) -> None:
+    """Raises InvalidService, by policy, at an argument that runs a user's code where none may be run."""
+    from slipway.args.schema import CAMEL
+
+    if policy.allow_code:
+        return
+    for name, value in spec.engine.items():
+        argument = CAMEL.get(name)
+        if argument and argument.security_sensitive and value and value != argument.default:
+            raise InvalidService(
+                f"spec.engine.{name}",
+                f"{shown(value)} lets whoever writes this document run code or read files in the server, "
+                "which this cluster's policy does not admit. Leave it out, or ask whoever runs the cluster "
+                "to set policy.allowCode.",
+                policy=True,
+            )
+
+
+def grace_seconds(resolved: Resolved) -> int:
+    """From SIGTERM to SIGKILL: drain grace, drain timeout and 10 s to end."""
+    return int(resolved["drain_grace"]) + int(resolved["drain_timeout"]) + 10
+
+
+def _without_files(spec: ServiceSpec) -> ServiceSpec:
+    """The document without the template whose file only the container has."""
+    template = spec.engine.get("chatTemplate")
+    if not isinstance(template, str) or not template.startswith("/") or "{" in template:
+        return spec
+    return replace(spec, engine={k: v for k, v in spec.engine.items() if k != "chatTemplate"})
 
 
 def _check_types(engine: Mapping[str, object]) -> None:
@@ -83,8 +133,3 @@ def _check_types(engine: Mapping[str, object]) -> None:
             raise InvalidService(f"spec.engine.{name}", f"{shown(value)} is not a list.")
         for item in value if isinstance(value, list) else [value]:
             from_yaml(argument, item, name)
-
-
-def grace_seconds(resolved: Resolved) -> int:
-    """From SIGTERM to SIGKILL: drain grace, drain timeout and 10 s to end."""
-    return int(resolved["drain_grace"]) + int(resolved["drain_timeout"]) + 10

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from slipway import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The InferenceService in the cluster; what is rendered for it goes when it goes."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What whoever runs the cluster admits beyond the safe."""
+
+    allow_code: bool = False
+    """Arguments by which a user runs code of their own in the server."""
+    permitted_env: frozenset[str] = frozenset()
+    """Environment variables that the firewall refuses without an opt-in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +37,17 @@ class Facts:
     """Optional kinds that the cluster has, such as ServiceMonitor."""
     template: Mapping[str, Any] | None = None
     """The pinned pod template, which stands in for a newly made one."""
+    namespace: str | None = None
+    """Where the objects go; the document's own namespace where unset."""
+    owner: Owner | None = None
+    exclusive_claims: frozenset[str] = frozenset()
+    """Claims of the namespace that one node at a time can mount, where that is known and the document
+    does not say it: ReadWriteOnce and ReadWriteOncePod."""
+    openshift: bool = False
+    """The platform gives each namespace a range of user ids: the pod names none."""
+    monitoring_labels: Mapping[str, str] = field(default_factory=dict)
+    """On every monitor, for the Prometheus that selects by them; the document's labels win."""
+    policy: Policy = field(default_factory=Policy)
 
     def has(self, kind: str) -> bool:
         return kind in self.kinds

@@ -13,12 +13,16 @@ T = TypeVar("T")
 
 
 class InvalidService(ValueError):
-    """A service document that cannot be accepted; `path` is the field, such as spec.model.hub."""
+    """A service document that cannot be accepted; `path` is the field, such as spec.model.hub.
 
-    def __init__(self, path: str, sentence: str) -> None:
+    `policy` tells what only whoever runs the cluster can permit from what is wrong anywhere.
+    """
+
+    def __init__(self, path: str, sentence: str, *, policy: bool = False) -> None:
         super().__init__(f"{path}: {sentence}")
         self.path = path
         self.sentence = sentence
+        self.policy = policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 from slipway import envs
 from slipway.envs import InvalidEnvironment, Variable
+from slipway.service.devices import kind
 from slipway.service.fields import InvalidService, camel
 from slipway.service.spec import EnvVar, ServiceSpec
 
+FETCH_SECRET = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""Keys of the Secret that spec.model.s3 names, which are also the variables that `slipway fetch` reads."""
 FROM_SECRETS = {"HF_TOKEN": "hubToken", "HUGGING_FACE_HUB_TOKEN": "hubToken", "VLLM_API_KEY": "apiKey"}
 """Variables that have a place of their own in spec.secrets."""
 
@@ -25,6 +28,8 @@ def check_env(spec: ServiceSpec, permitted: frozenset[str] = frozenset()) -> Non
         if entry.name in seen:
             raise InvalidService(path, f"{entry.name} stands there twice. Keep one.")
         seen.add(entry.name)
+        if entry.name in FETCH_SECRET and spec.model.s3 and spec.model.s3.secret:
+            raise InvalidService(path, f"{entry.name} is what spec.model.s3.secret sets. Keep one of them.")
         if variable := envs.BY_NAME.get(entry.name):
             _check_known(variable, entry, spec, permitted, path)
         elif entry.name.startswith(envs.PREFIXES):
@@ -33,11 +38,6 @@ def check_env(spec: ServiceSpec, permitted: frozenset[str] = frozenset()) -> Non
             raise InvalidService(path, f"{entry.name} does not exist. {advice}")
     if {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} <= seen:
         raise InvalidService("spec.env", "HUGGING_FACE_HUB_TOKEN is HF_TOKEN's older name. Keep HF_TOKEN.")
-
-
-def literals(spec: ServiceSpec) -> dict[str, str]:
-    """The variables whose values stand in the document."""
-    return {entry.name: entry.value for entry in spec.env if entry.value is not None}
 
 
 def _check_source(entry: EnvVar, path: str) -> None:
@@ -53,29 +53,28 @@ def _check_known(
     given = {"hubToken": spec.secrets.hub_token, "apiKey": spec.secrets.api_key}
     if place and given[place]:
         raise InvalidService(path, f"{variable.name} is what spec.secrets.{place} sets. Keep one of them.")
-    if refusal := _refusal(variable, entry, spec, permitted):
+    if variable.action == "reject-unless-opt-in" and variable.name not in permitted:
+        raise InvalidService(
+            path,
+            f"{variable.name} may not be set: {variable.action_reason}. Who runs the cluster can permit it.",
+            policy=True,
+        )
+    if refusal := _refusal(variable, entry, spec):
         raise InvalidService(path, f"{variable.name} may not be set: {refusal}.")
     if entry.value is not None:
         _check_value(variable, entry.value, spec.engine, path)
 
 
-def _refusal(variable: Variable, entry: EnvVar, spec: ServiceSpec, permitted: frozenset[str]) -> str:
-    """Why the variable may not stand there, or nothing."""
-    reason = variable.action_reason
+def _refusal(variable: Variable, entry: EnvVar, spec: ServiceSpec) -> str:
+    """Why the variable may not stand there in any cluster, or nothing."""
     match variable.action:
         case "reject" | "operator-only":
-            return reason
-        case "reject-unless-opt-in" if variable.name not in permitted:
-            return f"{reason}. Who runs the cluster can permit it"
+            return variable.action_reason
         case "secret-only" if entry.secret is None:
             return "its value belongs into a Secret, named here with `secret: {name, key}`"
-        case "allow-if-device" if variable.device != _device(spec):
-            return f"it is for {variable.device} alone, and this service runs on {_device(spec)}"
+        case "allow-if-device" if variable.device != kind(spec):
+            return f"it is for {variable.device} alone, and this service runs on {kind(spec)}"
     return variable.reason if variable.status == "refused" else ""
-
-
-def _device(spec: ServiceSpec) -> str:
-    return "cuda" if spec.devices.present else "cpu"
 
 
 def _check_value(variable: Variable, text: str, engine: Mapping[str, object], path: str) -> None:

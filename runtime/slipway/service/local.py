@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from slipway.service.engine import arguments
+from slipway.service.engine import arguments, fetched_to
 from slipway.service.fields import InvalidService
 from slipway.service.pod import secret_variables
 from slipway.service.spec import ServiceSpec
 
+DEMO_IMAGE = "demo-model"
+"""Last part of the name of an image that holds the model of `slipway demo`."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalStart:
-    """What to start, and what of the document has no meaning here."""
+    """What to start, what to fetch before, and what of the document has no meaning here."""
 
     argv: list[str]
     """The words after `slipway`."""
     environ: dict[str, str]
     warnings: list[str]
     """What the cluster would do and this machine does not; the server itself says the rest."""
+    before: list[str]
+    """The words after `slipway` of what fetches the model; empty where the server does it."""
+    demo: bool
+    """The model is that of `slipway demo`, fetched as there."""
 
 
 def local_start(
@@ -36,9 +43,10 @@ def local_start(
     `model` and `port` replace those of the document. Raises InvalidService where a secret is not in
     `environ` or the model is on a volume of a cluster.
     """
+    demo = model is None and _is_demo(spec)
     words = arguments(
         spec,
-        model=model or _model(spec),
+        model=model or _model(spec, environ),
         host=host,
         port=port or spec.service.port,
         tls=False,
@@ -54,11 +62,16 @@ def local_start(
                 f"{files.mount_path} holds {source} of a cluster and does not exist on this machine. "
                 "Put the files there.",
             )
-    return LocalStart(["serve", *words], wanted, _without_meaning(spec))
+    before = [] if model else _fetch(spec, environ)
+    return LocalStart(["serve", *words], wanted, _without_meaning(spec), before, demo)
 
 
-def _model(spec: ServiceSpec) -> str:
+def _model(spec: ServiceSpec, environ: Mapping[str, str]) -> str:
     model = spec.model
+    if _is_demo(spec):
+        from slipway.load.demo import FILE_NAME
+
+        return str(_cache(environ) / "demo" / FILE_NAME)
     if model.pvc or model.image:
         kind = "pvc" if model.pvc else "image"
         raise InvalidService(
@@ -70,7 +83,29 @@ def _model(spec: ServiceSpec) -> str:
             "spec.model.path",
             f"{model.path} does not exist on this machine. Put the model there, or name it with --model.",
         )
-    return model.hub or model.s3 or model.path or ""
+    if model.s3:
+        return str(fetched_to(model.s3.uri, PurePosixPath(_cache(environ))))
+    return model.hub.id if model.hub else model.path or ""
+
+
+def _fetch(spec: ServiceSpec, environ: Mapping[str, str]) -> list[str]:
+    source = spec.model.s3
+    if source is None:
+        return []
+    words = ["fetch", source.uri, _model(spec, environ)]
+    return [*words, "--endpoint", source.endpoint] if source.endpoint else words
+
+
+def _is_demo(spec: ServiceSpec) -> bool:
+    if spec.model.image is None:
+        return False
+    name = spec.model.image.reference.rsplit("/", 1)[-1]
+    return name.partition("@")[0].partition(":")[0] == DEMO_IMAGE
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    named = environ.get("SLIPWAY_CACHE") or environ.get("VLLM_CACHE_ROOT")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "slipway"
 
 
 def _require(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
@@ -96,4 +131,9 @@ def _without_meaning(spec: ServiceSpec) -> list[str]:
         found.append(f"spec.replicas is {spec.replicas}: one process runs here.")
     if spec.resources.cpu or spec.resources.memory:
         found.append("spec.resources binds nothing here: the process may use the whole machine.")
+    if spec.model.s3 and spec.model.s3.secret:
+        found.append(
+            f"spec.model.s3.secret is {spec.model.s3.secret} of a cluster: this machine's own AWS_* "
+            "variables are used."
+        )
     return found

@@ -1,26 +1,37 @@
-"""The pod template of a service: one restricted container that runs `slipway serve`."""
+"""The pod template of a service: one restricted container that runs `slipway serve`.
+
+A model of a bucket is fetched before it, by an init container of the same image.
+"""
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-from typing import Any
+import copy
+from typing import TYPE_CHECKING, Any
 
-from slipway.service import firewall
+from slipway import envs
+from slipway.service import devices
 from slipway.service.engine import (
-    MODEL_FOLDER,
-    TLS_FOLDER,
+    CACHE,
     container_arguments,
+    fetched_to,
     grace_seconds,
-    resolve,
+    resolved_of,
 )
 from slipway.service.facts import Facts
-from slipway.service.spec import EnvVar, KeyReference, ServiceSpec
+from slipway.service.firewall import FETCH_SECRET
+from slipway.service.quantity import amount, written
+from slipway.service.spec import EnvVar, KeyReference, S3Model, ServiceSpec
+from slipway.service.storage import volumes
+
+if TYPE_CHECKING:
+    from slipway.args import Resolved
 
 Object = dict[str, Any]
 
 PORT = 8000
 """Where the container listens; the Service has the port that users see."""
-CACHE = PurePosixPath("/cache")
+USER = 1001
+"""Of the images; any other may run them too."""
 
 
 def selector(spec: ServiceSpec) -> dict[str, str]:
@@ -31,22 +42,23 @@ def selector(spec: ServiceSpec) -> dict[str, str]:
     }
 
 
+def labels(spec: ServiceSpec) -> dict[str, str]:
+    """Those of every object that is made for the service."""
+    return {**selector(spec), "app.kubernetes.io/managed-by": "slipway"}
+
+
 def pod_template(spec: ServiceSpec, facts: Facts) -> Object:
     """The pinned template where there is one, else a new one."""
     if facts.template is not None:
-        return dict(facts.template)
-    labels = {
-        **spec.runtime.pod_labels,
-        **selector(spec),
-        "app.kubernetes.io/managed-by": "slipway",
-    }
-    metadata: Object = {"labels": labels}
-    if spec.runtime.pod_annotations:
-        metadata["annotations"] = dict(spec.runtime.pod_annotations)
-    return {"metadata": metadata, "spec": _pod(spec, facts)}
+        return copy.deepcopy(dict(facts.template))
+    metadata: Object = {"labels": {**spec.runtime.pod_labels, **labels(spec)}}
+    # Without it kubectl logs and exec ask which container is meant as soon as a mesh adds its own.
+    annotations = {"kubectl.kubernetes.io/default-container": "server", **spec.runtime.pod_annotations}
+    return {"metadata": metadata | {"annotations": annotations}, "spec": _pod(spec, facts)}
 
 
 def image(spec: ServiceSpec, facts: Facts) -> str:
+    """Of the server and of what fetches its model."""
     return spec.runtime.image or (facts.cuda_image if spec.devices.present else facts.cpu_image)
 
 
@@ -54,6 +66,94 @@ def read_only(spec: ServiceSpec) -> bool:
     """Whether the container's root file system is; device hooks of older drivers write into it."""
     wanted = spec.security.read_only_root_filesystem
     return not spec.devices.present if wanted is None else wanted
+
+
+def for_kubelet(text: str) -> str:
+    """Text that the kubelet hands on as it was: it reads $(NAME) as a variable and $$ as one dollar."""
+    return text.replace("$", "$$")
+
+
+def as_given(text: str) -> str:
+    """The opposite, for what has no kubelet."""
+    return text.replace("$$", "$")
+
+
+def _pod(spec: ServiceSpec, facts: Facts) -> Object:
+    resolved = resolved_of(spec)
+    mounted = volumes(spec, _shared_memory(spec, resolved))
+    pod: Object = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_seconds(resolved),
+        "securityContext": _pod_security(spec, facts),
+    }
+    if spec.model.s3:
+        cache = [mount for volume, mount in mounted if volume["name"] in ("cache", "tmp")]
+        pod["initContainers"] = [_fetch(spec, spec.model.s3, facts, cache)]
+    pod["containers"] = [_server(spec, facts, resolved, [mount for _, mount in mounted])]
+    pod["volumes"] = [volume for volume, _ in mounted]
+    if spec.runtime.service_account_name:
+        pod["serviceAccountName"] = spec.runtime.service_account_name
+    if spec.runtime.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in spec.runtime.image_pull_secrets]
+    if spec.devices.claims:
+        pod["resourceClaims"] = [
+            {"name": name, "resourceClaimTemplateName": name} for name in spec.devices.claims
+        ]
+    return pod | _scheduling(spec)
+
+
+def _server(spec: ServiceSpec, facts: Facts, resolved: Resolved, mounts: list[Object]) -> Object:
+    words = ["serve", *container_arguments(spec, PORT)]
+    container = _container(spec, facts, "server", words, environment(spec), mounts)
+    container["securityContext"]["readOnlyRootFilesystem"] = read_only(spec)
+    return container | {
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "resources": _resources(spec, resolved),
+        **_probes(spec),
+    }
+
+
+def _fetch(spec: ServiceSpec, source: S3Model, facts: Facts, mounts: list[Object]) -> Object:
+    """It alone sees the keys of the bucket."""
+    words = ["fetch", source.uri, str(fetched_to(source.uri, CACHE))]
+    if source.endpoint:
+        words += ["--endpoint", source.endpoint]
+    entries: list[Object] = [{"name": "HOME", "value": str(CACHE)}]
+    entries += [
+        _env_entry(entry)
+        for entry in spec.env
+        if entry.name != "HOME" and not entry.name.startswith(envs.PREFIXES)
+    ]
+    for name in FETCH_SECRET if source.secret else ():
+        reference: Object = {"name": source.secret, "key": name}
+        if name == "AWS_SESSION_TOKEN":
+            reference["optional"] = True
+        entries.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
+    container = _container(spec, facts, "fetch", words, entries, mounts)
+    amounts = _amounts(spec)  # a pod needs the larger of what its containers ask for: this costs nothing
+    return container | ({"resources": {"requests": amounts, "limits": dict(amounts)}} if amounts else {})
+
+
+def _container(
+    spec: ServiceSpec, facts: Facts, name: str, words: list[str], env: list[Object], mounts: list[Object]
+) -> Object:
+    container: Object = {
+        "name": name,
+        "image": image(spec, facts),
+        "args": [for_kubelet(word) for word in words],
+        "env": env,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    if spec.runtime.image_pull_policy:
+        container["imagePullPolicy"] = spec.runtime.image_pull_policy
+    return container
 
 
 def environment(spec: ServiceSpec) -> list[Object]:
@@ -88,59 +188,20 @@ def _env_entry(entry: EnvVar) -> Object:
         return {"name": entry.name, "valueFrom": {"secretKeyRef": _key(entry.secret)}}
     if entry.config_map:
         return {"name": entry.name, "valueFrom": {"configMapKeyRef": _key(entry.config_map)}}
-    return {"name": entry.name, "value": entry.value}
+    # Empty is what the API server makes of an absent value, and does not keep.
+    return {"name": entry.name, **({"value": for_kubelet(entry.value)} if entry.value else {})}
 
 
 def _key(reference: KeyReference) -> Object:
     return {"name": reference.name, "key": reference.key}
 
 
-def _pod(spec: ServiceSpec, facts: Facts) -> Object:
-    volumes = _volumes(spec)
-    grace = grace_seconds(resolve(spec, firewall.literals(spec)))
-    pod: Object = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": grace,
-        "securityContext": _pod_security(spec),
-        "containers": [_container(spec, facts, [mount for _, mount in volumes])],
-        "volumes": [volume for volume, _ in volumes],
-    }
-    if spec.runtime.service_account_name:
-        pod["serviceAccountName"] = spec.runtime.service_account_name
-    if spec.runtime.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in spec.runtime.image_pull_secrets]
-    if spec.devices.claims:
-        pod["resourceClaims"] = [
-            {"name": name, "resourceClaimTemplateName": name} for name in spec.devices.claims
-        ]
-    return pod | _scheduling(spec)
-
-
-def _container(spec: ServiceSpec, facts: Facts, mounts: list[Object]) -> Object:
-    container: Object = {
-        "name": "server",
-        "image": image(spec, facts),
-        "args": ["serve", *container_arguments(spec, PORT)],
-        "env": environment(spec),
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        "resources": _resources(spec),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": read_only(spec),
-        },
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounts,
-        **_probes(spec),
-    }
-    if spec.runtime.image_pull_policy:
-        container["imagePullPolicy"] = spec.runtime.image_pull_policy
-    return container
-
-
 def _probes(spec: ServiceSpec) -> Object:
-    """/health answers within seconds of the start and stays 200 while loading makes progress."""
+    """/health answers within seconds of the start and stays 200 while loading makes progress.
+
+    There is no preStop hook: on SIGTERM the server itself goes on for its drain grace, in which the pod's
+    endpoint leaves every node's tables before an idle connection is closed.
+    """
 
     def get(path: str, **timing: int) -> Object:
         scheme = "HTTPS" if spec.secrets.tls else "HTTP"
@@ -154,79 +215,53 @@ def _probes(spec: ServiceSpec) -> Object:
     }
 
 
-def _resources(spec: ServiceSpec) -> Object:
+def _shared_memory(spec: ServiceSpec, resolved: Resolved) -> str:
+    return spec.resources.shared_memory or f"{devices.workers(resolved)}Gi"
+
+
+def _amounts(spec: ServiceSpec) -> dict[str, str]:
     wanted = {
         "cpu": spec.resources.cpu,
         "memory": spec.resources.memory,
         "ephemeral-storage": spec.resources.ephemeral_storage,
     }
-    amounts = {name: amount for name, amount in wanted.items() if amount is not None}
-    if spec.devices.count:
-        amounts[_device_name(spec)] = str(spec.devices.count)
+    return {name: quantity for name, quantity in wanted.items() if quantity is not None}
+
+
+def _resources(spec: ServiceSpec, resolved: Resolved) -> Object:
+    amounts = _amounts(spec)
+    if spec.resources.memory:
+        # What lies in /dev/shm counts against the container's limit: without its share there, a server
+        # that fills it would be killed for memory that it was promised.
+        shared = amount(_shared_memory(spec, resolved))
+        amounts["memory"] = written(amount(spec.resources.memory) + shared)
+    if number := devices.count(spec, resolved):
+        amounts[devices.resource_name(spec)] = str(number)
     resources: Object = {"requests": amounts, "limits": dict(amounts)} if amounts else {}
     if spec.devices.claims:
         resources["claims"] = [{"name": name} for name in spec.devices.claims]
     return resources
 
 
-def _device_name(spec: ServiceSpec) -> str:
-    profile = spec.devices.profile
-    return f"nvidia.com/mig-{profile}" if profile else "nvidia.com/gpu"
-
-
-def _pod_security(spec: ServiceSpec) -> Object:
+def _pod_security(spec: ServiceSpec, facts: Facts) -> Object:
+    """The restricted level. OpenShift gives user and group itself, from the namespace's range."""
     context: Object = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    if spec.security.run_as_user is not None:
-        context["runAsUser"] = spec.security.run_as_user
-    if spec.security.fs_group is not None:
-        context["fsGroup"] = spec.security.fs_group
-    return context
-
-
-def _volumes(spec: ServiceSpec) -> list[tuple[Object, Object]]:
-    """Each volume with its mount."""
-    cache, model, tls = spec.model.cache, spec.model, spec.secrets.tls
-    shm = {"medium": "Memory", "sizeLimit": spec.resources.shared_memory}
-    cached: Object = {"emptyDir": {"sizeLimit": cache.size} if cache.size else {}}
-    if cache.pvc:
-        cached = {"persistentVolumeClaim": {"claimName": cache.pvc}}
-    volumes = [
-        _volume("shm", {"emptyDir": shm}, "/dev/shm"),
-        _volume("tmp", {"emptyDir": {}}, "/tmp"),
-        _volume("cache", cached, str(CACHE)),
-    ]
-    if model.pvc:
-        claim = {"claimName": model.pvc.name, "readOnly": True}
-        source: Object = {"persistentVolumeClaim": claim}
-        volumes.append(_volume("model", source, str(MODEL_FOLDER), fixed=True))
-    if model.image:
-        source = {"image": {"reference": model.image.reference}}
-        if model.image.pull_policy:
-            source["image"]["pullPolicy"] = model.image.pull_policy
-        volumes.append(_volume("model", source, str(MODEL_FOLDER), fixed=True))
-    if tls:
-        source = {"secret": {"secretName": tls.name}}
-        volumes.append(_volume("tls", source, str(TLS_FOLDER), fixed=True))
-    for index, files in enumerate(spec.files):
-        source = {"configMap": {"name": files.config_map}}
-        if files.secret:
-            source = {"secret": {"secretName": files.secret}}
-        volumes.append(_volume(f"files-{index}", source, files.mount_path, fixed=True))
-    return volumes
-
-
-def _volume(name: str, source: Object, path: str, fixed: bool = False) -> tuple[Object, Object]:
-    mount: Object = {"name": name, "mountPath": path}
-    if fixed:
-        mount["readOnly"] = True
-    return {"name": name, **source}, mount
+    wanted = spec.security
+    user = wanted.run_as_user or (None if facts.openshift else USER)
+    group = wanted.fs_group or (None if facts.openshift else user)
+    if user is not None:
+        context["runAsUser"] = user
+    if group is not None:
+        context["fsGroup"] = group
+    # Always would change the owner of each file of a large cache at each start.
+    return context | {"fsGroupChangePolicy": "OnRootMismatch"}
 
 
 def _scheduling(spec: ServiceSpec) -> Object:
     wanted = spec.scheduling
     tolerations: list[Object] = [dict(toleration) for toleration in wanted.tolerations]
-    if spec.devices.count:
-        tolerations.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
+    if key := devices.taint(spec):
+        tolerations.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
     fields: Object = {
         "nodeSelector": dict(wanted.node_selector),
         "affinity": dict(wanted.affinity),
@@ -236,4 +271,13 @@ def _scheduling(spec: ServiceSpec) -> Object:
         "runtimeClassName": wanted.runtime_class_name,
         "schedulerName": wanted.scheduler_name,
     }
-    return {name: value for name, value in fields.items() if value}
+    return {name: _without_null(value) for name, value in fields.items() if value}
+
+
+def _without_null(value: Any) -> Any:
+    """Null means unset, in what is Kubernetes' own too."""
+    if isinstance(value, dict):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_null(item) for item in value]
+    return value

@@ -1,18 +1,51 @@
-"""The same service as one `podman run` command."""
+"""The same pod under podman: one container, or one that fetches the model and then the server.
+
+Everything comes from the pod template, so that the container on a laptop has the arguments, variables and
+mounts that it has in a cluster. What only a cluster can give is refused at the field that asks for it.
+"""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from slipway.service import firewall
-from slipway.service.engine import MODEL_FOLDER, container_arguments, grace_seconds, resolve
+from slipway.service.engine import CACHE
 from slipway.service.facts import Facts
 from slipway.service.fields import InvalidService
-from slipway.service.pod import CACHE, PORT, environment, image, read_only
+from slipway.service.pod import as_given, pod_template
+from slipway.service.quantity import amount
 from slipway.service.spec import ServiceSpec
 
 UNITS = {"Ki": "k", "Mi": "m", "Gi": "g"}
 """Kubernetes' binary units in podman's spelling, which is binary too."""
+CDI_KINDS = ("nvidia.com/gpu", "amd.com/gpu")
+"""Device names that podman and Kubernetes share: their vendors' toolkits describe each device to podman."""
+
+Option = tuple[str, str | None]
+"""`podman run --NAME VALUE`; a flag has no value."""
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A variable whose value is one key of a Secret, which podman knows as `name-key`."""
+
+    variable: str
+    name: str
+    key: str
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What podman is told to run. `words` follow the image."""
+
+    image: str
+    options: tuple[Option, ...]
+    secrets: tuple[Secret, ...]
+    words: tuple[str, ...]
 
 
 def podman_command(spec: ServiceSpec, facts: Facts) -> str:
@@ -20,101 +53,153 @@ def podman_command(spec: ServiceSpec, facts: Facts) -> str:
 
     Raises InvalidService where the document mounts what only a cluster has.
     """
-    _refuse_cluster_only(spec)
-    lines = [
-        "podman run --rm",
-        _words("--name", spec.name),
-        _words("--publish", f"127.0.0.1:{spec.service.port}:{PORT}"),
-        *_limits(spec),
-        *_safety(spec),
-        *_volumes(spec),
-        *_environment(spec),
-        *_devices(spec),
-        image(spec, facts),
-        shlex.join(["serve", *container_arguments(spec, PORT)]),
+    return " && \\\n".join(_line(container) for container in containers(spec, facts))
+
+
+def containers(spec: ServiceSpec, facts: Facts) -> list[Container]:
+    """In the order of their start; all but the last end by themselves. Raises InvalidService."""
+    pod: Object = pod_template(spec, facts)["spec"]
+    before, (server,) = pod.get("initContainers", []), pod["containers"]
+    return [
+        *(_container(spec, pod, container, []) for container in before),
+        _container(spec, pod, server, list(_of_the_server(spec, pod, server))),
     ]
-    return " \\\n  ".join(lines)
 
 
-def _words(*words: str) -> str:
-    return shlex.join(words)
+def grace_seconds(spec: ServiceSpec, facts: Facts) -> int:
+    """From SIGTERM to SIGKILL."""
+    return int(pod_template(spec, facts)["spec"]["terminationGracePeriodSeconds"])
 
 
-def _refuse_cluster_only(spec: ServiceSpec) -> None:
-    if spec.files:
-        raise InvalidService(
-            "spec.files", "podman has no ConfigMaps and Secrets of a cluster. Mount a folder instead."
-        )
-    if spec.secrets.tls:
-        raise InvalidService(
-            "spec.secrets.tls", "podman cannot read a Secret of a cluster. Remove it, or mount files."
-        )
-    if any(entry.config_map for entry in spec.env):
-        raise InvalidService("spec.env", "podman cannot read a ConfigMap. Give the value itself.")
-    if spec.devices.claims or spec.devices.profile:
-        raise InvalidService("spec.devices", "podman has whole devices only. Use count.")
-
-
-def _limits(spec: ServiceSpec) -> list[str]:
-    grace = grace_seconds(resolve(spec, firewall.literals(spec)))
-    limits = [_words("--stop-timeout", str(grace))]
-    limits.append(_words("--shm-size", _size(spec.resources.shared_memory)))
-    if spec.resources.memory:
-        limits.append(_words("--memory", _size(spec.resources.memory)))
-    if spec.resources.cpu:
-        limits.append(_words("--cpus", _cpus(spec.resources.cpu)))
-    return limits
-
-
-def _size(quantity: str) -> str:
-    for unit, letter in UNITS.items():
-        if quantity.endswith(unit):
-            return quantity.removesuffix(unit) + letter
-    number = quantity.rstrip("mkMGTPi")
-    scale = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ti": 2**40}
-    unit = quantity[len(number) :]
-    if unit not in scale:
-        raise InvalidService("spec.resources", f"podman cannot express {quantity}. Use Mi or Gi.")
-    return f"{int(float(number) * scale[unit])}b"
-
-
-def _cpus(quantity: str) -> str:
-    if quantity.endswith("m"):
-        return f"{int(quantity.removesuffix('m')) / 1000:g}"
-    return quantity
-
-
-def _safety(spec: ServiceSpec) -> list[str]:
-    options = ["--cap-drop=ALL", "--security-opt=no-new-privileges"]
-    if read_only(spec):
-        options.append("--read-only")
-    options.append("--tmpfs=/tmp")
-    if spec.security.run_as_user is not None:
-        options.append(f"--userns=keep-id:uid={spec.security.run_as_user}")
-    return options
-
-
-def _volumes(spec: ServiceSpec) -> list[str]:
-    model, cache = spec.model, spec.model.cache.pvc or f"{spec.name}-cache"
-    volumes = [_words("--volume", f"{cache}:{CACHE}:U")]
-    if model.pvc:
-        volumes.append(_words("--volume", f"{model.pvc.name}:{MODEL_FOLDER}:ro"))
-    if model.path:
-        volumes.append(_words("--volume", f"{model.path}:{model.path}:ro"))
-    if model.image:
-        mount = f"type=image,source={model.image.reference},destination={MODEL_FOLDER}"
-        volumes.append(_words("--mount", mount))
-    return volumes
-
-
-def _environment(spec: ServiceSpec) -> list[str]:
-    options = []
-    for entry in environment(spec):
-        name, value = entry["name"], entry.get("value")
+def _line(container: Container) -> str:
+    options = [
+        *container.options,
         # Without a value podman takes the variable from the shell that runs it.
-        options.append(_words("--env", name if value is None else f"{name}={value}"))
-    return options
+        *(("env", secret.variable) for secret in container.secrets),
+    ]
+    return " \\\n  ".join(
+        [
+            "podman run --rm",
+            *(shlex.join(words(option)) for option in options),
+            shlex.quote(container.image),
+            shlex.join(container.words),
+        ]
+    )
 
 
-def _devices(spec: ServiceSpec) -> list[str]:
-    return [f"--device=nvidia.com/gpu={index}" for index in range(spec.devices.count)]
+def words(option: Option) -> list[str]:
+    """An option as the words of a command line."""
+    name, value = option
+    return [f"--{name}"] if value is None else [f"--{name}", value]
+
+
+def _container(spec: ServiceSpec, pod: Object, container: Object, own: list[Option]) -> Container:
+    variables, secrets = _environment(container)
+    options = [
+        *own,
+        *_limits(container),
+        *_safety(pod, container),
+        *_mounts(spec, pod, container),
+        *variables,
+        *_devices(container),
+    ]
+    return Container(
+        container["image"], tuple(options), tuple(secrets), tuple(map(as_given, container["args"]))
+    )
+
+
+def _of_the_server(spec: ServiceSpec, pod: Object, container: Object) -> Iterator[Option]:
+    (port,) = container["ports"]
+    yield "name", spec.name
+    yield "publish", f"127.0.0.1:{spec.service.port}:{port['containerPort']}"
+    yield "stop-timeout", str(pod["terminationGracePeriodSeconds"])
+
+
+def _limits(container: Object) -> Iterator[Option]:
+    limits = container.get("resources", {}).get("limits", {})
+    if memory := limits.get("memory"):
+        yield "memory", _size("spec.resources.memory", memory)
+    if cpu := limits.get("cpu"):
+        yield "cpus", f"{float(amount(cpu)):g}"
+
+
+def _size(field: str, quantity: str) -> str:
+    for unit, letter in UNITS.items():
+        number = quantity.removesuffix(unit)
+        if number != quantity and number.isdigit():
+            return number + letter
+    size = amount(quantity)
+    if size.denominator != 1:
+        raise InvalidService(
+            field, f"podman cannot express {quantity}, which is no whole byte. Use Mi or Gi."
+        )
+    return f"{size}b"
+
+
+def _safety(pod: Object, container: Object) -> Iterator[Option]:
+    yield "cap-drop", "ALL"
+    yield "security-opt", "no-new-privileges"
+    if container.get("securityContext", {}).get("readOnlyRootFilesystem"):
+        yield "read-only", None
+    context = pod.get("securityContext", {})
+    if (user := context.get("runAsUser")) is not None:
+        # Group 0 as in the image: its folders are writable for that group and for no user.
+        yield "user", f"{user}:{context.get('runAsGroup', 0)}"
+
+
+def _mounts(spec: ServiceSpec, pod: Object, container: Object) -> Iterator[Option]:
+    volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
+    for mount in container.get("volumeMounts", []):
+        yield _mount(spec, volumes[mount["name"]], mount)
+
+
+def _mount(spec: ServiceSpec, volume: Object, mount: Object) -> Option:
+    path, read_only = mount["mountPath"], mount.get("readOnly", False)
+    match volume:
+        case {"emptyDir": {"sizeLimit": size}} if path == "/dev/shm":
+            return "shm-size", _size("spec.resources.sharedMemory", size)
+        case {"emptyDir": _} if path == str(CACHE):
+            # A volume of that name, so that the next start finds what this one fetched.
+            return "volume", f"{spec.name}-cache:{path}:U"
+        case {"emptyDir": _}:
+            return "tmpfs", path
+        case {"persistentVolumeClaim": {"claimName": claim}}:
+            return "volume", f"{claim}:{path}:{'ro' if read_only else 'U'}"
+        case {"image": {"reference": reference}}:
+            return "mount", f"type=image,source={reference},destination={path}"
+    if volume["name"] == "tls":
+        field, instead = "spec.secrets.tls", "Remove it, and serve TLS from a proxy before this port."
+    else:
+        field, instead = "spec.files", "Put the files into an image of your own: spec.runtime.image."
+    raise InvalidService(field, f"podman has no ConfigMaps and Secrets of a cluster to mount. {instead}")
+
+
+def _environment(container: Object) -> tuple[list[Option], list[Secret]]:
+    variables: list[Option] = []
+    secrets = []
+    for entry in container.get("env", []):
+        name = entry["name"]
+        match entry:
+            case {"valueFrom": {"secretKeyRef": reference}}:
+                optional = reference.get("optional", False)
+                secrets.append(Secret(name, reference["name"], reference["key"], optional))
+            case {"valueFrom": _}:
+                raise InvalidService("spec.env", f"podman cannot read what {name} refers to. Give its value.")
+            case _:
+                variables.append(("env", f"{name}={as_given(entry.get('value', ''))}"))
+    return variables, secrets
+
+
+def _devices(container: Object) -> Iterator[Option]:
+    resources = container.get("resources", {})
+    if resources.get("claims"):
+        raise InvalidService("spec.devices.claims", "podman has no ResourceClaims. Use vendor and count.")
+    for resource, count in resources.get("limits", {}).items():
+        if resource in CDI_KINDS:
+            yield from (("device", f"{resource}={index}") for index in range(int(count)))
+        elif "/" in resource:
+            raise InvalidService(
+                "spec.devices",
+                f"podman has no device of the kind {resource}, only whole ones of {' and '.join(CDI_KINDS)}. "
+                "Remove the profile or choose another vendor.",
+            )

@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from slipway.service.engine import check_policy
 from slipway.service.facts import Facts
-from slipway.service.pod import Object, pod_template, selector
-from slipway.service.spec import ServiceSpec
+from slipway.service.pod import Object, labels, pod_template, selector
+from slipway.service.rollout import REASON, recreate_reason, strategy
+from slipway.service.spec import API_VERSION, KIND, ServiceSpec
 
 
 def render(spec: ServiceSpec, facts: Facts) -> list[Object]:
     """Every object that this service should have, and nothing else. Same input, same output: no
-    clock, no network."""
+    clock, no network.
+
+    Raises InvalidService, by policy, where `facts.policy` does not admit what the document asks for.
+    """
+    check_policy(spec, facts.policy)
+    monitored = spec.monitoring.enabled and facts.has(spec.monitoring.kind)
+    evictable = spec.replicas > 1 and not spec.suspend
     return [
         deployment(spec, facts),
-        service(spec),
-        *([monitor(spec)] if spec.monitoring.enabled and facts.has(spec.monitoring.kind) else []),
-        *([disruption_budget(spec)] if spec.replicas > 1 else []),
+        service(spec, facts),
+        *([monitor(spec, facts)] if monitored else []),
+        *([disruption_budget(spec, facts)] if evictable else []),
     ]
 
 
 def deployment(spec: ServiceSpec, facts: Facts) -> Object:
-    rollout = spec.rollout
-    surge = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
+    """It always has its replicas: an autoscaler targets the resource, whose /scale sets them there."""
+    reason = recreate_reason(spec, facts)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(spec),
+        "metadata": _metadata(spec, facts, annotations={REASON: reason} if reason else {}),
         "spec": {
             "replicas": 0 if spec.suspend else spec.replicas,
             "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": rollout.progress_deadline_seconds,
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": surge},
+            "progressDeadlineSeconds": spec.rollout.progress_deadline_seconds,
+            "strategy": strategy(spec, facts),
             "selector": {"matchLabels": selector(spec)},
             "template": pod_template(spec, facts),
         },
     }
 
 
-def service(spec: ServiceSpec) -> Object:
-    metadata = _metadata(spec, spec.service.labels)
-    if spec.service.annotations:
-        metadata["annotations"] = dict(spec.service.annotations)
+def service(spec: ServiceSpec, facts: Facts) -> Object:
+    """For requests and for the ServiceMonitor alike.
+
+    Prometheus scrapes the endpoints that are not ready too, so that loading pods need no second
+    Service, and requests never reach them.
+    """
+    wanted = spec.service
     port = {
         "name": "http",
-        "port": spec.service.port,
+        "port": wanted.port,
         "targetPort": "http",
         "protocol": "TCP",
         "appProtocol": "https" if spec.secrets.tls else "http",
@@ -50,13 +63,13 @@ def service(spec: ServiceSpec) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata,
-        "spec": {"type": spec.service.type, "selector": selector(spec), "ports": [port]},
+        "metadata": _metadata(spec, facts, wanted.labels, wanted.annotations),
+        "spec": {"type": wanted.type, "selector": selector(spec), "ports": [port]},
     }
 
 
-def monitor(spec: ServiceSpec) -> Object:
-    """Tells the Prometheus Operator where the metrics are."""
+def monitor(spec: ServiceSpec, facts: Facts) -> Object:
+    """Tells the Prometheus Operator where the metrics are. The job is the service's name."""
     by_service = spec.monitoring.kind == "ServiceMonitor"
     endpoint: Object = {
         "port": "http",
@@ -64,18 +77,23 @@ def monitor(spec: ServiceSpec) -> Object:
         "interval": spec.monitoring.interval,
         "scheme": "https" if spec.secrets.tls else "http",
     }
+    if spec.secrets.tls:
+        # Prometheus scrapes pods by address, and the certificate names the Service.
+        endpoint["tlsConfig"] = {"insecureSkipVerify": True}
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": spec.monitoring.kind,
-        "metadata": _metadata(spec, spec.monitoring.labels),
+        "metadata": _metadata(spec, facts, {**facts.monitoring_labels, **spec.monitoring.labels}),
         "spec": {
+            "jobLabel": "app.kubernetes.io/instance",
             "selector": {"matchLabels": selector(spec)},
             "endpoints" if by_service else "podMetricsEndpoints": [endpoint],
         },
     }
 
 
-def disruption_budget(spec: ServiceSpec) -> Object:
+def disruption_budget(spec: ServiceSpec, facts: Facts) -> Object:
+    """Holds ready pods back only: one that fails or loads must not keep a node from being drained."""
     wanted = spec.disruption
     budget: Object = {"maxUnavailable": 1 if wanted.max_unavailable is None else wanted.max_unavailable}
     if wanted.min_available is not None:
@@ -83,15 +101,28 @@ def disruption_budget(spec: ServiceSpec) -> Object:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": _metadata(spec),
-        "spec": {**budget, "selector": {"matchLabels": selector(spec)}},
+        "metadata": _metadata(spec, facts),
+        "spec": {
+            **budget,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": selector(spec)},
+        },
     }
 
 
-def _metadata(spec: ServiceSpec, labels: object = None) -> Object:
-    own = {**selector(spec), "app.kubernetes.io/managed-by": "slipway"}
-    extra = dict(labels) if isinstance(labels, dict) else {}
-    metadata: Object = {"name": spec.name, "labels": {**extra, **own}}
-    if spec.metadata.namespace:
-        metadata["namespace"] = spec.metadata.namespace
+def _metadata(
+    spec: ServiceSpec,
+    facts: Facts,
+    extra: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Object:
+    metadata: Object = {"name": spec.name, "labels": {**(extra or {}), **labels(spec)}}
+    if namespace := facts.namespace or spec.metadata.namespace:
+        metadata["namespace"] = namespace
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    if facts.owner:
+        # Without blockOwnerDeletion, which OpenShift refuses to whoever may not set finalizers.
+        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": facts.owner.name, "uid": facts.owner.uid}
+        metadata["ownerReferences"] = [owner | {"controller": True}]
     return metadata

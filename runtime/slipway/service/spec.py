@@ -23,9 +23,11 @@ ObjectName = Annotated[
     Form(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a Kubernetes object"),
 ]
 Key = Annotated[str, Form(r"[-._a-zA-Z0-9]{1,253}", "a key of a Secret or ConfigMap")]
-AbsolutePath = Annotated[str, Form(r"/(?!(.*/)?\.\.(/|$)).*", "an absolute path without ..")]
+_STEP = r"(\.{0,2}[^/.][^/]*|\.{3}[^/]*|\.)"
+"""One name of a path, but not `..`: without looking around, which the API server's RE2 cannot."""
+AbsolutePath = Annotated[str, Form(rf"(/{_STEP}?)+", "an absolute path without ..")]
 RelativePath = Annotated[
-    str, Form(r"(?!/)(?!(.*/)?\.\.(/|$)).+", "a path inside the volume, without .. and a first slash")
+    str, Form(rf"{_STEP}(/{_STEP}?)*", "a path inside the volume, without .. and a first slash")
 ]
 Quantity = Annotated[
     str,
@@ -37,6 +39,7 @@ Quantity = Annotated[
 ]
 Duration = Annotated[str, Form(r"([0-9]+(ms|s|m|h))+", "a duration such as 30s")]
 EnvName = Annotated[str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "a name of a variable")]
+ImageReference = Annotated[str, Form(r"[^\s-]\S*", "an image such as registry/name:tag or name@sha256:…")]
 Seconds = Annotated[int, Range(0, 86400)]
 Port = Annotated[int, Range(1, 65535)]
 Count = Annotated[int, Range(0, 1000)]
@@ -52,6 +55,14 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HubModel:
+    """A model of the Hugging Face hub."""
+
+    id: Annotated[str, Form(r"[^\s/-][^\s/]*(/[^\s/]+){0,2}", "a model of the hub such as org/name")]
+    revision: Annotated[str, Form(r"[^\s-]\S*", "a branch, a tag or a commit")] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeModel:
     """A model on a PersistentVolumeClaim."""
 
@@ -63,9 +74,26 @@ class VolumeModel:
 class ImageModel:
     """A model in an OCI image, mounted as a volume."""
 
-    reference: str
+    reference: ImageReference
     path: RelativePath | None = None
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """When the node fetches the image, as for a container's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Model:
+    """A folder of a bucket, fetched into the cache before the server starts."""
+
+    uri: Annotated[str, Form(r"s3://[^\s/]+(/[^\s/]+)*/?", "a URI such as s3://bucket/folder")]
+    endpoint: Annotated[str, Form(r"https?://[^\s/]+\S*", "a URL such as https://s3.example.org")] | None = (
+        None
+    )
+    """Of a store that is not Amazon's."""
+    secret: ObjectName | None = None
+    """With the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN where there is one.
+
+    Without it the service account's own role, or nobody, reads the bucket.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,32 +102,42 @@ class Cache:
 
     pvc: ObjectName | None = None
     size: Quantity | None = None
+    """Of the emptyDir: 100Gi where the model is downloaded, else 10Gi."""
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"] | None = None
+    """Of the claim. All but ReadWriteMany make a rollout stop the old pods before new ones start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """Exactly one of hub, pvc, image, s3 and path."""
 
-    hub: Annotated[str, Form(r"[^\s/-][^\s/]*(/[^\s/]+)?", "a model of the hub such as org/name")] | None = (
-        None
-    )
+    hub: HubModel | None = None
     pvc: VolumeModel | None = None
     image: ImageModel | None = None
-    s3: Annotated[str, Form(r"s3://\S+", "a URL such as s3://bucket/folder")] | None = None
+    s3: S3Model | None = None
     path: AbsolutePath | None = None
-    """In the container's own file system, or that of the machine for `slipway run`."""
+    """In the runtime's image or below a mount of `files`; on this machine for `slipway run`."""
     served_names: tuple[str, ...] = ()
+    """What requests call the model. Unset, the hub's id or the path."""
     cache: Cache = field(default_factory=Cache)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    image: str | None = None
+    """The image that serves, and what else its pods carry."""
+
+    image: ImageReference | None = None
+    """Unset, the operator's own for the devices."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """When the node fetches the image, as for any container."""
     image_pull_secrets: tuple[ObjectName, ...] = ()
+    """Names of Secrets with the registry's credentials."""
     service_account_name: ObjectName | None = None
+    """Account that the pods run under. No token of it is mounted."""
     pod_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the pods, beside the operator's own."""
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +154,7 @@ class EnvVar:
 
     name: EnvName
     value: str | None = None
+    """The text itself. Credentials belong into a Secret."""
     secret: KeyReference | None = None
     config_map: KeyReference | None = None
 
@@ -133,9 +172,14 @@ class TlsSecret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
+    """Where credentials are: names and keys of Secrets, never a value."""
+
     hub_token: KeyReference | None = None
+    """Token of the model hub."""
     api_key: KeyReference | None = None
+    """What clients must send as their bearer token."""
     tls: TlsSecret | None = None
+    """Certificate and key of the API, which then speaks https."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,60 +193,90 @@ class Files:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """Without a count and without claims the model runs on CPU."""
+    """Accelerators of each pod. Without a vendor and without claims the model runs on CPU."""
 
-    vendor: Literal["nvidia"] = "nvidia"
-    count: Annotated[int, Range(0, 64)] = 0
+    vendor: Literal["nvidia", "amd", "intel", "habana", "google"] | None = None
+    """Whose devices. For all but nvidia the runtime's image is named in `runtime.image`."""
+    count: Annotated[int, Range(1, 64)] | None = None
+    """Tensor × pipeline × local data parallel size, which is also its default with a vendor."""
     profile: Annotated[str, Form(r"[0-9]g\.[0-9]+gb(\.\w+)?", "a MIG profile such as 1g.10gb")] | None = None
+    """Slices of this MIG profile instead of whole devices."""
     claims: tuple[ObjectName, ...] = ()
     """Names of ResourceClaimTemplates, instead of a count."""
 
     @property
     def present(self) -> bool:
-        return self.count > 0 or bool(self.claims)
+        return self.vendor is not None or bool(self.claims)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
+    """What a pod gets, as request and as limit."""
+
     cpu: Quantity | None = None
     memory: Quantity | None = None
-    shared_memory: Quantity = "1Gi"
-    """Counts against `memory`."""
+    """For the processes; the pod's limit is this and `sharedMemory`."""
+    shared_memory: Quantity | None = None
+    """Size of /dev/shm. Unset, 1Gi for each of the pod's parallel workers."""
     ephemeral_storage: Quantity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
+    """Where the pods may run, in the words of a pod's own specification."""
+
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a node must have."""
     affinity: Mapping[str, object] = field(default_factory=dict)
+    """nodeAffinity, podAffinity and podAntiAffinity."""
     tolerations: tuple[Mapping[str, object], ...] = ()
+    """Taints that do not keep the pods away. Those of the devices are tolerated anyway."""
     topology_spread_constraints: tuple[Mapping[str, object], ...] = ()
+    """How replicas are spread over zones or nodes."""
     priority_class_name: ObjectName | None = None
+    """PriorityClass of the pods."""
     runtime_class_name: ObjectName | None = None
+    """RuntimeClass of the pods, where devices need one."""
     scheduler_name: ObjectName | None = None
+    """Scheduler of the pods, where it is not the cluster's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
+    """The Service that clients call; it has the resource's name."""
+
     port: Port = 8000
+    """Of the Service and of the API in the pods."""
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    """How far it can be reached."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the Service, beside the operator's own."""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the Service, such as a load balancer's settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitoring:
+    """How the Prometheus Operator finds the metrics."""
+
     enabled: bool = False
+    """Whether there is a monitor. Where the cluster does not know its kind, there is none until it does."""
     kind: Literal["ServiceMonitor", "PodMonitor"] = "ServiceMonitor"
+    """Which of the two is made."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the monitor, by which a Prometheus selects it."""
     interval: Duration = "30s"
+    """Time between two scrapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
+    """What the pods run as, beside the restricted security level that they always meet."""
+
     run_as_user: Annotated[int, Range(1, 2**31 - 1)] | None = None
-    """Unset, the image or the platform chooses; root is refused either way."""
+    """Unset, 1001, or on OpenShift a number of the namespace's range. Root is refused either way."""
     fs_group: Annotated[int, Range(1, 2**31 - 1)] | None = None
+    """Group of the volumes. Unset, `runAsUser`."""
     read_only_root_filesystem: bool | None = None
     """Unset means true on CPU and false with devices, whose legacy hooks write into it."""
 
@@ -212,17 +286,25 @@ class Disruption:
     """At most one of the two; one pod may go at a time where neither is given."""
 
     min_available: Share | None = None
+    """Replicas that an eviction must leave, as a number or a percentage."""
     max_unavailable: Share | None = None
+    """Replicas that may be evicted at a time, as a number or a percentage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
+    """How new pods take the place of old ones."""
+
     max_surge: Share = 1
+    """Pods above `replicas` while a change rolls out; each needs devices of its own."""
     max_unavailable: Share = 0
+    """Replicas that may be missing meanwhile. Above 0 where no spare device is left for a surge."""
     progress_deadline_seconds: Annotated[int, Range(1, 2**31 - 1)] = 1800
+    """Seconds without progress after which a rollout counts as failed."""
     drain_seconds: Seconds | None = None
     """For running requests to finish: --drain-timeout, whose default it has where unset."""
     template: Literal["Pinned", "Latest"] = "Pinned"
+    """Pinned: a newer operator changes no running pod. Latest: it rolls out its own template at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,12 +316,16 @@ class ServiceSpec:
     runtime: Runtime = field(default_factory=Runtime)
     engine: Mapping[str, object] = field(default_factory=dict)
     env: tuple[EnvVar, ...] = ()
+    """Variables of the server. Those of VLLM_ and SLIPWAY_ that it does not know are refused."""
     secrets: Secrets = field(default_factory=Secrets)
     files: tuple[Files, ...] = ()
+    """Folders of files from ConfigMaps and Secrets, for arguments that are paths."""
     devices: Devices = field(default_factory=Devices)
     resources: Resources = field(default_factory=Resources)
     replicas: Count = 1
+    """Pods that serve. An autoscaler of this resource sets it through /scale."""
     suspend: bool = False
+    """No pod runs while it is true; everything else stays."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     service: Service = field(default_factory=Service)
     monitoring: Monitoring = field(default_factory=Monitoring)

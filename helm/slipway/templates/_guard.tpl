@@ -1,0 +1,33 @@
+{{- /*
+Ends the installation with what to set where another release, or a person, owns what this one would make for
+the whole cluster. Helm's own words ("invalid ownership metadata") say what is wrong, not what to set. `lookup`
+finds nothing where Helm has no cluster at hand, as in `helm template`.
+*/}}
+{{- define "slipway.guard" -}}
+{{- if include "slipway.cluster" . }}
+{{- $mine := printf "%s in namespace %s" .Release.Name .Release.Namespace }}
+{{- $role := lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "slipway-operator" }}
+{{- $holder := include "slipway.holder" $role }}
+{{- if and $role (ne $holder $mine) }}
+{{- fail (printf "Release %s serves every namespace of this cluster already: upgrade that one, or set namespaces={%s} here and the namespaces of its own there, so that no two operators serve one resource." $holder .Release.Namespace) }}
+{{- end }}
+{{- if .Values.crds.install }}
+{{- $name := "inferenceservices.slipway.dev" }}
+{{- $crd := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $name }}
+{{- $holder := include "slipway.holder" $crd }}
+{{- if and $crd (ne $holder $mine) }}
+{{- fail (printf "The CRD %s is there already, owned by release %s: set crds.install=false, or give it to this release: kubectl annotate --overwrite crd %s meta.helm.sh/release-name=%s meta.helm.sh/release-namespace=%s && kubectl label --overwrite crd %s app.kubernetes.io/managed-by=Helm" $name $holder $name .Release.Name .Release.Namespace $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The release that owns a live object, or "none". */}}
+{{- define "slipway.holder" -}}
+{{- $notes := dig "metadata" "annotations" dict . }}
+{{- with index $notes "meta.helm.sh/release-name" -}}
+{{ . }} in namespace {{ index $notes "meta.helm.sh/release-namespace" }}
+{{- else -}}
+none
+{{- end }}
+{{- end }}

@@ -1,0 +1,34 @@
+{{- define "slipway.name" -}}
+{{ .Release.Name }}-operator
+{{- end }}
+
+{{- define "slipway.account" -}}
+{{ .Values.serviceAccount.name | default (include "slipway.name" .) }}
+{{- end }}
+
+{{- define "slipway.selector" -}}
+app.kubernetes.io/name: slipway-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "slipway.labels" -}}
+{{ include "slipway.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: slipway
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* An image by name and digest, else tag: a list of the root context and the image's values. */}}
+{{- define "slipway.image" -}}
+{{- $root := first . }}
+{{- $image := last . }}
+{{- with $root.Values.registry }}{{ . }}/{{ end }}
+{{- $image.repository }}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- /* What of this release is cluster-wide has one fixed name, so that a second one cannot be made unseen. */}}
+{{- define "slipway.cluster" -}}
+{{ empty .Values.namespaces | ternary "yes" "" }}
+{{- end }}

@@ -1,0 +1,254 @@
+"""Why a container does not run or ended: image, secrets, volumes, exit codes and last words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from slipway.exits import BY_CODE, BY_REASON, ExitCode
+from slipway_operator.reasons import Finding, finding
+from slipway_operator.shapes import Object, Objects, first_line, messages
+
+FETCH = "fetch"
+"""The init container that brings the model into the cache."""
+
+_IMAGE_REASONS = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_REFUSALS = frozenset(
+    {"CreateContainerError", "RunContainerError", "PreCreateHookError", "PostStartHookError"}
+)
+_DENIED = re.compile(r"\b(401|403)\b|unauthori[sz]ed|denied|forbidden|authentication required", re.IGNORECASE)
+_NOT_FOUND = re.compile(
+    r"not found|manifest unknown|name unknown|does not exist|couldn't parse", re.IGNORECASE
+)
+_QUOTED_IMAGE = re.compile(r'image "([^"]+)"')
+_MISSING = re.compile(r'(?P<kind>secret|configmap) "(?P<name>[^"]+)" not found', re.IGNORECASE)
+_MISSING_KEY = re.compile(
+    r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) [^/\s]+/(?P<name>\S+)"
+)
+_MISSING_FILE = re.compile(r"(?P<config>configmap )?references non-existent \w+ key: (?P<key>\S+)")
+_VOLUME = re.compile(r'volume "([^"]+)"')
+_RPC = re.compile(r"rpc error: code = \w+ desc = ")
+_LOG_PREFIX = re.compile(r"^\S*(?:Error|Exception): ")
+
+
+def container_finding(pod: Object, events: Objects) -> Finding | None:
+    """What keeps the pod's containers from serving; None where nothing is known to be wrong."""
+    for status, initial in _statuses(pod):
+        found = _waiting(pod, status, events) or _ended(pod, status, events, initial)
+        if found is not None:
+            return _named(found, status["name"]) if initial else found
+    if _begun(pod):
+        return None
+    return _volume_finding(pod, events) or _sandbox_finding(pod, events)
+
+
+def _statuses(pod: Object) -> Iterator[tuple[Object, bool]]:
+    status = pod.get("status") or {}
+    for one in status.get("initContainerStatuses") or ():
+        yield one, True
+    for one in status.get("containerStatuses") or ():
+        yield one, False
+
+
+def _begun(pod: Object) -> bool:
+    """Whether a container has run: its volumes are mounted then."""
+    states = [
+        {**(status.get("lastState") or {}), **(status.get("state") or {})} for status, _ in _statuses(pod)
+    ]
+    return any("running" in state or "terminated" in state for state in states)
+
+
+def _named(found: Finding, container: str) -> Finding:
+    return Finding(found.reason, found.condition, f"init container {container}: {found.message}")
+
+
+def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
+    waiting = (status.get("state") or {}).get("waiting") or {}
+    reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+    if reason in _IMAGE_REASONS:
+        said = [text for text in messages(events, pod, "Failed") if text.startswith("Failed to pull image")]
+        if message.startswith("Back-off") and "ErrImagePull: " not in message and said:
+            message = said[0]  # older kubelets leave the cause to the event
+        return _image_finding(pod, str(status.get("image") or ""), reason, message)
+    if reason == "CreateContainerConfigError":
+        return _missing(message) or finding("ContainerRefused", f"{_sentence(message)}")
+    if reason in _REFUSALS:
+        return finding("ContainerRefused", f"{_sentence(message or reason)}")
+    return None
+
+
+def _image_finding(pod: Object, image: str, reason: str, message: str) -> Finding:
+    match = _QUOTED_IMAGE.search(message)
+    image = match[1] if match else image
+    volumes = pod["spec"].get("volumes") or ()
+    of_model = any((volume.get("image") or {}).get("reference") == image for volume in volumes)
+    field = "spec.model.image.reference" if of_model else "spec.runtime.image"
+    words = first_line(_RPC.sub("", message.rpartition("ErrImagePull: ")[2]))
+    if reason == "InvalidImageName":
+        return finding("ImageNotFound", f"{image} is not the name of an image. Correct {field}. {words}")
+    if reason == "ErrImageNeverPull":
+        return finding(
+            "ImageNotFound",
+            f"{image} is not on the node, and its pull policy is Never. Put it there, or set another policy.",
+        )
+    if _DENIED.search(words):
+        return finding(
+            "ImagePullDenied",
+            f"the registry refuses {image}. Name a Secret with its credentials in "
+            f"spec.runtime.imagePullSecrets, or correct {field}. The node says: {words}",
+        )
+    if _NOT_FOUND.search(words):
+        return finding(
+            "ImageNotFound", f"{image} is not in its registry. Correct {field}. The node says: {words}"
+        )
+    return finding("ImagePullFailed", f"{image} cannot be pulled. The node says: {words}")
+
+
+def _missing(message: str) -> Finding | None:
+    if match := _MISSING.search(message):
+        kind, named = match["kind"].lower(), match["name"]
+        return _missing_finding(kind, f"{named} does not exist. Create it, or correct the name in the spec.")
+    if match := _MISSING_KEY.search(message):
+        text = f"{match['name']} has no key {match['key']}. Add it, or correct the key in the spec."
+        return _missing_finding(match["kind"].lower(), text)
+    return None
+
+
+def _missing_finding(kind: str, text: str) -> Finding:
+    if kind == "secret":
+        return finding("SecretMissing", f"Secret {text}")
+    return finding("ConfigMapMissing", f"ConfigMap {text}")
+
+
+def _ended(pod: Object, status: Object, events: Objects, initial: bool) -> Finding | None:
+    """Why the container last ended, until it is ready: between two ends of a loop it runs for a while."""
+    state = status.get("state") or {}
+    if status.get("ready") or (initial and _succeeded(state)):
+        return None
+    last = (status.get("lastState") or {}).get("terminated")
+    ended = state.get("terminated") or last
+    if ended is None or (initial and int(ended.get("exitCode") or 0) == 0):
+        return None
+    return _end_finding(pod, str(status["name"]), ended, events)
+
+
+def _succeeded(state: Mapping[str, Any]) -> bool:
+    ended = state.get("terminated")
+    return ended is not None and int(ended.get("exitCode") or 0) == 0
+
+
+def _end_finding(pod: Object, container: str, ended: Object, events: Objects) -> Finding:
+    code, message = int(ended.get("exitCode") or 0), str(ended.get("message") or "")
+    if ended.get("reason") == "OOMKilled":
+        return finding("OutOfMemory", _out_of_memory(pod, container))
+    if ended.get("reason") in ("StartError", "ContainerCannotRun"):
+        return finding("ContainerRefused", f"the container cannot start: {_sentence(message)}")
+    if (cause := _cause(message)) is not None:
+        known, text = cause
+        return finding(known.reason, text)
+    if code in (0, 137, 143) and (probe := _failed_probe(pod, container, events)):
+        return finding(
+            "Unresponsive",
+            f"the kubelet restarts {container} because its {probe} probe fails. "
+            "`kubectl logs --previous` shows what it did.",
+        )
+    words = _last_words(message)
+    if code in BY_CODE:
+        known = BY_CODE[code]
+        return finding(known.reason, f"{_sentence(words) if words else known.message} {known.hint}")
+    how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
+    said = f": {_sentence(words)}" if words else "."
+    return finding("CrashLoop", f"{container} ended with {how}{said} `kubectl logs --previous` has more.")
+
+
+def _out_of_memory(pod: Object, container: str) -> str:
+    containers = [*(pod["spec"].get("initContainers") or ()), *(pod["spec"].get("containers") or ())]
+    limits = (
+        next((c.get("resources") or {} for c in containers if c["name"] == container), {}).get("limits") or {}
+    )
+    limit = limits.get("memory")
+    at = f"at its limit of {limit}" if limit else "because its node ran out of memory"
+    return f"killed {at}. Raise spec.resources.memory, or lower maxModelLen, maxNumSeqs or the KV cache."
+
+
+def _cause(message: str) -> tuple[ExitCode, str] | None:
+    """The runtime's own account in the termination message, {code, reason, message, hint, argument}."""
+    try:
+        said = json.loads(message)
+    except ValueError:
+        return None
+    if not isinstance(said, dict):
+        return None
+    known = BY_REASON.get(str(said.get("reason"))) or BY_CODE.get(said.get("code") or 0)
+    if known is None:
+        return None
+    text = _sentence(" ".join(str(said.get("message") or known.message).split()))
+    argument = str(said.get("argument") or "")
+    if argument and argument not in text and argument.replace("_", "-") not in text:
+        text = f"{argument}: {text}"
+    return known, f"{text} {said.get('hint') or known.hint}"
+
+
+def _last_words(message: str) -> str:
+    """The last line of a log that says something: a traceback ends with its exception."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return first_line(_LOG_PREFIX.sub("", lines[-1])) if lines else ""
+
+
+def _failed_probe(pod: Object, container: str, events: Objects) -> str | None:
+    for text in messages(events, pod, "Killing"):
+        for probe in ("startup", "liveness"):
+            if f"Container {container} failed {probe} probe" in text:
+                return probe
+    return None
+
+
+def _volume_finding(pod: Object, events: Objects) -> Finding | None:
+    """A volume's Secret or ConfigMap is missed in events alone."""
+    said = messages(events, pod, "FailedMount", "FailedAttachVolume", "FailedMapVolume")
+    for text in said:
+        if found := _missing(text):
+            return found
+        if match := _MISSING_FILE.search(text):
+            volume, kind = _volume(pod, text)
+            key = f"{volume} has no key {match['key']}. Add it, or correct the key in the spec."
+            return _missing_finding("configmap" if match["config"] or kind == "configmap" else "secret", key)
+    if said:
+        return finding("VolumeNotMounted", f"{_sentence(first_line(said[0]))}")
+    if prepared := messages(events, pod, "FailedPrepareDynamicResources"):
+        return finding("VolumeNotMounted", f"{_sentence(first_line(prepared[0]))}")
+    return None
+
+
+def _volume(pod: Object, text: str) -> tuple[str, str]:
+    """The object behind the volume that an event names, and its kind."""
+    match = _VOLUME.search(text)
+    for volume in pod["spec"].get("volumes") or ():
+        if match and volume["name"] == match[1]:
+            if "configMap" in volume:
+                return str(volume["configMap"].get("name")), "configmap"
+            if "secret" in volume:
+                return str(volume["secret"].get("secretName")), "secret"
+    return "of a volume", "secret"
+
+
+def _sandbox_finding(pod: Object, events: Objects) -> Finding | None:
+    said = messages(events, pod, "FailedCreatePodSandBox")
+    return finding("ContainerRefused", f"{_sentence(first_line(said[0]))}") if said else None
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."

@@ -1,0 +1,167 @@
+"""Events: those we post when a condition changes, and those we read of a pod that waits without a cause."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from slipway_operator.cluster import EVENT, POD_EVENT, Cluster, Object, Refused, Unreachable
+from slipway_operator.writer import NotActive, Writer
+
+CALM = frozenset(
+    {
+        "Accepted",
+        "Fetching",
+        "Loaded",
+        "Loading",
+        "NoPods",
+        "NoReadyPod",
+        "RolledOut",
+        "RollingOut",
+        "Scheduled",
+        "Scheduling",
+        "Serving",
+        "Starting",
+        "Suspended",
+        "UpgradeAvailable",
+    }
+)
+"""Reasons that belong to a good life; every other one is a warning."""
+BORROWED = frozenset({"Ready", "Reconciling", "Stalled"})
+"""Conditions that repeat the reason of another."""
+FIRST_LOOK = 20.0
+LONGEST_INTERVAL = 600.0
+PODS_ASKED = 2
+"""Pods of one template wait for the same cause."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A condition's new reason, worth an Event."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    note: str
+
+
+def transitions(before: Object, after: Object) -> list[Transition]:
+    """What changed from one .status to the next: each new status or reason of a condition, once."""
+    old = {item["type"]: (item["status"], item.get("reason")) for item in before.get("conditions") or ()}
+    found: dict[str, Transition] = {}
+    for item in after.get("conditions") or ():
+        reason = item.get("reason") or item["type"]
+        if item["type"] in BORROWED or old.get(item["type"]) == (item["status"], item.get("reason")):
+            continue
+        if item["status"] != "True" and reason in CALM:
+            continue  # not yet is no news
+        note = (item.get("message") or reason)[:1024]
+        found.setdefault(reason, Transition("Normal" if reason in CALM else "Warning", reason, note))
+    return [*found.values()]
+
+
+class Recorder:
+    """Posts Events. One that cannot be posted is logged and lost: it repeats what the status says."""
+
+    def __init__(self, writer: Writer, instance: str) -> None:
+        self._writer = writer
+        self._instance = instance
+
+    async def post(self, resource: Object, transition: Transition) -> None:
+        metadata = resource["metadata"]
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        event = {
+            "apiVersion": EVENT.api_version,
+            "kind": EVENT.name,
+            "metadata": {
+                "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}",
+                "namespace": metadata["namespace"],
+            },
+            "eventTime": now,
+            "type": transition.type,
+            "reason": transition.reason,
+            "note": transition.note,
+            "action": "Reconcile",
+            "reportingController": "slipway.dev/operator",
+            "reportingInstance": self._instance[:128],
+            "regarding": {
+                "apiVersion": resource["apiVersion"],
+                "kind": resource["kind"],
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
+        }
+        try:
+            await self._writer.create(EVENT, event)
+        except (NotActive, Refused, Unreachable) as problem:
+            log.info("%s/%s: no event: %s", metadata["namespace"], metadata["name"], problem)
+
+
+@dataclass(slots=True)
+class Look:
+    """The last answer for one pod, and when to ask again."""
+
+    events: list[Object]
+    again_at: float
+    interval: float
+
+
+class PodEvents:
+    """Events of pods that have waited for 20 s, asked for at doubling intervals."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._looks: dict[str, Look] = {}
+
+    async def of(self, pods: Sequence[Object], now: datetime.datetime) -> tuple[list[Object], float | None]:
+        """The events, and in how many seconds more may be known; None where no pod waits. Raises as `ask`."""
+        waiting = [pod for pod in pods if waits(pod)]
+        for pod in pods:
+            if pod not in waiting:
+                self._looks.pop(pod["metadata"]["uid"], None)
+        waiting.sort(key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
+        events: list[Object] = []
+        waits_left: list[float] = []
+        for pod in waiting[:PODS_ASKED]:
+            age = (
+                now - datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+            ).total_seconds()
+            if age < FIRST_LOOK:
+                waits_left.append(FIRST_LOOK - age)
+                continue
+            look = await self._look(pod)
+            events += look.events
+            waits_left.append(max(look.again_at - time.monotonic(), 1.0))
+        return events, min(waits_left, default=None)
+
+    def tidy(self) -> None:
+        """Forget pods that nobody asked about for long: they are gone."""
+        limit = time.monotonic() - 2 * LONGEST_INTERVAL
+        self._looks = {uid: look for uid, look in self._looks.items() if look.again_at > limit}
+
+    async def _look(self, pod: Object) -> Look:
+        metadata = pod["metadata"]
+        last = self._looks.get(metadata["uid"])
+        if last and time.monotonic() < last.again_at:
+            return last
+        query = {"fieldSelector": f"involvedObject.uid={metadata['uid']}", "limit": 50}
+        page = await self._cluster.ask("GET", POD_EVENT.path(metadata["namespace"]), query)
+        interval = min(last.interval * 2, LONGEST_INTERVAL) if last else FIRST_LOOK
+        look = Look(page["items"], time.monotonic() + interval, interval)
+        self._looks[metadata["uid"]] = look
+        return look
+
+
+def waits(pod: Object) -> bool:
+    """Whether the pod is not ready, without the scheduler having said why."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    conditions = {item["type"]: item["status"] for item in pod.get("status", {}).get("conditions") or ()}
+    return conditions.get("Ready") != "True" and conditions.get("PodScheduled") != "False"

@@ -1,0 +1,190 @@
+"""The operator: its parts, wired together, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import kopf
+from kubernetes.config.config_exception import ConfigException
+
+from slipway_operator.cluster import MADE, OPTIONAL, SEEN, SERVICE, Cluster, Refused, Unreachable
+from slipway_operator.discovery import LOOK_EVERY, optional_kinds
+from slipway_operator.events import Recorder
+from slipway_operator.health import HealthServer, Metrics, Vitals, age
+from slipway_operator.informer import Children, Key, Store
+from slipway_operator.lease import Lease
+from slipway_operator.queue import Queue
+from slipway_operator.reconcile import Reconciler, Unsettled
+from slipway_operator.resources import Watch, own_key
+from slipway_operator.settings import Settings, read_settings
+from slipway_operator.unready import unready_services
+from slipway_operator.writer import NotActive, Writer
+
+WORKERS = 4
+RESYNC_SECONDS = 600.0
+RESYNC_SPREAD = 60.0
+"""Keys of one resync are spread over this many seconds."""
+
+log = logging.getLogger("slipway_operator")
+
+
+class Operator:
+    """One instance. Invariant: every write goes through the writer, which asks the Lease."""
+
+    def __init__(self, settings: Settings, cluster: Cluster) -> None:
+        self.settings = settings
+        self.cluster = cluster
+        self.queue: Queue[Key] = Queue()
+        self.resources = Store(SERVICE, self.queue.add, own_key)
+        self.children = Children(cluster, settings.scopes, self.queue.add)
+        identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        self.lease = Lease(cluster, settings.lease_namespace, settings.lease_name, identity, self.want_all)
+        self.writer = Writer(cluster, self.lease.may_write)
+        recorder = Recorder(self.writer, identity)
+        self.reconciler = Reconciler(cluster, settings, self.resources, self.children, self.writer, recorder)
+        self.watch = Watch(cluster, self.resources, settings, asyncio.get_running_loop())
+        self.metrics = Metrics(self.vitals)
+        self.health = HealthServer(settings.health_port, self.vitals, self.metrics)
+
+    def want_all(self, spread: float = 0.0) -> None:
+        """Queue every resource, at moments spread over so many seconds."""
+        for item in self.resources.items():
+            self.queue.add(own_key(item), random.random() * spread)
+
+    def vitals(self) -> Vitals:
+        return Vitals(
+            synced=self.children.all_synced,
+            active=self.lease.may_write(),
+            watching=self.watch.alive,
+            queue_depth=len(self.queue),
+            queue_age=self.queue.oldest(),
+            watch_age=age(self.children.heard_at()),
+            answer_age=age(self.cluster.answered_at),
+            outage_age=age(self.cluster.unanswered_at),
+            resources=len(self.resources),
+            unready=[*unready_services(self.resources.items())],
+            children={name: len(store) for name, store in self.children.stores.items()},
+            calls=dict(self.cluster.calls),
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set; then finish the writes under way and give the Lease back."""
+        for kind in (*MADE, *SEEN):
+            self.children.follow(kind)
+        self.watch.start()
+        await self.health.start()
+        log.info("Listening on port %d for /healthz, /readyz and /metrics.", self.health.port)
+        loops: list[Coroutine[Any, Any, None]] = [self.lease.keep(), self._discover(), self._resync()]
+        tasks = [asyncio.create_task(loop) for loop in (*loops, *(self._work() for _ in range(WORKERS)))]
+        ended = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {ended}:
+                task.result()  # none of them ends: this raises what broke one
+        finally:
+            await self._end([ended, *tasks])
+
+    async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.writer.close()
+        await self.lease.release()
+        await asyncio.to_thread(self.watch.stop)
+        await self.health.stop()
+
+    async def _work(self) -> None:
+        """Reconcile one key after another."""
+        while True:
+            key = await self.queue.take()
+            await self.children.synced()
+            if not self.lease.held:
+                self.queue.done(key)  # the one who takes the Lease queues everything
+                continue
+            began = time.monotonic()
+            try:
+                again = await self.reconciler.reconcile(key)
+            except (Refused, Unreachable, NotActive, Unsettled) as problem:
+                wait = self.queue.failed(key)
+                self.metrics.reconciles.labels("retry").inc()
+                log.info("%s: again in %.1f s: %s", "/".join(key), wait, problem or type(problem).__name__)
+            except Exception:
+                # One resource that breaks us must not stop the others; the back-off keeps it rare.
+                wait = self.queue.failed(key)
+                self.metrics.reconciles.labels("failed").inc()
+                log.exception("%s: again in %.1f s", "/".join(key), wait)
+            else:
+                self.queue.done(key)
+                self.metrics.reconciles.labels("done").inc()
+                if again is not None:
+                    self.queue.add(key, again)
+            self.metrics.seconds.observe(time.monotonic() - began)
+
+    async def _discover(self) -> None:
+        """Follow optional kinds as they come and go."""
+        known: frozenset[str] = frozenset()
+        while True:
+            try:
+                found = await optional_kinds(self.cluster)
+            except (Refused, Unreachable) as problem:
+                log.info("Discovery: %s", problem)
+                await asyncio.sleep(LOOK_EVERY / 10)
+                continue
+            names = frozenset(kind.name for kind in found)
+            if names != known:
+                for kind in OPTIONAL:
+                    if kind.name in names - known:
+                        self.children.follow(kind)
+                    elif kind.name in known - names:
+                        self.children.leave(kind)
+                log.info("Optional kinds: %s", ", ".join(sorted(names)) or "none")
+                known = self.reconciler.kinds = names
+                self.want_all()
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _resync(self) -> None:
+        """Compare everything now and then, whatever the events said."""
+        while True:
+            await asyncio.sleep(RESYNC_SECONDS)
+            try:
+                await self.watch.purge()
+            except (Refused, Unreachable) as problem:
+                log.info("Resync: %s", problem)
+            self.reconciler.pod_events.tidy()
+            self.want_all(RESYNC_SPREAD)
+
+
+async def operate(settings: Settings) -> None:
+    """Run one operator until SIGTERM or SIGINT. Raises ConfigException where no cluster is configured."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await Operator(settings, Cluster()).run(stop)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    # Its warnings are about signals, which are ours to take; its outages show in our own log.
+    logging.getLogger("kopf").setLevel(logging.ERROR)
+    kopf.configure(log_format=kopf.LogFormat.JSON if settings.log_format == "json" else kopf.LogFormat.FULL)
+    try:
+        asyncio.run(operate(settings))
+    except ConfigException as error:
+        print(
+            f"slipway-operator: no cluster is configured: {error} Run it in a pod with a service account, "
+            f"or set KUBECONFIG (now {os.environ.get('KUBECONFIG', 'unset')}).",
+            file=sys.stderr,
+        )
+        return 2
+    return 0

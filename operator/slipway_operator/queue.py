@@ -1,0 +1,108 @@
+"""Keys that want work: each at most once in the queue, each worked on by at most one worker."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import time
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+FIRST_BACK_OFF = 0.2
+LONGEST_BACK_OFF = 120.0
+"""Seconds."""
+
+
+def back_off(failures: int, share: float) -> float:
+    """Seconds to wait after the n-th failure in a row: doubling, with the upper half left to chance.
+
+    share  in [0, 1): what chance says
+    """
+    full = min(FIRST_BACK_OFF * 2.0 ** (failures - 1), LONGEST_BACK_OFF)
+    return full * (0.5 + 0.5 * share)
+
+
+class Queue(Generic[Key]):
+    """Belongs to one event loop.
+
+    Invariants: a key that is worked on is never given out again before `done`; a key added meanwhile is given
+    out once after it; of several times at which a key is wanted the earliest holds.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[Key, float] = {}
+        self._order: list[tuple[float, int, Key]] = []
+        self._count = 0
+        self._running: dict[Key, float] = {}
+        self._failures: dict[Key, int] = {}
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Keys that wait for a worker now, or are worked on."""
+        now = time.monotonic()
+        return sum(due <= now for due in self._due.values()) + len(self._running)
+
+    def oldest(self) -> float:
+        """Seconds since the longest-waiting key fell due, or since its work began."""
+        now = time.monotonic()
+        times = [*self._running.values(), *(due for due in self._due.values() if due <= now)]
+        return now - min(times, default=now)
+
+    def add(self, key: Key, after: float = 0.0) -> None:
+        """Want work on the key in `after` seconds."""
+        due = time.monotonic() + after
+        if due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            self._push(key, due)
+
+    async def take(self) -> Key:
+        """The next due key that nobody works on; `done` must follow."""
+        while True:
+            wait = self._next_wait()
+            if wait is None or wait > 0:
+                self._changed.clear()
+                try:
+                    await asyncio.wait_for(self._changed.wait(), wait)
+                except TimeoutError:
+                    continue
+                continue
+            _, _, key = heapq.heappop(self._order)
+            del self._due[key]
+            self._running[key] = time.monotonic()
+            return key
+
+    def done(self, key: Key) -> None:
+        """The work succeeded."""
+        self._failures.pop(key, None)
+        self._release(key)
+
+    def failed(self, key: Key) -> float:
+        """The work failed: want it again after a back-off, whose seconds are returned."""
+        self._failures[key] = self._failures.get(key, 0) + 1
+        wait = back_off(self._failures[key], random.random())
+        self._due.pop(key, None)  # an event that came meanwhile does not shorten the back-off
+        self._release(key)
+        self.add(key, wait)
+        return wait
+
+    def _release(self, key: Key) -> None:
+        del self._running[key]
+        if key in self._due:
+            self._push(key, self._due[key])
+
+    def _push(self, key: Key, due: float) -> None:
+        self._count += 1
+        heapq.heappush(self._order, (due, self._count, key))
+        self._changed.set()
+
+    def _next_wait(self) -> float | None:
+        """Seconds until the first entry that counts; None where there is none."""
+        while self._order:
+            due, _, key = self._order[0]
+            if self._due.get(key) == due and key not in self._running:
+                return due - time.monotonic()
+            heapq.heappop(self._order)  # wanted earlier meanwhile, or `done` will push it again
+        return None

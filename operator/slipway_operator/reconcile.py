@@ -1,0 +1,308 @@
+"""From what a resource says to what the cluster has: look, render, write what differs, tell the status."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, render
+from slipway.service.devices import needs_one_node, resource_name
+from slipway.service.facts import Owner, Policy
+from slipway.service.intent import pod_template
+from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
+from slipway_operator.differences import foreign_env, needs_apply
+from slipway_operator.discovery import Claims, Nodes, largest
+from slipway_operator.events import PodEvents, Recorder, transitions
+from slipway_operator.informer import MANAGER, Children, Key, Store, controller, slim
+from slipway_operator.reasons import Finding, finding
+from slipway_operator.settings import Settings
+from slipway_operator.status import Observed, refusal, status
+from slipway_operator.template_pin import Pinned, newest, pin
+from slipway_operator.writer import Writer
+
+LOOK_AGAIN = 30.0
+"""Seconds until the next look where what is waited for is none of ours, so that no event will tell."""
+
+log = logging.getLogger(__name__)
+
+
+class Gone(Exception):
+    """The resource was deleted while nobody told us."""
+
+
+class Unsettled(Exception):
+    """The status is told, but something still has to be written: try again after a back-off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the document asks for; no objects where it cannot be rendered."""
+
+    spec: ServiceSpec | None
+    objects: tuple[Object, ...] = ()
+    invalid: Finding | None = None
+    upgrade: str | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How the writes went."""
+
+    conflict: str | None = None
+    refused: Finding | None = None
+    left_over: bool = False
+    """Whether an object of a deleted resource of our name still stands in the way."""
+
+
+class Reconciler:
+    """Brings one service at a time to what its document says. Writes nothing where nothing differs."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        resources: Store,
+        children: Children,
+        writer: Writer,
+        recorder: Recorder,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._resources = resources
+        self._children = children
+        self._writer = writer
+        self._recorder = recorder
+        self._nodes = Nodes(cluster, permitted=not settings.namespaces)
+        self._claims = Claims(cluster)
+        self.pod_events = PodEvents(cluster)
+        self.kinds: frozenset[str] = frozenset()
+        """Optional kinds that the cluster has."""
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Seconds after which to look again, or None: an event will tell.
+
+        Raises NotActive, Refused, Unreachable and Unsettled: the caller tries again after a back-off.
+        """
+        resource = self._resources.get(*key)
+        if resource is None or resource["metadata"].get("deletionTimestamp"):
+            return None  # the garbage collector takes what it owned
+        wanted = await self._wanted(resource)
+        try:
+            outcome = await self._settle(resource, wanted)
+        except Gone:
+            self._resources.drop(resource)
+            return None
+        again = await self._tell(resource, wanted, outcome)
+        if outcome.refused:
+            raise Unsettled(outcome.refused.message)
+        return again
+
+    async def _wanted(self, resource: Object) -> Wanted:
+        """The document rendered, with the pod template that is pinned for it."""
+        facts = self._facts(resource)
+        document = {**resource, "metadata": {**resource["metadata"]}}
+        try:
+            spec = from_mapping(document, facts.policy.permitted_env, allow_code=facts.policy.allow_code)
+            if sentence := needs_one_node(spec, await self._largest(spec)):
+                return Wanted(spec, invalid=finding("MultiNodeNotSupported", sentence))
+            facts = replace(facts, exclusive_claims=await self._exclusive_claims(resource, spec))
+            pinned = self._pinned(resource, spec, facts)
+            objects = render(spec, replace(facts, template=pinned.template))
+        except InvalidService as error:
+            return Wanted(None, invalid=refusal(error))
+        order = [kind.name for kind in (*MADE, *OPTIONAL)]
+        objects = sorted([pinned.revision, *objects], key=lambda item: order.index(item["kind"]))
+        return Wanted(spec, tuple(objects), upgrade=pinned.upgrade)
+
+    def _facts(self, resource: Object) -> Facts:
+        settings, metadata = self._settings, resource["metadata"]
+        return Facts(
+            cpu_image=settings.cpu_image,
+            cuda_image=settings.cuda_image,
+            kinds=self.kinds,
+            namespace=metadata["namespace"],
+            owner=Owner(metadata["name"], metadata["uid"]),
+            openshift=settings.openshift,
+            monitoring_labels=settings.monitoring_labels,
+            policy=Policy(allow_code=settings.allow_code, permitted_env=settings.permitted_env),
+        )
+
+    def _pinned(self, resource: Object, spec: ServiceSpec, facts: Facts) -> Pinned:
+        revisions = self._children.of("ControllerRevision", _key(resource))
+        own = [revision for revision in revisions if _controls(resource, revision)]
+        return pin(spec, facts, newest(own), pod_template)
+
+    async def _largest(self, spec: ServiceSpec) -> int | None:
+        """The most of the wanted device that one node has, where that is known."""
+        resource = resource_name(spec)
+        return largest(await self._nodes.all(), resource) if resource else None
+
+    async def _exclusive_claims(self, resource: Object, spec: ServiceSpec) -> frozenset[str]:
+        """The claim of the cache, if only pods of one node can mount it and the document does not say so."""
+        cache = spec.model.cache
+        if cache.pvc is None or cache.access_mode is not None:
+            return frozenset()
+        exclusive = await self._claims.exclusive(resource["metadata"]["namespace"], cache.pvc)
+        return frozenset({cache.pvc} if exclusive else ())
+
+    async def _settle(self, resource: Object, wanted: Wanted) -> Outcome:
+        """Write what differs, remove what is no longer rendered. Raises Gone, NotActive and Unreachable."""
+        outcome = Outcome()
+        if not wanted.objects:
+            return outcome  # refused now, it may have been served before: what runs, runs on
+        checked = False
+        for item in wanted.objects:
+            try:
+                live = self._live(item) or await self._unlabelled(item)
+                if live is None and not checked:
+                    await self._check_owner(resource)
+                    checked = True
+                if live is not None and not _controls(resource, live):
+                    if _left_over(resource, live):
+                        outcome.left_over = True
+                    else:
+                        outcome.conflict = outcome.conflict or _conflict(resource, live)
+                    continue
+                await self._write(resource, item, live)
+            except Refused as problem:
+                if problem.status in (401, 404, 409, 429) or problem.status >= 500:
+                    raise
+                outcome.refused = outcome.refused or _refused(item, problem)
+        if not outcome.refused:
+            await self._prune(resource, wanted)
+        return outcome
+
+    def _live(self, item: Object) -> Object | None:
+        return self._children.stores[item["kind"]].get(
+            item["metadata"]["namespace"], item["metadata"]["name"]
+        )
+
+    async def _unlabelled(self, item: Object) -> Object | None:
+        """An object of the wanted name that no watch of ours shows: a stranger's, or ours without a label."""
+        path = KINDS[item["kind"]].path(item["metadata"]["namespace"], item["metadata"]["name"])
+        try:
+            return slim(await self._cluster.ask("GET", path))
+        except Refused as problem:
+            if problem.status != 404:
+                raise
+            return None
+
+    async def _check_owner(self, resource: Object) -> None:
+        """A missing child may be missing because the resource was deleted in a gap of kopf's watch."""
+        metadata = resource["metadata"]
+        try:
+            there = await self._cluster.ask("GET", SERVICE.path(metadata["namespace"], metadata["name"]))
+        except Refused as problem:
+            if problem.status != 404:
+                raise
+            raise Gone from None
+        if there["metadata"]["uid"] != metadata["uid"] or there["metadata"].get("deletionTimestamp"):
+            raise Gone
+
+    async def _write(self, resource: Object, item: Object, live: Object | None) -> None:
+        """Apply the object if it differs from the live one, which is ours."""
+        if live is not None and live["metadata"].get("deletionTimestamp"):
+            return  # its end will be an event
+        difference = needs_apply(item, live, MANAGER)
+        if difference is None:
+            return
+        log.info("%s: applying: %s", "/".join(_key(resource)), difference)
+        await self._writer.apply(item, live, self._children.stores[item["kind"]])
+
+    async def _prune(self, resource: Object, wanted: Wanted) -> None:
+        """Delete what we made for this resource and render no more."""
+        kept = {(item["kind"], item["metadata"]["name"]) for item in wanted.objects}
+        for name, store in [*self._children.stores.items()]:
+            if name in ("ReplicaSet", "Pod"):
+                continue
+            for item in store.of(_key(resource)):
+                item_name = item["metadata"]["name"]
+                if (name, item_name) in kept or not _controls(resource, item):
+                    continue
+                log.info("%s: deleting %s %s", "/".join(_key(resource)), name, item_name)
+                await self._writer.delete(item, store)
+
+    async def _tell(self, resource: Object, wanted: Wanted, outcome: Outcome) -> float | None:
+        """Bring .status up to date; in how many seconds more may be known."""
+        key = _key(resource)
+        current = self._resources.get(*key)
+        if current is None or current["metadata"]["generation"] != resource["metadata"]["generation"]:
+            return None  # what we rendered is not what is asked for now: the key is in the queue again
+        deployment = self._own(resource, "Deployment")
+        replica_sets = _controlled(self._children.of("ReplicaSet", key), [deployment] if deployment else [])
+        pods = _controlled(self._children.of("Pod", key), replica_sets)
+        now = datetime.datetime.now(datetime.UTC)
+        events, again = await self.pod_events.of(pods, now)
+        observed = Observed(
+            resource=current,
+            deployment=deployment,
+            replica_sets=replica_sets,
+            pods=pods,
+            events=events,
+            service=self._own(resource, "Service"),
+            conflict=outcome.conflict,
+            invalid=wanted.invalid or outcome.refused,
+            drift=foreign_env(deployment, MANAGER) if deployment else (),
+            upgrade=wanted.upgrade,
+            nodes=await self._nodes.all() if any(_unschedulable(pod) for pod in pods) else (),
+            now=now,
+        )
+        after = status(observed, wanted.spec)
+        before = current.get("status") or {}
+        if after != before:
+            await self._writer.set_status(current, after, self._resources)
+            for transition in transitions(before, after):
+                await self._recorder.post(current, transition)
+        if outcome.conflict or outcome.left_over or (wanted.invalid and wanted.spec):
+            return LOOK_AGAIN
+        return again
+
+    def _own(self, resource: Object, kind: str) -> Object | None:
+        """The resource's Deployment or Service, which carries its name."""
+        item = self._children.stores[kind].get(*_key(resource))
+        return item if item and _controls(resource, item) else None
+
+
+def _key(resource: Object) -> Key:
+    return resource["metadata"]["namespace"], resource["metadata"]["name"]
+
+
+def _controls(resource: Object, item: Object) -> bool:
+    owner = controller(item)
+    return owner is not None and owner["uid"] == resource["metadata"]["uid"]
+
+
+def _left_over(resource: Object, item: Object) -> bool:
+    """Whether it belonged to a deleted resource of our name: the garbage collector is about to take it."""
+    owner = controller(item)
+    return (
+        owner is not None and owner["kind"] == SERVICE.name and owner["name"] == resource["metadata"]["name"]
+    )
+
+
+def _conflict(resource: Object, item: Object) -> str:
+    kind, name = item["kind"], item["metadata"]["name"]
+    owner = controller(item)
+    whose = f"belongs to {owner['kind']} {owner['name']}" if owner else "was not made by this resource"
+    return (
+        f"{kind} {name} {whose} and is left alone. "
+        f"Give this {SERVICE.name} another name, or delete that {kind}."
+    )
+
+
+def _refused(item: Object, problem: Refused) -> Finding:
+    sentence = f"The API server refuses {item['kind']} {item['metadata']['name']}: {problem}"
+    return finding("InvalidSpec" if problem.status in (400, 422) else "AdmissionRefused", sentence)
+
+
+def _controlled(items: list[Object], owners: list[Object]) -> list[Object]:
+    uids = {owner["metadata"]["uid"] for owner in owners}
+    return [item for item in items if (owner := controller(item)) and owner["uid"] in uids]
+
+
+def _unschedulable(pod: Object) -> bool:
+    conditions: list[Mapping[str, Any]] = pod.get("status", {}).get("conditions") or []
+    return any(item["type"] == "PodScheduled" and item["status"] == "False" for item in conditions)

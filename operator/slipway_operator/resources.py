@@ -1,0 +1,153 @@
+"""The InferenceServices: kopf watches them, from a thread and an event loop of its own.
+
+kopf ends for good at some errors of a watch, and on its way out cancels every task of its loop; apart from
+ours it is simply started again. It tells no deletion that fell between two of its lists: `purge` finds
+those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import kopf
+
+from slipway_operator.cluster import SERVICE, Cluster, Object, Refused, Unreachable
+from slipway_operator.informer import Key, Store
+from slipway_operator.settings import Settings
+
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+PAGE = 500
+LOOK_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Patience:
+    """Seconds between attempts, without end: an API server that is away for hours is no reason to give up."""
+
+    def __iter__(self) -> Iterator[float]:
+        yield from (0.5, 1, 2)
+        while True:
+            yield 5.0
+
+
+def own_key(item: Object) -> Key:
+    return item["metadata"]["namespace"], item["metadata"]["name"]
+
+
+class Watch:
+    """Fills the store with InferenceServices for as long as it runs."""
+
+    def __init__(
+        self, cluster: Cluster, store: Store, settings: Settings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._settings = settings
+        self._loop = loop
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch; returns once kopf has ended, or after 5 s."""
+        self._stop.set()
+        self._thread.join(5.0)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            if self._defined():
+                try:
+                    kopf.run(
+                        registry=self._registry(),
+                        settings=kopf_settings(),
+                        standalone=True,
+                        clusterwide=not self._settings.namespaces,
+                        namespaces=self._settings.namespaces,
+                        stop_flag=self._stop,
+                    )
+                except Exception as problem:  # whatever it was, the next list mends it
+                    log.warning("The watch of %s ended and starts again: %r", SERVICE.plural, problem)
+            self._stop.wait(LOOK_SECONDS)
+
+    def _defined(self) -> bool:
+        """Whether the API server knows the resource: kopf looks for it only once, as it starts."""
+        try:
+            listed = self._cluster.call("GET", SERVICE.root)
+        except Refused as problem:
+            log.warning(
+                "The API server has no %s in %s/%s (%s). Install the chart with crds.install, or apply "
+                "crds/inferenceservices.slipway.dev.yaml; it is looked for again every %d s.",
+                SERVICE.plural,
+                SERVICE.group,
+                SERVICE.version,
+                problem,
+                LOOK_SECONDS,
+            )
+            return False
+        except Unreachable as problem:
+            log.warning("The API server does not answer: %s", problem)
+            return False
+        return any(resource["name"] == SERVICE.plural for resource in listed["resources"])
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+        kopf.on.login(registry=registry)(kopf.login_via_client)
+
+        @kopf.on.event(SERVICE.group, SERVICE.version, SERVICE.plural, registry=registry)
+        async def seen(event: Any, **_: Any) -> None:
+            item = event["object"]
+            fresh = {
+                "apiVersion": SERVICE.api_version,
+                "kind": SERVICE.name,
+                "metadata": {
+                    name: part for name, part in item["metadata"].items() if name != "managedFields"
+                },
+                "spec": item.get("spec") or {},
+                "status": item.get("status") or {},
+            }
+            change = self._store.drop if event["type"] == "DELETED" else self._store.learn
+            self._loop.call_soon_threadsafe(change, fresh)
+
+        return registry
+
+    async def purge(self) -> None:
+        """Drop resources that the API server has no more. Raises Refused and Unreachable."""
+        there: set[str] = set()
+        known = self._store.items()  # before the list: what comes meanwhile stays
+        for scope in self._settings.scopes:
+            query: Object = {"limit": PAGE}
+            while True:
+                page = await self._cluster.ask("GET", SERVICE.path(scope), query, accept=METADATA_ONLY)
+                there |= {item["metadata"]["uid"] for item in page["items"]}
+                if not page["metadata"].get("continue"):
+                    break
+                query["continue"] = page["metadata"]["continue"]
+        for item in known:
+            if item["metadata"]["uid"] not in there:
+                self._store.drop(item)
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """kopf as a watch and no more: no events posted, no discovery of new kinds, nothing kept on objects."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = 540
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = 100
+    settings.networking.request_timeout = 60
+    settings.networking.error_backoffs = Patience()
+    settings.queueing.idle_timeout = 1.0
+    settings.queueing.exit_timeout = 1.0
+    return settings

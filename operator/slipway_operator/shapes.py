@@ -1,0 +1,97 @@
+"""Reads what the API server prints: conditions, owners, events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Object = Mapping[str, Any]
+Objects = Sequence[Object]
+
+REVISION = "deployment.kubernetes.io/revision"
+
+
+def uid(thing: Object) -> str:
+    return str(thing["metadata"].get("uid") or "")
+
+
+def name(thing: Object) -> str:
+    return str(thing["metadata"]["name"])
+
+
+def condition(thing: Object | None, kind: str) -> Object | None:
+    """The condition of that type in the status."""
+    found = ((thing or {}).get("status") or {}).get("conditions") or ()
+    return next((one for one in found if one.get("type") == kind), None)
+
+
+def is_true(thing: Object | None, kind: str) -> bool:
+    found = condition(thing, kind)
+    return found is not None and found.get("status") == "True"
+
+
+def owned_by(thing: Object, owner: Object) -> bool:
+    """Whether `owner` controls it."""
+    owners = thing["metadata"].get("ownerReferences") or ()
+    return any(one.get("uid") == uid(owner) and one.get("controller") for one in owners)
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether a Service would send it requests."""
+    return is_true(pod, "Ready") and not is_going(pod)
+
+
+def is_going(pod: Object) -> bool:
+    return pod["metadata"].get("deletionTimestamp") is not None
+
+
+def is_over(pod: Object) -> bool:
+    """Whether all its containers have ended for good, as after an eviction."""
+    return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+
+
+def current_replica_set(replica_sets: Objects, deployment: Object | None) -> Object | None:
+    """The one of the newest revision of the Deployment's template."""
+    own = [one for one in replica_sets if deployment is None or owned_by(one, deployment)]
+    return max(own, key=_revision, default=None)
+
+
+def _revision(replica_set: Object) -> int:
+    annotations = replica_set["metadata"].get("annotations") or {}
+    return int(annotations.get(REVISION) or 0)
+
+
+def messages(events: Iterable[Object], thing: Object, *reasons: str) -> list[str]:
+    """What events of these reasons say of an object, newest first."""
+    about = [event for event in events if event.get("reason") in reasons and _regards(event, thing)]
+    said = [(_seen(event), str(event.get("message") or event.get("note") or "")) for event in about]
+    return [text for _, text in sorted(said, reverse=True)]
+
+
+def _regards(event: Object, thing: Object) -> bool:
+    regarded = event.get("involvedObject") or event.get("regarding") or {}
+    if regarded.get("uid") and uid(thing):
+        return bool(regarded["uid"] == uid(thing))
+    return bool(regarded.get("name") == name(thing))
+
+
+def _seen(event: Object) -> str:
+    """RFC 3339 in UTC, which sorts as text; microseconds only break ties."""
+    series = event.get("series") or {}
+    times = (
+        series.get("lastObservedTime"),
+        event.get("lastTimestamp") or event.get("deprecatedLastTimestamp"),
+        event.get("eventTime"),
+        event["metadata"].get("creationTimestamp"),
+    )
+    return max((str(time).rstrip("Z") for time in times if time), default="")
+
+
+def first_line(text: str, limit: int = 300) -> str:
+    """Its first line that says something, cut at `limit` characters."""
+    line = next((" ".join(one.split()) for one in text.splitlines() if one.strip()), "")
+    return shortened(line, limit)
+
+
+def shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"

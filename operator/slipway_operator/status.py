@@ -1,0 +1,317 @@
+"""The whole .status of a resource, from what is there.
+
+It is what kstatus reads (helm, Flux, Argo CD): Ready says whether the wish is fulfilled, Reconciling and
+Stalled are there only while true. While no replica is wanted there is no Ready: nothing serves, so that it
+cannot be True, and nothing is on its way, so that it must not hold up `helm --wait`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from slipway.service import InvalidService, ServiceSpec
+from slipway_operator.explain import current_pods, pods_summary
+from slipway_operator.reasons import (
+    AVAILABLE,
+    BY_NAME,
+    DRIFTED,
+    MODEL_LOADED,
+    PROGRESSING,
+    READY,
+    RECONCILING,
+    SCHEDULED,
+    STALLED,
+    UPGRADE_AVAILABLE,
+    VALID,
+    Finding,
+    finding,
+)
+from slipway_operator.shapes import (
+    Object,
+    condition,
+    current_replica_set,
+    is_ready,
+    name,
+    shortened,
+)
+
+SUMMARY_LENGTH = 120
+MESSAGE_LENGTH = 2000
+_SENTENCE_END = re.compile(r"[.!?] (?=[A-Z`\"])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What the operator sees of one resource and its children, as the API server prints them."""
+
+    resource: Object
+    deployment: Object | None = None
+    """After an apply the answer to it: an older copy would tell of the rollout before."""
+    replica_sets: Sequence[Object] = ()
+    pods: Sequence[Object] = ()
+    events: Sequence[Object] = ()
+    """core/v1 or events.k8s.io/v1, of the pods and ReplicaSets."""
+    service: Object | None = None
+    conflict: str | None = None
+    """A sentence: which object of a needed name belongs to someone else."""
+    invalid: Finding | None = None
+    """Why the spec is refused: `refusal(error)`, or finding("MultiNodeNotSupported", sentence)."""
+    drift: Sequence[str] = ()
+    """`foreign_env` of the Deployment."""
+    upgrade: str | None = None
+    """`Pinned.upgrade`."""
+    nodes: Sequence[Object] = ()
+    """Only for the numbers in an Unschedulable message; may stay empty."""
+    progress: Mapping[str, Object] = field(default_factory=dict)
+    """Pod name → the last body {phase, done, total} of its /ready; may stay empty."""
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A condition before it has a time."""
+
+    condition: str
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the observation comes down to."""
+
+    found: Finding | None
+    """What stands in the way, if anything does."""
+    wanted: int
+    """Replicas."""
+    ready: int
+    """Pods that admit requests, of any template."""
+    current: Sequence[Object]
+    """Living pods of the current template."""
+    updated: int
+    arrived: bool
+    """Whether the Deployment is as it should be: every replica current and ready, none left over."""
+    overdue: str | None
+    """The Deployment's message once its progress deadline is exceeded."""
+
+
+def refusal(error: InvalidService) -> Finding:
+    """The finding for a spec that cannot be rendered."""
+    reason = "PolicyDenied" if getattr(error, "policy", False) else "InvalidSpec"
+    return finding(reason, str(error))
+
+
+def status(observed: Observed, spec: ServiceSpec | None) -> dict[str, Any]:
+    """The .status; the same as before where nothing has changed. `spec` is None where it is invalid."""
+    view = _view(observed, spec)
+    verdicts = list(_verdicts(observed, spec, view))
+    whole: dict[str, Any] = {
+        "observedGeneration": _generation(observed.resource),
+        "conditions": [_timed(verdict, observed) for verdict in verdicts],
+        "summary": _summary(verdicts),
+        "replicas": int(_status(observed.deployment).get("replicas") or 0),
+        "selector": _selector(observed),
+    }
+    if observed.service is not None:
+        whole["url"] = _url(observed.service, spec)
+    if image := _image(observed.deployment):
+        whole["image"] = image
+    return whole
+
+
+def _view(observed: Observed, spec: ServiceSpec | None) -> View:
+    deployment = observed.deployment
+    wanted = int((deployment or {}).get("spec", {}).get("replicas") or 0)
+    if spec is not None:
+        wanted = 0 if spec.suspend else spec.replicas
+    found = observed.invalid
+    if found is None and observed.conflict:
+        found = finding("NameConflict", observed.conflict)
+    if found is None and wanted:
+        found = pods_summary(
+            observed.pods,
+            observed.events,
+            observed.replica_sets,
+            deployment,
+            observed.nodes,
+            observed.progress,
+        )
+    counts = _status(deployment)
+    updated = int(counts.get("updatedReplicas") or 0)
+    available = int(counts.get("availableReplicas") or 0)
+    seen = deployment is not None and counts.get("observedGeneration", 0) >= _generation(deployment)
+    moving = condition(deployment, "Progressing") or {}
+    current = current_pods(observed.pods, current_replica_set(observed.replica_sets, deployment))
+    settled = seen and updated == available == wanted == int(counts.get("replicas") or 0)
+    return View(
+        found=found,
+        wanted=wanted,
+        ready=sum(1 for pod in observed.pods if is_ready(pod)),
+        current=current,
+        updated=updated if seen else 0,
+        # Two informers tell of one pod: believe the one that is less content.
+        arrived=settled and sum(1 for pod in current if is_ready(pod)) == wanted,
+        overdue=str(moving.get("message")) if moving.get("reason") == "ProgressDeadlineExceeded" else None,
+    )
+
+
+def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Iterator[Verdict]:
+    progressing = _progressing(spec, view)
+    ready = _ready(view, progressing)
+    yield _valid(view.found)
+    yield _scheduled(view)
+    yield _model_loaded(view)
+    yield _available(view)
+    yield progressing
+    if ready is not None:
+        yield ready
+    if observed.drift:
+        names = ", ".join(observed.drift)
+        text = f"someone else added {names} to the Deployment. Remove it there, and set it in spec.env."
+        yield Verdict(DRIFTED, "True", "Drifted", text)
+    if observed.upgrade:
+        yield Verdict(UPGRADE_AVAILABLE, "True", "UpgradeAvailable", observed.upgrade)
+    moving = not view.arrived if ready is None else ready.status == "False"
+    cause = ready or progressing
+    if progressing.status == "False" and BY_NAME[progressing.reason].stalled:
+        yield Verdict(STALLED, "True", progressing.reason, progressing.message)
+    elif moving:
+        yield Verdict(RECONCILING, "True", cause.reason, cause.message)
+
+
+def _valid(found: Finding | None) -> Verdict:
+    if found is not None and found.condition == VALID:
+        return Verdict(VALID, "False", found.reason, found.message)
+    return Verdict(VALID, "True", "Accepted", "The spec is accepted.")
+
+
+def _scheduled(view: View) -> Verdict:
+    placed = sum(1 for pod in view.current if pod["spec"].get("nodeName"))
+    said = f"{placed} of {view.wanted} pods have a node."
+    if not view.wanted or (not view.current and _refused(view.found)):
+        return Verdict(SCHEDULED, "Unknown", "NoPods", "There is no pod.")
+    if view.found is not None and view.found.reason == "RolloutNeedsSpareDevice":
+        return Verdict(SCHEDULED, "False", "Unschedulable", view.found.message)
+    if view.found is not None and view.found.condition == SCHEDULED and view.found.reason != "Scheduling":
+        return Verdict(SCHEDULED, "False", view.found.reason, view.found.message)
+    if placed < view.wanted:
+        return Verdict(SCHEDULED, "Unknown", "Scheduling", said)
+    return Verdict(SCHEDULED, "True", "Scheduled", said)
+
+
+def _model_loaded(view: View) -> Verdict:
+    loaded = sum(1 for pod in view.current if is_ready(pod))
+    if loaded:
+        said = f"{loaded} of {len(view.current)} pods of the current template have loaded the model."
+        return Verdict(MODEL_LOADED, "True", "Loaded", said)
+    if view.found is not None and view.found.condition == MODEL_LOADED:
+        return Verdict(MODEL_LOADED, "False", view.found.reason, view.found.message)
+    return Verdict(MODEL_LOADED, "Unknown", "NoPods", "No pod of the current template has started.")
+
+
+def _available(view: View) -> Verdict:
+    if view.ready:
+        return Verdict(
+            AVAILABLE, "True", "Serving", f"{view.ready} of {view.wanted} replicas admit requests."
+        )
+    if not view.wanted:
+        return Verdict(AVAILABLE, "False", "Suspended", "No pod runs.")
+    return Verdict(AVAILABLE, "False", "NoReadyPod", f"0 of {view.wanted} replicas admit requests.")
+
+
+def _progressing(spec: ServiceSpec | None, view: View) -> Verdict:
+    found = view.found
+    if found is not None and (found.condition == PROGRESSING or BY_NAME[found.reason].stalled):
+        return Verdict(PROGRESSING, "False", found.reason, found.message)
+    if spec is not None and not view.wanted:
+        why = "spec.suspend is true" if spec.suspend else "spec.replicas is 0"
+        return Verdict(PROGRESSING, "True", "Suspended", f"{why}, so no pod runs.")
+    said = f"{view.updated} of {view.wanted} replicas run the current template."
+    if view.arrived:
+        return Verdict(PROGRESSING, "True", "RolledOut", said)
+    if view.overdue is not None:
+        why = f"{found.reason}: {found.message}" if found else view.overdue
+        return Verdict(PROGRESSING, "False", "ProgressDeadlineExceeded", why)
+    return Verdict(PROGRESSING, "True", "RollingOut", said)
+
+
+def _ready(view: View, progressing: Verdict) -> Verdict | None:
+    """None while no replica is wanted and nothing is wrong."""
+    found = view.found
+    if not view.wanted and not _refused(found):
+        return None
+    if view.arrived and not _refused(found):
+        return Verdict(READY, "True", "Serving", f"{view.ready} of {view.wanted} replicas admit requests.")
+    if found is not None:
+        return Verdict(READY, "False", found.reason, found.message)
+    return Verdict(READY, "False", progressing.reason, progressing.message)
+
+
+def _refused(found: Finding | None) -> bool:
+    """Whether the resource is refused as a whole, whatever its pods do."""
+    return found is not None and (found.condition == VALID or found.reason == "NameConflict")
+
+
+def _timed(verdict: Verdict, observed: Observed) -> dict[str, Any]:
+    before = condition(observed.resource, verdict.condition) or {}
+    since = before.get("lastTransitionTime") if before.get("status") == verdict.status else None
+    return {
+        "type": verdict.condition,
+        "status": verdict.status,
+        "reason": verdict.reason,
+        "message": shortened(verdict.message, MESSAGE_LENGTH),
+        "observedGeneration": _generation(observed.resource),
+        "lastTransitionTime": since or observed.now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _summary(verdicts: Sequence[Verdict]) -> str:
+    """One line for a person: what is wrong, else what they should know, else that all is well."""
+    by_type = {verdict.condition: verdict for verdict in verdicts}
+    told = by_type.get(READY) or by_type[PROGRESSING]
+    if told.status == "True" and told.condition == READY:
+        told = by_type.get(DRIFTED) or by_type.get(UPGRADE_AVAILABLE) or told
+    sentence = _SENTENCE_END.split(" ".join(told.message.split()), maxsplit=1)[0].rstrip(".")
+    return shortened(f"{told.reason}: {sentence}", SUMMARY_LENGTH)
+
+
+def _url(service: Object, spec: ServiceSpec | None) -> str:
+    """Where the Service answers: its load balancer where it has one, else its name in the cluster."""
+    port = service["spec"]["ports"][0]
+    tls = spec.secrets.tls is not None if spec is not None else port.get("appProtocol") == "https"
+    balanced = (_status(service).get("loadBalancer") or {}).get("ingress") or ()
+    outside = next((one.get("hostname") or one.get("ip") for one in balanced), None)
+    host = outside or f"{name(service)}.{service['metadata'].get('namespace', 'default')}.svc"
+    host = f"[{host}]" if ":" in host else host
+    return f"{'https' if tls else 'http'}://{host}:{port['port']}"
+
+
+def _image(deployment: Object | None) -> str | None:
+    """What the server's container of the current template runs."""
+    template = (deployment or {}).get("spec", {}).get("template") or {}
+    containers = template.get("spec", {}).get("containers") or ()
+    return next((item["image"] for item in containers if item["name"] == "server"), None)
+
+
+def _selector(observed: Observed) -> str:
+    """The label selector of the pods, as /scale gives it to an autoscaler."""
+    spec = (observed.deployment or {}).get("spec") or {}
+    labels = (spec.get("selector") or {}).get("matchLabels") or {
+        "app.kubernetes.io/name": "slipway",
+        "app.kubernetes.io/instance": name(observed.resource),
+    }
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _generation(thing: Object) -> int:
+    return int(thing["metadata"].get("generation") or 0)
+
+
+def _status(thing: Object | None) -> Object:
+    found: Object = (thing or {}).get("status") or {}
+    return found

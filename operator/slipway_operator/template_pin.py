@@ -1,0 +1,132 @@
+"""Keeps the pods of a resource as they are while its intent is: the pinned template.
+
+Any difference in a Deployment's template rolls its pods, so an operator that renders afresh after its own
+upgrade would restart every model. The template is therefore kept in a ControllerRevision; another intent,
+or `spec.rollout.template: Latest`, makes a new one. A revision's data never changes (the API server
+refuses it), so its name has the digest of what it holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slipway import __version__
+from slipway.service import API_VERSION, KIND, Facts, ServiceSpec
+from slipway.service.intent import intent, intent_hash
+from slipway_operator.differences import changes
+
+Object = Mapping[str, Any]
+MAX_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    template: dict[str, Any]
+    """For `Facts.template`."""
+    revision: dict[str, Any]
+    """The ControllerRevision to apply, before the Deployment."""
+    upgrade: str | None
+    """What this operator would render otherwise; None where nothing, or where it is taken."""
+    change: str | None = None
+    """Which fields of the intent differ from the revision before; None where the pods stay."""
+
+
+def newest(revisions: Sequence[Object]) -> Object | None:
+    """The ControllerRevision in force: that of the highest number."""
+    return max(revisions, key=_number, default=None)
+
+
+def pin(
+    spec: ServiceSpec,
+    facts: Facts,
+    revision: Object | None,
+    render_template: Callable[[ServiceSpec, Facts], Mapping[str, Any]],
+) -> Pinned:
+    """The template to apply and the revision that keeps it.
+
+    `revision` is the one in force, None for a new resource; `render_template` is what this operator's
+    version makes of the spec.
+    """
+    fresh = _plain(render_template(spec, dataclasses.replace(facts, template=None)))
+    kept = _kept(revision)
+    new: dict[str, Any] = {
+        "intentHash": intent_hash(spec),
+        "intent": _plain(intent(spec)),
+        "template": fresh,
+        "version": __version__,
+    }
+    if revision is None or kept is None:
+        return Pinned(
+            fresh, _revision(spec, facts, new, 1 if revision is None else _number(revision) + 1), None
+        )
+    if kept["intentHash"] != new["intentHash"]:
+        change = _listed(changes(kept.get("intent") or {}, new["intent"]))
+        return Pinned(fresh, _revision(spec, facts, new, _number(revision) + 1), None, change)
+    template: dict[str, Any] = kept["template"]
+    stays = _revision(spec, facts, kept, _number(revision), revision["metadata"]["name"])
+    leaves = changes(template, fresh)
+    if not leaves:
+        return Pinned(template, stays, None)
+    change = _listed(leaves)
+    if spec.rollout.template == "Latest":
+        return Pinned(fresh, _revision(spec, facts, new, _number(revision) + 1), None, change)
+    return Pinned(template, stays, f"{change}. Set spec.rollout.template to Latest to take it.")
+
+
+def _revision(
+    spec: ServiceSpec, facts: Facts, kept: Object, number: int, name: str | None = None
+) -> dict[str, Any]:
+    digest = hashlib.sha256(f"{kept['intentHash']} {_text(kept['template'])}".encode()).hexdigest()[:10]
+    metadata: dict[str, Any] = {
+        "name": name or f"{spec.name}-{digest}",
+        "labels": {
+            "app.kubernetes.io/name": "slipway",
+            "app.kubernetes.io/instance": spec.name,
+            "app.kubernetes.io/managed-by": "slipway",
+        },
+    }
+    namespace = facts.namespace or spec.metadata.namespace
+    if namespace:
+        metadata["namespace"] = namespace
+    if facts.owner:
+        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": facts.owner.name, "uid": facts.owner.uid}
+        metadata["ownerReferences"] = [{**owner, "controller": True}]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": metadata,
+        "revision": number,
+        "data": dict(kept),
+    }
+
+
+def _kept(revision: Object | None) -> dict[str, Any] | None:
+    """What a revision holds; None where it is not one of ours."""
+    kept = (revision or {}).get("data")
+    if isinstance(kept, dict) and "intentHash" in kept and isinstance(kept.get("template"), dict):
+        return kept
+    return None
+
+
+def _number(revision: Object) -> int:
+    return int(revision.get("revision") or 0)
+
+
+def _listed(leaves: list[str]) -> str:
+    rest = len(leaves) - MAX_SHOWN
+    return "; ".join(leaves[:MAX_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _plain(value: object) -> dict[str, Any]:
+    """As JSON gives it back, so that what is stored equals what is rendered."""
+    plain: dict[str, Any] = json.loads(_text(value))
+    return plain
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

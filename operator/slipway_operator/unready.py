@@ -1,0 +1,22 @@
+"""Which services should serve and do not: the series behind the alert SlipwayNotReady."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+
+def unready_services(resources: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """(namespace, name, reason) of each that asks for pods and whose condition Ready is not True.
+
+    The reason is that of Ready, and empty where the operator has not told a status yet.
+    """
+    for resource in resources:
+        spec, told = resource.get("spec") or {}, resource.get("status") or {}
+        if spec.get("suspend") or spec.get("replicas", 1) == 0:
+            continue
+        conditions = {item["type"]: item for item in told.get("conditions") or ()}
+        ready = conditions.get("Ready", {})
+        if ready.get("status") != "True":
+            metadata = resource["metadata"]
+            yield metadata["namespace"], metadata["name"], ready.get("reason", "")

@@ -1,0 +1,112 @@
+"""Why no node takes a pod: the scheduler's message, with the numbers that it leaves out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from slipway_operator.quantities import amount
+from slipway_operator.reasons import Finding, finding
+from slipway_operator.shapes import Object, Objects, condition, name, shortened
+
+_NODES = re.compile(r"(\d+)/(\d+) nodes are available:\s*(.*)", re.DOTALL)
+_POST_FILTER = re.compile(
+    r"[.,]?\s*(?:preemption:|no new claims to deallocate|still not schedulable).*", re.DOTALL
+)
+_INSUFFICIENT = re.compile(r"(?:(\d+) )?Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9])")
+_CLAIM = re.compile(
+    r"persistentvolumeclaim|pvc\(s\)|resource ?claim|device class|allocate all claims", re.IGNORECASE
+)
+_ADVICE = (
+    (re.compile(r"untolerated taint"), "Add spec.scheduling.tolerations, or untaint a node."),
+    (
+        re.compile(r"node affinity/selector"),
+        "Change spec.scheduling.nodeSelector or affinity, or label a node.",
+    ),
+    (re.compile(r"topology spread"), "Change spec.scheduling.topologySpreadConstraints."),
+    (re.compile(r"Too many pods"), "Add a node, or raise how many pods a node takes."),
+)
+
+
+def unschedulable(pod: Object, nodes: Objects = ()) -> Finding | None:
+    """Why the pod has no node; None where it has one, or the scheduler has not spoken yet."""
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled is None or scheduled.get("status") != "False":
+        return None
+    message = str(scheduled.get("message") or "")
+    if scheduled.get("reason") == "SchedulingGated":
+        gates = ", ".join(gate["name"] for gate in pod["spec"].get("schedulingGates") or ())
+        return finding("SchedulingGated", f"waits for the scheduling gate {gates}.")
+    words = f" The scheduler says: {shortened(message, 600)}"
+    cause = _POST_FILTER.sub("", message).strip().rstrip(".")
+    match = _NODES.match(cause)
+    if missing := missing_resource(pod):
+        return finding("Unschedulable", f"wants {_shortage(pod, missing, nodes, match)}.{words}")
+    if match is None:
+        return finding(
+            "ClaimMissing" if _CLAIM.search(cause) else "Unschedulable", f"{cause or 'no node fits'}."
+        )
+    total, rest = int(match[2]), match[3].strip().rstrip(".")
+    if _CLAIM.search(rest):
+        return finding("ClaimMissing", f"{rest}.{words}")
+    advice = " ".join(text for pattern, text in _ADVICE if pattern.search(rest))
+    return finding("Unschedulable", f"none of {_counted(total)} fits: {rest}. {advice}{words}")
+
+
+def missing_resource(pod: Object) -> str | None:
+    """The resource of which no node has enough, devices before memory before CPU; None for other causes."""
+    scheduled = condition(pod, "PodScheduled") or {}
+    cause = _POST_FILTER.sub("", str(scheduled.get("message") or ""))
+    found = {match[2] for match in _INSUFFICIENT.finditer(cause)}
+    return min(
+        found, key=lambda resource: ("/" not in resource, resource != "memory", resource), default=None
+    )
+
+
+def _shortage(pod: Object, resource: str, nodes: Objects, match: re.Match[str] | None) -> str:
+    """`nvidia.com/gpu 8, node0 has 4`"""
+    wanted, text = _request(pod, resource)
+    asked = f"{resource} {text}".rstrip()
+    has = {name(node): _allocatable(node, resource) for node in nodes}
+    best = max(sorted(has), key=lambda node: has[node][0], default=None)
+    if best is None:
+        short = _lacking(match, resource) if match else ""
+        return f"{asked}{short}"
+    if not has[best][0]:
+        return f"{asked}, no node has any"
+    free = "" if has[best][0] < wanted else ", not enough of it free"
+    return f"{asked}, {best} has {has[best][1]}{free}"
+
+
+def _lacking(match: re.Match[str], resource: str) -> str:
+    counts = {found[2]: found[1] for found in _INSUFFICIENT.finditer(match[3])}
+    return f", too little free on {counts.get(resource) or 'some'} of {_counted(int(match[2]))}"
+
+
+def _counted(nodes: int) -> str:
+    return f"{nodes} node" if nodes == 1 else f"{nodes} nodes"
+
+
+def _request(pod: Object, resource: str) -> tuple[Fraction, str]:
+    """What the pod wants of it, as a number and as it is written."""
+    texts = list(_requests(pod["spec"].get("containers") or (), resource))
+    total = sum((amount(text) or Fraction(0) for text in texts), Fraction(0))
+    for text in _requests(pod["spec"].get("initContainers") or (), resource):
+        if (one := amount(text) or Fraction(0)) > total:
+            total, texts = one, [text]
+    return total, texts[0] if len(texts) == 1 else str(float(total)).removesuffix(".0") if texts else ""
+
+
+def _requests(containers: Any, resource: str) -> Iterator[str]:
+    for container in containers:
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        if resource in asked:
+            yield str(asked[resource])
+
+
+def _allocatable(node: Object, resource: str) -> tuple[Fraction, str]:
+    text = str(((node.get("status") or {}).get("allocatable") or {}).get(resource) or "0")
+    return amount(text) or Fraction(0), text

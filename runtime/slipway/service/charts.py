@@ -1,0 +1,382 @@
+"""What of the Helm charts is generated: values, their schemas, the CRD's body and the operator's rules.
+
+The values of `helm/slipway` are declared here, once; its values.yaml and values.schema.json are printed
+from that. The values of `helm/slipway-model` are the fields of an InferenceService's spec, so that chart's
+schema is the CRD's own, rewritten from OpenAPI to JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from textwrap import wrap
+from typing import Any
+
+from slipway import __version__
+
+Node = dict[str, Any]
+
+DRAFT = "http://json-schema.org/draft-07/schema#"
+WIDTH = 100
+NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+REPOSITORY = r"^[a-z0-9][-a-z0-9._/:]*$"
+DURATION = r"^([0-9]+(ms|s|m|h))+$"
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+TEXTS: Node = {"type": "object", "additionalProperties": {"type": "string"}}
+QUANTITIES: Node = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of a chart: what it is for, its default, and what it may be (JSON Schema)."""
+
+    text: str
+    default: object
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Values that belong together, under one key."""
+
+    text: str
+    members: Mapping[str, Value | Group] = field(default_factory=dict)
+
+
+def _flag(text: str, default: bool) -> Value:
+    return Value(text, default, {"type": "boolean"})
+
+
+def _word(text: str, default: str, **schema: object) -> Value:
+    return Value(text, default, {"type": "string", **schema})
+
+
+def _texts(text: str) -> Value:
+    return Value(text, {}, TEXTS)
+
+
+def _list(text: str, pattern: str) -> Value:
+    items = {"type": "string", "pattern": pattern}
+    return Value(text, [], {"type": "array", "uniqueItems": True, "items": items})
+
+
+def _image(text: str, repository: str) -> Group:
+    return Group(
+        text,
+        {
+            "repository": _word("Its name without registry and tag.", repository, pattern=REPOSITORY),
+            "tag": _word("Empty: the version of this chart.", "", pattern=r"^[A-Za-z0-9_.-]{0,128}$"),
+            "digest": _word(
+                "sha256:…, which names the image beyond doubt; the tag is then left out.",
+                "",
+                pattern=r"^(sha256:[0-9a-f]{64})?$",
+            ),
+        },
+    )
+
+
+SCOPE: Mapping[str, Value | Group] = {
+    "namespaces": _list(
+        "The namespaces whose InferenceServices this operator serves, with a Role in each and nothing "
+        "cluster-wide: no ClusterRole and no CRD, which whoever administers the cluster installs. Empty: the "
+        "whole cluster.",
+        NAMESPACE,
+    ),
+    "crds": Group(
+        "The CustomResourceDefinition.",
+        {
+            "install": _flag(
+                "Install the CRD and upgrade it with the chart. `helm uninstall` keeps it, and with it every "
+                "InferenceService. Set false where another release or person owns it; without effect where "
+                "`namespaces` is set.",
+                True,
+            )
+        },
+    ),
+    "rbac": Group(
+        "Access rights of people.",
+        {
+            "aggregate": _flag(
+                "Let everyone with the roles view, edit or admin in a namespace see, and with the latter two "
+                "change, its InferenceServices. Without effect where `namespaces` is set.",
+                True,
+            )
+        },
+    ),
+}
+
+IMAGES: Mapping[str, Value | Group] = {
+    "registry": _word(
+        "Goes before the names of all three images, such as registry.example.com/mirror.",
+        "",
+        pattern=r"^([A-Za-z0-9][-A-Za-z0-9._/:]*[A-Za-z0-9])?$",
+    ),
+    "image": _image("The operator's image.", "slipway/operator"),
+    "imagePullPolicy": _word(
+        "When the operator's image is pulled.", "IfNotPresent", enum=["Always", "IfNotPresent", "Never"]
+    ),
+    "imagePullSecrets": _list("Names of the Secrets with which the operator's image is pulled.", NAME),
+    "runtime": Group(
+        "The images in which models run, where a resource names none of its own.",
+        {
+            "cpu": _image("For services without devices.", "slipway/runtime-cpu"),
+            "cuda": _image("For services with devices of NVIDIA.", "slipway/runtime-cuda"),
+        },
+    ),
+}
+
+BEHAVIOUR: Mapping[str, Value | Group] = {
+    "openshift": _flag(
+        "Leave the user ID of pods to the namespace's range, as OpenShift's security constraints ask.", False
+    ),
+    "policy": Group(
+        "What those who write InferenceServices may ask for.",
+        {
+            "allowCode": _flag(
+                "Admit arguments that run code from outside the image, such as trustRemoteCode.", False
+            ),
+            "permittedEnv": _list(
+                "Environment variables that a resource may set although they are refused by default.",
+                VARIABLE,
+            ),
+        },
+    ),
+    "monitoring": Group(
+        "How Prometheus finds the services and the operator.",
+        {
+            "labels": _texts(
+                "Labels of each ServiceMonitor and PodMonitor, the operator's own included, such as "
+                "`release: prometheus`; those of a resource win."
+            ),
+            "serviceMonitor": Group(
+                "How Prometheus finds the operator itself; needs the Prometheus Operator's CRDs.",
+                {
+                    "enabled": _flag("Make a ServiceMonitor for it.", False),
+                    "interval": _word("Between two scrapes.", "30s", pattern=DURATION),
+                },
+            ),
+        },
+    ),
+    "logFormat": _word("How the operator logs: json, or text for people.", "json", enum=["json", "text"]),
+}
+
+POD: Mapping[str, Value | Group] = {
+    "replicas": Value(
+        "Operator pods. One works; the others wait for its Lease and take over within 40 seconds.",
+        1,
+        {"type": "integer", "minimum": 0, "maximum": 5},
+    ),
+    "serviceAccount": Group(
+        "The operator's identity.",
+        {
+            "create": _flag("Make the ServiceAccount; else it is there already.", True),
+            "name": _word("Empty: the release's name and -operator.", "", pattern=rf"^$|{NAME}"),
+            "annotations": _texts("Annotations of the ServiceAccount."),
+        },
+    ),
+    "resources": Group(
+        "Resources of the operator's container.",
+        {
+            "requests": Value("What is set aside for it.", {"cpu": "50m", "memory": "160Mi"}, QUANTITIES),
+            "limits": Value("The most that it may use.", {"memory": "512Mi"}, QUANTITIES),
+        },
+    ),
+    "podLabels": _texts("More labels of the operator's pods."),
+    "podAnnotations": _texts("Annotations of the operator's pods."),
+    "nodeSelector": _texts("Labels of the nodes on which the operator may run."),
+    "tolerations": Value(
+        "Taints that the operator's pods tolerate.", [], {"type": "array", "items": {"type": "object"}}
+    ),
+    "affinity": Value("Affinity of the operator's pods.", {}, {"type": "object"}),
+    "priorityClassName": _word("Priority class of the operator's pods.", "", pattern=rf"^$|{NAME}"),
+}
+
+OPERATOR = Group("Values of the chart slipway.", {**SCOPE, **IMAGES, **BEHAVIOUR, **POD})
+
+NAMING: Mapping[str, Value] = {
+    "name": _word(
+        "Name of the InferenceService, and of its Deployment and Service. Empty: the release's name.",
+        "",
+        pattern=r"^([a-z]([-a-z0-9]{0,48}[a-z0-9])?)?$",
+    ),
+    "labels": _texts("Labels of the InferenceService."),
+    "annotations": _texts("Annotations of the InferenceService."),
+}
+"""Of the chart slipway-model, beside the fields of the spec."""
+
+GLOBAL: Node = {"type": "object", "description": "Set by Helm where this chart is a part of another."}
+
+
+def operator_values() -> str:
+    """values.yaml of helm/slipway: each value under its description."""
+    return _head("slipway") + "".join(_written(OPERATOR.members, 0))
+
+
+def operator_schema() -> Node:
+    """values.schema.json of helm/slipway: closed, and every value described."""
+    schema = _group_schema(OPERATOR)
+    schema["properties"]["global"] = GLOBAL
+    return {"$schema": DRAFT, "title": "Values of the chart slipway"} | schema
+
+
+def model_values(crd: Mapping[str, Any]) -> str:
+    """values.yaml of helm/slipway-model: its own values, and a list of the spec's fields."""
+    lines = ["", "# What follows is the spec of the InferenceService, field by field:"]
+    for name, node in spec_schema(crd)["properties"].items():
+        lines += _comment(f"{name}: {node.get('description', '')}".rstrip(), 0)
+    return _head("slipway-model") + "".join(_written(NAMING, 0)) + "\n".join(lines) + "\n"
+
+
+def model_schema(crd: Mapping[str, Any]) -> Node:
+    """values.schema.json of helm/slipway-model, from the schema that the API server checks."""
+    spec = json_schema(spec_schema(crd))
+    taken = sorted(set(spec["properties"]) & {*NAMING, "global"})
+    if taken:
+        raise ValueError(
+            f"spec.{taken[0]} has the name of a value of the chart slipway-model. Rename that one."
+        )
+    own = _group_schema(Group("", NAMING))["properties"]
+    return {
+        "$schema": DRAFT,
+        "title": "Values of the chart slipway-model",
+        "description": "The spec of one InferenceService, and its name, labels and annotations.",
+        **{key: item for key, item in spec.items() if key not in ("description", "properties")},
+        "properties": own | spec["properties"] | {"global": GLOBAL},
+    }
+
+
+def spec_schema(crd: Mapping[str, Any]) -> Node:
+    """The OpenAPI schema of the stored version's spec."""
+    stored = next(version for version in crd["spec"]["versions"] if version["storage"])
+    schema: Node = stored["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return schema
+
+
+def json_schema(node: Mapping[str, Any]) -> Node:
+    """A structural OpenAPI schema as JSON Schema, draft 7, without CEL rules: those are the API server's.
+
+    The API server prunes or refuses unknown fields by itself; JSON Schema has to be told.
+    """
+    result = {key: item for key, item in node.items() if not key.startswith("x-kubernetes-")}
+    for key in ("format", "nullable", "default"):
+        result.pop(key, None)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in node:
+            result[key] = [_branch(item) for item in node[key]]
+    if node.get("x-kubernetes-int-or-string") and "anyOf" not in node:
+        result["type"] = ["integer", "string"]
+    if node.get("exclusiveMinimum") is True:
+        result["exclusiveMinimum"] = result.pop("minimum")
+    if node.get("exclusiveMaximum") is True:
+        result["exclusiveMaximum"] = result.pop("maximum")
+    if node.get("nullable") and "type" in result:
+        result["type"] = [result["type"], "null"]
+        if "enum" in result:
+            result["enum"] = [*result["enum"], None]
+    if "items" in node:
+        result["items"] = json_schema(node["items"])
+    if isinstance(node.get("additionalProperties"), Mapping):
+        result["additionalProperties"] = json_schema(node["additionalProperties"])
+    if "properties" in node:
+        result["properties"] = {name: json_schema(item) for name, item in node["properties"].items()}
+        if not node.get("x-kubernetes-preserve-unknown-fields"):
+            result["additionalProperties"] = False
+    return result
+
+
+def _branch(node: Mapping[str, Any]) -> Node:
+    """A branch of anyOf narrows what stands beside it, so it stays open."""
+    branch = json_schema(node)
+    branch.pop("additionalProperties", None)
+    return branch
+
+
+def outputs(crd: Mapping[str, Any], rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+    """Path below the repository → content, for `python -m slipway.generate`.
+
+    `crd` is the CustomResourceDefinition; `rules` are the operator's, of `rbac.authorization.k8s.io/v1`:
+    `service` where it serves resources, `cluster` beside them where it serves all namespaces, `lease` in its
+    own namespace.
+    """
+    return {
+        "helm/slipway/values.yaml": operator_values(),
+        "helm/slipway/values.schema.json": _json(operator_schema()),
+        "helm/slipway/files/crd-spec.yaml": _yaml({"spec": crd["spec"]}),
+        **{f"helm/slipway/files/rules-{place}.yaml": _yaml(list(rules[place])) for place in PLACES},
+        "helm/slipway-model/values.yaml": model_values(crd),
+        "helm/slipway-model/values.schema.json": _json(model_schema(crd)),
+        **{f"helm/{chart}/Chart.yaml": _chart(chart, text) for chart, text in CHARTS.items()},
+    }
+
+
+PLACES = ("service", "cluster", "lease")
+
+CHARTS = {
+    "slipway": "The operator that serves language models from InferenceService resources, and their CRD.",
+    "slipway-model": "One served language model: an InferenceService from values.",
+}
+
+
+def _chart(name: str, text: str) -> str:
+    return (
+        f"apiVersion: v2\nname: {name}\ndescription: {json.dumps(text)}\ntype: application\n"
+        f'version: {__version__}\nappVersion: "{__version__}"\n'
+        'kubeVersion: ">=1.31.0-0"\nkeywords: [llm, inference, openai, vllm]\n'
+    )
+
+
+def _group_schema(group: Group) -> Node:
+    properties: Node = {}
+    for name, member in group.members.items():
+        match member:
+            case Group():
+                properties[name] = _group_schema(member)
+            case Value(text, default, schema):
+                properties[name] = {"description": text, **schema, "default": default}
+    return {
+        "type": "object",
+        "description": group.text,
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def _head(chart: str) -> str:
+    return f"# Values of the chart {chart}, generated with their schema by `make generate`.\n"
+
+
+def _written(members: Mapping[str, Value | Group], depth: int) -> Iterator[str]:
+    """The members as YAML, each under its description; a blank line before those of the outermost level."""
+    for name, member in members.items():
+        gap = "" if depth else "\n"
+        comment = "\n".join(_comment(member.text, depth))
+        match member:
+            case Group():
+                yield f"{gap}{comment}\n{'  ' * depth}{name}:\n"
+                yield from _written(member.members, depth + 1)
+            case Value():
+                yield f"{gap}{comment}\n{'  ' * depth}{name}: {json.dumps(member.default)}\n"
+
+
+def _comment(text: str, depth: int) -> list[str]:
+    lead = "  " * depth + "# "
+    return [lead + line for line in wrap(text, WIDTH - len(lead), break_long_words=False)]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _yaml(value: object) -> str:
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        """Writes a list or mapping that occurs twice twice: Helm's readers need no anchors."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    text: str = yaml.dump(value, Dumper=Plain, sort_keys=False, allow_unicode=True, width=110)
+    return text

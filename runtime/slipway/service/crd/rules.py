@@ -1,0 +1,180 @@
+"""What fields must be to each other, in CEL: the rules of the document that the API server can check.
+
+Each says its place, what must hold there, and the sentence for whoever breaks it. `slipway render`
+checks the same rules and more (`slipway.service.document`); a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipway.args.openapi import Node
+from slipway.service.devices import WITH_IMAGE
+from slipway.service.document import CERTIFICATE_REQUIRED, SOURCES
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`cel` must hold of the node at `place`, else the API server answers with the message."""
+
+    place: str
+    cel: str
+    message: str
+    expression: str = ""
+    """CEL that makes the message with the values at hand; `message` is said where it fails."""
+    field: str = ""
+    """The field below `place` to name in the error, such as `.count`."""
+
+    def node(self) -> Node:
+        node = {"rule": self.cel, "message": self.message}
+        if self.expression:
+            node["messageExpression"] = self.expression
+        if self.field:
+            node["fieldPath"] = self.field
+        return node
+
+
+def quoted(text: str) -> str:
+    """A text as CEL writes it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def listed(texts: list[str] | tuple[str, ...]) -> str:
+    return "[" + ", ".join(quoted(text) for text in texts) + "]"
+
+
+def given(*paths: str) -> str:
+    """Whether nested fields are there: has(self.a) && has(self.a.b)."""
+    prefixes = [path.split(".")[:length] for path in paths for length in range(1, path.count(".") + 2)]
+    return " && ".join(dict.fromkeys(f"has(self.{'.'.join(steps)})" for steps in prefixes))
+
+
+def value(path: str, default: object) -> str:
+    return f"({given(path)} ? self.{path} : {default})"
+
+
+def _exactly_one(place: str, fields: tuple[str, ...], message: str) -> Rule:
+    count = " + ".join(f"(has(self.{field}) ? 1 : 0)" for field in fields)
+    return Rule(place, f"{count} == 1", message)
+
+
+def _not_both(place: str, one: str, other: str, message: str, field: str = "") -> Rule:
+    return Rule(place, f"!({given(one, other)})", message, field=field)
+
+
+PARALLEL = " * ".join(
+    (
+        value("engine.tensorParallelSize", 1),
+        value("engine.pipelineParallelSize", 1),
+        f"({given('engine.dataParallelSizeLocal')} ? self.engine.dataParallelSizeLocal : "
+        f"{value('engine.dataParallelSize', 1)})",
+    )
+)
+
+NAME = (
+    Rule(
+        "metadata.name",
+        "!(self in ['kubernetes', 'vllm']) && !self.startsWith('vllm-')",
+        "links to a Service called kubernetes, vllm or vllm-… reach other pods as if they were settings. "
+        "Choose another name",
+        "'links to a Service called ' + self + ' would reach other pods as if they were settings. "
+        "Choose another name'",
+    ),
+)
+
+MODEL = (
+    _exactly_one(
+        "spec.model",
+        SOURCES,
+        f"exactly one of {', '.join(SOURCES)} names the model",
+    ),
+    _not_both(
+        "spec.model.cache", "pvc", "size", "pvc and size exclude each other: a claim has its size. Keep one"
+    ),
+    Rule(
+        "spec.model.cache",
+        "!has(self.accessMode) || has(self.pvc)",
+        "accessMode is a claim's: give pvc, or leave it out",
+        field=".accessMode",
+    ),
+    _not_both(
+        "spec",
+        "model.servedNames",
+        "engine.servedModelName",
+        "model.servedNames says it. Keep one",
+        field=".engine.servedModelName",
+    ),
+    _not_both(
+        "spec",
+        "model.hub.revision",
+        "engine.revision",
+        "model.hub.revision says it. Keep one",
+        field=".engine.revision",
+    ),
+)
+
+DEVICES = (
+    Rule(
+        "spec.devices",
+        "!has(self.count) || !has(self.claims) || self.claims.size() == 0",
+        "count and claims exclude each other: a pod takes its devices from one of them. Keep one",
+    ),
+    Rule(
+        "spec.devices",
+        "!has(self.count) || has(self.vendor)",
+        "a count does not say whose devices: name a vendor",
+        field=".vendor",
+    ),
+    Rule(
+        "spec.devices",
+        "!has(self.profile) || (has(self.vendor) && self.vendor == 'nvidia' && "
+        "(!has(self.claims) || self.claims.size() == 0))",
+        "a MIG profile is for devices that are counted, of vendor nvidia; a claim names its own",
+        field=".profile",
+    ),
+    Rule(
+        "spec",
+        f"!({given('devices.count', 'devices.vendor')}) || self.devices.count == {PARALLEL}",
+        "count is not tensor × pipeline × local data parallel size: leave it out, or change one of them",
+        "'%d is not tensor × pipeline × local data parallel size = %d: leave it out, or change one of them'"
+        f".format([self.devices.count, {PARALLEL}])",
+        field=".devices.count",
+    ),
+    Rule(
+        "spec",
+        f"!({given('devices.vendor')}) || self.devices.vendor in {listed(WITH_IMAGE)} || "
+        f"({given('runtime.image')})",
+        "it must be given: Slipway has no image for devices of this vendor",
+        "'it must be given: Slipway has no image for devices of ' + self.devices.vendor",
+        field=".runtime.image",
+    ),
+)
+
+WORK = (
+    _exactly_one("spec.files[]", ("configMap", "secret"), "exactly one of configMap and secret is needed"),
+    _not_both(
+        "spec.disruption",
+        "minAvailable",
+        "maxUnavailable",
+        "minAvailable and maxUnavailable exclude each other. Keep one",
+    ),
+    Rule(
+        "spec",
+        f"!({given('engine.drainTimeout', 'rollout.drainSeconds')}) || "
+        "self.engine.drainTimeout == self.rollout.drainSeconds",
+        "rollout.drainSeconds and engine.drainTimeout say different things. Keep one",
+        field=".rollout.drainSeconds",
+    ),
+    Rule(
+        "spec",
+        f"!({given('secrets.tls', 'engine.sslCertReqs')}) || "
+        f"self.engine.sslCertReqs != {CERTIFICATE_REQUIRED}",
+        f"{CERTIFICATE_REQUIRED} asks every client for a certificate, which the kubelet's probes do not "
+        "have: no pod would ever be ready. Use 1, which checks those that are given",
+        field=".engine.sslCertReqs",
+    ),
+)
+
+CROSS_FIELD: tuple[Rule, ...] = (*NAME, *MODEL, *DEVICES, *WORK)
+
+__all__ = ["CROSS_FIELD", "Rule", "given", "listed", "quoted"]

@@ -1,0 +1,138 @@
+"""The accelerators of a service: their names in Kubernetes, and how many each pod needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slipway.service.fields import InvalidService
+from slipway.service.spec import ServiceSpec
+
+if TYPE_CHECKING:
+    from slipway.args import Resolved
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """How one vendor's devices are asked for."""
+
+    resource: str
+    """Extended resource of the vendor's device plugin, and key of the taint on its nodes."""
+    kind: str
+    """What the registry of variables calls such devices."""
+
+
+VENDORS = {
+    "nvidia": Vendor("nvidia.com/gpu", "cuda"),
+    "amd": Vendor("amd.com/gpu", "rocm"),
+    "intel": Vendor("gpu.intel.com/i915", "xpu"),
+    "habana": Vendor("habana.ai/gaudi", "hpu"),
+    "google": Vendor("google.com/tpu", "tpu"),
+}
+WITH_IMAGE = ("nvidia",)
+"""Vendors for whose devices this release has a runtime image."""
+
+
+def kind(spec: ServiceSpec) -> str:
+    """cpu, cuda, rocm, xpu, hpu or tpu. Claims without a vendor are for CUDA, as our image is."""
+    if spec.devices.vendor:
+        return VENDORS[spec.devices.vendor].kind
+    return "cuda" if spec.devices.claims else "cpu"
+
+
+def workers(resolved: Resolved) -> int:
+    """Parallel workers of one pod, each on a device of its own where there are devices."""
+    return int(
+        resolved["tensor_parallel_size"] * resolved["pipeline_parallel_size"] * _local_copies(resolved)
+    )
+
+
+def count(spec: ServiceSpec, resolved: Resolved) -> int:
+    """Devices that a pod asks the device plugin for; none with claims, which bring their own."""
+    return workers(resolved) if spec.devices.vendor and not spec.devices.claims else 0
+
+
+def resource_name(spec: ServiceSpec) -> str:
+    """Extended resource of the pods, or nothing on CPU and with claims."""
+    devices = spec.devices
+    if devices.vendor is None or devices.claims:
+        return ""
+    return f"nvidia.com/mig-{devices.profile}" if devices.profile else VENDORS[devices.vendor].resource
+
+
+def taint(spec: ServiceSpec) -> str:
+    """Key of the taint that keeps other pods off the nodes with such devices, or nothing on CPU."""
+    if not spec.devices.present:
+        return ""
+    return VENDORS[spec.devices.vendor or "nvidia"].resource
+
+
+def check_devices(spec: ServiceSpec, resolved: Resolved) -> None:
+    """Raises InvalidService where the document's devices contradict each other or its arguments."""
+    devices = spec.devices
+    if devices.count is not None and devices.claims:
+        raise InvalidService("spec.devices", "count and claims exclude each other. Keep one.")
+    if devices.count is not None and not devices.vendor:
+        raise InvalidService(
+            "spec.devices.vendor",
+            f"a count of {devices.count} does not say whose devices: name one of {', '.join(VENDORS)}.",
+        )
+    if devices.profile and (devices.vendor != "nvidia" or devices.claims):
+        raise InvalidService(
+            "spec.devices.profile",
+            "a MIG profile is for devices that are counted, of vendor nvidia. A claim names its own.",
+        )
+    if devices.vendor and devices.vendor not in WITH_IMAGE and not spec.runtime.image:
+        raise InvalidService(
+            "spec.runtime.image",
+            f"it must be given: Slipway has no image for devices of {devices.vendor}. "
+            "Name one that runs `slipway serve` on them.",
+        )
+    wanted = workers(resolved)
+    if wanted == 0:
+        raise InvalidService(
+            "spec.engine.dataParallelSizeLocal",
+            "0 leaves the pod without an engine. Leave it out, or give 1.",
+        )
+    if devices.count not in (None, wanted):
+        raise InvalidService(
+            "spec.devices.count",
+            f"{devices.count} is not {_product(resolved)} = {wanted}, the workers of a pod, each with a "
+            "device of its own. Leave count out, or change the sizes under spec.engine.",
+        )
+
+
+def needs_one_node(spec: ServiceSpec, largest: int | None) -> str | None:
+    """Why no single node can run a pod of this service, in a sentence; None where one can.
+
+    `largest` is the most devices of `resource_name` that any node of the cluster has, or None where
+    that is not known. A service that needs several nodes is the condition MultiNodeNotSupported.
+    """
+    from slipway.service.engine import resolved_of
+
+    resolved = resolved_of(spec)
+    copies, local = resolved["data_parallel_size"], _local_copies(resolved)
+    if copies > local:
+        return (
+            f"spec.engine.dataParallelSize {copies} with {local} on each node needs several nodes, which is "
+            "not supported yet. Raise spec.replicas instead."
+        )
+    wanted = count(spec, resolved)
+    if largest is None or wanted <= largest:
+        return None
+    return (
+        f"wants {resource_name(spec)} {wanted}, and the largest node has {largest}: a model over several "
+        "nodes is not supported yet. Lower spec.engine.tensorParallelSize or pipelineParallelSize."
+    )
+
+
+def _local_copies(resolved: Resolved) -> int:
+    local = resolved["data_parallel_size_local"]
+    return int(resolved["data_parallel_size"] if local is None else local)
+
+
+def _product(resolved: Resolved) -> str:
+    return (
+        f"tensor parallel size {resolved['tensor_parallel_size']} × pipeline parallel size "
+        f"{resolved['pipeline_parallel_size']} × local data parallel size {_local_copies(resolved)}"
+    )

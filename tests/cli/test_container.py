@@ -1,0 +1,47 @@
+"""The command as an image's entry point."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from slipway.cli.container import words
+from slipway.cli.main import main
+
+
+@pytest.mark.parametrize("given", [["--model", "org/name"], ["serve", "org/name"]])
+def test_flags_may_follow_an_images_name_and_the_server_listens_everywhere(given, capsys):
+    assert main(words([*given, "--tensor-parallel-size", "2", "--dry-run"])) == 0
+    resolved = json.loads(capsys.readouterr().out)
+    assert (resolved["model"], resolved["tensor_parallel_size"]) == ("org/name", 2)
+    assert resolved["host"] == "0.0.0.0"
+
+
+def test_a_host_that_the_user_gives_wins(capsys):
+    assert main(words(["--model", "x", "--host", "::", "--dry-run"])) == 0
+    assert json.loads(capsys.readouterr().out)["host"] == "::"
+
+
+@pytest.mark.parametrize("given", [[], ["--version"], ["--help"], ["args", "--status"]])
+def test_other_words_are_those_of_the_command(given):
+    assert words(given) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        (["serve", "x", "--max-modle-len", "5"], ""),
+        (["serve", "x", "--block-size", "7"], "block_size"),
+        (["serve", "x", "--tensor-parallel-size", "2"], "tensor_parallel_size"),
+    ],
+)
+def test_a_refused_argument_is_told_in_the_termination_message(
+    given, argument, tmp_path, monkeypatch, capsys
+):
+    message = tmp_path / "termination-log"
+    monkeypatch.setenv("SLIPWAY_TERMINATION_LOG", str(message))
+    assert main(given) == 2
+    cause = json.loads(message.read_text())
+    assert (cause["code"], cause["reason"], cause["argument"]) == (2, "BadArguments", argument)
+    assert cause["message"] in capsys.readouterr().err

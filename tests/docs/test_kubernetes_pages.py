@@ -1,0 +1,128 @@
+"""What the pages for platform teams name in their sentences exists: fields, values, reasons, metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from platform_pages import RELEASE, ROOT, chart_schema, check_helm, check_kubectl, crd, reasons_named
+from slipway.metrics.promql import DECLARED
+from slipway.service.charts import spec_schema
+from slipway_operator.reasons import BY_NAME, CONDITIONS
+
+PAGES = [ROOT / "docs/kubernetes.md", ROOT / "docs/operator.md", *sorted(ROOT.glob("docs/kubernetes/*.md"))]
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`([^`\n]+)`")
+METRIC = re.compile(r"(vllm:|slipway:|slipway_operator_)\w+")
+PATH = re.compile(r"[a-z]\w*(?:\.[a-z]\w*|\[\])+")
+OTHER_WORDS = frozenset(
+    {"InferenceService", "Containerfile", "Deployment", "Latest", "Pinned", "ImageVolume", "Ready", "Stalled"}
+    | {"NAMESPACE", "PodMonitor", "OnRootMismatch", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"}
+)
+"""Words in code that look like reasons and are none."""
+
+FOUND = (AssertionError, KeyError, jsonschema.ValidationError)
+"""How a check says that a line is wrong."""
+
+each = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def words_in_code(page: Path) -> Iterator[str]:
+    return (match[1] for match in CODE.finditer(FENCE.sub("", page.read_text())))
+
+
+def has_field(schema: Mapping[str, Any], path: str) -> bool:
+    """Whether `a.b[].c` leads to a field of the schema."""
+    node: Mapping[str, Any] = schema
+    for word in path.replace("[]", ".[]").split("."):
+        if word == "[]":
+            node = node.get("items", {})
+        elif word in node.get("properties", {}):
+            node = node["properties"][word]
+        else:
+            return False
+    return True
+
+
+@each
+def test_a_field_named_in_a_sentence_is_one_of_the_spec_or_of_the_charts_values(page: Path):
+    spec, values = spec_schema(crd()), chart_schema()
+    tops = set(spec["properties"]) | set(values["properties"]) | {"spec"}
+    named = {word for word in words_in_code(page) if PATH.fullmatch(word)}
+    fields = {word for word in named if word.split(".")[0].removesuffix("[]") in tops}
+    wrong = {
+        field
+        for field in fields
+        if not has_field(spec, field.removeprefix("spec.")) and not has_field(values, field)
+    }
+    assert wrong == set()
+
+
+@each
+def test_a_reason_or_condition_named_in_a_sentence_is_in_the_catalogue(page: Path):
+    named = set(reasons_named(FENCE.sub("", page.read_text())))
+    camel = {word for word in named if re.search(r"[a-z]", word)} - OTHER_WORDS
+    alerts = {word for word in camel if word.startswith("Slipway")}
+    assert camel - alerts <= set(BY_NAME) | set(CONDITIONS)
+
+
+def test_troubleshooting_says_something_about_every_reason():
+    text = (ROOT / "docs/kubernetes/troubleshooting.md").read_text()
+    exits = set(re.findall(r"`(\w+)`", (ROOT / "docs/exit-codes.md").read_text()))
+    assert set(BY_NAME) - exits <= set(reasons_named(text))
+    assert "](../exit-codes.md)" in text
+
+
+@each
+def test_a_metric_named_in_a_sentence_is_declared(page: Path):
+    named = {
+        word for word in words_in_code(page) if re.fullmatch(r"(vllm:|slipway:|slipway_operator_)\w+", word)
+    }
+    assert named <= set(DECLARED)
+
+
+def test_the_page_on_the_operator_names_all_its_metrics():
+    named = set(words_in_code(ROOT / "docs/operator.md"))
+    assert {name for name in DECLARED if name.startswith("slipway_operator_")} <= named
+
+
+def test_the_operators_deployment_is_called_as_the_pages_say():
+    names = (ROOT / "helm/slipway/templates/_names.tpl").read_text()
+    assert '{{- define "slipway.name" -}}\n{{ .Release.Name }}-operator\n' in names
+    assert RELEASE == "slipway"
+
+
+def test_the_pages_are_all_in_the_table_of_pages():
+    table = (ROOT / "docs/kubernetes.md").read_text()
+    for page in PAGES[1:]:
+        assert f"]({page.relative_to(ROOT / 'docs')})" in table
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "kubectl get inferencservices",
+        "kubectl apply -f examples/nowhere.yaml",
+        "kubectl scale inferenceservices/other --replicas 2",
+        "kubectl logs deployment/slipway",
+        "kubectl explain inferenceservices.spec.engine.maxNumSequences",
+        "kubectl get inferenceservices --watch-only",
+        "kubectl create secret generic nobody-reads-it --from-literal=key=x",
+        "kubectl wait inferenceservices/demo --for=condition=Prepared",
+        """kubectl patch inferenceservices/demo --patch '{"spec": {"suspended": true}}'""",
+        """kubectl patch inferenceservices/demo --patch '{"spec": {"suspend": "yes"}}'""",
+        "helm install slipway helm/nowhere --namespace slipway-system",
+        "helm install slipway helm/slipway --namespace slipway-system --set openShift=true",
+        "helm install slipway helm/slipway --namespace slipway-system --values values.yaml",
+        "helm rollback other --namespace slipway-system",
+    ],
+)
+def test_a_line_that_names_what_does_not_exist_is_found(wrong: str):
+    check = check_helm if wrong.startswith("helm") else check_kubectl
+    with pytest.raises(FOUND):
+        check(wrong, ())

@@ -1,0 +1,234 @@
+"""Pods that find no node, may not be made or are on their way: each has a reason, and its values."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from as_printed import (
+    crash_loop,
+    deployment,
+    event,
+    node,
+    pod,
+    ready_pod,
+    replica_set,
+    running,
+    unscheduled,
+    waiting,
+)
+from explaining import SETS, explained, first
+
+from slipway_operator.explain import pods_summary
+from slipway_operator.reasons import Finding
+
+NO_PREEMPTION = (
+    "no new claims to deallocate, preemption: 0/1 nodes are available: "
+    "1 Preemption is not helpful for scheduling."
+)
+GPU_SHORT = f"0/1 nodes are available: 1 Insufficient nvidia.com/gpu. {NO_PREEMPTION}"
+
+
+def test_too_few_devices_are_told_with_what_the_node_has():
+    found = explained(
+        unscheduled(GPU_SHORT, {"nvidia.com/gpu": "8"}),
+        nodes=[node(**{"nvidia.com/gpu": "4"}), node("node1")],
+    )
+    assert found.reason == "Unschedulable"
+    assert first(found) == "wants nvidia.com/gpu 8, node0 has 4"
+    assert "0/1 nodes are available: 1 Insufficient nvidia.com/gpu" in found.message
+
+
+def test_a_resource_that_no_node_has_is_said_to_be_nowhere():
+    message = f"0/1 nodes are available: 1 Insufficient nvidia.com/mig-1g.10gb. {NO_PREEMPTION}"
+    found = explained(unscheduled(message, {"nvidia.com/mig-1g.10gb": "1"}), nodes=[node()])
+    assert first(found) == "wants nvidia.com/mig-1g.10gb 1, no node has any"
+
+
+def test_a_device_in_use_is_told_apart_from_one_that_is_not_there():
+    found = explained(
+        unscheduled(GPU_SHORT, {"nvidia.com/gpu": "1"}), nodes=[node(**{"nvidia.com/gpu": "1"})]
+    )
+    assert first(found) == "wants nvidia.com/gpu 1, node0 has 1, not enough of it free"
+
+
+def test_without_sight_of_nodes_the_scheduler_s_count_stands_in():
+    message = (
+        "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient memory, "
+        "2 Insufficient cpu. preemption: 0/3 nodes are available: "
+        "1 Preemption is not helpful for scheduling, "
+        "2 No preemption victims found for incoming pod."
+    )
+    found = explained(unscheduled(message, {"cpu": "64", "memory": "500Gi"}))
+    assert first(found) == "wants memory 500Gi, too little free on 2 of 3 nodes"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "part"),
+    [
+        (
+            "1 node(s) didn't match Pod's node affinity/selector",
+            "Unschedulable",
+            "spec.scheduling.nodeSelector",
+        ),
+        ("1 node(s) had untolerated taint(s)", "Unschedulable", "spec.scheduling.tolerations"),
+        ("1 Too many pods", "Unschedulable", "Add a node"),
+        ('persistentvolumeclaim "weights" not found', "ClaimMissing", '"weights" not found'),
+        ("pod has unbound immediate PersistentVolumeClaims", "ClaimMissing", "unbound immediate"),
+        ("1 cannot allocate all claims", "ClaimMissing", "cannot allocate all claims"),
+    ],
+)
+def test_a_rule_that_keeps_nodes_away_is_told_with_the_field_that_answers_it(words, reason, part):
+    found = explained(unscheduled(f"0/1 nodes are available: {words}. {NO_PREEMPTION}"))
+    assert found.reason == reason
+    assert part in found.message
+
+
+def test_a_cluster_without_nodes_is_told():
+    found = explained(unscheduled("no nodes available to schedule pods"))
+    assert (found.reason, found.message) == ("Unschedulable", "no nodes available to schedule pods.")
+
+
+def test_a_claim_that_is_still_to_be_made_is_told():
+    found = explained(unscheduled('waiting for dynamic resource controller to create the resourceclaim "g"'))
+    assert found.reason == "ClaimMissing"
+
+
+def test_a_scheduling_gate_is_named():
+    gated = unscheduled("Scheduling is blocked due to non-empty scheduling gates", reason="SchedulingGated")
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    assert explained(gated).message == "waits for the scheduling gate kueue.x-k8s.io/admission."
+
+
+def test_a_rollout_without_a_spare_device_says_which_fields_to_set():
+    new = unscheduled(GPU_SHORT, {"nvidia.com/gpu": "1"})
+    nodes = [node(**{"nvidia.com/gpu": "1"})]
+    found = explained(new, ready_pod("demo-5d4f1-old", revision=1), nodes=nodes)
+    assert found.reason == "RolloutNeedsSpareDevice"
+    assert first(found) == (
+        "a new pod wants nvidia.com/gpu 1, node0 has 1, not enough of it free; the old ones serve on"
+    )
+    assert "spec.rollout.maxSurge to 0" in found.message
+    assert "spec.rollout.maxUnavailable to 1" in found.message
+
+
+def test_a_first_pod_without_a_device_is_unschedulable_and_no_rollout():
+    gone = ready_pod("demo-5d4f1-old", revision=1)
+    gone["metadata"]["deletionTimestamp"] = "2026-08-22T11:59:00Z"
+    assert explained(unscheduled(GPU_SHORT, {"nvidia.com/gpu": "1"}), gone).reason == "Unschedulable"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "part"),
+    [
+        (
+            'pods "demo-5d4f2-" is forbidden: exceeded quota: small, '
+            "requested: limits.cpu=2,limits.memory=4Gi, used: limits.cpu=1,limits.memory=2Gi, "
+            "limited: limits.cpu=2,limits.memory=4Gi",
+            "QuotaExceeded",
+            "wants limits.cpu=2,limits.memory=4Gi, quota small has limits.cpu=2,limits.memory=4Gi, of which "
+            "limits.cpu=1,limits.memory=2Gi is used",
+        ),
+        (
+            'pods "demo-5d4f2-abcde" is forbidden: violates PodSecurity "restricted:latest": '
+            "runAsNonRoot != true",
+            "AdmissionRefused",
+            'violates PodSecurity "restricted:latest"',
+        ),
+        (
+            'admission webhook "pods.example.com" denied the request: no images from r',
+            "AdmissionRefused",
+            "no images from r",
+        ),
+        (
+            'pods "demo-5d4f2-x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi',
+            "QuotaExceeded",
+            "maximum memory usage per Container is 1Gi",
+        ),
+        (
+            'pods "demo-5d4f2-" is forbidden: error looking up service account models/x: '
+            'serviceaccount "x" not found',
+            "PodsNotCreated",
+            'serviceaccount "x" not found',
+        ),
+    ],
+)
+@pytest.mark.parametrize("place", ["condition", "event"])
+def test_pods_that_may_not_be_made_are_told_from_their_replica_set(message, reason, part, place):
+    failing = replica_set(made=0, failure=message if place == "condition" else "")
+    events = [event(failing, "FailedCreate", f"Error creating: {message}")] if place == "event" else []
+    found = pods_summary([], events, [failing], deployment(made=0))
+    assert found is not None
+    assert found.reason == reason
+    assert part in found.message
+
+
+def test_a_refusal_of_the_past_says_nothing_of_pods_that_are_there():
+    failing = replica_set(failure="exceeded quota")
+    found = pods_summary([pod(containers=[running()])], [], [failing], deployment())
+    assert found is not None
+    assert found.reason == "Loading"
+
+
+def test_a_pod_that_its_node_ended_is_told_until_another_takes_its_place():
+    evicted = pod()
+    evicted["status"] = {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": "The node was low on resource: memory.",
+        "conditions": [],
+    }
+    assert explained(evicted).message == (
+        "node0 ended demo-5d4f2-abcde as Evicted: The node was low on resource: memory."
+    )
+    assert explained(evicted, pod("demo-5d4f2-next", containers=[running()])).reason == "Loading"
+
+
+def test_loading_is_told_in_percent_where_the_server_says_how_far_it_is():
+    loading = pod(containers=[running()])
+    progress = {"demo-5d4f2-abcde": {"phase": "load", "done": 610_000_000, "total": 1_000_000_000}}
+    found = pods_summary([loading], [], SETS, deployment(), progress=progress)
+    assert found == Finding("Loading", "ModelLoaded", "weights 61 % of 1.0 GB.")
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (pod(node=None), "Scheduling"),
+        (pod(), "Starting"),
+        (pod(containers=[waiting("ContainerCreating")]), "Starting"),
+        (pod(containers=[running()]), "Loading"),
+    ],
+)
+def test_each_step_of_a_start_has_its_reason(step, reason):
+    if reason == "Scheduling":
+        step["status"]["conditions"] = []
+    assert explained(step).reason == reason
+
+
+def test_pods_of_an_older_template_are_no_matter():
+    old = pod("demo-5d4f1-old", revision=1, containers=[crash_loop(10)])
+    assert pods_summary([old, ready_pod()], [], SETS, deployment()) is None
+
+
+def test_nothing_is_found_where_all_pods_are_ready():
+    assert pods_summary([ready_pod()], [], SETS, deployment()) is None
+
+
+def test_the_order_in_which_things_are_seen_changes_nothing():
+    broken = [
+        pod("demo-5d4f2-a", containers=[crash_loop(10)]),
+        pod("demo-5d4f2-b", containers=[crash_loop(20)]),
+        unscheduled(GPU_SHORT, {"nvidia.com/gpu": "1"}, name="demo-5d4f2-c"),
+    ]
+    events = [
+        event(broken[0], "FailedMount", text, seen)
+        for text, seen in itertools.product("ab", ("2026", "2027"))
+    ]
+    seen = set()
+    for seed in range(20):
+        shuffle = random.Random(seed).sample
+        pods, told, sets = shuffle(broken, 3), shuffle(events, 4), shuffle(SETS, 2)
+        seen.add(pods_summary(pods, told, sets, deployment()))
+    assert len(seen) == 1

@@ -1,0 +1,247 @@
+"""Each way in which a container fails has a reason, and words with its values in them."""
+
+from __future__ import annotations
+
+import pytest
+from as_printed import (
+    cause,
+    crash_loop,
+    pod,
+    running,
+    terminated,
+    waiting,
+)
+from explaining import explained, first, of_container
+
+PULL = (
+    'Back-off pulling image "{0}": ErrImagePull: rpc error: code = {1} desc = '
+    'failed to pull and unpack image "{0}": {2}'
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "reason"),
+    [
+        ("NotFound", 'failed to resolve reference "r/x:1": r/x:1: not found', "ImageNotFound"),
+        (
+            "Unknown",
+            'failed to resolve reference "r/x:1": pull access denied, repository does not exist or may '
+            "require authorization: server message: insufficient_scope: authorization failed",
+            "ImagePullDenied",
+        ),
+        (
+            "Unknown",
+            "failed to resolve reference: unexpected status from HEAD request to r/v2: 401 Unauthorized",
+            "ImagePullDenied",
+        ),
+        (
+            "Unknown",
+            "failed to do request: dial tcp 10.0.0.1:443: connect: connection refused",
+            "ImagePullFailed",
+        ),
+    ],
+)
+def test_an_image_that_cannot_be_pulled_is_told_by_cause(code, words, reason):
+    found = of_container(waiting("ImagePullBackOff", PULL.format("r/x:1", code, words)))
+    assert found.reason == reason
+    assert found.message.startswith("the registry refuses r/x:1" if reason == "ImagePullDenied" else "r/x:1 ")
+    assert "ErrImagePull" not in found.message
+
+
+def test_a_bare_back_off_takes_its_cause_from_the_event():
+    words = 'Failed to pull image "r/x:1": rpc error: code = NotFound desc = r/x:1: not found'
+    found = of_container(
+        waiting("ImagePullBackOff", 'Back-off pulling image "r/x:1"'),
+        ("Failed", "Error: ErrImagePull"),
+        ("Failed", words),
+    )
+    assert found.reason == "ImageNotFound"
+    assert "Correct spec.runtime.image" in found.message
+
+
+def test_a_model_image_that_is_not_there_points_at_the_model():
+    found = of_container(
+        waiting("ErrImagePull", PULL.format("r/model:9", "NotFound", "r/model:9: not found")),
+        volumes=[{"name": "model", "image": {"reference": "r/model:9", "pullPolicy": "IfNotPresent"}}],
+    )
+    assert "Correct spec.model.image.reference" in found.message
+
+
+def test_a_name_that_is_no_image_is_told():
+    message = (
+        'Failed to apply default image tag "r/X:1": '
+        'couldn\'t parse image name "r/X:1": invalid reference format'
+    )
+    assert of_container(waiting("InvalidImageName", message)).reason == "ImageNotFound"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "start"),
+    [
+        ('secret "hub" not found', "SecretMissing", "Secret hub does not exist"),
+        ("couldn't find key token in Secret models/hub", "SecretMissing", "Secret hub has no key token"),
+        ('configmap "tuning" not found', "ConfigMapMissing", "ConfigMap tuning does not exist"),
+        (
+            "couldn't find key a in ConfigMap models/tuning",
+            "ConfigMapMissing",
+            "ConfigMap tuning has no key a",
+        ),
+        (
+            "container has runAsNonRoot and image will run as root",
+            "ContainerRefused",
+            "container has runAsNonRoot",
+        ),
+    ],
+)
+def test_what_a_variable_needs_and_is_not_there_is_named(message, reason, start):
+    found = of_container(waiting("CreateContainerConfigError", message))
+    assert (found.reason, first(found).rstrip(".")[: len(start)]) == (reason, start)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "start"),
+    [
+        (
+            'MountVolume.SetUp failed for volume "tls" : secret "cert" not found',
+            "SecretMissing",
+            "Secret cert does",
+        ),
+        (
+            'MountVolume.SetUp failed for volume "tls" : references non-existent secret key: tls.crt',
+            "SecretMissing",
+            "Secret cert has no key tls.crt",
+        ),
+        (
+            'MountVolume.SetUp failed for volume "files-0" : '
+            "configmap references non-existent config key: a.json",
+            "ConfigMapMissing",
+            "ConfigMap tuning has no key a.json",
+        ),
+        (
+            "Unable to attach or mount volumes: unmounted volumes=[cache]: timed out waiting",
+            "VolumeNotMounted",
+            "Unable to attach or mount volumes",
+        ),
+    ],
+)
+def test_what_a_volume_needs_is_found_in_events_alone(message, reason, start):
+    volumes = [
+        {"name": "tls", "secret": {"secretName": "cert", "defaultMode": 420}},
+        {"name": "files-0", "configMap": {"name": "tuning", "defaultMode": 420}},
+    ]
+    found = of_container(waiting("ContainerCreating"), ("FailedMount", message), volumes=volumes)
+    assert found.reason == reason
+    assert found.message.startswith(start)
+
+
+def test_a_volume_event_of_the_past_says_nothing_of_a_running_container():
+    text = 'MountVolume.SetUp failed for volume "tls" : secret "cert" not found'
+    assert of_container(running(), ("FailedMount", text)).reason == "Loading"
+
+
+def test_events_in_the_form_of_events_k8s_io_are_read_too():
+    broken = pod(containers=[waiting("ContainerCreating")])
+    newer = {
+        "metadata": {"name": "e"},
+        "regarding": {"kind": "Pod", "name": broken["metadata"]["name"], "uid": broken["metadata"]["uid"]},
+        "reason": "FailedMount",
+        "note": 'MountVolume.SetUp failed for volume "tls" : secret "cert" not found',
+        "eventTime": "2026-08-22T11:59:00.000000Z",
+    }
+    assert explained(broken, events=[newer]).reason == "SecretMissing"
+
+
+@pytest.mark.parametrize("between", ["waiting", "running", "ended"])
+def test_the_runtime_s_own_cause_is_told_all_through_the_loop(between):
+    said = cause(10, "ModelNotFound", "There is no model org/nope on the hub.", "Check the spelling.")
+    status = {
+        "waiting": crash_loop(10, said),
+        "running": running(last=terminated(10, said)),
+        "ended": {**running(), "state": terminated(10, said)},
+    }[between]
+    found = of_container(status)
+    assert found.reason == "ModelNotFound"
+    assert found.message == "There is no model org/nope on the hub. Check the spelling."
+
+
+def test_a_refused_argument_is_named_in_the_runtime_s_words():
+    said = cause(2, "BadArguments", "-5 is below 1.", "Set it to 1 or more.", "max_model_len")
+    found = of_container(crash_loop(2, said))
+    assert found.reason == "BadArguments"
+    assert found.message == "max_model_len: -5 is below 1. Set it to 1 or more."
+
+
+def test_an_argument_that_the_message_names_is_not_named_twice():
+    said = cause(3, "NotSupported", "--enable-lora is not supported yet.", "Drop it.", "enable_lora")
+    assert of_container(crash_loop(3, said)).message == "--enable-lora is not supported yet. Drop it."
+
+
+def test_an_oom_kill_is_told_with_its_limit():
+    found = of_container(crash_loop(137, reason="OOMKilled"), resources={"limits": {"memory": "64Mi"}})
+    assert found.reason == "OutOfMemory"
+    assert first(found) == "killed at its limit of 64Mi"
+
+
+def test_our_own_exit_for_lack_of_memory_is_out_of_memory_too():
+    found = of_container(
+        crash_loop(20, cause(20, "OutOfMemory", "The weights take 9 GB of 8.", "Allow more."))
+    )
+    assert (found.reason, first(found)) == ("OutOfMemory", "The weights take 9 GB of 8")
+
+
+def test_an_exit_code_of_ours_is_known_without_its_message():
+    found = of_container(crash_loop(30))
+    assert found.reason == "LoadStalled"
+    assert found.message.startswith("Download or loading made no progress")
+
+
+def test_a_foreign_exit_code_is_told_with_its_last_words():
+    log = "Traceback (most recent call last):\n  File x\nImportError: no module named torch\n"
+    found = of_container(crash_loop(77, log))
+    assert found.reason == "CrashLoop"
+    assert first(found) == "server ended with exit code 77: no module named torch"
+
+
+def test_a_signal_is_named():
+    assert first(of_container(crash_loop(139))) == "server ended with signal 11"
+
+
+def test_a_container_that_its_probe_has_killed_is_unresponsive():
+    found = of_container(
+        running(last=terminated(0, reason="Completed")),
+        ("Killing", "Container server failed startup probe, will be restarted"),
+    )
+    assert found.reason == "Unresponsive"
+    assert "startup probe" in found.message
+
+
+def test_a_program_that_is_not_in_the_image_is_refused():
+    message = 'failed to create containerd task: exec: "slipway": executable file not found in $PATH: unknown'
+    found = of_container(crash_loop(128, message, reason="StartError"))
+    assert found.reason == "ContainerRefused"
+    assert "executable file not found" in found.message
+
+
+def test_a_failed_fetch_is_told_as_the_init_container_s():
+    said = cause(12, "NoNetwork", "s3.example.com cannot be reached.", "Check egress.")
+    broken = pod(
+        init_containers=[{**crash_loop(12, said), "name": "fetch"}], containers=[waiting("PodInitializing")]
+    )
+    found = explained(broken)
+    assert found.reason == "NoNetwork"
+    assert found.message == "init container fetch: s3.example.com cannot be reached. Check egress."
+
+
+def test_a_running_fetch_is_progress():
+    broken = pod(init_containers=[{**running(), "name": "fetch"}], containers=[waiting("PodInitializing")])
+    assert explained(broken).reason == "Fetching"
+
+
+def test_a_finished_fetch_is_forgotten():
+    done = {
+        **running(),
+        "name": "fetch",
+        "state": terminated(0, reason="Completed"),
+        "lastState": terminated(12),
+    }
+    assert explained(pod(init_containers=[done], containers=[running()])).reason == "Loading"

@@ -1,0 +1,133 @@
+"""The queue of keys: no key twice, no key at two workers, back-off without end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway_operator.queue import FIRST_BACK_OFF, LONGEST_BACK_OFF, Queue, back_off
+
+
+async def taken(queue: Queue[str], seconds: float = 1.0) -> str:
+    return await asyncio.wait_for(queue.take(), seconds)
+
+
+async def nothing_to_take(queue: Queue[str]) -> bool:
+    """Whether no key is due within a tenth of a second."""
+    try:
+        await taken(queue, 0.1)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_a_key_added_twice_is_given_out_once() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    queue.add("a")
+    assert await taken(queue) == "a"
+    queue.done("a")
+    assert await nothing_to_take(queue)
+
+
+async def test_a_key_added_while_it_is_worked_on_waits_for_the_end_of_that() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await taken(queue)
+    queue.add("a")
+    assert await nothing_to_take(queue)
+    queue.done("a")
+    assert await taken(queue) == "a"
+
+
+async def test_the_earliest_of_several_times_holds() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a", after=60)
+    queue.add("a", after=0)
+    queue.add("a", after=60)
+    assert await taken(queue) == "a"
+    queue.done("a")
+    assert len(queue) == 0
+    assert await nothing_to_take(queue)
+
+
+async def test_a_waiting_worker_wakes_for_a_key_that_is_due_sooner() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("late", after=60)
+    waiting = asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    queue.add("soon")
+    assert await asyncio.wait_for(waiting, 1) == "soon"
+
+
+async def test_a_failed_key_comes_again_after_its_back_off_and_success_forgets_it() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await taken(queue)
+    first = queue.failed("a")
+    assert 0 < first <= FIRST_BACK_OFF
+    assert len(queue) == 0
+    assert await taken(queue) == "a"
+    assert queue.failed("a") > first / 2
+    assert await taken(queue) == "a"
+    queue.done("a")
+    queue.add("a")
+    await taken(queue)
+    assert queue.failed("a") <= FIRST_BACK_OFF
+
+
+async def test_the_age_is_that_of_the_longest_waiting_key_and_not_of_one_in_back_off() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("later", after=60)
+    assert queue.oldest() == 0
+    assert len(queue) == 0
+    queue.add("now")
+    await asyncio.sleep(0.01)
+    assert 0.01 <= queue.oldest() < 60
+    assert len(queue) == 1
+
+
+@given(st.integers(1, 500), st.floats(0, 0.999))
+def test_a_back_off_grows_to_its_bound_and_never_beyond(failures: int, share: float) -> None:
+    assert 0 < back_off(failures, share) <= LONGEST_BACK_OFF
+    assert back_off(failures, share) <= back_off(failures + 1, share)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 3)), max_size=60), st.integers(1, 4))
+def test_every_added_key_is_worked_on_and_never_by_two_workers(
+    steps: list[tuple[str, int]], workers: int
+) -> None:
+    async def run() -> None:
+        queue: Queue[str] = Queue()
+        running: set[str] = set()
+        seen: Counter[str] = Counter()
+
+        async def work() -> None:
+            while True:
+                key = await queue.take()
+                assert key not in running
+                running.add(key)
+                for _ in range(len(steps) % 3):
+                    await asyncio.sleep(0)
+                running.remove(key)
+                seen[key] += 1
+                queue.done(key)
+
+        tasks = [asyncio.create_task(work()) for _ in range(workers)]
+        for key, pauses in steps:
+            queue.add(key)
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+        while len(queue):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, asyncio.CancelledError)
+        assert set(seen) == {key for key, _ in steps}
+        assert all(seen[key] <= sum(key == other for other, _ in steps) for key in seen)
+
+    asyncio.run(run())

@@ -1,0 +1,137 @@
+"""The parts of a reconciliation that need no API server: transitions, pods that wait, vitals, rights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN
+from slipway_operator.discovery import largest
+from slipway_operator.events import BORROWED, CALM, Transition, transitions, waits
+from slipway_operator.health import Vitals, sick, unready
+from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
+from slipway_operator.reasons import BY_NAME, CONDITIONS
+
+Object = dict[str, Any]
+
+
+def status(*conditions: tuple[str, str, str]) -> Object:
+    """A .status of (type, status, reason)."""
+    listed = [
+        {"type": kind, "status": value, "reason": reason, "message": f"{reason}."}
+        for kind, value, reason in conditions
+    ]
+    return {"conditions": listed}
+
+
+def test_a_condition_that_stays_is_no_transition() -> None:
+    same = status(("Valid", "True", "Accepted"), ("Scheduled", "False", "Unschedulable"))
+    assert transitions(same, same) == []
+
+
+def test_a_new_reason_is_one_event_with_the_conditions_message() -> None:
+    before = status(("Scheduled", "False", "Scheduling"))
+    after = status(("Scheduled", "False", "Unschedulable"), ("Ready", "False", "Unschedulable"))
+    assert transitions(before, after) == [Transition("Warning", "Unschedulable", "Unschedulable.")]
+
+
+def test_a_good_end_is_an_event_and_the_way_to_it_is_none() -> None:
+    assert transitions({}, status(("ModelLoaded", "False", "Loading"))) == []
+    assert transitions({}, status(("ModelLoaded", "True", "Loaded"))) == [
+        Transition("Normal", "Loaded", "Loaded.")
+    ]
+
+
+def test_calm_reasons_and_borrowed_conditions_are_in_the_catalogue() -> None:
+    assert set(BY_NAME) >= CALM
+    assert set(CONDITIONS) >= BORROWED
+
+
+def pod(*conditions: tuple[str, str], deleted: bool = False) -> Object:
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
+    return {
+        "metadata": metadata,
+        "status": {"conditions": [{"type": kind, "status": value} for kind, value in conditions]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (pod(), True),
+        (pod(("PodScheduled", "True"), ("Ready", "False")), True),
+        (pod(("PodScheduled", "False")), False),
+        (pod(("PodScheduled", "True"), ("Ready", "True")), False),
+        (pod(deleted=True), False),
+    ],
+)
+def test_a_pod_waits_while_it_is_not_ready_and_the_scheduler_has_not_said_why(
+    item: Object, expected: bool
+) -> None:
+    assert waits(item) is expected
+
+
+def node(**allocatable: str) -> Object:
+    return {"status": {"allocatable": {name.replace("_", "/"): value for name, value in allocatable.items()}}}
+
+
+def test_the_largest_node_is_that_with_the_most_of_the_device_and_unknown_where_none_has_it() -> None:
+    nodes = [node(gpu="4", cpu="8"), node(gpu="2"), node(cpu="64")]
+    assert largest(nodes, "gpu") == 4
+    assert largest(nodes, "tpu") is None
+    assert largest([], "gpu") is None
+
+
+WELL = Vitals(
+    synced=True,
+    active=True,
+    watching=True,
+    queue_depth=0,
+    queue_age=0.0,
+    watch_age=30.0,
+    answer_age=1.0,
+    outage_age=1e6,
+    resources=1,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "dead", "absent"),
+    [
+        ({}, False, False),
+        ({"active": False}, False, False),
+        ({"synced": False}, False, True),
+        ({"queue_age": 301.0}, True, False),
+        ({"watch_age": 301.0}, True, False),
+        ({"watching": False}, True, False),
+        ({"answer_age": 100.0, "queue_age": 900.0, "watch_age": 900.0}, False, True),
+        ({"outage_age": 10.0, "queue_age": 900.0, "watch_age": 900.0}, False, False),
+    ],
+)
+def test_a_stuck_operator_is_restarted_and_one_without_an_api_server_is_only_not_ready(
+    change: Object, dead: bool, absent: bool
+) -> None:
+    vitals = replace(WELL, **change)
+    assert (sick(vitals) is not None, unready(vitals) is not None) == (dead, absent)
+
+
+def test_every_kind_that_is_made_may_be_made_and_every_kind_that_is_seen_may_be_listed() -> None:
+    verbs: dict[tuple[str, str], set[str]] = {}
+    for rule in (*SERVICE_RULES, *CLUSTER_RULES, *LEASE_RULES):
+        for resource in rule.resources:
+            assert (rule.group, resource) not in verbs
+            verbs[rule.group, resource] = set(rule.verbs)
+    for kind in (*MADE, *OPTIONAL):
+        assert verbs[kind.group, kind.plural] == {"get", "list", "watch", "create", "patch", "delete"}
+    for kind in SEEN:
+        assert verbs[kind.group, kind.plural] == {"list", "watch"}
+    assert not any(resource == "secrets" or "*" in resource for _, resource in verbs)
+
+
+def test_a_path_names_all_objects_those_of_a_namespace_one_or_a_part_of_it() -> None:
+    pods, deployments = KINDS["Pod"], KINDS["Deployment"]
+    assert pods.path(None) == "/api/v1/pods"
+    assert pods.path("ns") == "/api/v1/namespaces/ns/pods"
+    assert deployments.path("ns", "x", "status") == "/apis/apps/v1/namespaces/ns/deployments/x/status"

@@ -1,0 +1,65 @@
+"""Flags and environment variables of the operator."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipway_operator.settings import FLAGS, Settings, read_settings
+
+
+def test_without_flags_the_whole_cluster_is_served_with_the_images_of_this_version() -> None:
+    settings = read_settings([], {})
+    assert settings == Settings()
+    assert settings.scopes == (None,)
+
+
+def test_every_flag_has_an_effect_and_an_environment_twin() -> None:
+    given = {
+        "namespace": ("a,b", ("a", "b")),
+        "lease-namespace": ("ns", "ns"),
+        "lease-name": ("lease", "lease"),
+        "cpu-image": ("cpu:1", "cpu:1"),
+        "cuda-image": ("cuda:1", "cuda:1"),
+        "openshift": ("true", True),
+        "allow-code": ("1", True),
+        "permit-env": ("A,B", frozenset({"A", "B"})),
+        "monitoring-label": ("release=x,team=y", {"release": "x", "team": "y"}),
+        "log-format": ("json", "json"),
+        "health-port": ("0", 0),
+    }
+    assert set(given) == {flag.name for flag in FLAGS}
+    for flag in FLAGS:
+        text, expected = given[flag.name]
+        line = [f"--{flag.name}"] if flag.switch else [f"--{flag.name}", text]
+        assert getattr(read_settings(line, {}), flag.field) == expected
+        assert getattr(read_settings([], {flag.env: text}), flag.field) == expected
+
+
+def test_a_flag_wins_over_its_environment_variable() -> None:
+    environment = {"SLIPWAY_OPERATOR_CPU_IMAGE": "from-env"}
+    assert read_settings(["--cpu-image", "from-flag"], environment).cpu_image == "from-flag"
+
+
+def test_a_repeated_flag_adds_up_and_keeps_each_value_once() -> None:
+    settings = read_settings(["--namespace", "a", "--namespace", "b,a"], {})
+    assert settings.namespaces == ("a", "b")
+    assert settings.scopes == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "sentence"),
+    [
+        (["--health-port", "x"], {}, "--health-port: 'x' is no port"),
+        (["--health-port", "70000"], {}, "up to 65535"),
+        (["--monitoring-label", "release"], {}, "'release' is no label: write KEY=VALUE."),
+        (["--log-format", "xml"], {}, "write text or json"),
+        ([], {"SLIPWAY_OPERATOR_OPENSHIFT": "maybe"}, "SLIPWAY_OPERATOR_OPENSHIFT: 'maybe' is neither"),
+    ],
+)
+def test_a_malformed_value_is_refused_in_a_sentence(
+    arguments: list[str], environment: dict[str, str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_settings(arguments, environment)
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,329 @@
+"""The status tells the truth to people, `kubectl wait` and kstatus alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Any
+
+import pytest
+from as_printed import (
+    NOW,
+    Object,
+    cause,
+    crash_loop,
+    deployment,
+    node,
+    pod,
+    ready_pod,
+    replica_set,
+    resource,
+    running,
+    service,
+    unscheduled,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.service import InvalidService, ServiceSpec, from_mapping
+from slipway_operator.reasons import BY_NAME, CONDITIONS, READY, RECONCILING, STALLED, finding
+from slipway_operator.status import Observed, refusal, status
+
+ALWAYS = ("Valid", "Scheduled", "ModelLoaded", "Available", "Progressing")
+LATER = NOW + datetime.timedelta(hours=1)
+
+
+def spec_of(document: Object) -> ServiceSpec:
+    return from_mapping(document, frozenset())
+
+
+def told(observed: Observed, refused: bool = False) -> dict[str, Any]:
+    return status(observed, None if refused else spec_of(dict(observed.resource)))
+
+
+def serving(**more: Any) -> Observed:
+    fields: dict[str, Any] = {
+        "resource": resource(),
+        "deployment": deployment(available=1),
+        "replica_sets": [replica_set(1, replicas=0), replica_set(2)],
+        "pods": [ready_pod()],
+        "service": service(),
+        "now": NOW,
+    }
+    return Observed(**{**fields, **more})
+
+
+def broken(one: Object, **more: Any) -> Observed:
+    return serving(**{"pods": [one], "deployment": deployment(), **more})
+
+
+def conditions(whole: Object) -> dict[str, tuple[str, str]]:
+    return {one["type"]: (one["status"], one["reason"]) for one in whole["conditions"]}
+
+
+def kstatus(whole: Object | None, generation: int) -> str:
+    """What kstatus (helm 4, Flux) makes of it, by the rules of its `Compute` for a custom resource."""
+    if whole is None:
+        return "Current"
+    if whole["observedGeneration"] != generation:
+        return "InProgress"
+    by_type = {one["type"]: one["status"] for one in whole["conditions"]}
+    if by_type.get("Reconciling") == "True":
+        return "InProgress"
+    if by_type.get("Stalled") == "True":
+        return "Failed"
+    return {"True": "Current", None: "Current"}.get(by_type.get("Ready"), "InProgress")
+
+
+def test_a_service_that_serves_is_ready_and_says_where():
+    whole = told(serving())
+    assert conditions(whole) == {
+        "Valid": ("True", "Accepted"),
+        "Scheduled": ("True", "Scheduled"),
+        "ModelLoaded": ("True", "Loaded"),
+        "Available": ("True", "Serving"),
+        "Progressing": ("True", "RolledOut"),
+        "Ready": ("True", "Serving"),
+    }
+    assert whole["summary"] == "Serving: 1 of 1 replicas admit requests"
+    assert whole["url"] == "http://demo.models.svc:8000"
+    assert whole["replicas"] == 1
+    assert whole["selector"] == "app.kubernetes.io/instance=demo,app.kubernetes.io/name=slipway"
+    assert kstatus(whole, 1) == "Current"
+
+
+def test_the_url_is_that_of_a_load_balancer_and_of_tls():
+    assert told(serving(service=service(ip="192.0.2.7")))["url"] == "http://192.0.2.7:8000"
+    assert told(serving(service=service(hostname="llm.example.com")))["url"] == "http://llm.example.com:8000"
+    secured = resource(secrets={"tls": {"name": "cert"}})
+    assert told(serving(resource=secured))["url"] == "https://demo.models.svc:8000"
+    assert "url" not in told(serving(service=None))
+
+
+def test_a_new_resource_is_on_its_way():
+    whole = told(Observed(resource=resource(), now=NOW))
+    assert conditions(whole)["Ready"] == ("False", "RollingOut")
+    assert whole["replicas"] == 0
+    assert kstatus(whole, 1) == "InProgress"
+
+
+def test_a_generation_that_was_not_seen_is_in_progress():
+    assert kstatus(told(serving()), 2) == "InProgress"
+
+
+def test_the_summary_names_the_missing_resource_in_one_line():
+    message = (
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available: "
+        "1 Preemption is not helpful for scheduling."
+    )
+    waiting = unscheduled(message, {"nvidia.com/gpu": "8"})
+    whole = told(broken(waiting, nodes=[node(**{"nvidia.com/gpu": "4"})]))
+    assert whole["summary"] == "Unschedulable: wants nvidia.com/gpu 8, node0 has 4"
+    assert conditions(whole)["Scheduled"] == ("False", "Unschedulable")
+    assert conditions(whole)["ModelLoaded"] == ("Unknown", "NoPods")
+    assert kstatus(whole, 1) == "InProgress"  # a node may come
+
+
+def test_what_only_a_person_can_mend_is_stalled():
+    said = cause(10, "ModelNotFound", "There is no model org/nope on the hub.", "Check the spelling.")
+    whole = told(broken(pod(containers=[crash_loop(10, said)])))
+    assert whole["summary"] == "ModelNotFound: There is no model org/nope on the hub"
+    assert conditions(whole)["ModelLoaded"] == ("False", "ModelNotFound")
+    assert conditions(whole)["Progressing"] == ("False", "ModelNotFound")
+    assert conditions(whole)["Stalled"] == ("True", "ModelNotFound")
+    assert "Reconciling" not in conditions(whole)
+    assert kstatus(whole, 1) == "Failed"
+
+
+def test_what_may_mend_itself_is_not_stalled():
+    whole = told(broken(pod(containers=[crash_loop(12, cause(12, "NoNetwork", "No route."))])))
+    assert conditions(whole)["Ready"] == ("False", "NoNetwork")
+    assert kstatus(whole, 1) == "InProgress"
+
+
+def test_a_rollout_is_not_ready_while_the_old_pods_serve_on():
+    old = ready_pod("demo-5d4f1-old", revision=1)
+    new = pod(containers=[running()])
+    rolling = serving(
+        pods=[old, new],
+        replica_sets=[replica_set(1), replica_set(2)],
+        deployment=deployment(made=2, updated=1, available=1),
+    )
+    whole = told(rolling)
+    assert conditions(whole)["Available"] == ("True", "Serving")
+    assert conditions(whole)["Progressing"] == ("True", "RollingOut")
+    assert conditions(whole)["Ready"] == ("False", "Loading")
+    assert kstatus(whole, 1) == "InProgress"
+
+
+def test_a_deployment_that_was_written_but_not_seen_by_its_controller_is_not_ready():
+    stale = serving(deployment=deployment(available=1, generation=2, observed=1))
+    assert conditions(told(stale))["Ready"] == ("False", "RollingOut")
+
+
+def test_a_rollout_without_a_spare_device_stops_while_the_old_pods_serve():
+    message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available."
+    whole = told(
+        serving(
+            pods=[
+                ready_pod("demo-5d4f1-old", revision=1),
+                unscheduled(message, {"nvidia.com/gpu": "1"}),
+            ],
+            deployment=deployment(made=2, updated=1, available=1),
+            nodes=[node(**{"nvidia.com/gpu": "1"})],
+        )
+    )
+    assert conditions(whole)["Available"] == ("True", "Serving")
+    assert conditions(whole)["Scheduled"] == ("False", "Unschedulable")
+    assert conditions(whole)["Progressing"] == ("False", "RolloutNeedsSpareDevice")
+    assert conditions(whole)["Ready"] == ("False", "RolloutNeedsSpareDevice")
+    assert whole["summary"].startswith("RolloutNeedsSpareDevice: a new pod wants nvidia.com/gpu 1")
+
+
+def test_a_rollout_past_its_deadline_is_stalled_with_its_cause():
+    whole = told(broken(pod(containers=[crash_loop(12)]), deployment=deployment(overdue=True)))
+    assert conditions(whole)["Progressing"] == ("False", "ProgressDeadlineExceeded")
+    assert conditions(whole)["Stalled"] == ("True", "ProgressDeadlineExceeded")
+    assert conditions(whole)["Ready"] == ("False", "NoNetwork")
+
+
+def test_an_invalid_spec_is_told_with_its_field_and_what_serves_serves_on():
+    error = InvalidService("spec.engine.maxModelLen", "-5 is below 1.")
+    whole = told(serving(invalid=refusal(error)), refused=True)
+    assert conditions(whole)["Valid"] == ("False", "InvalidSpec")
+    assert conditions(whole)["Available"] == ("True", "Serving")
+    assert conditions(whole)["Ready"] == ("False", "InvalidSpec")
+    assert whole["summary"] == "InvalidSpec: spec.engine.maxModelLen: -5 is below 1"
+    assert kstatus(whole, 1) == "Failed"
+
+
+@pytest.mark.parametrize("reason", ["PolicyDenied", "MultiNodeNotSupported"])
+def test_a_refused_resource_without_pods_has_nothing_to_say_of_them(reason):
+    whole = told(Observed(resource=resource(), invalid=finding(reason, "No."), now=NOW))
+    assert conditions(whole)["Valid"] == ("False", reason)
+    assert conditions(whole)["Scheduled"] == ("Unknown", "NoPods")
+    assert kstatus(whole, 1) == "Failed"
+
+
+def test_a_taken_name_is_told():
+    conflict = "Service demo belongs to Deployment other and is left alone."
+    whole = told(Observed(resource=resource(), conflict=conflict, now=NOW))
+    assert conditions(whole)["Progressing"] == ("False", "NameConflict")
+    assert conditions(whole)["Valid"] == ("True", "Accepted")
+    assert whole["summary"] == f"NameConflict: {conflict.rstrip('.')}"
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"), [({"suspend": True}, "spec.suspend is true"), ({"replicas": 0}, "spec.replicas is 0")]
+)
+def test_a_suspended_resource_is_neither_ready_nor_awaited(wish, why):
+    idle = serving(resource=resource(**wish), deployment=deployment(replicas=0), pods=[])
+    whole = told(idle)
+    assert "Ready" not in conditions(whole)
+    assert conditions(whole)["Available"] == ("False", "Suspended")
+    assert whole["summary"] == f"Suspended: {why}, so no pod runs"
+    assert kstatus(whole, 1) == "Current"
+
+
+def test_a_resource_whose_pods_still_go_is_on_its_way_to_be_suspended():
+    going = serving(resource=resource(suspend=True), deployment=deployment(replicas=0, made=1))
+    assert kstatus(told(going), 1) == "InProgress"
+
+
+def test_a_foreign_variable_is_told_and_harms_no_readiness():
+    whole = told(serving(drift=["VLLM_FOO"], upgrade="template.spec.x 1 → 2."))
+    assert conditions(whole)["Drifted"] == ("True", "Drifted")
+    assert conditions(whole)["UpgradeAvailable"] == ("True", "UpgradeAvailable")
+    assert conditions(whole)["Ready"] == ("True", "Serving")
+    assert whole["summary"] == "Drifted: someone else added VLLM_FOO to the Deployment"
+
+
+def test_an_upgrade_is_told_where_pods_are_not_ready_too():
+    whole = told(broken(pod(), upgrade="containers[server].image a → b. Latest takes it."))
+    assert conditions(whole)["UpgradeAvailable"] == ("True", "UpgradeAvailable")
+
+
+def test_a_status_is_stable_under_repetition():
+    observed = serving()
+    once = told(observed)
+    seen = resource(status=once)
+    assert told(dataclasses.replace(observed, resource=seen, now=LATER)) == once
+
+
+def test_the_time_of_a_condition_moves_only_with_its_status():
+    once = told(broken(pod(containers=[running()])))
+    seen = resource(status=once)
+    again = told(broken(pod(containers=[crash_loop(12)]), resource=seen, now=LATER))
+    times = {one["type"]: one["lastTransitionTime"] for one in again["conditions"]}
+    assert times["Ready"] == "2026-08-22T12:00:00Z"
+    later = told(serving(resource=seen, now=LATER))
+    times = {one["type"]: one["lastTransitionTime"] for one in later["conditions"]}
+    assert times["Ready"] == "2026-08-22T13:00:00Z"
+    assert times["Valid"] == "2026-08-22T12:00:00Z"
+
+
+POD_STATES = st.sampled_from(
+    [
+        ready_pod,
+        lambda name, revision: pod(name, revision=revision, node=None),
+        lambda name, revision: pod(name, revision=revision, containers=[running()]),
+        lambda name, revision: pod(name, revision=revision, containers=[crash_loop(10)]),
+        lambda name, revision: pod(name, revision=revision, containers=[crash_loop(137, "x" * 5000)]),
+        lambda name, revision: unscheduled("line\n" * 400, name=name, revision=revision),
+    ]
+)
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> Observed:
+    replicas = draw(st.integers(0, 3))
+    pods = [
+        draw(POD_STATES)(f"demo-{index}", draw(st.integers(1, 2))) for index in range(draw(st.integers(0, 4)))
+    ]
+    counts = {key: draw(st.integers(0, 3)) for key in ("made", "updated", "available", "observed")}
+    return Observed(
+        resource=resource(replicas=replicas, suspend=draw(st.booleans())),
+        deployment=draw(
+            st.sampled_from([None, deployment(replicas=replicas, overdue=draw(st.booleans()), **counts)])
+        ),
+        replica_sets=[replica_set(1), replica_set(2)],
+        pods=pods,
+        conflict=draw(st.sampled_from([None, "Taken. " * 60])),
+        drift=draw(st.sampled_from([[], ["VLLM_X"]])),
+        now=NOW,
+    )
+
+
+@given(observations())
+@settings(deadline=None)
+def test_whatever_is_seen_the_status_is_whole_and_of_one_mind(observed: Observed):
+    whole = told(observed)
+    found = conditions(whole)
+    assert tuple(found)[: len(ALWAYS)] == ALWAYS
+    assert len(found) == len(whole["conditions"])
+    assert set(found) <= set(CONDITIONS)
+    assert all(reason in BY_NAME for _, reason in found.values())
+    assert all(one["message"] and one["observedGeneration"] == 1 for one in whole["conditions"])
+    assert len(whole["summary"]) <= 120
+    assert whole["summary"].isprintable()
+    if found.get(READY, ("",))[0] == "True":
+        assert found["Available"][0] == "True"
+        assert RECONCILING not in found
+        assert STALLED not in found
+    assert not (RECONCILING in found and STALLED in found)
+    assert (
+        told(dataclasses.replace(observed, resource={**observed.resource, "status": whole}, now=LATER))
+        == whole
+    )
+
+
+def test_the_image_is_that_of_the_current_template() -> None:
+    template = {
+        "spec": {
+            "containers": [{"name": "proxy", "image": "mesh:1"}, {"name": "server", "image": "slipway:2"}]
+        }
+    }
+    made = deployment(available=1)
+    injected = {**made, "spec": {**made["spec"], "template": template}}
+    assert told(serving(deployment=injected))["image"] == "slipway:2"
+    assert "image" not in told(serving(deployment=None))
