@@ -1,0 +1,1 @@
+"""Tests against a real cluster, and the ground that they stand on."""

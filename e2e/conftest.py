@@ -1,0 +1,55 @@
+"""The ground as fixtures: built and started when a test first asks for it, ended with the session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.ground import packages
+from e2e.ground.build import Binaries
+from e2e.ground.control_plane import ControlPlane
+from e2e.ground.node import Cluster
+from e2e.ground.remains import sweep
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Binaries:
+    """Paths of the cluster's programs by name; each is compiled when it is first asked for."""
+    return Binaries()
+
+
+@pytest.fixture(scope="session")
+def carries_control_plane() -> None:
+    """This machine can make network namespaces; a test that cannot do without is skipped otherwise."""
+    _must_carry(packages.CONTROL_PLANE)
+
+
+@pytest.fixture(scope="session")
+def carries_node(carries_control_plane: None) -> None:
+    """This machine can run containers beside that."""
+    _must_carry(packages.NODE)
+
+
+@pytest.fixture(scope="session")
+def control_plane(binaries: Binaries, carries_control_plane: None) -> Iterator[ControlPlane]:
+    """A Kubernetes API without nodes, of this worker's own."""
+    with ControlPlane(binaries) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def cluster(binaries: Binaries, carries_node: None) -> Iterator[Cluster]:
+    """A whole Kubernetes with one node and a registry, of this worker's own."""
+    with Cluster(binaries) as whole:
+        yield whole
+
+
+def _must_carry(commands: dict[str, str]) -> None:
+    """Skip where the machine cannot carry the ground; in CI a skip would pass for a proof, so fail."""
+    sweep()
+    if objection := packages.objection(commands):
+        if os.environ.get("CI") == "true":
+            pytest.fail(objection, pytrace=False)
+        pytest.skip(objection)

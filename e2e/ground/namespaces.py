@@ -1,0 +1,64 @@
+"""A network of its own for each ground: nothing in it reaches the outside or is reached from there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from e2e.ground.names import NETWORK_LENGTH, NODE_ADDRESS
+
+_CLONE_NEWNET = 0x40000000
+
+
+def within(netns: Path, *argv: str | os.PathLike[str]) -> list[str]:
+    """The command line that runs `argv` in the namespace, keeping the process id.
+
+    `ip netns exec` would hide the control groups' mounts.
+    """
+    return ["nsenter", f"--net={netns}", "--", *(os.fspath(word) for word in argv)]
+
+
+def create(netns: Path) -> None:
+    """Make the namespace with the node's address on a device of its own and the default route through it."""
+    _ip("netns", "add", netns.name)
+    for line in (
+        "link set lo up",
+        "link add node0 type bridge",
+        f"address add {NODE_ADDRESS}/{NETWORK_LENGTH} dev node0",
+        "link set node0 up",
+        "route add default dev node0",
+    ):
+        _ip("-n", netns.name, *line.split())
+    forward = "echo 1 > /proc/sys/net/ipv4/ip_forward"
+    subprocess.run(within(netns, "sh", "-c", forward), check=True, capture_output=True, text=True)
+
+
+@contextmanager
+def entered(netns: Path) -> Iterator[None]:
+    """Put the calling thread into the namespace; sockets opened meanwhile stay connected there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    there = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _set(libc, there)
+        yield
+    finally:
+        _set(libc, home)
+        os.close(there)
+        os.close(home)
+
+
+def _set(libc: ctypes.CDLL, namespace: int) -> None:
+    if libc.setns(namespace, _CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, f"This thread could not enter the network namespace: {os.strerror(number)}")
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")

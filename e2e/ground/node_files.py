@@ -1,0 +1,126 @@
+"""What the programs of a node read: configuration as text, from the ground's folder alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from e2e.ground.names import NODE_ADDRESS, NODE_POD_RANGE, REGISTRY, Ground
+
+PAUSE = "slipway.dev/e2e/pause:1"
+
+
+def containerd(ground: Ground, runc: str, plugins: Path) -> str:
+    """containerd's configuration: all its files and mounts under the ground's folder."""
+    folder = ground.folder
+    return f"""\
+version = 3
+root = "{folder}/containerd/root"
+state = "{folder}/containerd/state"
+
+[grpc]
+address = "{socket(ground)}"
+
+[plugins.'io.containerd.cri.v1.images']
+# A copy of each layer less: an image for inference has gigabytes of them.
+discard_unpacked_layers = true
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{PAUSE}"
+
+[plugins.'io.containerd.cri.v1.runtime']
+# In a container of ours the machine may not lower its score.
+restrict_oom_score_adj = true
+disable_apparmor = true
+# Otherwise a killed cluster leaves its pods' namespaces in /run/netns, where nobody knows whose they are.
+netns_mounts_under_state_dir = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+BinaryName = "{runc}"
+Root = "{folder}/runc"
+SystemdCgroup = false
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["{plugins}"]
+conf_dir = "{folder}/cni"
+"""
+
+
+def socket(ground: Ground) -> Path:
+    return ground.folder / "containerd.sock"
+
+
+def network(ground: Ground) -> str:
+    """The pods' network: a bridge, addresses kept under the ground's folder."""
+    addresses = {
+        "type": "host-local",
+        "dataDir": str(ground.folder / "addresses"),
+        "ranges": [[{"subnet": NODE_POD_RANGE}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {"type": "bridge", "bridge": "pods0", "isGateway": True, "hairpinMode": True, "ipam": addresses}
+    ports = {"type": "portmap", "capabilities": {"portMappings": True}}
+    return json.dumps({"cniVersion": "1.0.0", "name": ground.name, "plugins": [bridge, ports]})
+
+
+def kubelet(ground: Ground) -> str:
+    """KubeletConfiguration for a machine that may itself be a container, with either version of cgroups."""
+    folder, pki = ground.folder, ground.folder / "pki"
+    return json.dumps(
+        {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(pki / "ca.crt")},
+            },
+            "authorization": {"mode": "Webhook"},
+            "tlsCertFile": str(pki / "kubelet.crt"),
+            "tlsPrivateKeyFile": str(pki / "kubelet.key"),
+            "containerRuntimeEndpoint": f"unix://{socket(ground)}",
+            "podLogsDir": str(folder / "pod-logs"),
+            "volumePluginDir": str(folder / "volume-plugins"),
+            "resolvConf": str(folder / "resolv.conf"),
+            "clusterDNS": [NODE_ADDRESS],
+            "clusterDomain": "cluster.local",
+            "cgroupDriver": "cgroupfs",
+            # By this the pods' processes are found when all else of the ground is dead.
+            "cgroupRoot": f"/{ground.name}",
+            "cgroupsPerQOS": False,
+            "enforceNodeAllocatable": [],
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "oomScoreAdj": 0,
+            "localStorageCapacityIsolation": False,
+            # The disk is the machine's own: it may be nearly full without harm to the tests.
+            "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "imageGCHighThresholdPercent": 100,
+            "serializeImagePulls": False,
+            "registryPullQPS": 0,
+            "eventRecordQPS": 0,
+        }
+    )
+
+
+def registry(ground: Ground) -> str:
+    return json.dumps(
+        {
+            "version": 0.1,
+            "log": {"level": "warn", "accesslog": {"disabled": True}},
+            "storage": {"filesystem": {"rootdirectory": str(ground.folder / "registry")}},
+            "http": {"addr": REGISTRY},
+        }
+    )
+
+
+def dns(kubeconfig: Path) -> str:
+    """CoreDNS as kubeadm sets it up, less the way to servers outside: there is no outside."""
+    return f""".:53 {{
+    bind {NODE_ADDRESS}
+    errors
+    kubernetes cluster.local in-addr.arpa {{
+        kubeconfig {kubeconfig} e2e
+        pods insecure
+    }}
+}}
+"""

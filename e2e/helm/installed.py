@@ -1,0 +1,94 @@
+"""The operator of an installed release, run beside the API server as its pod would, and what it serves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from e2e.ground.control_plane import ControlPlane
+from e2e.helm.command import CRD, REPOSITORY
+from e2e.operators import until
+
+Object = dict[str, Any]
+
+
+@contextmanager
+def operator_of(plane: ControlPlane, folder: Path, release: str) -> Iterator[str]:
+    """Run the operator with the arguments and rights that the release gives its pod; yields its user."""
+    namespace = f"{release}-system"
+    text = plane.kubectl("get", "deployment", f"{release}-operator", "--namespace", namespace, "-o", "json")
+    pod = json.loads(text)["spec"]["template"]["spec"]
+    user = f"system:serviceaccount:{namespace}:{pod['serviceAccountName']}"
+    environment = {
+        "KUBECONFIG": str(plane.kubeconfig_for(user)),
+        "PYTHONPATH": f"{REPOSITORY / 'runtime'}:{REPOSITORY / 'operator'}",
+    }
+    argv = (sys.executable, "-m", "slipway_operator", *pod["containers"][0]["args"], "--health-port=0")
+    with (folder / f"{release}.log").open("w") as log:
+        child = plane.popen(*argv, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield user
+        assert child.poll() is None, (folder / f"{release}.log").read_text()
+    finally:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(20)
+        finally:
+            child.kill()
+            child.wait()
+
+
+def established(plane: ControlPlane) -> None:
+    """Wait until the CRD is served; `kubectl wait` fails on one whose status is not written yet."""
+
+    def served() -> bool:
+        conditions = (
+            json.loads(plane.kubectl("get", "crd", CRD, "-o", "json")).get("status", {}).get("conditions")
+            or []
+        )
+        return any((one["type"], one["status"]) == ("Established", "True") for one in conditions)
+
+    until(served, "the established CRD", 30)
+
+
+def children(plane: ControlPlane, kind: str, name: str) -> list[Object]:
+    """What of this kind belongs to the service `name`."""
+    text = plane.kubectl("get", kind, "-l", f"app.kubernetes.io/instance={name}", "-o", "json")
+    found: list[Object] = json.loads(text)["items"]
+    return found
+
+
+def service(plane: ControlPlane, name: str) -> Object:
+    found: Object = json.loads(plane.kubectl("get", CRD, name, "-o", "json"))
+    return found
+
+
+def is_ready(plane: ControlPlane, name: str) -> bool:
+    conditions = service(plane, name).get("status", {}).get("conditions", [])
+    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+
+
+def serve(plane: ControlPlane, name: str) -> None:
+    """Report what a kubelet would once the runtime answers: each pod of the service runs and is ready."""
+    for pod in until(lambda: children(plane, "pods", name), f"a pod of {name}", 40):
+        kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+        status = {"phase": "Running", "conditions": [{"type": kind, "status": "True"} for kind in kinds]}
+        where = ("patch", "pod", pod["metadata"]["name"], "--subresource=status", "--type=merge")
+        plane.kubectl(*where, "-p", json.dumps({"status": status}))
+
+
+def forbidden(plane: ControlPlane, user: str) -> set[tuple[str, str]]:
+    """Verbs and resources that the API server refused this user for want of a right, and never granted."""
+    answers: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
+    for event in plane.audit():
+        if event["user"]["username"] == user:
+            reference = event.get("objectRef", {"resource": event["requestURI"]})
+            refused = event.get("responseStatus", {}).get("code") == 403
+            answers[refused].add((event["verb"], reference["resource"]))
+    return answers[True] - answers[False]

@@ -1,0 +1,215 @@
+"""The operator as a child process before a real API server, with the rights of the chart and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e.ground.control_plane import ControlPlane
+from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES, Rule
+
+ROOT = Path(__file__).parents[1]
+DEFINITION = ROOT / "crds" / "inferenceservices.slipway.dev.yaml"
+RBAC = "rbac.authorization.k8s.io"
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+LISTENING = re.compile(r"Listening on port (\d+)")
+
+Object = dict[str, Any]
+
+
+def until(holds: Callable[[], Any], what: str | Callable[[], str], patience: float = 20.0) -> Any:
+    """Poll until `holds` gives something true, which is returned."""
+    deadline = time.monotonic() + patience
+    while not (found := holds()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {patience:g} s: {what if isinstance(what, str) else what()}")
+        time.sleep(0.1)
+    return found
+
+
+def served(plane: ControlPlane, path: str) -> None:
+    """Wait until the API server lists the resource at `GROUP/VERSION/PLURAL`: a new CRD takes a moment."""
+    ask = (plane.binaries["kubectl"], "get", "--raw", f"/apis/{path}")
+    until(lambda: plane.run(*ask, capture_output=True).returncode == 0, f"{path} is served")
+
+
+class Operator:
+    """`python -m slipway_operator` in the ground's network; ended by the ground at the latest."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        folder: Path,
+        name: str,
+        *flags: str,
+        namespaces: Sequence[str] = (),
+        code: str = "import sys; from slipway_operator.main import main; sys.exit(main())",
+    ) -> None:
+        """`name` is the user; `code` the program, which a test replaces to have another version of it."""
+        self.plane = plane
+        self.user = f"operator:{name}"
+        self.namespaces = tuple(namespaces)
+        self.log = folder / f"{name}.log"
+        lease = namespaces[0] if namespaces else "default"
+        grant(plane, self.user, self.namespaces, lease)
+        scope = [f"--namespace={namespace}" for namespace in namespaces]
+        environment = {
+            "KUBECONFIG": str(plane.kubeconfig_for(self.user)),
+            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("runtime", "operator")),
+        }
+        with self.log.open("w") as log:
+            self.process = plane.popen(
+                sys.executable, "-c", code, "--health-port=0", f"--lease-namespace={lease}", *scope, *flags,
+                env=environment, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        found = until(self._listening, f"{self.log.read_text()}\nthe operator listens", 60)
+        self.port = int(found[1])
+
+    def _listening(self) -> re.Match[str] | None:
+        assert self.process.poll() is None, self.log.read_text()
+        return LISTENING.search(self.log.read_text())
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of an answer of the health port."""
+        with self.plane.inside():
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode()
+
+    def metric(self, name: str) -> float:
+        """The value of a series as /metrics prints it, 0 where it is not there."""
+        lines = self.get("/metrics")[1].splitlines()
+        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+    def wait_active(self, patience: float = 40.0) -> None:
+        until(lambda: self.metric("slipway_operator_active") == 1, "the operator holds the Lease", patience)
+
+    def wait_reconciled(self, since: float) -> None:
+        """Wait until more reconciliations are done than `reconciled` said."""
+        until(lambda: self.reconciled() > since and self.metric("slipway_operator_queue_depth") == 0,
+              "a reconciliation")  # fmt: skip
+
+    def reconciled(self) -> float:
+        return self.metric('slipway_operator_reconciles_total{outcome="done"}')
+
+    def requests(self) -> list[Object]:
+        """What it asked of the API server, in the words of the audit log."""
+        return [event for event in self.plane.audit() if event["user"]["username"] == self.user]
+
+    def writes(self) -> list[str]:
+        """Verb and path of what it wrote, but for its Lease and its Events."""
+        return [
+            f"{event['verb']} {event['requestURI'].split('?')[0]}"
+            for event in self.requests()
+            if event["verb"] in WRITES and event["objectRef"]["resource"] not in ("leases", "events")
+        ]
+
+    def forbidden(self) -> set[tuple[str, str]]:
+        """Verbs and resources that it was never permitted: an API server that starts refuses at first."""
+        answers: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
+        for event in self.requests():
+            reference = event.get("objectRef", {"resource": event["requestURI"]})
+            refused = event.get("responseStatus", {}).get("code") == 403
+            answers[refused].add((event["verb"], reference["resource"]))
+        return answers[True] - answers[False]
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """SIGTERM, and the end that follows."""
+        if self.process.poll() is None:
+            self.send(signal.SIGCONT)
+            self.send(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+def grant(plane: ControlPlane, user: str, namespaces: Sequence[str], lease: str) -> None:
+    """The rights of the chart: a ClusterRole, or Roles in these namespaces only."""
+    name = user.replace(":", "-")
+    subject = {"apiGroup": RBAC, "kind": "User", "name": user}
+    roles: list[Object] = [*_role(f"{name}-lease", lease, LEASE_RULES, subject)]
+    for namespace in namespaces:
+        roles += _role(name, namespace, SERVICE_RULES, subject)
+    if not namespaces:
+        roles += _role(name, None, (*SERVICE_RULES, *CLUSTER_RULES), subject)
+    plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(roles))
+
+
+def _role(name: str, namespace: str | None, rules: Sequence[Rule], subject: Object) -> list[Object]:
+    kind = "Role" if namespace else "ClusterRole"
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    role = {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata}
+    return [
+        {**role, "rules": [rule.as_object() for rule in rules]},
+        {
+            **role,
+            "kind": f"{kind}Binding",
+            "subjects": [subject],
+            "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name},
+        },
+    ]
+
+
+class Namespace:
+    """A namespace of a test, and what is in it."""
+
+    def __init__(self, plane: ControlPlane, name: str) -> None:
+        self.plane = plane
+        self.name = name
+        plane.kubectl("create", "namespace", name)
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        return self.plane.kubectl("--namespace", self.name, *arguments, input=input)
+
+    def apply(self, *documents: Mapping[str, Any]) -> str:
+        return self.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(documents))
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """The object, or None where it does not exist."""
+        text = self.kubectl("get", kind, name, "--ignore-not-found", "-o", "json")
+        found: Object | None = json.loads(text) if text else None
+        return found
+
+    def the(self, kind: str, name: str) -> Object:
+        """The object, which exists."""
+        found = self.get(kind, name)
+        assert found is not None, f"{kind} {name} is not there"
+        return found
+
+    def all(self, kinds: str, *arguments: str) -> list[Object]:
+        found: list[Object] = json.loads(self.kubectl("get", kinds, "-o", "json", *arguments))["items"]
+        return found
+
+    def condition(self, name: str, kind: str) -> Object:
+        """A condition of an InferenceService, empty where it is not there yet."""
+        status = (self.get("inferenceservices.slipway.dev", name) or {}).get("status") or {}
+        return next((item for item in status.get("conditions") or () if item["type"] == kind), {})
+
+
+def service(name: str = "demo", **spec: Any) -> Object:
+    """An InferenceService with a model in the image."""
+    return {
+        "apiVersion": "slipway.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": {"model": {"path": "/models/demo"}, **spec},
+    }

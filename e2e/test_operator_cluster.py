@@ -1,0 +1,194 @@
+"""The operator for the whole cluster: optional kinds, nodes, claims, events, and no right left unused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.ground.control_plane import ControlPlane
+from e2e.operators import DEFINITION, Namespace, Object, Operator, served, service, until
+from slipway_operator.cluster import MADE, OPTIONAL, Kind
+from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
+
+MONITORING = "monitoring.coreos.com"
+
+
+def definition(kind: Kind) -> Object:
+    """A CRD that takes anything, for a kind that the cluster has not by itself."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced",
+            "names": {"kind": kind.name, "plural": kind.plural, "singular": kind.name.lower()},
+            "versions": [version],
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The control plane with our CRD and those of the monitors; what it had not before goes again."""
+    present = control_plane.kubectl("get", "customresourcedefinitions", "-o", "name")
+    monitors = [definition(kind) for kind in OPTIONAL if f"{kind.plural}.{kind.group}" not in present]
+    control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(DEFINITION))
+    if monitors:
+        control_plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(monitors))
+    served(control_plane, "slipway.dev/v1alpha1/inferenceservices")
+    for kind in OPTIONAL:
+        served(control_plane, f"{MONITORING}/v1/{kind.plural}")
+    yield control_plane
+    added = [item["metadata"]["name"] for item in monitors]
+    if DEFINITION.stem not in present:
+        added.append(DEFINITION.stem)
+    control_plane.kubectl("delete", "customresourcedefinitions", "--timeout=60s", *added)
+
+
+@pytest.fixture
+def namespace(plane: ControlPlane) -> Iterator[Namespace]:
+    made = Namespace(plane, f"operator-{uuid.uuid4().hex[:8]}")
+    yield made
+    plane.kubectl("delete", "namespace", made.name, "--wait=false")
+
+
+@pytest.fixture
+def operator(plane: ControlPlane, tmp_path: Path) -> Iterator[Operator]:
+    running = Operator(plane, tmp_path, f"cluster-{uuid.uuid4().hex[:8]}", "--monitoring-label=release=main")
+    try:
+        running.wait_active()
+        yield running
+    finally:
+        running.stop()
+    assert running.forbidden() == set()
+    assert "Traceback" not in running.log.read_text(), running.log.read_text()
+
+
+def stray(kind: Kind, owner: Object) -> Object:
+    """An object that an earlier version of the operator might have made for the resource."""
+    metadata = owner["metadata"]
+    spec: dict[str, Any] = {"selector": {"matchLabels": {"stray": "yes"}}}
+    if kind.name == "Deployment":
+        pod = {"containers": [{"name": "server", "image": "registry.example/image:1"}]}
+        spec |= {"replicas": 0, "template": {"metadata": {"labels": {"stray": "yes"}}, "spec": pod}}
+    if kind.name == "Service":
+        spec = {"ports": [{"port": 1}], "selector": {"stray": "yes"}}
+    reference = {name: owner[name] for name in ("apiVersion", "kind")}
+    reference |= {"name": metadata["name"], "uid": metadata["uid"], "controller": True}
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "metadata": {
+            "name": "renamed",
+            "labels": {"app.kubernetes.io/managed-by": "slipway"},
+            "ownerReferences": [reference],
+        },
+        **({"revision": 0, "data": {"old": True}} if kind.name == "ControllerRevision" else {"spec": spec}),
+    }
+
+
+def test_every_right_is_used_and_none_is_missing(operator: Operator, namespace: Namespace) -> None:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "cache"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    cached = {"hub": {"id": "org/model"}, "cache": {"pvc": "cache"}}
+    namespace.apply(
+        claim,
+        service("by-service", replicas=2, monitoring={"enabled": True}),
+        service("by-pod", monitoring={"enabled": True, "kind": "PodMonitor"}),
+        service("cached", model=cached),
+        service("with-gpu", devices={"vendor": "nvidia"}),
+    )
+    for place in ("servicemonitor/by-service", "podmonitor/by-pod", "deployment/with-gpu"):
+        until(lambda: namespace.get(*place.split("/")), place)  # noqa: B023
+    assert namespace.the("servicemonitor", "by-service")["metadata"]["labels"]["release"] == "main"
+    assert namespace.the("deployment", "cached")["spec"]["strategy"]["type"] == "Recreate"
+    owner = namespace.the("inferenceservices.slipway.dev", "by-pod")
+    for kind in (*MADE, *OPTIONAL):
+        namespace.apply(stray(kind, owner))
+        plural = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+        until(lambda: namespace.get(plural, "renamed") is None, f"the stray {kind.name} goes")  # noqa: B023
+    namespace.apply(service("by-pod", monitoring={"enabled": False}, engine={"maxModelLen": 512}))
+    until(lambda: namespace.get("podmonitor", "by-pod") is None, "no PodMonitor")
+    namespace.kubectl("label", "servicemonitor", "by-service", "release=other", "--overwrite")
+    label = "release"
+    until(
+        lambda: namespace.the("servicemonitor", "by-service")["metadata"]["labels"][label] == "main",
+        "the label",
+    )
+    told = namespace.all("events.events.k8s.io")
+    assert {"Accepted"} <= {event["reason"] for event in told if event["regarding"]["name"] == "by-pod"}
+    until(lambda: rights() <= used(operator), lambda: f"unused: {rights() - used(operator)}", 40)
+    assert used(operator) == rights()
+
+
+def rights() -> set[tuple[str, str]]:
+    return {
+        (verb, resource)
+        for rule in (*SERVICE_RULES, *CLUSTER_RULES, *LEASE_RULES)
+        for resource in rule.resources
+        for verb in rule.verbs
+    }
+
+
+def used(operator: Operator) -> set[tuple[str, str]]:
+    """Verbs and resources of the requests so far; an apply that makes its object needs `create` as well."""
+    found: set[tuple[str, str]] = set()
+    for event in operator.requests():
+        if reference := event.get("objectRef"):
+            part = f"/{reference['subresource']}" if "subresource" in reference else ""
+            found.add((event["verb"], reference["resource"] + part))
+            if event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201:
+                found.add(("create", reference["resource"]))
+    return found
+
+
+def test_what_no_node_can_hold_gets_no_pod(operator: Operator, namespace: Namespace) -> None:
+    name = f"node-{uuid.uuid4().hex[:8]}"
+    namespace.plane.kubectl(
+        "create",
+        "-f",
+        "-",
+        input=yaml.safe_dump({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}),
+    )
+    capacity = '{"status":{"capacity":{"nvidia.com/gpu":"4"},"allocatable":{"nvidia.com/gpu":"4"}}}'
+    namespace.plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", capacity)
+    try:
+        namespace.apply(service(devices={"vendor": "nvidia"}, engine={"tensorParallelSize": 8}))
+        until(
+            lambda: namespace.condition("demo", "Valid").get("reason") == "MultiNodeNotSupported",
+            "the reason",
+        )
+        assert "nvidia.com/gpu 8" in namespace.condition("demo", "Valid")["message"]
+        assert namespace.get("deployment", "demo") is None
+    finally:
+        namespace.plane.kubectl("delete", "node", name)
+
+
+@pytest.mark.slow
+def test_a_monitor_is_made_once_its_kind_appears(
+    plane: ControlPlane, namespace: Namespace, tmp_path: Path
+) -> None:
+    plane.kubectl("delete", "customresourcedefinition", f"servicemonitors.{MONITORING}", "--timeout=60s")
+    monitor = next(kind for kind in OPTIONAL if kind.name == "ServiceMonitor")
+    running = Operator(plane, tmp_path, f"later-{uuid.uuid4().hex[:8]}")
+    try:
+        running.wait_active()
+        namespace.apply(service(monitoring={"enabled": True}))
+        until(lambda: namespace.get("deployment", "demo"), "the Deployment")
+        plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(definition(monitor)))
+        served(plane, f"{MONITORING}/v1/servicemonitors")
+        until(lambda: namespace.get("servicemonitor", "demo"), "the ServiceMonitor", 75)
+    finally:
+        running.stop()
