@@ -250,5 +250,5 @@ def test_a_bad_tokenize_is_refused(served: Served) -> None:
 def test_the_server_serves_on(served: Served) -> None:
     """Last in this file: after all of the above nothing is open and the engine saw nothing bad."""
     assert served.post("/v1/chat/completions", CHAT).status_code == 200
-    assert served.front.admission.num_open == 0
+    served.engine.wait(lambda: served.front.admission.num_open == 0)
     assert served.get("/health").status_code == 200
