@@ -95,6 +95,19 @@ class Refused(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of the API server. `patience`: seconds without a byte of the answer."""
+
+    method: str
+    path: str
+    query: Mapping[str, Any]
+    body: object = None
+    content: str = JSON
+    accept: str = JSON
+    patience: float = ANSWER_SECONDS
+
+
 class Cluster:
     """Answers of one API server. Safe to use from many threads."""
 
@@ -132,7 +145,7 @@ class Cluster:
     ) -> Object:
         """The object in the answer. Raises Refused and Unreachable."""
         query = {**(query or {}), "timeout": f"{int(ANSWER_SECONDS)}s"}
-        response = self._send(method, path, query, body, content, accept, ANSWER_SECONDS)
+        response = self._send(Request(method, path, query, body, content, accept))
         try:
             parsed: Object = json.loads(response.data)
         except (urllib3.exceptions.HTTPError, ValueError) as error:
@@ -144,7 +157,7 @@ class Cluster:
 
         Raises Refused, and Unreachable where the connection breaks.
         """
-        response = self._send("GET", path, {**query, "watch": "true"}, None, JSON, JSON, silence)
+        response = self._send(Request("GET", path, {**query, "watch": "true"}, patience=silence))
         rest = b""
         try:
             for chunk in response.stream(65536):
@@ -157,58 +170,40 @@ class Cluster:
         finally:
             response.close()
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, Any],
-        body: object,
-        content: str,
-        accept: str,
-        read: float,
-    ) -> Any:
-        response = self._try(method, path, query, body, content, accept, read)
+    def _send(self, request: Request) -> Any:
+        response = self._try(request)
         if response.status == 401:  # the token was rotated or revoked: read it anew, once
             response.close()
             with self._lock:
                 self._connect()
-            response = self._try(method, path, query, body, content, accept, read)
+            response = self._try(request)
         self.answered_at = time.monotonic()
-        self.calls[method, response.status] += 1
+        self.calls[request.method, response.status] += 1
         if response.status >= 400:
             raise _refusal(response)
         return response
 
-    def _try(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, Any],
-        body: object,
-        content: str,
-        accept: str,
-        read: float,
-    ) -> Any:
+    def _try(self, request: Request) -> Any:
         configuration = self._configuration
-        headers = {"Accept": accept, "User-Agent": "slipway-operator"}
+        headers = {"Accept": request.accept, "User-Agent": "slipway-operator"}
         if token := configuration.auth_settings().get("BearerToken"):
             headers["Authorization"] = token["value"]
-        if body is not None:
-            headers["Content-Type"] = content
+        if request.body is not None:
+            headers["Content-Type"] = request.content
         try:
             return self._pool.request(
-                method,
-                f"{configuration.host}{path}?{urlencode(query)}",
-                body=None if body is None else json.dumps(body).encode(),
+                request.method,
+                f"{configuration.host}{request.path}?{urlencode(request.query)}",
+                body=None if request.body is None else json.dumps(request.body).encode(),
                 headers=headers,
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read),
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.patience),
                 retries=False,
                 preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             self.unanswered_at = time.monotonic()
-            self.calls[method, 0] += 1
-            raise Unreachable(f"{method} {path}: {error}") from None
+            self.calls[request.method, 0] += 1
+            raise Unreachable(f"{request.method} {request.path}: {error}") from None
 
 
 def _load() -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
-from slipway.service.fields import camel
+from slipway.service.fields import camel, types_of
 from slipway.service.pod import pod_template
 from slipway.service.quantity import amount
 from slipway.service.spec import Quantity, ServiceSpec
@@ -68,7 +68,7 @@ def _engine(spec: ServiceSpec) -> dict[str, Any]:
 def _written(value: Any) -> Any:
     """A dataclass as the document would write it, without what is at its default."""
     if is_dataclass(value):
-        types = get_type_hints(type(value), include_extras=True)
+        types = types_of(type(value))
         kept = {
             field: getattr(value, field.name)
             for field in fields(value)

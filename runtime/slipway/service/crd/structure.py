@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from slipway.args.openapi import ANYTHING, Node
 from slipway.service.crd.rules import quoted
-from slipway.service.fields import Form, Range, camel
+from slipway.service.fields import Form, Range, camel, types_of
 from slipway.service.spec import EnvVar, Files
 
 LONGEST_TEXT = 4096
@@ -32,7 +32,7 @@ def object_node(
     cls: type, *, given: Mapping[str, Node] | None = None, without: frozenset[str] = frozenset()
 ) -> Node:
     """The schema of the dataclass `cls`: `given` are fields described elsewhere, `without` no part of it."""
-    types, texts = get_type_hints(cls, include_extras=True), field_texts(cls)
+    types, texts = types_of(cls), field_texts(cls)
     properties: Node = {}
     required = []
     for field in fields(cls):
