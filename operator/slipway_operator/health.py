@@ -26,6 +26,8 @@ class Vitals:
     active: bool
     watching: bool
     """Whether the thread that watches InferenceServices lives."""
+    begun: bool
+    """Whether it watches: the kind is there, and nothing has broken the watch."""
     queue_depth: int
     queue_age: float
     watch_age: float
@@ -60,6 +62,8 @@ def unready(vitals: Vitals) -> str | None:
     """Why nothing can be done at the moment."""
     if vitals.answer_age > ANSWERING:
         return f"The API server has not answered for {vitals.answer_age:.0f} s."
+    if not vitals.begun:
+        return "InferenceServices are not watched yet; the log says why if this lasts."
     if not vitals.synced:
         return "The first lists of the children are not complete."
     return None

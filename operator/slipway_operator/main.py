@@ -52,7 +52,7 @@ class Operator:
         self.writer = Writer(cluster, self.lease.may_write)
         recorder = Recorder(self.writer, identity)
         self.reconciler = Reconciler(cluster, settings, self.resources, self.children, self.writer, recorder)
-        self.watch = Watch(cluster, self.resources, settings, asyncio.get_running_loop())
+        self.watch = Watch(cluster, self.resources, settings, identity, asyncio.get_running_loop())
         self.metrics = Metrics(self.vitals)
         self.health = HealthServer(settings.health_port, self.vitals, self.metrics)
 
@@ -66,6 +66,7 @@ class Operator:
             synced=self.children.all_synced,
             active=self.lease.may_write(),
             watching=self.watch.alive,
+            begun=self.watch.begun,
             queue_depth=len(self.queue),
             queue_age=self.queue.oldest(),
             watch_age=age(self.children.heard_at()),

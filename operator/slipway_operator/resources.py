@@ -43,12 +43,20 @@ class Watch:
     """Fills the store with InferenceServices for as long as it runs."""
 
     def __init__(
-        self, cluster: Cluster, store: Store, settings: Settings, loop: asyncio.AbstractEventLoop
+        self,
+        cluster: Cluster,
+        store: Store,
+        settings: Settings,
+        identity: str,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._settings = settings
+        # kopf would make one of the user's name, which an arbitrary user id does not have.
+        self._identity: Any = identity
         self._loop = loop
+        self._begun = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
@@ -64,6 +72,11 @@ class Watch:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def begun(self) -> bool:
+        """Whether kopf runs now."""
+        return self._begun.is_set()
+
     def _run(self) -> None:
         while not self._stop.is_set():
             if self._defined():
@@ -74,10 +87,14 @@ class Watch:
                         standalone=True,
                         clusterwide=not self._settings.namespaces,
                         namespaces=self._settings.namespaces,
+                        identity=self._identity,
+                        ready_flag=self._begun,
                         stop_flag=self._stop,
                     )
                 except Exception as problem:  # whatever it was, the next list mends it
                     log.warning("The watch of %s ended and starts again: %r", SERVICE.plural, problem)
+                finally:
+                    self._begun.clear()
             self._stop.wait(LOOK_SECONDS)
 
     def _defined(self) -> bool:
