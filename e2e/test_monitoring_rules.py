@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.test_monitoring import needed, rules_file
-from slipway.metrics.alerts import ALERTS, CACHE_BUDGET, ERROR_BUDGET, FIRST_TOKEN_BUDGET, QUEUE_BUDGET
+from e2e.ground.build import Binaries
+from slipway.metrics.alerts import (
+    ALERTS,
+    CACHE_BUDGET,
+    ERROR_BUDGET,
+    FIRST_TOKEN_BUDGET,
+    QUEUE_BUDGET,
+    prometheus_rule,
+)
 
 POD = 'namespace="n", job="j", model_name="m", pod="{}"'
 MINUTES = 40
@@ -105,17 +112,25 @@ CASES = (
 )
 
 
-def promtool(*words: str | Path) -> str:
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    """The groups of the PrometheusRule as the Prometheus Operator hands them to Prometheus."""
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump(prometheus_rule()["spec"]))
+    return path
+
+
+def promtool(binaries: Binaries, *words: str | Path) -> str:
     """What it prints. Raises AssertionError where it finds a fault."""
     done = subprocess.run(
-        [needed("promtool"), *map(str, words)], capture_output=True, text=True, check=False, timeout=60
+        [binaries["promtool"], *words], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_promtool_accepts_the_rules(tmp_path: Path):
-    assert f"SUCCESS: {len(ALERTS)} rules found" in promtool("check", "rules", rules_file(tmp_path))
+def test_promtool_accepts_the_rules(binaries: Binaries, rules: Path):
+    assert f"SUCCESS: {len(ALERTS)} rules found" in promtool(binaries, "check", "rules", rules)
 
 
 def test_every_alert_is_seen_firing_and_quiet():
@@ -124,11 +139,11 @@ def test_every_alert_is_seen_firing_and_quiet():
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_an_alert_fires_over_its_budget_only(case: Case, tmp_path: Path):
+def test_an_alert_fires_over_its_budget_only(case: Case, binaries: Binaries, rules: Path):
     count = f'count(ALERTS{{alertname="{case.alert}", alertstate="firing"}}) or vector(0)'
     sample: dict[str, Any] = {"labels": "{}", "value": int(case.firing)}
     unit = {
-        "rule_files": [str(rules_file(tmp_path))],
+        "rule_files": [rules.name],
         "evaluation_interval": "1m",
         "tests": [
             {
@@ -140,6 +155,6 @@ def test_an_alert_fires_over_its_budget_only(case: Case, tmp_path: Path):
             }
         ],
     }
-    path = tmp_path / "unit.yaml"
+    path = rules.with_name("unit.yaml")
     path.write_text(yaml.safe_dump(unit))
-    promtool("test", "rules", path)
+    promtool(binaries, "test", "rules", path)

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,12 +36,13 @@ def cache() -> Path:
 
 
 def place(program: Program) -> Path:
-    """Where this program is, or will be: the folder names the state of the module's pins."""
+    """Where this program is, or will be: the folder names the state of the module's pins and tags."""
     digest = hashlib.sha256()
     for name in ("go.mod", "go.sum", "main.go"):
         source = MODULES / program.module / name
         if source.exists():
             digest.update(source.read_bytes())
+    digest.update(",".join(program.tags).encode())
     return cache() / f"{program.module}-{digest.hexdigest()[:12]}" / program.name
 
 
@@ -80,14 +82,16 @@ def source(module: str, path: str) -> Path:
     return Path(json.loads(done.stdout)["Dir"])
 
 
-def _go(wanted: str) -> str:
-    found = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+def _go(wanted: str) -> Path:
+    """The Go of this environment, which pyproject.toml names, else the machine's."""
+    own = Path(sys.executable).with_name("go")
+    found = str(own) if own.exists() else shutil.which("go")
     if found is None:
         raise BuildFailed(
-            f"{wanted} is not in {cache()} and there is no Go to get it with: install Go 1.26 or newer, or "
-            "name a folder that holds the program in KUBEBUILDER_ASSETS."
+            f"{wanted} is not in {cache()} and there is no Go to get it with: type `make setup-dev`, or name a "
+            "folder that holds the program in KUBEBUILDER_ASSETS."
         )
-    return found
+    return Path(found)
 
 
 def _compile(program: Program, target: Path) -> None:
@@ -103,6 +107,8 @@ def _compile(program: Program, target: Path) -> None:
             "-trimpath",
             "-ldflags",
             flags,
+            "-tags",
+            ",".join(program.tags),
             "-o",
             unfinished,
             program.package,

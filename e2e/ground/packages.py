@@ -21,7 +21,6 @@ BY_HAND = {
     **NODE,
     "podman": "podman",
     "etcdctl": "etcd-client",
-    "prometheus": "prometheus",
     "debootstrap": "debootstrap",
 }
 

@@ -11,11 +11,12 @@ KUBERNETES = "1.36.3"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`package` is what `go build` takes; `module` is the folder whose go.mod and go.sum pin it."""
+    """`package` and `tags` are what `go build` takes; `module` is the folder whose files pin it."""
 
     name: str
     module: str
     package: str
+    tags: tuple[str, ...] = ()
 
 
 def _kubernetes(name: str) -> Program:
@@ -30,9 +31,15 @@ def _cni(kind: str, name: str) -> Program:
     return Program(name, "cni", f"github.com/containernetworking/plugins/plugins/{kind}/{name}")
 
 
-def _prometheus(name: str, command: str) -> Program:
+def _prometheus_operator(name: str, command: str) -> Program:
     package = f"github.com/prometheus-operator/prometheus-operator/cmd/{command}"
     return Program(name, "prometheus-operator", package)
+
+
+def _prometheus(name: str) -> Program:
+    # Of the 25 ways to discover targets one is needed: the SDKs of the clouds are most of the build.
+    tags = ("remove_all_sd", "enable_kubernetes_sd")
+    return Program(name, "prometheus", f"github.com/prometheus/prometheus/cmd/{name}", tags)
 
 
 # In the order in which a person who builds all of them can begin to use them.
@@ -58,8 +65,10 @@ PROGRAMS = {
         Program("registry", "registry", "github.com/distribution/distribution/v3/cmd/registry"),
         Program("coredns", "coredns", "slipway.dev/e2e/coredns"),
         Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
-        _prometheus("prometheus-operator", "operator"),
-        _prometheus("prometheus-config-reloader", "prometheus-config-reloader"),
+        _prometheus_operator("prometheus-operator", "operator"),
+        _prometheus_operator("prometheus-config-reloader", "prometheus-config-reloader"),
+        _prometheus("prometheus"),
+        _prometheus("promtool"),
         Program("helm3", "helm3", "helm.sh/helm/v3/cmd/helm"),
         Program("quadlet", "quadlet", "github.com/containers/podman/v5/cmd/quadlet"),
     )

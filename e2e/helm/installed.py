@@ -19,8 +19,11 @@ Object = dict[str, Any]
 
 
 @contextmanager
-def operator_of(plane: ControlPlane, folder: Path, release: str) -> Iterator[str]:
-    """Run the operator with the arguments and rights that the release gives its pod; yields its user."""
+def operator_of(plane: ControlPlane, folder: Path, release: str, port: int = 0) -> Iterator[str]:
+    """Run the operator with the arguments and rights that the release gives its pod; yields its user.
+
+    `port` is that of its health, of the system's choice where it is 0.
+    """
     namespace = f"{release}-system"
     text = plane.kubectl("get", "deployment", f"{release}-operator", "--namespace", namespace, "-o", "json")
     pod = json.loads(text)["spec"]["template"]["spec"]
@@ -29,7 +32,7 @@ def operator_of(plane: ControlPlane, folder: Path, release: str) -> Iterator[str
         "KUBECONFIG": str(plane.kubeconfig_for(user)),
         "PYTHONPATH": f"{REPOSITORY / 'runtime'}:{REPOSITORY / 'operator'}",
     }
-    argv = (sys.executable, "-m", "slipway_operator", *pod["containers"][0]["args"], "--health-port=0")
+    argv = (sys.executable, "-m", "slipway_operator", *pod["containers"][0]["args"], f"--health-port={port}")
     with (folder / f"{release}.log").open("w") as log:
         child = plane.popen(*argv, env=environment, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -74,9 +77,14 @@ def is_ready(plane: ControlPlane, name: str) -> bool:
     return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
 
 
-def serve(plane: ControlPlane, name: str) -> None:
-    """Report what a kubelet would once the runtime answers: each pod of the service runs and is ready."""
-    for pod in until(lambda: children(plane, "pods", name), f"a pod of {name}", 40):
+def serve(plane: ControlPlane, name: str, count: int = 1) -> None:
+    """Report what a kubelet would once the runtime answers: each of the service's pods runs and is ready."""
+
+    def pods() -> list[Object]:
+        found = children(plane, "pods", name)
+        return found if len(found) == count else []
+
+    for pod in until(pods, f"pods of {name}", 40):
         kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
         status = {"phase": "Running", "conditions": [{"type": kind, "status": "True"} for kind in kinds]}
         where = ("patch", "pod", pod["metadata"]["name"], "--subresource=status", "--type=merge")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slipway.metrics.declared import DEPRECATED, METRICS, OWN, REQUESTS, SPECULATION, STATE, TOKENS
 from slipway.metrics.metric import COMPATIBLE_WITH, Metric
+from slipway.metrics.operator import OPERATOR_METRICS
 
 SECTIONS = {
     "State": STATE,
@@ -25,6 +26,12 @@ model. A deprecated metric is hidden from the release after the one that depreca
 {count} metrics of vLLM's documents: {built} implemented, {unbuilt} not built yet.
 """
 
+OPERATOR = """\
+## The operator
+
+It answers `/metrics` on its own port, 8080 in the chart.
+"""
+
 
 def manual() -> str:
     """The page docs/reference/metrics.md."""
@@ -39,12 +46,13 @@ def manual() -> str:
         unbuilt=len(documented) - built,
     )
     sections = (f"## {title}\n\n" + "\n".join(map(_entry, metrics)) for title, metrics in SECTIONS.items())
-    return "\n".join((head, *sections))
+    return "\n".join((head, *sections, OPERATOR, *map(_entry, OPERATOR_METRICS)))
 
 
 def _entry(metric: Metric) -> str:
     lines = [f"### `{metric.exposed_name}`", "", metric.summary, ""]
-    lines.append(f"- {metric.type}, in {metric.unit}; labels {', '.join(metric.labels)}")
+    labels = f"labels {', '.join(metric.labels)}" if metric.labels else "no labels"
+    lines.append(f"- {metric.type}, in {metric.unit}; {labels}")
     if metric.buckets == "up to max_model_len":
         lines.append("- buckets 1, 2, 5, 10, 20, 50, … up to `--max-model-len`")
     elif metric.buckets:
