@@ -63,6 +63,17 @@ class LiveServer:
             self.wait(0.05)
         raise AssertionError(f"{path} answered {answer}, not {status}:\n" + "".join(self.lines[-50:]))
 
+    def wait_until_refused(self, patience: float = 60) -> None:
+        """Ask until no connection is taken any more."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            try:
+                self.get("/health")
+            except OSError:
+                return
+            self.wait(0.02)
+        raise AssertionError("connections are still taken:\n" + "".join(self.lines[-50:]))
+
 
 def free_port() -> int:
     with socket.socket() as probe:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -48,6 +49,25 @@ def test_a_signal_lets_streams_finish_and_turns_readiness(tiny: Path) -> None:
         late = client(server).completions.with_raw_response.create(model="tiny", prompt="b", max_tokens=2)
         assert late.headers["connection"] == "close"
         assert [list(one)[-1].choices[0].finish_reason for one in chunks] == ["length"] * 3
+        assert server.process.wait(20) == 0
+
+
+def test_a_connection_that_was_never_told_of_the_end_is_served_once_more(tiny: Path) -> None:
+    many = {"model": "tiny", "stream": True, "n": 32, "prompt": "a", "max_tokens": 400, "ignore_eos": True}
+    with (
+        live_server(tiny, "--served-model-name", "tiny", "--drain-grace", "0") as server,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60) as known,
+    ):
+        with known.stream("POST", "/v1/completions", json=many) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_until_refused()
+            assert sum('"finish_reason":"length"' in line for line in lines) == 32
+        late = known.post("/v1/completions", json={"model": "tiny", "prompt": "b", "max_tokens": 2})
+        assert (late.status_code, late.headers["connection"]) == (200, "close")
+        with pytest.raises(httpx.ConnectError):
+            known.get("/health")
         assert server.process.wait(20) == 0
 
 

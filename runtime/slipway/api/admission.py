@@ -16,7 +16,7 @@ Phase = Literal["open", "draining", "closed"]
 
 
 class Admission:
-    """`phase` goes from open to draining (SIGTERM: still served, the balancer looks elsewhere) to
+    """`phase` goes from open to draining (a signal: what comes is served, and told to go elsewhere) to
     closed (nothing new), and never back."""
 
     def __init__(self, engine: EngineClient, *, max_concurrency: int | None = None) -> None:

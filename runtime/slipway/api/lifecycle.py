@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slipway.api import tls
 from slipway.api.app import build_app
@@ -42,6 +43,8 @@ STOP_SECONDS = 1
 KEEP_ALIVE_SECONDS = 75
 """Longer than what clients and balancers keep idle connections: they close first, and no request is
 sent into a closing connection."""
+LINGER_SECONDS = 1.0
+"""While the server drains: for the next request on a connection whose client does not know of it."""
 WATCH_SECONDS = 1.0
 
 T = TypeVar("T")
@@ -76,6 +79,26 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    def take_leave(self) -> None:
+        """Take no more connections, and end those at rest.
+
+        One whose answer began before the signal was never told that it would be closed, and its client may
+        send again on it: that request is served too, if it comes soon, and told.
+        """
+        for listener in self.servers:
+            listener.close()
+        for connection in [*self.server_state.connections]:
+            assert isinstance(connection, HttpToolsProtocol)
+            if connection.cycle is None or connection.cycle.response_complete:
+                connection.shutdown()
+            else:
+                connection.timeout_keep_alive = LINGER_SECONDS
+
+    async def left(self) -> None:
+        """Until every connection is closed."""
+        while self.server_state.connections:
+            await asyncio.sleep(0.02)
+
 
 class Lifecycle:
     """One server. `run` is its whole life."""
@@ -106,7 +129,7 @@ class Lifecycle:
             self._refresh_tls(http)
             serving = asyncio.create_task(http.serve(sockets=self._sockets))
             try:
-                return await self._live()
+                return await self._live(http)
             finally:
                 self._front.admission.phase = "closed"
                 http.should_exit = True
@@ -122,7 +145,7 @@ class Lifecycle:
         self._signals.append(number)
         (self._second_signal if self._first_signal.is_set() else self._first_signal).set()
 
-    async def _live(self) -> int:
+    async def _live(self, http: HttpServer) -> int:
         """Until a signal has been obeyed. Raises Exit for a failure."""
         stats = StatsLog()
 
@@ -146,7 +169,7 @@ class Lifecycle:
                 for task in done - {signalled}:
                     task.result()  # raises the failure
                     endings.remove(task)
-            return await self._drain(endings[1:])
+            return await self._drain(http, endings[1:])
         except Exit as cause:
             await self._show_failure(cause)
             raise
@@ -215,7 +238,7 @@ class Lifecycle:
             async with asyncio.timeout(None if stays else SICK_SECONDS):
                 await next_signal.wait()
 
-    async def _drain(self, failures: list[asyncio.Task[Any]]) -> int:
+    async def _drain(self, http: HttpServer, failures: list[asyncio.Task[Any]]) -> int:
         """Serve on for the grace, then let open requests end; a second signal cuts it short.
 
         Ctrl-C has no grace: no balancer stands before a terminal. Raises Exit where the engine fails.
@@ -229,10 +252,10 @@ class Lifecycle:
         hurry = self._start(self._second_signal.wait())
         watched = [hurry, *failures]
         await asyncio.wait(watched, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        admission.phase = "closed"
-        idle = self._start(admission.wait_idle())
+        http.take_leave()
+        empty = self._start(self._emptied(http))
         await asyncio.wait(
-            [idle, *watched],
+            [empty, *watched],
             timeout=self._settings.drain_timeout,
             return_when=asyncio.FIRST_COMPLETED,
         )
@@ -241,9 +264,16 @@ class Lifecycle:
                 task.result()
         if hurry.done():
             return 128 + self._signals[1]
-        if not idle.done():
+        if admission.num_open:
             logger.warning("%d requests were cut by --drain-timeout.", admission.num_open)
         return 0
+
+    async def _emptied(self, http: HttpServer) -> None:
+        """Until no generating request is open, and no connection on which one may still come."""
+        while self._front.admission.num_open:
+            await self._front.admission.wait_idle()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(http.left(), 2 * LINGER_SECONDS)
 
 
 def http_server(front: Frontend, arguments: Arguments) -> HttpServer:
@@ -251,6 +281,7 @@ def http_server(front: Frontend, arguments: Arguments) -> HttpServer:
     config = uvicorn.Config(
         build_app(front, arguments),
         loop="none",
+        http="httptools",
         lifespan="off",
         ws="none",
         log_config=None,
