@@ -16,14 +16,15 @@ export SLIPWAY_COMMAND := bin/slipway
 # Bytecode caches make a start a second faster.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run python test check lint fast e2e cluster soak bench generate setup setup-dev kernels clean
+.PHONY: help run python test check lint fast e2e soak bench generate setup setup-dev kernels clean
+.PHONY: cluster cluster-shell cluster-down
 
 help:
 	@echo "make run       serve the demo model at http://$(HOST):$(PORT)"
 	@echo "make test      every check"
 	@echo "make check     lint, types and the fast tests"
 	@echo "make e2e       the operator, charts and images on real clusters"
-	@echo "make cluster   such a cluster to try things on"
+	@echo "make cluster   such a cluster to try things on; cluster-shell enters it, cluster-down ends it"
 	@echo "make soak      ten minutes of load, and fuzzing in full"
 	@echo "make bench     the CPU benchmarks (bench/cpu.md)"
 	@echo "make generate  write what is generated from the schema"
@@ -55,7 +56,13 @@ e2e: setup-dev
 	$(BIN)/python -m pytest e2e
 
 cluster: setup-dev
-	$(BIN)/python -m e2e.ground up
+	@$(BIN)/python -m e2e.ground up --released
+
+cluster-shell: setup-dev
+	@$(BIN)/python -m e2e.ground shell
+
+cluster-down: setup-dev
+	@$(BIN)/python -m e2e.ground down
 
 soak: setup-dev
 	$(BIN)/python -m pytest tests/soak -m soak -s -p no:cacheprovider

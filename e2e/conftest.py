@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -12,6 +13,8 @@ from e2e.ground.build import Binaries
 from e2e.ground.control_plane import ControlPlane
 from e2e.ground.node import Cluster
 from e2e.ground.remains import sweep
+from e2e.images.build import missing
+from e2e.images.release import Released, release
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +49,22 @@ def cluster(binaries: Binaries, carries_node: None) -> Iterator[Cluster]:
         yield whole
 
 
+@pytest.fixture(scope="session")
+def released(cluster: Cluster) -> Released:
+    """This tree's images, which the cluster pulls by the names in the charts and the examples."""
+    if objection := missing():
+        _cannot(objection)
+    return release(cluster)
+
+
 def _must_carry(commands: dict[str, str]) -> None:
-    """Skip where the machine cannot carry the ground; in CI a skip would pass for a proof, so fail."""
     sweep()
     if objection := packages.objection(commands):
-        if os.environ.get("CI") == "true":
-            pytest.fail(objection, pytrace=False)
-        pytest.skip(objection)
+        _cannot(objection)
+
+
+def _cannot(objection: str) -> NoReturn:
+    """Skip where the machine lacks something; in CI a skip would pass for a proof, so fail."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(objection, pytrace=False)
+    pytest.skip(objection)

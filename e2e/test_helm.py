@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.ground.control_plane import ControlPlane
-from e2e.helm.command import CRD, OPERATOR_CHART, Helm, chart_with, run_in, spec_fields
+from e2e.helm.command import CRD, OPERATOR_CHART, REPOSITORY, Helm, chart_with, run_in, spec_fields
 from e2e.helm.installed import established
-from e2e.operators import until
+from e2e.operators import DEFINITION, until
 from slipway_operator import permissions
 
 DEMO = """
@@ -21,6 +23,7 @@ metadata: {name: demo, namespace: default}
 spec:
   model: {hub: {id: org/name}}
 """
+INSTALLING = REPOSITORY / "docs" / "kubernetes" / "install.md"
 RELEASED = sorted((Path(__file__).parent / "charts").glob("slipway-*.tgz"))
 
 
@@ -54,12 +57,37 @@ def refused(helm: Helm, release: str, *words: str) -> str:
     return helm.refusal("install", release, OPERATOR_CHART, "-n", namespace, "--create-namespace", *words)
 
 
-def may(plane, user: str, verb: str, resource: str, namespace: str) -> bool:
+def may(plane: ControlPlane, user: str, verb: str, resource: str, namespace: str) -> bool:
     """Whether `user` may; a resource such as deployments.apps, with /status behind it for a subresource."""
+    return not refusals(plane, user, [(verb, resource)], namespace)
+
+
+def refusals(
+    plane: ControlPlane, user: str, wishes: Iterable[tuple[str, str]], namespace: str
+) -> list[tuple[str, str]]:
+    """Those of the verbs and resources that `user` may not, by the API server's own word."""
+    asked = list(wishes)
+    reviews = [review(user, verb, resource, namespace) for verb, resource in asked]
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
+    answers = plane.kubectl("create", "-f", "-", "-o", "jsonpath={.status.allowed} ", input=listed).split()
+    return [wish for wish, answer in zip(asked, answers, strict=True) if answer != "true"]
+
+
+def review(user: str, verb: str, resource: str, namespace: str) -> dict:
     name, _, part = resource.partition("/")
-    subresource = ("--subresource", part) if part else ()
-    question = ("auth", "can-i", verb, name, *subresource, "--as", user, "--namespace", namespace)
-    return run_in(plane)("kubectl", *question).stdout.strip() == "yes"
+    plural, _, group = name.partition(".")
+    attributes = {
+        "verb": verb,
+        "group": group,
+        "resource": plural,
+        "subresource": part,
+        "namespace": namespace,
+    }
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": attributes},
+    }
 
 
 def account(release: str) -> str:
@@ -85,8 +113,7 @@ def test_an_installation_brings_the_crd_the_operator_and_its_rights(helm, plane)
     established(plane)
     plane.kubectl("get", "deployment,service,serviceaccount", "slipway-operator", "-n", "slipway-system")
     plane.kubectl("apply", "-f", "-", input=DEMO)
-    for verb, resource in granted():
-        assert may(plane, account("slipway"), verb, resource, "default"), (verb, resource)
+    assert refusals(plane, account("slipway"), granted(), "default") == []
     assert may(plane, account("slipway"), "update", "leases.coordination.k8s.io", "slipway-system")
     assert not may(plane, account("slipway"), "update", "leases.coordination.k8s.io", "default")
     assert not may(plane, account("slipway"), "get", "secrets", "default")
@@ -152,52 +179,56 @@ def test_a_release_that_finds_a_kept_crd_is_told_what_to_set_and_both_ways_work(
 
 
 def test_a_crd_applied_by_hand_is_nobodys_and_said_to_be(helm, plane):
-    plane.kubectl("apply", "-f", "-", input=helm("template", "x", OPERATOR_CHART, "-s", "templates/crd.yaml"))
+    plane.kubectl("apply", "-f", str(DEFINITION))
     assert "owned by release none: set crds.install=false" in refused(helm, "slipway")
 
 
-def test_one_who_rules_some_namespaces_installs_without_any_right_beyond_them(helm, plane):
-    plane.kubectl("apply", "-f", "-", input=helm("template", "x", OPERATOR_CHART, "-s", "templates/crd.yaml"))
-    established(plane)
+def test_a_release_for_the_cluster_is_told_of_one_for_a_namespace(helm):
+    install(helm, "models", "--set", "namespaces={models-system}")
+    said = refused(helm, "slipway", "--set", "crds.install=false")
+    assert "Release models in namespace models-system serves namespace models-system already" in said
+    said = refused(helm, "other", "--set", "namespaces={other-system,models-system}")
+    assert "set `namespaces` here to others than its own" in said
+    install(helm, "other", "--set", "namespaces={other-system}")
+    upgrade(helm, "models", "--set", "namespaces={models-system},replicas=2")
+
+
+def test_an_admin_of_namespaces_installs_for_them_once_the_page_is_followed(helm, plane):
+    """RBAC lets nobody hand out rights that he lacks, and `admin` lacks most of the operator's."""
+    prepare, by_hand = commands_of("One operator for the cluster, or for some namespaces")
     for namespace in ("team-a", "team-b"):
         run_in(plane)("kubectl", "create", "namespace", namespace)
-        plane.kubectl("apply", "-f", "-", input=rights_of_an_installer(namespace))
-    helm(
-        *("install", "models", OPERATOR_CHART, "--namespace", "team-a", "--kube-as-user", "installer"),
-        *("--set", "namespaces={team-a,team-b}"),
+        run_in(plane)(
+            "kubectl", "create", "rolebinding", "admins", "-n", namespace, "--clusterrole=admin", "--user=ann"
+        )
+    scope = ("--namespace", "team-a", "--kube-as-user", "ann", "--set", "namespaces={team-a,team-b}")
+    assert "is attempting to grant RBAC permissions not currently held" in helm.refusal(
+        "install", "early", OPERATOR_CHART, *scope
     )
-    robot = "system:serviceaccount:team-a:models-operator"
+    helm("uninstall", "early", "--namespace", "team-a")
+    assert run_in(plane)("bash", "-euc", f"cd {REPOSITORY}; {prepare}").returncode == 0
+    established(plane)
+    until(
+        lambda: may(plane, "ann", "create", "leases.coordination.k8s.io", "team-a"), "the aggregated rights"
+    )
+    words = shlex.split(by_hand.replace("helm/slipway", str(OPERATOR_CHART)))
+    helm(*words[1:], "--kube-as-user", "ann")
+    helm("upgrade", "slipway", OPERATOR_CHART, *scope)
+    robot = "system:serviceaccount:team-a:slipway-operator"
     assert may(plane, robot, "create", "deployments.apps", "team-b")
     assert not may(plane, robot, "list", "pods", "default")
     assert not may(plane, robot, "list", "nodes", "default")
-    helm("uninstall", "models", "--namespace", "team-a", "--kube-as-user", "installer")
+    helm("uninstall", "slipway", "--namespace", "team-a", "--kube-as-user", "ann")
+    plane.kubectl("delete", "clusterrole", "slipway-installer")
 
 
-def rights_of_an_installer(namespace: str) -> str:
-    """The namespace's admin, with what the operator needs there: nobody may hand out rights that he lacks."""
-    rules = [rule.as_object() for rule in (*permissions.SERVICE_RULES, *permissions.LEASE_RULES)]
-    subjects = [{"kind": "User", "name": "installer", "apiGroup": "rbac.authorization.k8s.io"}]
-    group, metadata = "rbac.authorization.k8s.io", {"name": "installer", "namespace": namespace}
-    api = {"apiVersion": f"{group}/v1"}
-
-    def binding(name: str, kind: str, role: str) -> dict:
-        reference = {"apiGroup": group, "kind": kind, "name": role}
-        return {
-            **api,
-            "kind": "RoleBinding",
-            "metadata": metadata | {"name": name},
-            "roleRef": reference,
-            "subjects": subjects,
-        }
-
-    items = [
-        {**api, "kind": "Role", "metadata": metadata, "rules": rules},
-        binding("installer", "Role", "installer"),
-        binding("installer-admin", "ClusterRole", "admin"),
-    ]
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+def commands_of(heading: str) -> list[str]:
+    """The blocks of commands in a section of the page on installing."""
+    section = INSTALLING.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.parametrize("helm", ["helm"], indirect=True)
 @pytest.mark.parametrize(
     ("role", "allowed", "refused_verb"),
     [
@@ -211,8 +242,8 @@ def test_people_see_and_change_services_by_their_usual_role(helm, plane, role, a
     run_in(plane)(
         "kubectl", "create", "rolebinding", f"{role}-person", f"--clusterrole={role}", f"--user={role}-person"
     )
-    for verb in allowed:
-        until(lambda verb=verb: may(plane, f"{role}-person", verb, CRD, "default"), f"{verb} for {role}")
+    wishes = [(verb, CRD) for verb in allowed]
+    until(lambda: not refusals(plane, f"{role}-person", wishes, "default"), f"the rights of {role}")
     assert not may(plane, f"{role}-person", refused_verb, CRD, "default")
     assert not may(plane, f"{role}-person", "patch", f"{CRD}/status", "default")
 

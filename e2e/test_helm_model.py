@@ -104,7 +104,7 @@ def test_a_name_of_its_own_is_taken(helm, plane):
 
 def test_the_rights_that_the_chart_gives_are_all_that_the_operator_asks_for(helm, plane, operator):
     helm("install", "seventh", MODEL_CHART, *VALUES, "--set", "replicas=2")
-    serve(plane, "seventh")
+    serve(plane, "seventh", 2)
     until(lambda: is_ready(plane, "seventh"), "the service's readiness", 40)
     helm("uninstall", "seventh")
     until(lambda: not children(plane, "deployments", "seventh"), "the end of the Deployment", 40)

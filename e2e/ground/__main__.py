@@ -1,4 +1,4 @@
-"""A cluster by hand: `python -m e2e.ground build [NAME …] | up | shell | down`."""
+"""A cluster by hand: `python -m e2e.ground build [NAME …] | up [--released] | shell | down`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from e2e.ground import packages
-from e2e.ground.build import Binaries, BuildFailed, build, cache
+from e2e.ground.build import Binaries, BuildFailed, build, cache, place
 from e2e.ground.children import GroundFailed
 from e2e.ground.names import REGISTRY, Ground
 from e2e.ground.namespaces import within
 from e2e.ground.node import Cluster
 from e2e.ground.programs import PROGRAMS
 from e2e.ground.remains import born, sweep
+from e2e.images.build import ImagesUnavailable, missing
+from e2e.images.release import release
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -29,16 +32,20 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="compile programs into the cache; all of them by default")
     building.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
-    commands.add_parser("up", help="start a one-node cluster that stays until `down`")
+    starting = commands.add_parser("up", help="start a one-node cluster that stays until `down`")
     commands.add_parser("shell", help="a shell in the running cluster's network, with KUBECONFIG set")
     commands.add_parser("down", help="end the cluster that `up` started")
-    commands.add_parser("hold", help="what `up` runs in the background")
+    holding = commands.add_parser("hold", help="what `up` runs in the background")
+    for parts in (starting, holding):
+        parts.add_argument("--released", action="store_true", help="with the images of this tree")
     chosen = parser.parse_args()
     try:
         if chosen.command == "build":
             return _build(chosen.names)
-        return {"up": _up, "shell": _shell, "down": _down, "hold": _hold}[chosen.command]()
-    except (BuildFailed, GroundFailed) as failure:
+        if chosen.command in ("up", "hold"):
+            return (_up if chosen.command == "up" else _hold)(chosen.released)
+        return _shell() if chosen.command == "shell" else _down()
+    except (BuildFailed, GroundFailed, ImagesUnavailable) as failure:
         print(failure, file=sys.stderr)
         return 1
 
@@ -58,42 +65,60 @@ def _build(names: list[str]) -> int:
     return 0
 
 
-def _up() -> int:
+def _up(released: bool) -> int:
     if _running():
-        print("A cluster is up already:\n" + _advice())
+        print("A cluster is up already.\n" + _advice())
         return 0
-    if objection := packages.objection(packages.NODE):
+    if objection := packages.objection(packages.NODE) or (missing() if released else None):
         print(objection, file=sys.stderr)
         return 1
     sweep()
-    print("Starting a cluster. The first time its programs are compiled, which takes minutes.", flush=True)
+    print("The first time, programs are compiled and images built: minutes of work for each.", flush=True)
     cache().mkdir(parents=True, exist_ok=True)
     log = cache() / "up.log"
     with open(log, "wb") as output:
         holder = subprocess.Popen(
-            [sys.executable, "-m", "e2e.ground", "hold"],
+            [sys.executable, "-m", "e2e.ground", "hold", *(["--released"] if released else [])],
             cwd=_ROOT,
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
             start_new_session=True,
         )
-    while not _running():
-        if holder.poll() is not None:
-            print(f"The cluster did not start:\n{log.read_text()}", file=sys.stderr)
-            return 1
-        time.sleep(0.2)
+    assert holder.stdout is not None
+    try:
+        for line in holder.stdout:
+            print(line, end="", flush=True)
+    except KeyboardInterrupt:
+        # In a session of its own, it does not hear Ctrl-C; its guardian clears away what is there so far.
+        holder.terminate()
+        return 130
+    if not _running():
+        print(f"The cluster did not start:\n{log.read_text()[-4000:]}", file=sys.stderr)
+        return 1
     print(_advice())
     return 0
 
 
-def _hold() -> int:
-    """Keep a cluster until a signal asks for its end; the state file names it meanwhile."""
+def _hold(released: bool) -> int:
+    """Keep a cluster until a signal asks for its end; the state file names it once it can be used.
+
+    Standard output says what is going on, and is closed when that is over.
+    """
     ended = threading.Event()
+    say = partial(print, flush=True)
+    for name in (*Cluster(Binaries()).programs(), "coredns", "helm"):
+        if not place(PROGRAMS[name]).exists():
+            say(f"Program {name}: compiling")
+        build(name)
     with Cluster(Binaries()) as cluster:
+        say("The cluster runs")
+        cluster.start_dns()
+        if released:
+            release(cluster, say)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.set())
-        cluster.start_dns()
         programs = [str(cluster.binaries[name].parent) for name in ("kubectl", "helm", "ctr")]
         state = {
             "pid": os.getpid(),
@@ -105,6 +130,7 @@ def _hold() -> int:
         unfinished = _state().with_suffix(".new")
         unfinished.write_text(json.dumps(state))
         unfinished.rename(_state())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         ended.wait()
         _state().unlink(missing_ok=True)
     return 0
@@ -113,7 +139,7 @@ def _hold() -> int:
 def _shell() -> int:
     state = _running()
     if state is None:
-        print("No cluster is up. Please type: python -m e2e.ground up", file=sys.stderr)
+        print("No cluster is up. Please type: make cluster", file=sys.stderr)
         return 1
     environment = {
         **os.environ,
@@ -162,11 +188,12 @@ def _advice() -> str:
     enter = f"nsenter --net=/run/netns/{state.get('name')}"
     return f"""\
 The cluster is up, in a network of its own that only commands inside it reach:
-  python -m e2e.ground shell      a shell there, with kubectl, helm and ctr
-  export KUBECONFIG={state.get("kubeconfig")}
-  {enter} kubectl get nodes       a single command
-  {enter} buildah push --tls-verify=false IMAGE docker://{REGISTRY}/IMAGE
-  python -m e2e.ground down       its end"""
+  make cluster-shell              a shell there, with kubectl, helm, ctr and KUBECONFIG; in each terminal one
+  make cluster-down               its end
+From any other shell:
+  export KUBECONFIG={state.get("kubeconfig")} PATH={state.get("path")}:$PATH
+  {enter} kubectl get nodes
+  {enter} buildah push --tls-verify=false IMAGE docker://{REGISTRY}/IMAGE"""
 
 
 if __name__ == "__main__":

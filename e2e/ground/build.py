@@ -88,8 +88,8 @@ def _go(wanted: str) -> Path:
     found = str(own) if own.exists() else shutil.which("go")
     if found is None:
         raise BuildFailed(
-            f"{wanted} is not in {cache()} and there is no Go to get it with: type `make setup-dev`, or name a "
-            "folder that holds the program in KUBEBUILDER_ASSETS."
+            f"{wanted} is not in {cache()} and there is no Go to get it with: type `make setup-dev`, or name "
+            "a folder that holds the program in KUBEBUILDER_ASSETS."
         )
     return Path(found)
 

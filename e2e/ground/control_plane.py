@@ -150,6 +150,8 @@ class ControlPlane:
                 "--manage-all-nodes=false",
                 f"--manage-nodes-with-annotation-selector={fakes.MARK}=fake",
                 f"--node-ip={NODE_ADDRESS}",
+                # Without leases to renew, the controllers take the nodes for dead after 50 s.
+                "--node-lease-duration-seconds=40",
             )
         self.kubectl("apply", "-f", "-", input=fakes.nodes(count, devices or {}))
         wait = ("wait", "nodes", "-l", "type=kwok", "--for=condition=Ready", "--timeout=60s")

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from e2e.ground import images, node_files
+from e2e.ground import images, layers, node_files
 from e2e.ground.build import Binaries
 from e2e.ground.children import Child
 from e2e.ground.control_plane import SERVER, ControlPlane
@@ -26,6 +26,11 @@ class Cluster(ControlPlane):
         super().__init__(binaries)
         self._dns: Child | None = None
 
+    @property
+    def storage(self) -> Path:
+        """Where the registry's files are."""
+        return node_files.storage(self.ground)
+
     def programs(self) -> tuple[str, ...]:
         return (*super().programs(), *_NODE, *_CONTAINERD, *_CNI)
 
@@ -39,10 +44,14 @@ class Cluster(ControlPlane):
             return self._push_archive(image, name or f"{image.stem}:latest")
         path = name or image.partition("@")[0].removeprefix("localhost/")
         reference = f"{REGISTRY}/{path if ':' in path.rpartition('/')[2] else path + ':latest'}"
-        # The lowest level: at the usual one an image with torch takes minutes on two cores.
-        how = ("--quiet", "--tls-verify=false", "--compression-format=gzip", "--compression-level=1")
+        # zstd at its lowest level: with gzip an image with torch takes minutes on two cores.
+        how = ("--quiet", "--tls-verify=false", "--compression-format=zstd", "--compression-level=1")
         self.must("buildah", "push", *how, image, f"docker://{reference}")
         return reference
+
+    def keep(self, *references: str) -> None:
+        """Start later clusters with the layers of these images, as `push` returned them, and no others."""
+        layers.keep(self.storage, [reference.removeprefix(f"{REGISTRY}/") for reference in references])
 
     def patch_gpus(self, resource: str = "nvidia.com/gpu", count: int = 4) -> None:
         """Let the node claim devices: the scheduler counts them, the kubelet admits them, none is there.
@@ -116,6 +125,10 @@ class Cluster(ControlPlane):
         (folder / "kubelet.json").write_text(node_files.kubelet(ground))
         (folder / "registry.json").write_text(node_files.registry(ground))
         (folder / "resolv.conf").write_text("")
+        # An image without a registry in its name is one of docker.io's.
+        mirrored = node_files.registries(ground) / "docker.io"
+        mirrored.mkdir(parents=True)
+        (mirrored / "hosts.toml").write_text(node_files.mirror())
 
     def _start_containerd(self) -> None:
         programs = self.binaries.folder(*_CONTAINERD)
@@ -135,6 +148,7 @@ class Cluster(ControlPlane):
         self.ctr("--namespace=k8s.io", "images", "import", str(pause))
 
     def _start_registry(self) -> None:
+        layers.fill(self.storage)
         child = self.spawn(
             self.binaries["registry"],
             "serve",

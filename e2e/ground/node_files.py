@@ -26,6 +26,8 @@ address = "{socket(ground)}"
 discard_unpacked_layers = true
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = "{PAUSE}"
+[plugins.'io.containerd.cri.v1.images'.registry]
+config_path = "{registries(ground)}"
 
 [plugins.'io.containerd.cri.v1.runtime']
 # In a container of ours the machine may not lower its score.
@@ -47,6 +49,20 @@ conf_dir = "{folder}/cni"
 
 def socket(ground: Ground) -> Path:
     return ground.folder / "containerd.sock"
+
+
+def registries(ground: Ground) -> Path:
+    """The folder that says where images of each registry come from, in a folder of the registry's name."""
+    return ground.folder / "registries"
+
+
+def mirror() -> str:
+    """hosts.toml of a registry whose images the ground's own has: there is no way to the real one."""
+    return f"""\
+server = "http://{REGISTRY}"
+[host."http://{REGISTRY}"]
+capabilities = ["pull", "resolve"]
+"""
 
 
 def network(ground: Ground) -> str:
@@ -91,7 +107,6 @@ def kubelet(ground: Ground) -> str:
             "failCgroupV1": False,
             "failSwapOn": False,
             "oomScoreAdj": 0,
-            "localStorageCapacityIsolation": False,
             # The disk is the machine's own: it may be nearly full without harm to the tests.
             "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
             "imageGCHighThresholdPercent": 100,
@@ -107,10 +122,15 @@ def registry(ground: Ground) -> str:
         {
             "version": 0.1,
             "log": {"level": "warn", "accesslog": {"disabled": True}},
-            "storage": {"filesystem": {"rootdirectory": str(ground.folder / "registry")}},
+            "storage": {"filesystem": {"rootdirectory": str(storage(ground))}},
             "http": {"addr": REGISTRY},
         }
     )
+
+
+def storage(ground: Ground) -> Path:
+    """The registry's files."""
+    return ground.folder / "registry"
 
 
 def dns(kubeconfig: Path) -> str:

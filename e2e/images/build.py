@@ -26,7 +26,7 @@ DEMO = (
 SOURCES = {
     "runtime-cpu": (*PACKAGING, *CODE),
     "operator": (*PACKAGING, *CODE),
-    "demo-model": ("pyproject.toml", *(f"runtime/slipway/{name}" for name in DEMO)),
+    "demo-model": ("pyproject.toml", *DEMO),
     "runtime-cuda": (*PACKAGING, *CODE),
 }
 """What a change of can change the image."""
@@ -75,7 +75,7 @@ def build(target: str) -> str:
         reference = f"localhost/slipway/{target}:{key}"
         if not _exists(reference):
             _build(target, reference, base, context)
-            _forget_old(target)
+            _forget_older(reference)
         return reference
 
 
@@ -138,12 +138,16 @@ def _build(target: str, reference: str, base: str, context: Path) -> None:
     )
 
 
-def _forget_old(target: str) -> None:
-    """Remove the tags of older contents; a container that still runs one keeps it."""
-    listed = _output("podman", "images", "--sort", "created", "--format", "{{.Repository}}:{{.Tag}}")
-    own = [name for name in listed.split() if name.startswith(f"localhost/slipway/{target}:")]
-    for reference in own[KEPT:]:
-        subprocess.run(["podman", "rmi", reference], capture_output=True, check=False)
+def _forget_older(reference: str) -> None:
+    """Remove the target's tags of other contents; a container that still runs one keeps it.
+
+    The new one may be as old as they are: contents that differ in nothing that is copied make one image.
+    """
+    listed = _output("podman", "images", "--sort", "created", "--format", "{{.Repository}}:{{.Tag}}").split()
+    target = reference.rpartition(":")[0]
+    others = [name for name in listed if name.startswith(f"{target}:") and name != reference]
+    for name in others[KEPT - 1 :]:
+        subprocess.run(["podman", "rmi", name], capture_output=True, check=False)
 
 
 def _exists(reference: str) -> bool:

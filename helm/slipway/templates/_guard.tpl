@@ -1,9 +1,13 @@
 {{- /*
-Ends the installation with what to set where another release, or a person, owns what this one would make for
-the whole cluster. Helm's own words ("invalid ownership metadata") say what is wrong, not what to set. `lookup`
-finds nothing where Helm has no cluster at hand, as in `helm template`.
+Ends the installation with what to set where another release serves what this one would serve, or where another
+release or a person owns what this one would make for the whole cluster: Helm's own words ("invalid ownership
+metadata") say what is wrong, not what to set. `lookup` finds nothing where Helm has no cluster at hand, as in
+`helm template`.
 */}}
 {{- define "slipway.guard" -}}
+{{- range .Values.namespaces | default (list "") }}
+{{- include "slipway.guard.namespace" (list $ .) }}
+{{- end }}
 {{- if include "slipway.cluster" . }}
 {{- $mine := printf "%s in namespace %s" .Release.Name .Release.Namespace }}
 {{- $role := lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "slipway-operator" }}
@@ -18,6 +22,22 @@ finds nothing where Helm has no cluster at hand, as in `helm template`.
 {{- if and $crd (ne $holder $mine) }}
 {{- fail (printf "The CRD %s is there already, owned by release %s: set crds.install=false, or give it to this release: kubectl annotate --overwrite crd %s meta.helm.sh/release-name=%s meta.helm.sh/release-namespace=%s && kubectl label --overwrite crd %s app.kubernetes.io/managed-by=Helm" $name $holder $name .Release.Name .Release.Namespace $name) }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /*
+Looks for the Role by which another release serves some namespaces: a list of the root context and a namespace,
+empty for all of them.
+*/}}
+{{- define "slipway.guard.namespace" -}}
+{{- $root := first . }}
+{{- $mine := printf "%s in namespace %s" $root.Release.Name $root.Release.Namespace }}
+{{- range (lookup "rbac.authorization.k8s.io/v1" "Role" (last .) "").items }}
+{{- $labels := .metadata.labels | default dict }}
+{{- $holder := include "slipway.holder" . }}
+{{- if and (eq (get $labels "app.kubernetes.io/name") "slipway-operator") (not (hasSuffix "-lease" .metadata.name)) (ne $holder $mine) }}
+{{- fail (printf "Release %s serves namespace %s already: uninstall that one, or set `namespaces` here to others than its own, so that no two operators serve one resource." $holder .metadata.namespace) }}
 {{- end }}
 {{- end }}
 {{- end }}
