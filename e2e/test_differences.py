@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from e2e.ground.control_plane import ControlPlane
+from e2e.operators import defined, service
 from slipway.service import Facts, ServiceSpec, from_mapping, render
 from slipway.service.facts import Owner
 from slipway.service.pod import pod_template
@@ -46,9 +48,10 @@ AWKWARD: Object = {
 
 
 @pytest.fixture(scope="module")
-def plane(control_plane: ControlPlane) -> ControlPlane:
+def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     control_plane.kubectl("create", "namespace", NAMESPACE)
-    return control_plane
+    with defined(control_plane):
+        yield control_plane
 
 
 def spec_of(name: str, document: Object) -> ServiceSpec:
@@ -186,7 +189,10 @@ def test_a_stranger_s_key_in_a_service_s_selector_is_found(plane: ControlPlane) 
 
 
 def test_an_owner_is_kept_as_it_was_applied(plane: ControlPlane) -> None:
-    printed = json.loads(plane.kubectl("get", "namespace", NAMESPACE, "-o", "json"))
+    # A real one: the garbage collector takes what belongs to nobody.
+    owner = service("owned")
+    plane.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=json.dumps(owner))
+    printed = json.loads(plane.kubectl("get", "slip", "owned", "-n", NAMESPACE, "-o", "json"))
     facts = Facts(namespace=NAMESPACE, owner=Owner("owned", printed["metadata"]["uid"]))
     for item in objects("owned", DOCUMENTS["awkward"], facts):
         apply(plane, item)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import DEFINITION, Namespace, Object, Operator, served, service, until
+from e2e.operators import Namespace, Object, Operator, defined, service, until
 
 CHILDREN = "deployments,replicasets,pods,services,poddisruptionbudgets,controllerrevisions.apps"
 OWN = "app.kubernetes.io/managed-by=slipway"
@@ -21,14 +21,8 @@ Start = Callable[..., Operator]
 
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """The control plane with our CRD, which goes with the module unless it stood there before."""
-    resource = "customresourcedefinitions/inferenceservices.slipway.dev"
-    before = control_plane.kubectl("get", resource, "--ignore-not-found", "-o", "name")
-    control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(DEFINITION))
-    served(control_plane, "slipway.dev/v1alpha1/inferenceservices")
-    yield control_plane
-    if not before:
-        control_plane.kubectl("delete", resource, "--timeout=60s")
+    with defined(control_plane):
+        yield control_plane
 
 
 @pytest.fixture
@@ -176,6 +170,7 @@ def test_a_service_deleted_while_the_operator_was_away_is_not_made_again(
 ) -> None:
     namespace.apply(service())
     deployed(namespace)
+    until(lambda: at_rest(operator, namespace), "no write of it is under way")
     operator.send(signal.SIGSTOP)
     namespace.kubectl("delete", "slip", "demo")
     until(lambda: namespace.get("deployment", "demo") is None, "the garbage collector", 30)
@@ -245,41 +240,6 @@ def test_a_scaled_service_stays_scaled(operator: Operator, namespace: Namespace)
     )
     scale = namespace.kubectl("get", "slip", "demo", "-o", "jsonpath={.spec.replicas} {.status.selector}")
     assert scale.startswith("3 app.kubernetes.io/")
-
-
-def test_an_api_server_that_was_away_needs_no_restart_of_the_operator(
-    operator: Operator, namespace: Namespace
-) -> None:
-    namespace.apply(service())
-    before = deployed(namespace)
-    namespace.plane.stop_api(abruptly=True)
-    until(lambda: operator.get("/readyz")[0] == 503, "not ready", 40)
-    assert operator.get("/healthz")[0] == 200
-    namespace.plane.start_api()
-    until(lambda: operator.get("/readyz")[0] == 200, "ready", 40)
-    namespace.apply(service(replicas=2))
-    until(lambda: namespace.the("deployment", "demo")["spec"]["replicas"] == 2, "two replicas", 40)
-    assert operator.process.poll() is None
-    assert namespace.the("deployment", "demo")["metadata"]["uid"] == before["metadata"]["uid"]
-
-
-def test_a_killed_holder_is_followed_within_forty_seconds_and_nothing_is_written_twice(
-    start: Start, namespace: Namespace
-) -> None:
-    first = start(name="first")
-    first.wait_active()
-    second = start(name="second")
-    namespace.apply(service())
-    deployed(namespace)
-    assert second.writes() == []
-    assert second.metric("slipway_operator_active") == 0
-    assert second.get("/readyz")[0] == 200
-    first.send(signal.SIGKILL)
-    killed = time.monotonic()
-    namespace.apply(service(replicas=2))
-    until(lambda: namespace.the("deployment", "demo")["spec"]["replicas"] == 2, "two replicas", 45)
-    assert time.monotonic() - killed < 40
-    assert not any("controllerrevisions" in write for write in second.writes())
 
 
 def test_an_operator_that_ends_hands_over_at_once(start: Start, namespace: Namespace) -> None:

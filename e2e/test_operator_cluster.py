@@ -11,35 +11,24 @@ import pytest
 import yaml
 
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import DEFINITION, Namespace, Object, Operator, served, service, until
+from e2e.operators import DEFINITION, Namespace, Object, Operator, served, service, taking_anything, until
 from slipway_operator.cluster import MADE, OPTIONAL, Kind
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
 
 MONITORING = "monitoring.coreos.com"
-
-
-def definition(kind: Kind) -> Object:
-    """A CRD that takes anything, for a kind that the cluster has not by itself."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{kind.group}"},
-        "spec": {
-            "group": kind.group,
-            "scope": "Namespaced",
-            "names": {"kind": kind.name, "plural": kind.plural, "singular": kind.name.lower()},
-            "versions": [version],
-        },
-    }
+IMPATIENT = """
+import sys
+from slipway_operator import events, main
+main.LOOK_EVERY, events.FIRST_LOOK = 2.0, 2.0
+sys.exit(main.main())
+"""
 
 
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     """The control plane with our CRD and those of the monitors; what it had not before goes again."""
     present = control_plane.kubectl("get", "customresourcedefinitions", "-o", "name")
-    monitors = [definition(kind) for kind in OPTIONAL if f"{kind.plural}.{kind.group}" not in present]
+    monitors = [taking_anything(kind) for kind in OPTIONAL if f"{kind.plural}.{kind.group}" not in present]
     control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(DEFINITION))
     if monitors:
         control_plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(monitors))
@@ -62,7 +51,8 @@ def namespace(plane: ControlPlane) -> Iterator[Namespace]:
 
 @pytest.fixture
 def operator(plane: ControlPlane, tmp_path: Path) -> Iterator[Operator]:
-    running = Operator(plane, tmp_path, f"cluster-{uuid.uuid4().hex[:8]}", "--monitoring-label=release=main")
+    name = f"cluster-{uuid.uuid4().hex[:8]}"
+    running = Operator(plane, tmp_path, name, "--monitoring-label=release=main", code=IMPATIENT)
     try:
         running.wait_active()
         yield running
@@ -154,41 +144,39 @@ def used(operator: Operator) -> set[tuple[str, str]]:
     return found
 
 
-def test_what_no_node_can_hold_gets_no_pod(operator: Operator, namespace: Namespace) -> None:
+@pytest.fixture
+def node_with_four(plane: ControlPlane) -> Iterator[None]:
+    """A node with four devices. It comes before the operator, which remembers the nodes for a minute."""
     name = f"node-{uuid.uuid4().hex[:8]}"
-    namespace.plane.kubectl(
-        "create",
-        "-f",
-        "-",
-        input=yaml.safe_dump({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}),
-    )
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    plane.kubectl("create", "-f", "-", input=yaml.safe_dump(node))
     capacity = '{"status":{"capacity":{"nvidia.com/gpu":"4"},"allocatable":{"nvidia.com/gpu":"4"}}}'
-    namespace.plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", capacity)
-    try:
-        namespace.apply(service(devices={"vendor": "nvidia"}, engine={"tensorParallelSize": 8}))
-        until(
-            lambda: namespace.condition("demo", "Valid").get("reason") == "MultiNodeNotSupported",
-            "the reason",
-        )
-        assert "nvidia.com/gpu 8" in namespace.condition("demo", "Valid")["message"]
-        assert namespace.get("deployment", "demo") is None
-    finally:
-        namespace.plane.kubectl("delete", "node", name)
+    plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", capacity)
+    yield
+    plane.kubectl("delete", "node", name)
 
 
-@pytest.mark.slow
+def test_what_no_node_can_hold_gets_no_pod(
+    node_with_four: None, operator: Operator, namespace: Namespace
+) -> None:
+    namespace.apply(service(devices={"vendor": "nvidia"}, engine={"tensorParallelSize": 8}))
+    until(lambda: namespace.condition("demo", "Valid").get("reason") == "MultiNodeNotSupported", "the reason")
+    assert "nvidia.com/gpu 8" in namespace.condition("demo", "Valid")["message"]
+    assert namespace.get("deployment", "demo") is None
+
+
 def test_a_monitor_is_made_once_its_kind_appears(
     plane: ControlPlane, namespace: Namespace, tmp_path: Path
 ) -> None:
     plane.kubectl("delete", "customresourcedefinition", f"servicemonitors.{MONITORING}", "--timeout=60s")
     monitor = next(kind for kind in OPTIONAL if kind.name == "ServiceMonitor")
-    running = Operator(plane, tmp_path, f"later-{uuid.uuid4().hex[:8]}")
+    running = Operator(plane, tmp_path, f"later-{uuid.uuid4().hex[:8]}", code=IMPATIENT)
     try:
         running.wait_active()
         namespace.apply(service(monitoring={"enabled": True}))
         until(lambda: namespace.get("deployment", "demo"), "the Deployment")
-        plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(definition(monitor)))
+        plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(taking_anything(monitor)))
         served(plane, f"{MONITORING}/v1/servicemonitors")
-        until(lambda: namespace.get("servicemonitor", "demo"), "the ServiceMonitor", 75)
+        until(lambda: namespace.get("servicemonitor", "demo"), "the ServiceMonitor")
     finally:
         running.stop()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slipway.args.schema import ARGUMENTS
 from slipway.exits import BY_CODE, BY_REASON, ExitCode
 from slipway_operator.reasons import Finding, finding
 from slipway_operator.shapes import Object, Objects, first_line, messages
@@ -40,6 +41,13 @@ _MISSING_KEY = re.compile(
 _MISSING_FILE = re.compile(r"(?P<config>configmap )?references non-existent \w+ key: (?P<key>\S+)")
 _VOLUME = re.compile(r'volume "([^"]+)"')
 _RPC = re.compile(r"rpc error: code = \w+ desc = ")
+_LAYERS = re.compile(
+    r"(?:failed to (?:create|start) (?:containerd|shim) task|OCI runtime create failed|runc create failed|"
+    r"unable to start container process|(?:Failed to )?prepare dynamic resources|"
+    r'failed to pull and unpack image "[^"]*"|failed to resolve (?:image|reference "[^"]*")|'
+    r'failed to do request|(?:Get|Head) "[^"]*"): '
+)
+"""What containerd and its parts put before the cause, each its own words."""
 _LOG_PREFIX = re.compile(r"^\S*(?:Error|Exception): ")
 
 
@@ -85,7 +93,7 @@ def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
     if reason == "CreateContainerConfigError":
         return _missing(message) or finding("ContainerRefused", f"{_sentence(message)}")
     if reason in _REFUSALS:
-        return finding("ContainerRefused", f"{_sentence(message or reason)}")
+        return finding("ContainerRefused", _sentence(_LAYERS.sub("", message or reason)))
     return None
 
 
@@ -113,7 +121,7 @@ def _image_finding(pod: Object, image: str, reason: str, message: str) -> Findin
         return finding(
             "ImageNotFound", f"{image} is not in its registry. Correct {field}. The node says: {words}"
         )
-    return finding("ImagePullFailed", f"{image} cannot be pulled. The node says: {words}")
+    return finding("ImagePullFailed", f"{image} cannot be pulled: {_sentence(_LAYERS.sub('', words))}")
 
 
 def _missing(message: str) -> Finding | None:
@@ -154,7 +162,9 @@ def _end_finding(pod: Object, container: str, ended: Object, events: Objects) ->
     if ended.get("reason") == "OOMKilled":
         return finding("OutOfMemory", _out_of_memory(pod, container))
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
-        return finding("ContainerRefused", f"the container cannot start: {_sentence(message)}")
+        return finding(
+            "ContainerRefused", f"the container cannot start: {_sentence(_LAYERS.sub('', message))}"
+        )
     if (cause := _cause(message)) is not None:
         known, text = cause
         return finding(known.reason, text)
@@ -195,10 +205,14 @@ def _cause(message: str) -> tuple[ExitCode, str] | None:
     if known is None:
         return None
     text = _sentence(" ".join(str(said.get("message") or known.message).split()))
-    argument = str(said.get("argument") or "")
+    argument, hint = str(said.get("argument") or ""), str(said.get("hint") or known.hint)
+    declared = ARGUMENTS.get(argument)
+    field = f"spec.engine.{declared.camel}" if declared is not None and declared.in_spec else argument
     if argument and argument not in text and argument.replace("_", "-") not in text:
-        text = f"{argument}: {text}"
-    return known, f"{text} {said.get('hint') or known.hint}"
+        text = f"{field}: {text}"
+    elif field != argument:
+        hint = f"{_sentence(hint)} The field is {field}."
+    return known, f"{text} {hint}"
 
 
 def _last_words(message: str) -> str:
@@ -228,7 +242,8 @@ def _volume_finding(pod: Object, events: Objects) -> Finding | None:
     if said:
         return finding("VolumeNotMounted", f"{_sentence(first_line(said[0]))}")
     if prepared := messages(events, pod, "FailedPrepareDynamicResources"):
-        return finding("VolumeNotMounted", f"{_sentence(first_line(prepared[0]))}")
+        cause = _LAYERS.sub("", first_line(prepared[0]))
+        return finding("ContainerRefused", f"the node cannot prepare the claimed devices: {_sentence(cause)}")
     return None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping
 
 from slipway_operator.containers import FETCH, container_finding
-from slipway_operator.quantities import amount
+from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding, finding
 from slipway_operator.shapes import (
     Object,
@@ -21,9 +22,9 @@ from slipway_operator.shapes import (
     name,
     owned_by,
 )
-from slipway_operator.unschedulable import missing_resource, unschedulable
+from slipway_operator.unschedulable import lacks_room, unclaimed, unschedulable
 
-__all__ = ["Finding", "current_pods", "finding", "pods_summary"]
+__all__ = ["Finding", "current_pods", "finding", "pods_summary", "refusal"]
 
 _QUOTA = re.compile(
     r"exceeded quota: (?P<quota>\S+), requested: (?P<asked>.+?), "
@@ -33,6 +34,28 @@ _LIMIT_RANGE = re.compile(r"(?:maximum|minimum) \S+ usage per|must specify (?:li
 _ADMISSION = re.compile(
     r"violates PodSecurity|admission webhook|ValidatingAdmissionPolicy|denied|security context constraint"
 )
+_POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: (.+)")
+_WEBHOOK = re.compile(r'admission webhook "([^"]+)" denied the request: (.+)')
+_LACKING = (
+    (
+        re.compile(r'serviceaccount "([^"]+)" not found'),
+        "ServiceAccount {0} does not exist. Create it, or correct spec.runtime.serviceAccountName.",
+    ),
+    (
+        re.compile(r"no PriorityClass with name (\S+) was found"),
+        "PriorityClass {0} does not exist. Create it, or correct spec.scheduling.priorityClassName.",
+    ),
+    (
+        re.compile(r'RuntimeClass\S* "([^"]+)" not found'),
+        "RuntimeClass {0} does not exist. Create it, or correct spec.scheduling.runtimeClassName.",
+    ),
+)
+_LIMITED = (
+    ('EmptyDir volume "cache" exceeds', " Raise spec.model.cache.size."),
+    ('EmptyDir volume "shm" exceeds', " Raise spec.resources.sharedMemory."),
+    ("ephemeral local storage", " Raise spec.resources.ephemeralStorage."),
+)
+_REPLACED_WITHIN = datetime.timedelta(seconds=60)
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
@@ -42,13 +65,13 @@ def pods_summary(
     replica_sets: Objects,
     deployment: Object | None,
     nodes: Objects = (),
-    progress: Mapping[str, Object] | None = None,
+    progress: Mapping[str, Progress] | None = None,
 ) -> Finding | None:
     """What stands between the pods and serving, the most telling cause first; None where nothing does.
 
     Only the current template counts: pods of older ReplicaSets are on their way out, and matter where they
-    hold the room that a new pod needs. `nodes` gives numbers to a shortage, and `progress` (pod name → body
-    of /ready) to loading; both may be empty.
+    hold the room that a new pod needs. `nodes` gives numbers to a shortage, and `progress` (by pod name)
+    to loading; both may be empty.
     """
     current = current_replica_set(replica_sets, deployment)
     mine = current_pods(pods, current)
@@ -59,13 +82,15 @@ def pods_summary(
         return refused
     serving = [pod for pod in pods if is_ready(pod) and pod not in mine]
     for pod in mine:
-        if found := unschedulable(pod, nodes):
-            return _spare(found) if serving and missing_resource(pod) else found
-    if not mine and (found := _over(pods, current)):
+        if found := unschedulable(pod, nodes) or unclaimed(pod, events):
+            return _spare(found) if serving and lacks_room(pod) else found
+    if not mine and (found := _over(pods, events, current)):
         return found
-    waiting = [pod for pod in mine if not is_ready(pod)]
-    if found := next((step for pod in waiting if (step := _step(pod, progress or {}))), None):
-        return found
+    if waiting := next((pod for pod in mine if not is_ready(pod)), None):
+        step = _step(waiting, progress or {})
+        if ended := _over([pod for pod in pods if _replaces(waiting, pod)], events, current):
+            return finding(ended.reason, f"{ended.message} In its place: {step.message}")
+        return step
     wanted = _wanted(current)
     if wanted > len(mine):
         return finding("Scheduling", f"{len(mine)} of {wanted} pods are made.")
@@ -112,23 +137,59 @@ def _not_created(current: Object, events: Objects, deployment: Object | None) ->
     if _LIMIT_RANGE.search(words):
         return finding("QuotaExceeded", f"{words.rstrip('.')}. Change spec.resources.")
     if _ADMISSION.search(words):
-        return finding("AdmissionRefused", f"{words.rstrip('.')}.")
+        return finding("AdmissionRefused", refusal(words, "the pod") or f"{words.rstrip('.')}.")
+    for pattern, advice in _LACKING:
+        if match := pattern.search(words):
+            return finding("PodsNotCreated", advice.format(*match.groups()))
     return finding("PodsNotCreated", f"{words.rstrip('.')}.")
 
 
-def _over(pods: Objects, current: Object | None) -> Finding | None:
-    """Why a node ended or refused the pods of the ReplicaSet."""
-    mine = [pod for pod in pods if current is None or owned_by(pod, current)]
-    for pod in sorted(mine, key=name):
-        status = pod.get("status") or {}
-        if status.get("phase") == "Failed" and status.get("reason") and not is_going(pod):
-            node = pod["spec"].get("nodeName") or "the node"
-            words = first_line(str(status.get("message") or ""))
-            return finding("NodeRefused", f"{node} ended {name(pod)} as {status['reason']}: {words}")
+def refusal(words: str, what: str) -> str | None:
+    """Who refuses `what`, and why, without the ceremony; None where it is no policy and no webhook."""
+    if match := _POLICY.search(words):
+        return f"the policy {match[1]} refuses {what}: {match[2].rstrip('.')}."
+    if match := _WEBHOOK.search(words):
+        return f"the webhook {match[1]} refuses {what}: {match[2].rstrip('.')}."
     return None
 
 
-def _step(pod: Object, progress: Mapping[str, Object]) -> Finding | None:
+def _over(pods: Objects, events: Objects, current: Object | None) -> Finding | None:
+    """Why a node ended or refused the pods of the ReplicaSet."""
+    mine = [pod for pod in pods if current is None or owned_by(pod, current)]
+    for pod in sorted(mine, key=_last_seen, reverse=True):
+        if is_over(pod) and not is_going(pod):
+            node = pod["spec"].get("nodeName") or "the node"
+            return finding("NodeRefused", f"{node} ended the pod{_ending(pod, events)}")
+    return None
+
+
+def _ending(pod: Object, events: Objects) -> str:
+    """How the node ended it, and what to do. A server that stops in time leaves no word in the status."""
+    status = pod.get("status") or {}
+    told = [text for text in (str(status.get("message") or ""), *messages(events, pod, "Evicted")) if text]
+    reason = status.get("reason") or ("Evicted" if told else "")
+    if not reason:
+        return ", which stopped in order. `kubectl get events` may say why."
+    words = first_line(told[0]).rstrip(".") if told else "no reason given"
+    advice = next((text for volume, text in _LIMITED if volume in words), "")
+    return f" as {reason}: {words}.{advice}"
+
+
+def _replaces(pod: Object, other: Object) -> bool:
+    """Whether the pod was made because the other had ended, as after an eviction."""
+    made = datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    return is_over(other) and abs(made - _last_seen(other)) < _REPLACED_WITHIN
+
+
+def _last_seen(pod: Object) -> datetime.datetime:
+    """When something of its status last changed."""
+    status = pod.get("status") or {}
+    times = [one.get("lastTransitionTime") for one in status.get("conditions") or ()]
+    times += [status.get("startTime"), pod["metadata"]["creationTimestamp"]]
+    return max(datetime.datetime.fromisoformat(time) for time in times if time)
+
+
+def _step(pod: Object, progress: Mapping[str, Progress]) -> Finding:
     """How far a pod has come that nothing is wrong with."""
     status = pod.get("status") or {}
     if not pod["spec"].get("nodeName"):
@@ -140,25 +201,31 @@ def _step(pod: Object, progress: Mapping[str, Object]) -> Finding | None:
     states = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
     if not any("running" in state for state in states):
         return finding("Starting", f"the container starts on {pod['spec']['nodeName']}.")
-    return _loading(progress.get(name(pod)) or {})
+    return _loading(progress.get(name(pod)))
 
 
-def _loading(body: Object) -> Finding:
-    phase = {"load": "weights"}.get(str(body.get("phase")), str(body.get("phase")))
-    done, total = amount(body.get("done")) or 0, amount(body.get("total")) or 0
-    if not body.get("phase"):
+def _loading(told: Progress | None) -> Finding:
+    if told is None:
         return finding("Loading", "the server loads the model.")
-    if phase == "draining":
+    if told.phase == "draining":
         return finding("Starting", "the server drains its requests and ends.")
-    if not total:
+    phase = "weights" if told.phase == "load" else told.phase
+    if not told.total:
         return finding("Loading", f"{phase}.")
-    return finding("Loading", f"{phase} {int(100 * done / total)} %{_of(int(total), phase)}.")
+    so_far = f"{phase} {int(100 * told.done / told.total)} %{_of(told)}"
+    if told.still_since is None:
+        return finding("Loading", f"{so_far}.")
+    return finding(
+        "LoadStalled",
+        f"no byte since {told.still_since:%H:%M} UTC, {so_far}. Check the network and the volume; after "
+        "spec.engine.loadTimeout seconds the server starts again by itself.",
+    )
 
 
-def _of(total: int, phase: str) -> str:
-    if phase == "warmup":
-        return f" of {total} steps"
+def _of(told: Progress) -> str:
+    if told.phase == "warmup":
+        return f" of {told.total} steps"
     for size, unit in _UNITS:
-        if total >= size:
-            return f" of {total / size:.1f} {unit}"
+        if told.total >= size:
+            return f" of {told.total / size:.1f} {unit}"
     return ""

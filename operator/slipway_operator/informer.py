@@ -55,11 +55,19 @@ def version(item: Object) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def slim(item: Object) -> Object:
-    """The object with no entry of managedFields but ours: half of its size, and only ours is read."""
+def slim(item: Object, kind: Kind) -> Object:
+    """The object as it is kept: with its kind, which lists leave out, and without what nobody reads.
+
+    That is each entry of managedFields but ours, half of an object's size, and the template of a ReplicaSet,
+    of which a Deployment leaves some behind.
+    """
+    item.setdefault("kind", kind.name)
+    item.setdefault("apiVersion", kind.api_version)
     metadata = item["metadata"]
     fields = metadata.get("managedFields") or ()
     metadata["managedFields"] = [entry for entry in fields if entry.get("manager") == MANAGER]
+    if kind.name == "ReplicaSet":
+        item["spec"].pop("template", None)
     return item
 
 
@@ -98,9 +106,7 @@ class Store:
         if known and known["metadata"]["uid"] == item["metadata"]["uid"] and version(item) <= version(known):
             return
         self._forget(place)
-        slim(item).setdefault("kind", self.kind.name)
-        item.setdefault("apiVersion", self.kind.api_version)
-        self._items[place] = item
+        self._items[place] = slim(item, self.kind)
         if key := self._belongs(item):
             self._keys.setdefault(key, set()).add(place[1])
             self._changed(key)
@@ -186,7 +192,7 @@ class Informer:
         query: Object = {"labelSelector": SELECTOR, "limit": PAGE}
         while True:
             page = self._cluster.call("GET", self._path, query)
-            items += (slim(item) for item in page.get("items") or ())
+            items += (slim(item, self._store.kind) for item in page.get("items") or ())
             self.heard_at = time.monotonic()
             if not page["metadata"].get("continue"):
                 break
@@ -206,7 +212,8 @@ class Informer:
                 raise Refused(int(item.get("code") or 0), item.get("reason") or "", item.get("message") or "")
             since = item["metadata"]["resourceVersion"]
             if kind != "BOOKMARK":
-                self._tell(self._store.drop if kind == "DELETED" else self._store.learn, slim(item))
+                change = self._store.drop if kind == "DELETED" else self._store.learn
+                self._tell(change, slim(item, self._store.kind))
         return since
 
     def _events(self, since: str) -> Iterator[tuple[str, Object]]:

@@ -23,7 +23,7 @@ from slipway_operator.events import Recorder
 from slipway_operator.health import HealthServer, Metrics, Vitals, age
 from slipway_operator.informer import Children, Key, Store
 from slipway_operator.lease import Lease
-from slipway_operator.queue import Queue
+from slipway_operator.queue import LONGEST_BACK_OFF, Queue
 from slipway_operator.reconcile import Reconciler, Unsettled
 from slipway_operator.resources import Watch, own_key
 from slipway_operator.settings import Settings, read_settings
@@ -34,6 +34,8 @@ WORKERS = 4
 RESYNC_SECONDS = 600.0
 RESYNC_SPREAD = 60.0
 """Keys of one resync are spread over this many seconds."""
+LONGEST_WAIT_FOR_SERVER = 8.0
+"""Seconds from one try to the next while the API server is away: no key is at fault, and all want it back."""
 
 log = logging.getLogger("slipway_operator")
 
@@ -109,6 +111,8 @@ class Operator:
         while True:
             key = await self.queue.take()
             await self.children.synced()
+            # Where nothing differs nothing is awaited: the Lease and the probes must have their turn too.
+            await asyncio.sleep(0)
             if not self.lease.held:
                 self.queue.done(key)  # the one who takes the Lease queues everything
                 continue
@@ -116,7 +120,8 @@ class Operator:
             try:
                 again = await self.reconciler.reconcile(key)
             except (Refused, Unreachable, NotActive, Unsettled) as problem:
-                wait = self.queue.failed(key)
+                away = isinstance(problem, Unreachable | NotActive)
+                wait = self.queue.failed(key, LONGEST_WAIT_FOR_SERVER if away else LONGEST_BACK_OFF)
                 self.metrics.reconciles.labels("retry").inc()
                 log.info("%s: again in %.1f s: %s", "/".join(key), wait, problem or type(problem).__name__)
             except Exception:
@@ -162,6 +167,7 @@ class Operator:
             except (Refused, Unreachable) as problem:
                 log.info("Resync: %s", problem)
             self.reconciler.pod_events.tidy()
+            self.reconciler.loading.tidy()
             self.want_all(RESYNC_SPREAD)
 
 

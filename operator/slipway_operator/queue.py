@@ -16,12 +16,13 @@ LONGEST_BACK_OFF = 120.0
 """Seconds."""
 
 
-def back_off(failures: int, share: float) -> float:
+def back_off(failures: int, share: float, longest: float = LONGEST_BACK_OFF) -> float:
     """Seconds to wait after the n-th failure in a row: doubling, with the upper half left to chance.
 
-    share  in [0, 1): what chance says
+    share    in [0, 1): what chance says
+    longest  where the doubling ends, in seconds
     """
-    full = min(FIRST_BACK_OFF * 2.0 ** (failures - 1), LONGEST_BACK_OFF)
+    full = min(FIRST_BACK_OFF * 2.0 ** (failures - 1), longest)
     return full * (0.5 + 0.5 * share)
 
 
@@ -79,10 +80,12 @@ class Queue(Generic[Key]):
         self._failures.pop(key, None)
         self._release(key)
 
-    def failed(self, key: Key) -> float:
-        """The work failed: want it again after a back-off, whose seconds are returned."""
-        self._failures[key] = self._failures.get(key, 0) + 1
-        wait = back_off(self._failures[key], random.random())
+    def failed(self, key: Key, longest: float = LONGEST_BACK_OFF) -> float:
+        """The work failed: want it again after a back-off of at most `longest` seconds, which is returned."""
+        failures = self._failures.get(key, 0) + 1
+        if FIRST_BACK_OFF * 2.0 ** (failures - 1) < 2 * longest:  # counting on would change nothing
+            self._failures[key] = failures
+        wait = back_off(failures, random.random(), longest)
         self._due.pop(key, None)  # an event that came meanwhile does not shorten the back-off
         self._release(key)
         self.add(key, wait)

@@ -76,8 +76,8 @@ _OWN = (
     Reason(
         "ClaimMissing",
         SCHEDULED,
-        "A PersistentVolumeClaim or ResourceClaim does not exist or is not bound. Create it, or correct "
-        "the name.",
+        "A PersistentVolumeClaim or a ResourceClaimTemplate does not exist, or a claim is not bound. Create "
+        "it, or correct the name.",
     ),
     Reason(
         "QuotaExceeded",
@@ -94,7 +94,12 @@ _OWN = (
     Reason("NodeRefused", SCHEDULED, "A node would not take or keep the pod; the message is the kubelet's."),
     Reason("Loaded", MODEL_LOADED, "A server has loaded the model."),
     Reason("Starting", MODEL_LOADED, "Images are pulled, volumes mounted, containers started."),
-    Reason("Loading", MODEL_LOADED, "The server downloads, loads or warms up the model."),
+    Reason(
+        "Loading",
+        MODEL_LOADED,
+        "The server downloads, loads or warms up the model. The message says how far it is where the "
+        "operator can reach the pod.",
+    ),
     Reason("Fetching", MODEL_LOADED, "The init container fetches the model into the cache."),
     Reason(
         "ImageNotFound",
@@ -117,7 +122,8 @@ _OWN = (
     Reason(
         "ContainerRefused",
         MODEL_LOADED,
-        "The node cannot create or start the container; the message is its own.",
+        "The node cannot create or start the container, or prepare the devices that it claims; the message "
+        "is its own.",
     ),
     Reason(
         "CrashLoop",

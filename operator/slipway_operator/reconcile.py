@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,15 +17,20 @@ from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Ob
 from slipway_operator.differences import foreign_env, needs_apply
 from slipway_operator.discovery import Claims, Nodes, largest
 from slipway_operator.events import PodEvents, Recorder, transitions
+from slipway_operator.explain import refusal as refusal_by_admission
 from slipway_operator.informer import MANAGER, Children, Key, Store, controller, slim
+from slipway_operator.progress import Loading
 from slipway_operator.reasons import Finding, finding
 from slipway_operator.settings import Settings
 from slipway_operator.status import Observed, refusal, status
-from slipway_operator.template_pin import Pinned, newest, pin
+from slipway_operator.template_pin import Pinned, in_force, pin
 from slipway_operator.writer import Writer
 
 LOOK_AGAIN = 30.0
 """Seconds until the next look where what is waited for is none of ours, so that no event will tell."""
+
+_MALFORMED = re.compile(r"failed to create typed patch object \([^)]*\): ")
+"""What the API server says, with status 500, of an unknown field, one of another type, a key given twice."""
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +84,7 @@ class Reconciler:
         self._nodes = Nodes(cluster, permitted=not settings.namespaces)
         self._claims = Claims(cluster)
         self.pod_events = PodEvents(cluster)
+        self.loading = Loading()
         self.kinds: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
 
@@ -96,7 +103,7 @@ class Reconciler:
             self._resources.drop(resource)
             return None
         again = await self._tell(resource, wanted, outcome)
-        if outcome.refused:
+        if outcome.refused and self._current(resource):
             raise Unsettled(outcome.refused.message)
         return again
 
@@ -133,7 +140,7 @@ class Reconciler:
     def _pinned(self, resource: Object, spec: ServiceSpec, facts: Facts) -> Pinned:
         revisions = self._children.of("ControllerRevision", _key(resource))
         own = [revision for revision in revisions if _controls(resource, revision)]
-        return pin(spec, facts, newest(own), pod_template)
+        return pin(spec, facts, in_force(own, spec), pod_template)
 
     async def _largest(self, spec: ServiceSpec) -> int | None:
         """The most of the wanted device that one node has, where that is known."""
@@ -168,9 +175,9 @@ class Reconciler:
                     continue
                 await self._write(resource, item, live)
             except Refused as problem:
-                if problem.status in (401, 404, 409, 429) or problem.status >= 500:
+                if may_pass(problem):
                     raise
-                outcome.refused = outcome.refused or _refused(item, problem)
+                outcome.refused = outcome.refused or refused(item, problem)
         if not outcome.refused:
             await self._prune(resource, wanted)
         return outcome
@@ -182,9 +189,10 @@ class Reconciler:
 
     async def _unlabelled(self, item: Object) -> Object | None:
         """An object of the wanted name that no watch of ours shows: a stranger's, or ours without a label."""
-        path = KINDS[item["kind"]].path(item["metadata"]["namespace"], item["metadata"]["name"])
+        kind = KINDS[item["kind"]]
+        path = kind.path(item["metadata"]["namespace"], item["metadata"]["name"])
         try:
-            return slim(await self._cluster.ask("GET", path))
+            return slim(await self._cluster.ask("GET", path), kind)
         except Refused as problem:
             if problem.status != 404:
                 raise
@@ -228,14 +236,15 @@ class Reconciler:
     async def _tell(self, resource: Object, wanted: Wanted, outcome: Outcome) -> float | None:
         """Bring .status up to date; in how many seconds more may be known."""
         key = _key(resource)
-        current = self._resources.get(*key)
-        if current is None or current["metadata"]["generation"] != resource["metadata"]["generation"]:
+        current = self._current(resource)
+        if current is None:
             return None  # what we rendered is not what is asked for now: the key is in the queue again
         deployment = self._own(resource, "Deployment")
         replica_sets = _controlled(self._children.of("ReplicaSet", key), [deployment] if deployment else [])
         pods = _controlled(self._children.of("Pod", key), replica_sets)
         now = datetime.datetime.now(datetime.UTC)
-        events, again = await self.pod_events.of(pods, now)
+        events, next_event = await self.pod_events.of(pods, now)
+        progress, next_answer = self.loading.of(pods, now)
         observed = Observed(
             resource=current,
             deployment=deployment,
@@ -248,6 +257,7 @@ class Reconciler:
             drift=foreign_env(deployment, MANAGER) if deployment else (),
             upgrade=wanted.upgrade,
             nodes=await self._nodes.all() if any(_unschedulable(pod) for pod in pods) else (),
+            progress=progress,
             now=now,
         )
         after = status(observed, wanted.spec)
@@ -258,7 +268,13 @@ class Reconciler:
                 await self._recorder.post(current, transition)
         if outcome.conflict or outcome.left_over or (wanted.invalid and wanted.spec):
             return LOOK_AGAIN
-        return again
+        return min((wait for wait in (next_event, next_answer) if wait is not None), default=None)
+
+    def _current(self, resource: Object) -> Object | None:
+        """The resource as it is known now, while it still asks for what `resource` does."""
+        current = self._resources.get(*_key(resource))
+        same = current and current["metadata"]["generation"] == resource["metadata"]["generation"]
+        return current if same else None
 
     def _own(self, resource: Object, kind: str) -> Object | None:
         """The resource's Deployment or Service, which carries its name."""
@@ -293,9 +309,20 @@ def _conflict(resource: Object, item: Object) -> str:
     )
 
 
-def _refused(item: Object, problem: Refused) -> Finding:
-    sentence = f"The API server refuses {item['kind']} {item['metadata']['name']}: {problem}"
-    return finding("InvalidSpec" if problem.status in (400, 422) else "AdmissionRefused", sentence)
+def refused(item: Object, problem: Refused) -> Finding:
+    """What to tell of an object that the API server will not have."""
+    what = f"{item['kind']} {item['metadata']['name']}"
+    if sentence := refusal_by_admission(str(problem), what):
+        return finding("AdmissionRefused", sentence)
+    words, malformed = _MALFORMED.subn("", str(problem))
+    reason = "InvalidSpec" if malformed or problem.status in (400, 422) else "AdmissionRefused"
+    return finding(reason, f"The API server refuses {what}: {words}")
+
+
+def may_pass(problem: Refused) -> bool:
+    """Whether another try may succeed though nobody changes anything."""
+    lasting = _MALFORMED.search(str(problem)) or "calling webhook" in str(problem)
+    return problem.status in (401, 404, 409, 429) or (problem.status >= 500 and not lasting)
 
 
 def _controlled(items: list[Object], owners: list[Object]) -> list[Object]:

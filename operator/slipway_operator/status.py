@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slipway.service import InvalidService, ServiceSpec
+from slipway.service.rollout import REASON as ROLLOUT_REASON
 from slipway_operator.explain import current_pods, pods_summary
+from slipway_operator.progress import Progress
 from slipway_operator.reasons import (
     AVAILABLE,
     BY_NAME,
@@ -66,8 +68,8 @@ class Observed:
     """`Pinned.upgrade`."""
     nodes: Sequence[Object] = ()
     """Only for the numbers in an Unschedulable message; may stay empty."""
-    progress: Mapping[str, Object] = field(default_factory=dict)
-    """Pod name → the last body {phase, done, total} of its /ready; may stay empty."""
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    """By pod name, of pods that load; may stay empty."""
     now: datetime
 
 
@@ -98,6 +100,8 @@ class View:
     """Whether the Deployment is as it should be: every replica current and ready, none left over."""
     overdue: str | None
     """The Deployment's message once its progress deadline is exceeded."""
+    unusual: str
+    """Why old pods end before new ones start, with a space before it; empty where they do not."""
 
 
 def refusal(error: InvalidService) -> Finding:
@@ -129,10 +133,13 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
     wanted = int((deployment or {}).get("spec", {}).get("replicas") or 0)
     if spec is not None:
         wanted = 0 if spec.suspend else spec.replicas
+    counts = _status(deployment)
+    seen = deployment is not None and counts.get("observedGeneration", 0) >= _generation(deployment)
     found = observed.invalid
     if found is None and observed.conflict:
         found = finding("NameConflict", observed.conflict)
-    if found is None and wanted:
+    # Before the Deployment's controller has seen it, what fails is what it was before.
+    if found is None and wanted and (seen or deployment is None):
         found = pods_summary(
             observed.pods,
             observed.events,
@@ -141,11 +148,9 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
             observed.nodes,
             observed.progress,
         )
-    counts = _status(deployment)
     updated = int(counts.get("updatedReplicas") or 0)
     available = int(counts.get("availableReplicas") or 0)
-    seen = deployment is not None and counts.get("observedGeneration", 0) >= _generation(deployment)
-    moving = condition(deployment, "Progressing") or {}
+    moving = (seen and condition(deployment, "Progressing")) or {}
     current = current_pods(observed.pods, current_replica_set(observed.replica_sets, deployment))
     settled = seen and updated == available == wanted == int(counts.get("replicas") or 0)
     return View(
@@ -157,7 +162,13 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
         # Two informers tell of one pod: believe the one that is less content.
         arrived=settled and sum(1 for pod in current if is_ready(pod)) == wanted,
         overdue=str(moving.get("message")) if moving.get("reason") == "ProgressDeadlineExceeded" else None,
+        unusual=_unusual(deployment),
     )
+
+
+def _unusual(deployment: Object | None) -> str:
+    annotations = (deployment or {"metadata": {}})["metadata"].get("annotations") or {}
+    return f" {annotations[ROLLOUT_REASON]}" if ROLLOUT_REASON in annotations else ""
 
 
 def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Iterator[Verdict]:
@@ -231,7 +242,7 @@ def _progressing(spec: ServiceSpec | None, view: View) -> Verdict:
     if spec is not None and not view.wanted:
         why = "spec.suspend is true" if spec.suspend else "spec.replicas is 0"
         return Verdict(PROGRESSING, "True", "Suspended", f"{why}, so no pod runs.")
-    said = f"{view.updated} of {view.wanted} replicas run the current template."
+    said = f"{view.updated} of {view.wanted} replicas run the current template.{view.unusual}"
     if view.arrived:
         return Verdict(PROGRESSING, "True", "RolledOut", said)
     if view.overdue is not None:

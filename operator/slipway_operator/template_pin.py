@@ -36,9 +36,18 @@ class Pinned:
     """Which fields of the intent differ from the revision before; None where the pods stay."""
 
 
-def newest(revisions: Sequence[Object]) -> Object | None:
-    """The ControllerRevision in force: that of the highest number."""
-    return max(revisions, key=_number, default=None)
+def in_force(revisions: Sequence[Object], spec: ServiceSpec) -> Object | None:
+    """The newest ControllerRevision of this intent, else the newest of all.
+
+    There are others beside it while the API server refuses a Deployment: who then takes the change back
+    finds the pods that run.
+    """
+    wanted = intent_hash(spec)
+
+    def rank(revision: Object) -> tuple[bool, int]:
+        return (_kept(revision) or {}).get("intentHash") == wanted, _number(revision)
+
+    return max(revisions, key=rank, default=None)
 
 
 def pin(

@@ -9,16 +9,19 @@ from typing import Any
 
 from slipway_operator.quantities import amount
 from slipway_operator.reasons import Finding, finding
-from slipway_operator.shapes import Object, Objects, condition, name, shortened
+from slipway_operator.shapes import Object, Objects, condition, first_line, messages, name, shortened
 
 _NODES = re.compile(r"(\d+)/(\d+) nodes are available:\s*(.*)", re.DOTALL)
 _POST_FILTER = re.compile(
     r"[.,]?\s*(?:preemption:|no new claims to deallocate|still not schedulable).*", re.DOTALL
 )
 _INSUFFICIENT = re.compile(r"(?:(\d+) )?Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9])")
-_CLAIM = re.compile(
-    r"persistentvolumeclaim|pvc\(s\)|resource ?claim|device class|allocate all claims", re.IGNORECASE
-)
+_CLAIM = re.compile(r"persistentvolumeclaim|pvc\(s\)|resource ?claim|device ?class", re.IGNORECASE)
+_NO_VOLUME = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
+_NO_TEMPLATE = re.compile(r'resourceclaimtemplate\S* "([^"]+)" not found')
+_UNALLOCATED = "cannot allocate all claims"
+_BYTES = ("memory", "ephemeral-storage", "hugepages")
+_UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"))
 _ADVICE = (
     (re.compile(r"untolerated taint"), "Add spec.scheduling.tolerations, or untaint a node."),
     (
@@ -44,15 +47,50 @@ def unschedulable(pod: Object, nodes: Objects = ()) -> Finding | None:
     match = _NODES.match(cause)
     if missing := missing_resource(pod):
         return finding("Unschedulable", f"wants {_shortage(pod, missing, nodes, match)}.{words}")
-    if match is None:
-        return finding(
-            "ClaimMissing" if _CLAIM.search(cause) else "Unschedulable", f"{cause or 'no node fits'}."
-        )
-    total, rest = int(match[2]), match[3].strip().rstrip(".")
+    if _UNALLOCATED in cause:
+        return finding("Unschedulable", f"wants {_claims(pod)}, and no node has them free.{words}")
+    total, rest = (int(match[2]), match[3].strip().rstrip(".")) if match else (0, cause or "no node fits")
     if _CLAIM.search(rest):
-        return finding("ClaimMissing", f"{rest}.{words}")
+        return finding("ClaimMissing", f"{_claim(rest)}{words if match else ''}")
+    if not total:
+        return finding("Unschedulable", f"{rest}.")
     advice = " ".join(text for pattern, text in _ADVICE if pattern.search(rest))
     return finding("Unschedulable", f"none of {_counted(total)} fits: {rest}. {advice}{words}")
+
+
+def unclaimed(pod: Object, events: Objects) -> Finding | None:
+    """Why the scheduler does not even look at the pod: a ResourceClaim of it cannot be made."""
+    if pod["spec"].get("nodeName"):
+        return None
+    said = next(iter(messages(events, pod, "FailedResourceClaimCreation")), None)
+    return finding("ClaimMissing", _claim(first_line(said))) if said else None
+
+
+def lacks_room(pod: Object) -> bool:
+    """Whether the pod would find a node if others went: it is resources or devices that it waits for."""
+    scheduled = condition(pod, "PodScheduled") or {}
+    return missing_resource(pod) is not None or _UNALLOCATED in str(scheduled.get("message") or "")
+
+
+def _claim(words: str) -> str:
+    """What is wrong with a claim, and what to do."""
+    if match := _NO_VOLUME.search(words):
+        return (
+            f"PersistentVolumeClaim {match[1]} does not exist. Create it, or correct its name in "
+            "spec.model.pvc or spec.model.cache."
+        )
+    if match := _NO_TEMPLATE.search(words):
+        return (
+            f"ResourceClaimTemplate {match[1]} does not exist. Create it, or correct its name in "
+            "spec.devices.claims."
+        )
+    return f"{words.rstrip('.')}."
+
+
+def _claims(pod: Object) -> str:
+    """`the devices of claim two-gpus`"""
+    named = [str(one.get("resourceClaimTemplateName")) for one in pod["spec"].get("resourceClaims") or ()]
+    return f"the devices of {'claim' if len(named) == 1 else 'claims'} {', '.join(named)}"
 
 
 def missing_resource(pod: Object) -> str | None:
@@ -68,7 +106,9 @@ def missing_resource(pod: Object) -> str | None:
 def _shortage(pod: Object, resource: str, nodes: Objects, match: re.Match[str] | None) -> str:
     """`nvidia.com/gpu 8, node0 has 4`"""
     wanted, text = _request(pod, resource)
-    asked = f"{resource} {text}".rstrip()
+    asked = f"{resource} {_readable(resource, text)}".rstrip()
+    if resource == "memory" and (shared := _shared_memory(pod)):
+        asked += f" ({shared} of it /dev/shm)"
     has = {name(node): _allocatable(node, resource) for node in nodes}
     best = max(sorted(has), key=lambda node: has[node][0], default=None)
     if best is None:
@@ -77,7 +117,24 @@ def _shortage(pod: Object, resource: str, nodes: Objects, match: re.Match[str] |
     if not has[best][0]:
         return f"{asked}, no node has any"
     free = "" if has[best][0] < wanted else ", not enough of it free"
-    return f"{asked}, {best} has {has[best][1]}{free}"
+    return f"{asked}, {best} has {_readable(resource, has[best][1])}{free}"
+
+
+def _readable(resource: str, text: str) -> str:
+    """An amount of bytes in the largest unit that it fills; others as they are written."""
+    octets = amount(text)
+    if octets is None or not resource.startswith(_BYTES):
+        return text
+    for size, unit in _UNITS:
+        if octets >= size:
+            return f"{float(octets / size):.1f}".removesuffix(".0") + unit
+    return text
+
+
+def _shared_memory(pod: Object) -> str:
+    """The size of /dev/shm, which spec.resources.memory does not count."""
+    volumes = pod["spec"].get("volumes") or ()
+    return next((str(one["emptyDir"].get("sizeLimit")) for one in volumes if one["name"] == "shm"), "")
 
 
 def _lacking(match: re.Match[str], resource: str) -> str:

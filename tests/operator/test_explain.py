@@ -7,6 +7,7 @@ import random
 
 import pytest
 from as_printed import (
+    NOW,
     crash_loop,
     deployment,
     event,
@@ -21,6 +22,7 @@ from as_printed import (
 from explaining import SETS, explained, first
 
 from slipway_operator.explain import pods_summary
+from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding
 
 NO_PREEMPTION = (
@@ -74,9 +76,13 @@ def test_without_sight_of_nodes_the_scheduler_s_count_stands_in():
         ),
         ("1 node(s) had untolerated taint(s)", "Unschedulable", "spec.scheduling.tolerations"),
         ("1 Too many pods", "Unschedulable", "Add a node"),
-        ('persistentvolumeclaim "weights" not found', "ClaimMissing", '"weights" not found'),
+        (
+            'persistentvolumeclaim "weights" not found',
+            "ClaimMissing",
+            "PersistentVolumeClaim weights does not exist. ",
+        ),
         ("pod has unbound immediate PersistentVolumeClaims", "ClaimMissing", "unbound immediate"),
-        ("1 cannot allocate all claims", "ClaimMissing", "cannot allocate all claims"),
+        ("1 cannot allocate all claims", "Unschedulable", "no node has them free"),
     ],
 )
 def test_a_rule_that_keeps_nodes_away_is_told_with_the_field_that_answers_it(words, reason, part):
@@ -113,6 +119,37 @@ def test_a_rollout_without_a_spare_device_says_which_fields_to_set():
     assert "spec.rollout.maxUnavailable to 1" in found.message
 
 
+def test_a_rollout_without_spare_devices_for_a_claim_says_it_too():
+    new = unscheduled("0/1 nodes are available: 1 cannot allocate all claims.")
+    new["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]
+    assert first(explained(new)) == "wants the devices of claim two-gpus, and no node has them free"
+    found = explained(new, ready_pod("demo-5d4f1-old", revision=1))
+    assert found.reason == "RolloutNeedsSpareDevice"
+    assert first(found) == (
+        "a new pod wants the devices of claim two-gpus, and no node has them free; the old ones serve on"
+    )
+
+
+def test_a_claim_without_its_template_is_told_though_the_scheduler_is_silent():
+    waits = pod(node=None)
+    waits["status"]["conditions"] = []
+    said = (
+        'PodResourceClaim two-gpus: resource claim template "two-gpus": '
+        'resourceclaimtemplate.resource.k8s.io "two-gpus" not found'
+    )
+    found = explained(waits, events=[event(waits, "FailedResourceClaimCreation", said)])
+    assert found.reason == "ClaimMissing"
+    assert first(found) == "ResourceClaimTemplate two-gpus does not exist"
+
+
+def test_amounts_of_memory_are_told_in_units_that_people_compare():
+    message = f"0/1 nodes are available: 1 Insufficient memory. {NO_PREEMPTION}"
+    shared = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
+    wants = unscheduled(message, {"memory": "513024Mi"}, volumes=[shared])
+    found = explained(wants, nodes=[node(memory="24632896Ki")])
+    assert first(found) == "wants memory 501Gi (1Gi of it /dev/shm), node0 has 23.5Gi"
+
+
 def test_a_first_pod_without_a_device_is_unschedulable_and_no_rollout():
     gone = ready_pod("demo-5d4f1-old", revision=1)
     gone["metadata"]["deletionTimestamp"] = "2026-08-22T11:59:00Z"
@@ -139,7 +176,7 @@ def test_a_first_pod_without_a_device_is_unschedulable_and_no_rollout():
         (
             'admission webhook "pods.example.com" denied the request: no images from r',
             "AdmissionRefused",
-            "no images from r",
+            "the webhook pods.example.com refuses the pod: no images from r.",
         ),
         (
             'pods "demo-5d4f2-x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi',
@@ -150,7 +187,18 @@ def test_a_first_pod_without_a_device_is_unschedulable_and_no_rollout():
             'pods "demo-5d4f2-" is forbidden: error looking up service account models/x: '
             'serviceaccount "x" not found',
             "PodsNotCreated",
-            'serviceaccount "x" not found',
+            "ServiceAccount x does not exist. Create it, or correct spec.runtime.serviceAccountName.",
+        ),
+        (
+            'pods "demo-5d4f2-" is forbidden: no PriorityClass with name urgent was found',
+            "PodsNotCreated",
+            "PriorityClass urgent does not exist. Create it, or correct spec.scheduling.priorityClassName.",
+        ),
+        (
+            "pods \"demo-5d4f2-x\" is forbidden: ValidatingAdmissionPolicy 'teams' with binding 'all' "
+            "denied request: no such team",
+            "AdmissionRefused",
+            "the policy teams refuses the pod: no such team.",
         ),
     ],
 )
@@ -171,25 +219,82 @@ def test_a_refusal_of_the_past_says_nothing_of_pods_that_are_there():
     assert found.reason == "Loading"
 
 
-def test_a_pod_that_its_node_ended_is_told_until_another_takes_its_place():
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ('Usage of EmptyDir volume "cache" exceeds the limit "10Gi". ', "Raise spec.model.cache.size."),
+        ('Usage of EmptyDir volume "shm" exceeds the limit "1Gi". ', "Raise spec.resources.sharedMemory."),
+        (
+            "Container server exceeded its local ephemeral storage limit. Pod ephemeral local storage usage "
+            "exceeds the total limit of containers 1Gi. ",
+            "Raise spec.resources.ephemeralStorage.",
+        ),
+    ],
+)
+def test_an_eviction_for_a_full_volume_names_the_field_that_enlarges_it(words, advice):
+    evicted = pod()
+    evicted["status"] = {"phase": "Failed", "reason": "Evicted", "message": words, "conditions": []}
+    assert explained(evicted).message.endswith(f". {advice}")
+
+
+def test_a_pod_that_its_node_ended_and_that_stopped_in_time_is_told_by_its_event():
+    evicted = pod()
+    evicted["status"] = {"phase": "Succeeded", "conditions": []}
+    assert explained(evicted).message == (
+        "node0 ended the pod, which stopped in order. `kubectl get events` may say why."
+    )
+    said = event(evicted, "Evicted", "The node was low on resource: memory. ")
+    assert explained(evicted, events=[said]).message == (
+        "node0 ended the pod as Evicted: The node was low on resource: memory."
+    )
+
+
+def test_a_pod_that_its_node_ended_is_told_until_the_one_in_its_place_is_ready():
     evicted = pod()
     evicted["status"] = {
         "phase": "Failed",
         "reason": "Evicted",
-        "message": "The node was low on resource: memory.",
-        "conditions": [],
+        "message": "The node was low on resource: memory. ",
+        "conditions": [{"type": "DisruptionTarget", "lastTransitionTime": "2026-08-22T11:30:00Z"}],
     }
-    assert explained(evicted).message == (
-        "node0 ended demo-5d4f2-abcde as Evicted: The node was low on resource: memory."
+    ended = "node0 ended the pod as Evicted: The node was low on resource: memory."
+    assert explained(evicted).message == ended
+    successor = pod("demo-5d4f2-next", containers=[running()])
+    successor["metadata"]["creationTimestamp"] = "2026-08-22T11:30:01Z"
+    found = explained(evicted, successor)
+    assert (found.reason, found.message) == (
+        "NodeRefused",
+        f"{ended} In its place: the server loads the model.",
     )
-    assert explained(evicted, pod("demo-5d4f2-next", containers=[running()])).reason == "Loading"
+    assert pods_summary([evicted, ready_pod("demo-5d4f2-next")], [], SETS, deployment()) is None
+    later = pod("demo-5d4f2-later", containers=[running()])
+    later["metadata"]["creationTimestamp"] = "2026-08-22T11:45:00Z"
+    assert explained(evicted, later).reason == "Loading"
 
 
-def test_loading_is_told_in_percent_where_the_server_says_how_far_it_is():
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (Progress("load", 610_000_000, 1_000_000_000), "weights 61 % of 1.0 GB."),
+        (Progress("download", 0, 2_500_000), "download 0 % of 2.5 MB."),
+        (Progress("warmup", 1, 4), "warmup 25 % of 4 steps."),
+        (Progress("load", 0, 0), "weights."),
+    ],
+)
+def test_loading_is_told_in_percent_where_the_server_says_how_far_it_is(told, message):
     loading = pod(containers=[running()])
-    progress = {"demo-5d4f2-abcde": {"phase": "load", "done": 610_000_000, "total": 1_000_000_000}}
-    found = pods_summary([loading], [], SETS, deployment(), progress=progress)
-    assert found == Finding("Loading", "ModelLoaded", "weights 61 % of 1.0 GB.")
+    found = pods_summary([loading], [], SETS, deployment(), progress={"demo-5d4f2-abcde": told})
+    assert found == Finding("Loading", "ModelLoaded", message)
+
+
+def test_a_load_that_stands_still_is_told_with_the_hour_and_how_far_it_came():
+    still = Progress("download", 450_000_000, 1_000_000_000, NOW)
+    found = pods_summary(
+        [pod(containers=[running()])], [], SETS, deployment(), progress={"demo-5d4f2-abcde": still}
+    )
+    assert found is not None
+    assert found.reason == "LoadStalled"
+    assert first(found) == "no byte since 12:00 UTC, download 45 % of 1.0 GB"
 
 
 @pytest.mark.parametrize(

@@ -168,12 +168,19 @@ def test_a_refused_argument_is_named_in_the_runtime_s_words():
     said = cause(2, "BadArguments", "-5 is below 1.", "Set it to 1 or more.", "max_model_len")
     found = of_container(crash_loop(2, said))
     assert found.reason == "BadArguments"
-    assert found.message == "max_model_len: -5 is below 1. Set it to 1 or more."
+    assert found.message == "spec.engine.maxModelLen: -5 is below 1. Set it to 1 or more."
 
 
-def test_an_argument_that_the_message_names_is_not_named_twice():
+def test_an_argument_that_the_message_names_is_named_once_more_as_the_field_that_sets_it():
     said = cause(3, "NotSupported", "--enable-lora is not supported yet.", "Drop it.", "enable_lora")
-    assert of_container(crash_loop(3, said)).message == "--enable-lora is not supported yet. Drop it."
+    assert of_container(crash_loop(3, said)).message == (
+        "--enable-lora is not supported yet. Drop it. The field is spec.engine.enableLora."
+    )
+
+
+def test_an_argument_with_a_place_of_its_own_in_the_document_is_no_field_of_the_engine():
+    said = cause(10, "ModelNotFound", "There is no folder /m.", "Check the path.", "model")
+    assert of_container(crash_loop(10, said)).message == "model: There is no folder /m. Check the path."
 
 
 def test_an_oom_kill_is_told_with_its_limit():
@@ -245,3 +252,24 @@ def test_a_finished_fetch_is_forgotten():
         "lastState": terminated(12),
     }
     assert explained(pod(init_containers=[done], containers=[running()])).reason == "Loading"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "told"),
+    [
+        (
+            "RunContainerError",
+            "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc "
+            'create failed: unable to start container process: exec: "/x": no such file or directory',
+            'exec: "/x": no such file or directory.',
+        ),
+        (
+            "ErrImagePull",
+            'failed to pull and unpack image "r.example/m:1": failed to resolve reference "r.example/m:1": '
+            'failed to do request: Head "https://r.example/v2/m/manifests/1": dial tcp: connection refused',
+            "r.example/m:1 cannot be pulled: dial tcp: connection refused.",
+        ),
+    ],
+)
+def test_the_cause_is_told_without_the_layers_that_it_went_through(reason, message, told):
+    assert of_container(waiting(reason, message)).message == told

@@ -11,7 +11,7 @@ import pytest
 from scripted_server import Answer, page, refusal, serving, watch
 
 from slipway_operator.cluster import KINDS, Cluster, Refused
-from slipway_operator.informer import MANAGER, Informer, Key, Store, key_of
+from slipway_operator.informer import MANAGER, Informer, Key, Store, key_of, slim
 
 Object = dict[str, Any]
 
@@ -166,3 +166,11 @@ def test_an_answer_that_is_no_success_carries_the_servers_words() -> None:
         cluster.call("GET", SERVICE.path("ns"))
     assert (refused.value.status, refused.value.reason) == (403, "Scripted")
     assert cluster.calls["GET", 403] == 1
+
+
+def test_what_nobody_reads_is_not_kept() -> None:
+    item = {**child("demo-1", 1), "spec": {"replicas": 1, "template": {"spec": {}}}}
+    kept = slim(item, KINDS["ReplicaSet"])
+    assert (kept["kind"], kept["apiVersion"]) == ("ReplicaSet", "apps/v1")
+    assert kept["spec"] == {"replicas": 1}
+    assert kept["metadata"]["managedFields"] == [{"manager": MANAGER}]

@@ -79,6 +79,16 @@ async def test_a_failed_key_comes_again_after_its_back_off_and_success_forgets_i
     assert queue.failed("a") <= FIRST_BACK_OFF
 
 
+async def test_a_failure_of_the_server_is_waited_out_for_less_long() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    for _ in range(2000):  # days of an outage
+        (key,) = [await queue.take()]
+        assert queue.failed(key, longest=0.001) <= 0.001
+    await taken(queue)
+    assert queue.failed("a") <= FIRST_BACK_OFF, "the next one counts from the beginning"
+
+
 async def test_the_age_is_that_of_the_longest_waiting_key_and_not_of_one_in_back_off() -> None:
     queue: Queue[str] = Queue()
     queue.add("later", after=60)

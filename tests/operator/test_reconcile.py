@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN
+from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN, Refused
 from slipway_operator.discovery import largest
 from slipway_operator.events import BORROWED, CALM, Transition, transitions, waits
 from slipway_operator.health import Vitals, sick, unready
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
 from slipway_operator.reasons import BY_NAME, CONDITIONS
+from slipway_operator.reconcile import may_pass, refused
 
 Object = dict[str, Any]
 
@@ -137,3 +138,26 @@ def test_a_path_names_all_objects_those_of_a_namespace_one_or_a_part_of_it() -> 
     assert pods.path(None) == "/api/v1/pods"
     assert pods.path("ns") == "/api/v1/namespaces/ns/pods"
     assert deployments.path("ns", "x", "status") == "/apis/apps/v1/namespaces/ns/deployments/x/status"
+
+
+TYPED = (
+    "failed to create typed patch object (ns/demo; apps/v1, Kind=Deployment): .spec.no: field not declared"
+)
+
+
+@pytest.mark.parametrize(
+    ("problem", "passes", "reason"),
+    [
+        (Refused(500, "", TYPED), False, "InvalidSpec"),
+        (Refused(422, "Invalid", "spec.replicas: must not be negative"), False, "InvalidSpec"),
+        (Refused(403, "Forbidden", "exceeded quota"), False, "AdmissionRefused"),
+        (Refused(500, "InternalError", 'failed calling webhook "a.example"'), False, "AdmissionRefused"),
+        (Refused(500, "InternalError", "etcdserver: leader changed"), True, "AdmissionRefused"),
+        (Refused(409, "Conflict", "the object has been modified"), True, "AdmissionRefused"),
+    ],
+)
+def test_a_refusal_that_waiting_does_not_mend_is_told(problem: Refused, passes: bool, reason: str) -> None:
+    assert may_pass(problem) is passes
+    found = refused({"kind": "Deployment", "metadata": {"name": "demo"}}, problem)
+    assert found.reason == reason
+    assert "typed patch object" not in found.message

@@ -180,6 +180,16 @@ def test_a_rollout_without_a_spare_device_stops_while_the_old_pods_serve():
     assert whole["summary"].startswith("RolloutNeedsSpareDevice: a new pod wants nvidia.com/gpu 1")
 
 
+def test_a_rollout_that_ends_old_pods_first_says_why():
+    odd = deployment(available=1)
+    odd["metadata"]["annotations"]["slipway.dev/rollout"] = "Recreate: the claim cache is ReadWriteOnce."
+    whole = told(serving(deployment=odd))
+    (progressing,) = (one for one in whole["conditions"] if one["type"] == "Progressing")
+    assert progressing["message"] == (
+        "1 of 1 replicas run the current template. Recreate: the claim cache is ReadWriteOnce."
+    )
+
+
 def test_a_rollout_past_its_deadline_is_stalled_with_its_cause():
     whole = told(broken(pod(containers=[crash_loop(12)]), deployment=deployment(overdue=True)))
     assert conditions(whole)["Progressing"] == ("False", "ProgressDeadlineExceeded")
@@ -327,3 +337,13 @@ def test_the_image_is_that_of_the_current_template() -> None:
     injected = {**made, "spec": {**made["spec"], "template": template}}
     assert told(serving(deployment=injected))["image"] == "slipway:2"
     assert "image" not in told(serving(deployment=None))
+
+
+def test_what_failed_before_a_change_is_not_told_of_the_change() -> None:
+    text = 'pods "demo" is forbidden: serviceaccount "x" not found'
+    failing = {"replica_sets": [replica_set(2, made=0, failure=text)], "pods": []}
+    seen = told(serving(deployment=deployment(overdue=True), **failing))
+    assert conditions(seen)["Ready"] == ("False", "PodsNotCreated")
+    unseen = told(serving(deployment=deployment(overdue=True, generation=2, observed=1), **failing))
+    assert conditions(unseen)["Ready"] == ("False", "RollingOut")
+    assert "Stalled" not in conditions(unseen)

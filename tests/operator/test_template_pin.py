@@ -13,7 +13,7 @@ from slipway.service import Facts, ServiceSpec, from_mapping
 from slipway.service.facts import Owner
 from slipway.service.pod import pod_template
 from slipway_operator.differences import needs_apply
-from slipway_operator.template_pin import Pinned, newest, pin
+from slipway_operator.template_pin import Pinned, in_force, pin
 
 Object = dict[str, Any]
 FACTS = Facts(namespace="models", owner=Owner("demo", "b6d5a3f2"), cpu_image="r/cpu:1")
@@ -108,18 +108,21 @@ def test_what_is_not_intent_keeps_the_pods():
     assert after.template == before.template
 
 
-def test_a_way_back_is_a_new_number_under_the_old_name():
+def test_a_way_back_is_to_the_revision_that_still_stands():
     one = first()
     two = pin(spec_of(engine={"maxModelLen": 2048}), FACTS, stored(one.revision), pod_template)
-    three = pin(spec_of(), FACTS, newest([stored(one.revision), stored(two.revision)]), pod_template)
-    assert three.revision["metadata"]["name"] == one.revision["metadata"]["name"]
-    assert three.revision["data"] == one.revision["data"]
-    assert three.revision["revision"] == 3
+    kept = in_force([stored(one.revision), stored(two.revision)], spec_of())
+    assert pin(spec_of(), FACTS, kept, pod_template).revision == one.revision
 
 
-def test_the_newest_revision_is_that_of_the_highest_number():
-    assert newest([]) is None
-    assert newest([{"revision": 9}, {"revision": 10}]) == {"revision": 10}
+def test_the_revision_in_force_is_the_newest_of_the_intent_else_the_newest():
+    assert in_force([], spec_of()) is None
+    assert in_force([{"revision": 9}, {"revision": 10}], spec_of()) == {"revision": 10}
+    running = stored(first().revision)
+    refused = stored(pin(spec_of(engine={"maxModelLen": 2048}), NEWER, running, pod_template).revision)
+    back = pin(spec_of(), NEWER, in_force([running, refused], spec_of()), pod_template)
+    assert image(back) == "r/cpu:1", "a change that was refused and taken back leaves the pods as they run"
+    assert back.revision["metadata"]["name"] == running["metadata"]["name"]
 
 
 def test_a_revision_that_holds_nothing_of_ours_is_replaced():
@@ -139,7 +142,7 @@ def test_the_template_changes_when_and_only_when_the_intent_does(steps: list[tup
     before: tuple[int, Object] | None = None
     for length, default in steps:
         spec = spec_of(engine={"maxModelLen": length})
-        pinned = pin(spec, dataclasses.replace(FACTS, cpu_image=default), newest(kept), pod_template)
+        pinned = pin(spec, dataclasses.replace(FACTS, cpu_image=default), in_force(kept, spec), pod_template)
         assert (before is not None and before == (length, pinned.template)) == (
             before is not None and before[0] == length
         )

@@ -121,8 +121,8 @@ def needs_one_node(spec: ServiceSpec, largest: int | None) -> str | None:
     if largest is None or wanted <= largest:
         return None
     return (
-        f"wants {resource_name(spec)} {wanted}, and the largest node has {largest}: a model over several "
-        "nodes is not supported yet. Lower spec.engine.tensorParallelSize or pipelineParallelSize."
+        f"wants {resource_name(spec)} {wanted}, and the largest node has {largest}. A model over several "
+        "nodes is not supported yet: lower spec.engine.tensorParallelSize or pipelineParallelSize."
     )
 
 

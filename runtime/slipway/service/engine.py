@@ -98,9 +98,9 @@ def check_policy(spec: ServiceSpec, policy: Policy) -> None:
         if argument and argument.security_sensitive and value and value != argument.default:
             raise InvalidService(
                 f"spec.engine.{name}",
-                f"{shown(value)} lets whoever writes this document run code or read files in the server, "
-                "which this cluster's policy does not admit. Leave it out, or ask whoever runs the cluster "
-                "to set policy.allowCode.",
+                "the policy admits nothing that runs code or reads files in the server. With "
+                f"{shown(value)} here whoever writes this document could. Leave it out, or ask whoever runs "
+                "the cluster to set policy.allowCode.",
                 policy=True,
             )
 

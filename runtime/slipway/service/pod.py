@@ -84,6 +84,9 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
     pod: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # Always said: the API server copies a name into the deprecated `serviceAccount`, and takes it back
+        # from there when an apply leaves the name out.
+        "serviceAccountName": spec.runtime.service_account_name or "default",
         "terminationGracePeriodSeconds": grace_seconds(resolved),
         "securityContext": _pod_security(spec, facts),
     }
@@ -92,8 +95,6 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
         pod["initContainers"] = [_fetch(spec, spec.model.s3, facts, cache)]
     pod["containers"] = [_server(spec, facts, resolved, [mount for _, mount in mounted])]
     pod["volumes"] = [volume for volume, _ in mounted]
-    if spec.runtime.service_account_name:
-        pod["serviceAccountName"] = spec.runtime.service_account_name
     if spec.runtime.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.runtime.image_pull_secrets]
     if spec.devices.claims:

@@ -1,0 +1,137 @@
+"""Services that fail on a real node, and what their status says of it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from e2e.ground import images
+from e2e.ground.node import Cluster
+from e2e.operators import DEFINITION, Namespace, Object, Operator, served, service, until
+
+KIND = "inferenceservices.slipway.dev"
+PATIENCE = 120.0
+BUSYBOX = "/bin/busybox"
+SERVE = f"{BUSYBOX} httpd -f -p 8000 -h /www"
+IDLE = f"while true; do {BUSYBOX} sleep 0.2; done"
+# A shell takes the runtime's arguments, which follow, for its own.
+PROGRAMS: Mapping[str, Sequence[str]] = {
+    "serves": (BUSYBOX, "sh", "-c", f"trap 'exit 0' TERM; {SERVE} & wait"),
+    "grows": (BUSYBOX, "sh", "-c", "a=x; while true; do a=$a$a$a; done"),
+    "ends": (BUSYBOX, "sh", "-c", "echo Out of luck; exit 77"),
+    "fills": (
+        *(BUSYBOX, "sh", "-c"),
+        f"trap 'exit 143' TERM; {BUSYBOX} dd if=/dev/zero of=/cache/model bs=1M count=8; {IDLE}",
+    ),
+    "falls-silent": (
+        *(BUSYBOX, "sh", "-c"),
+        f"trap 'exit 0' TERM; {SERVE} & {BUSYBOX} sleep 6; kill $!; {IDLE}",
+    ),
+    "nothing": ("/bin/nothing",),
+}
+"""Small images by name: what stands in for the runtime where it is the cluster that fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One failure. `summary` is the whole REASON column, as a pattern."""
+
+    summary: str
+    advice: str = ""
+    """A part of the whole message."""
+    stalled: bool = False
+    """Whether a person has to act: kstatus then reads `Failed`."""
+    program: str = "serves"
+    """Of PROGRAMS."""
+    spec: Object = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """A namespace of services that fail, and the operator that explains them."""
+
+    cluster: Cluster
+    operator: Operator
+    namespace: Namespace
+    images: Mapping[str, str] = field(default_factory=dict)
+    """References by program."""
+
+    def service(self, name: str, program: str = "serves", **spec: Any) -> Object:
+        """An InferenceService that runs one of PROGRAMS, where `runtime` names no other image."""
+        return service(
+            name, **{**spec, "runtime": {"image": self.images[program], **spec.get("runtime", {})}}
+        )
+
+    def apply(self, cases: Mapping[str, Case]) -> None:
+        self.namespace.apply(*(self.service(name, case.program, **case.spec) for name, case in cases.items()))
+
+    def status(self, name: str) -> Object:
+        return dict(self.namespace.the(KIND, name).get("status") or {})
+
+    def summary(self, name: str) -> str:
+        """The REASON column."""
+        return str(self.status(name).get("summary") or "")
+
+    def until_summary(self, name: str, pattern: str, patience: float = PATIENCE) -> None:
+        until(
+            lambda: re.fullmatch(pattern, self.summary(name)),
+            lambda: f"{name}: {self.summary(name)!r} is {pattern!r}",
+            patience,
+        )
+
+    def until_told(self, name: str, case: Case) -> None:
+        """Wait until the REASON column and the conditions say what the case wants."""
+        wanted = {"Stalled"} if case.stalled else {"Reconciling"}
+
+        def kstatus() -> set[str]:
+            return {one["type"] for one in self.status(name)["conditions"]} & {"Stalled", "Reconciling"}
+
+        self.until_summary(name, case.summary)
+        until(lambda: kstatus() == wanted, lambda: f"{name} is {kstatus()}", PATIENCE)
+        ready = self.namespace.condition(name, "Ready")
+        assert ready["status"] == "False"
+        assert self.summary(name).startswith(f"{ready['reason']}: ")
+        assert len(self.summary(name)) <= 120
+        assert case.advice in ready["message"], ready["message"]
+
+
+def small_images(cluster: Cluster, folder: Path) -> dict[str, str]:
+    """References of the images of PROGRAMS, which are in the cluster's registry then."""
+    files: dict[str, Path | bytes] = {BUSYBOX: Path(BUSYBOX), "/www/health": b"", "/www/ready": b""}
+    found = {}
+    for name, entrypoint in PROGRAMS.items():
+        path = images.archive(folder / f"{name}.tar", f"{name}:1", files, entrypoint=entrypoint)
+        found[name] = cluster.push(path, f"{name}:1")
+        path.unlink()
+    return found
+
+
+@contextmanager
+def explaining(cluster: Cluster, folder: Path, **more: Any) -> Iterator[Failures]:
+    """The CRD, an operator for the whole cluster, and a namespace; all of it goes again.
+
+    more  what `Operator` takes by name
+    """
+    found = small_images(cluster, folder)
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(DEFINITION))
+    served(cluster, "slipway.dev/v1alpha1/inferenceservices")
+    unique = uuid.uuid4().hex[:8]
+    namespace = Namespace(cluster, f"failures-{unique}")
+    operator = Operator(cluster, folder, f"explains-{unique}", **more)
+    try:
+        operator.wait_active()
+        yield Failures(cluster, operator, namespace, found)
+        assert operator.forbidden() == set()
+        assert "Traceback" not in operator.log.read_text(), operator.log.read_text()
+    finally:
+        operator.stop()
+        # No new pod can be made in a namespace that ends, and none of these has anything to finish.
+        cluster.kubectl("delete", "namespace", namespace.name, "--wait=false")
+        namespace.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
+        cluster.kubectl("wait", "--for=delete", f"namespace/{namespace.name}", "--timeout=120s")
+        cluster.kubectl("delete", "customresourcedefinition", DEFINITION.stem, "--timeout=60s")

@@ -1,0 +1,136 @@
+"""What the real runtime says of its end, or of how far it is, reaches the service's own status."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.failing import KIND, Case, Failures, explaining
+from e2e.ground.node import Cluster
+from e2e.images.release import Released
+from e2e.operators import Object
+
+HASTY = """
+import sys
+from slipway_operator import progress
+progress.INTERVAL, progress.STALLED_SECONDS = 0.5, 6.0
+from slipway_operator.main import main
+sys.exit(main())
+"""
+"""The operator's program with less patience: what stands still for two minutes does so for six seconds."""
+SMALL = {"cpu": "500m", "sharedMemory": "64Mi"}
+CACHE = [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "1"}]
+
+CASES = {
+    "model": Case(
+        spec={"model": {"path": "/models/nowhere"}},
+        summary="ModelNotFound: There is no folder /models/nowhere",
+        advice="Check the path.",
+        stalled=True,
+    ),
+    "network": Case(
+        spec={"model": {"hub": {"id": "org/model"}}},
+        summary="NoNetwork: .*",
+    ),
+    "argument": Case(
+        spec={"engine": {"enableLora": True}},
+        summary="BadArguments: --enable-lora asks for LoRA adapters: not supported yet",
+        stalled=True,
+    ),
+    "length": Case(
+        spec={"engine": {"maxModelLen": 200000}},
+        summary="UnsupportedModel: --max-model-len 200000 is too long: .*",
+        advice="Set 8192 or less",
+        stalled=True,
+    ),
+    "cache": Case(
+        spec={"engine": {"maxModelLen": 8192, "kvCacheMemoryBytes": "16M"}, "env": []},
+        summary="KvCacheTooSmall: the KV cache of .* holds .* one request of --max-model-len 8192 needs .*",
+        advice="The field is spec.engine.maxModelLen.",
+        stalled=True,
+    ),
+    "memory-limit": Case(
+        spec={"resources": {**SMALL, "memory": "200Mi"}},
+        summary="OutOfMemory: killed at its limit of 264Mi",
+        advice="Raise spec.resources.memory",
+        stalled=True,
+    ),
+    "stalled": Case(
+        spec={"engine": {"loadTimeout": 1}},
+        summary="LoadStalled: Loading made no progress for .* s",
+        advice="Check the network and the volume",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def failures(
+    cluster: Cluster, released: Released, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Failures]:
+    with explaining(cluster, tmp_path_factory.mktemp("runtime"), code=HASTY) as found:
+        yield found
+
+
+@pytest.fixture
+def demo(released: Released) -> Object:
+    """The spec of a service that would serve the demo model."""
+    return {
+        "model": {"image": {"reference": released.demo_model, "path": "SmolLM2-135M-Instruct.Q4_1.gguf"}},
+        "runtime": {"image": released.runtime},
+        "env": CACHE,
+        "resources": {**SMALL, "memory": "2Gi"},
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_in_the_termination_log_is_told_in_one_line(
+    failures: Failures, demo: Object, name: str
+) -> None:
+    case = CASES[name]
+    failures.namespace.apply(failures.service(name, **{**demo, **case.spec}))
+    failures.until_told(name, case)
+    failures.namespace.kubectl("delete", KIND, name)
+
+
+def test_loading_is_told_in_percent_and_a_standstill_with_the_hour(failures: Failures, demo: Object) -> None:
+    slow = {"cpu": "200m", "memory": "2Gi", "sharedMemory": "64Mi"}
+    failures.namespace.apply(failures.service("slow", **{**demo, "resources": slow}))
+    failures.until_summary("slow", r"Loading: weights \d+ % of [\d.]+ MB")
+    engine = engine_of(failures, "slow")
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        failures.until_summary(
+            "slow", r"LoadStalled: no byte since \d\d:\d\d UTC, weights \d+ % of [\d.]+ MB"
+        )
+        assert failures.namespace.condition("slow", "ModelLoaded")["status"] == "False"
+        message = failures.namespace.condition("slow", "Ready")["message"]
+        assert "Check the network and the volume" in message
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    failures.until_summary("slow", "Serving: .*")
+    failures.namespace.kubectl("delete", KIND, "slow")
+
+
+def engine_of(failures: Failures, name: str) -> int:
+    """The process id of the engine in the service's only pod, as this machine counts."""
+    (pod,) = failures.namespace.all("pods", f"-lapp.kubernetes.io/instance={name}")
+    container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+    found = [
+        int(folder.name)
+        for folder in Path("/proc").iterdir()
+        if folder.name.isdecimal() and _is_engine(folder, container)
+    ]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def _is_engine(folder: Path, container: str) -> bool:
+    try:
+        words = (folder / "cmdline").read_bytes().split(b"\0")
+        return b"slipway.engine" in words and container in (folder / "cgroup").read_text()
+    except OSError:  # it has ended
+        return False

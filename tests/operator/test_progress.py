@@ -1,0 +1,237 @@
+"""What a loading server answers at /ready, asked by real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from as_printed import NOW, Object, deployment, pod, ready_pod, replica_set, resource, running
+
+from slipway.service import Facts, from_mapping
+from slipway.service.pod import pod_template
+from slipway_operator import progress
+from slipway_operator.progress import Loading, Progress, asked, loads, parsed, ready_url
+from slipway_operator.status import Observed, status
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+LATER = datetime.timedelta(seconds=progress.STALLED_SECONDS)
+
+
+class Runtime:
+    """A server that says how far it is, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.body: object = {"phase": "load", "done": 405, "total": 900}
+        self.status = 503
+        self.heard: list[web.Request] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.heard.append(request)
+        return web.Response(status=self.status, text=json.dumps(self.body))
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[tuple[Runtime, int]]:
+    told = Runtime()
+    application = web.Application()
+    application.router.add_get("/ready", told.answer)
+    async with TestServer(application, host="127.0.0.1") as server:
+        yield told, int(server.port or 0)
+
+
+def loading_pod(port: int = 8000, scheme: str = "HTTP", host: str = "127.0.0.1") -> Object:
+    one = pod(containers=[running()])
+    template = pod_template(from_mapping(resource(), frozenset()), Facts())
+    server = template["spec"]["containers"][0]
+    server["ports"][0]["containerPort"] = port
+    server["readinessProbe"]["httpGet"]["scheme"] = scheme
+    one["spec"]["containers"] = [server]
+    one["status"]["podIP"] = host
+    return one
+
+
+async def settled(loading: Loading) -> None:
+    await asyncio.gather(*(look.task for look in loading._looks.values() if look.task))
+
+
+async def test_a_pod_that_loads_is_asked_what_its_readiness_probe_asks(runtime):
+    told, port = runtime
+    loading, one = Loading(), loading_pod(port)
+    known, again = loading.of([one], NOW)
+    assert known == {}  # the reconciliation did not wait for the answer
+    assert again == pytest.approx(progress.INTERVAL, abs=0.5)
+    await settled(loading)
+    assert loading.of([one], NOW)[0] == {"demo-5d4f2-abcde": Progress("load", 405, 900)}
+    assert len(told.heard) == 1  # and not again before its time
+    assert "Authorization" not in told.heard[0].headers
+
+
+async def test_the_status_says_how_far_the_server_is(runtime):
+    _, port = runtime
+    loading, one = Loading(), loading_pod(port)
+    loading.of([one], NOW)
+    await settled(loading)
+    document = resource()
+    observed = Observed(
+        resource=document,
+        deployment=deployment(),
+        replica_sets=[replica_set(2)],
+        pods=[one],
+        progress=loading.of([one], NOW)[0],
+        now=NOW,
+    )
+    assert status(observed, from_mapping(document, frozenset()))["summary"] == "Loading: weights 45 %"
+
+
+async def test_what_stands_still_is_known_by_when_it_last_moved(runtime):
+    told, port = runtime
+    loading, one = Loading(), loading_pod(port)
+    loading.of([one], NOW)
+    await settled(loading)
+    (look,) = loading._looks.values()
+    moved = look.moved_at
+    assert moved is not None
+    (still,) = loading.of([one], moved + LATER)[0].values()
+    assert still == Progress("load", 405, 900, moved)
+    look.again_at = 0.0
+    told.body = {"phase": "load", "done": 406, "total": 900}
+    loading.of([one], moved + LATER)
+    await settled(loading)
+    (moving,) = loading.of([one], moved + LATER)[0].values()
+    assert moving == Progress("load", 406, 900)
+
+
+@pytest.mark.parametrize(("phase", "done", "total"), [("warmup", 0, 1), ("load", 7, 7), ("load", 0, 0)])
+async def test_one_long_step_is_no_standstill(runtime, phase, done, total):
+    told, port = runtime
+    told.body = {"phase": phase, "done": done, "total": total}
+    loading, one = Loading(), loading_pod(port)
+    loading.of([one], NOW)
+    await settled(loading)
+    (known,) = loading.of([one], datetime.datetime.now(datetime.UTC) + 10 * LATER)[0].values()
+    assert known.still_since is None
+
+
+async def test_a_pod_that_does_not_answer_is_asked_less_and_less(unused_tcp_port):
+    loading, one = Loading(), loading_pod(unused_tcp_port)
+    intervals = []
+    for _ in range(5):
+        loading.of([one], NOW)
+        await settled(loading)
+        (look,) = loading._looks.values()
+        intervals.append(look.interval)
+        look.again_at = 0.0
+    assert intervals == [10.0, 20.0, 40.0, 60.0, 60.0]
+    assert loading.of([one], NOW)[0] == {}
+
+
+async def test_silence_holds_up_nobody():
+    """An address that swallows packets, as behind a NetworkPolicy: nothing answers, nothing refuses."""
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(3600)
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    loading = Loading()
+    begun = time.monotonic()
+    known, again = loading.of([loading_pod(port)], NOW)
+    assert time.monotonic() - begun < 0.5
+    assert known == {}
+    assert again is not None
+    begun = time.monotonic()
+    await settled(loading)
+    assert time.monotonic() - begun < progress.PATIENCE + 1
+    server.close()
+
+
+async def test_nobody_is_asked_once_all_are_ready_or_gone(runtime):
+    told, port = runtime
+    going = loading_pod(port)
+    going["metadata"]["deletionTimestamp"] = "2026-08-22T11:30:00Z"
+    assert Loading().of([ready_pod(), going, pod(node=None)], NOW) == ({}, None)
+    loading, one = Loading(), loading_pod(port)
+    loading.of([one], NOW)
+    await settled(loading)
+    told.status = 200
+    (look,) = loading._looks.values()
+    look.again_at = 0.0
+    loading.of([one], NOW)
+    await settled(loading)
+    assert loading.of([one], NOW)[0] == {}
+    ready = {**ready_pod(), "metadata": one["metadata"]}
+    assert loading.of([ready], NOW) == ({}, None)
+    assert loading._looks == {}
+
+
+async def test_a_service_with_tls_is_asked_without_trust_in_its_name(runtime, tmp_path: Path):
+    told, _ = runtime
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=demo.models.svc"
+    subprocess.run([*words.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    application = web.Application()
+    application.router.add_get("/ready", told.answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    port = runner.addresses[0][1]
+    address = ready_url(loading_pod(port, scheme="HTTPS"))
+    assert address == f"https://127.0.0.1:{port}/ready"
+    assert await asked(address) == Progress("load", 405, 900)
+    await runner.cleanup()
+
+
+async def test_a_redirect_leads_nowhere(runtime):
+    told, port = runtime
+    elsewhere = web.Application()
+
+    async def away(_: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect(f"http://127.0.0.1:{port}/ready")
+
+    elsewhere.router.add_get("/ready", away)
+    async with TestServer(elsewhere, host="127.0.0.1") as server:
+        with pytest.raises(ValueError, match=r".*"):
+            await asked(str(server.make_url("/ready")))
+    assert told.heard == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"<html>",
+        b'{"phase": "load", "done": "9", "total": 9}',
+        b'{"phase": "load", "done": -1, "total": 9}',
+        b'{"phase": "load", "done": 1.5, "total": 9}',
+        b'{"phase": "pay 1 coin to the address", "done": 1, "total": 9}',
+        b'{"phase": {}, "done": 1, "total": 9}',
+        b'{"phase": "load", "done": 1, "total": 1e400}',
+    ],
+)
+def test_nothing_but_phases_and_counts_gets_into_a_status(body):
+    with pytest.raises(ValueError, match=r".*"):
+        parsed(body)
+
+
+def test_the_address_is_that_of_the_pod_s_own_probe():
+    assert ready_url(loading_pod(host="fd00::7")) == "http://[fd00::7]:8000/ready"
+    foreign = loading_pod()
+    foreign["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"] = 9000
+    assert ready_url(foreign) == "http://127.0.0.1:9000/ready"
+    del foreign["spec"]["containers"][0]["readinessProbe"]
+    assert ready_url(foreign) is None
+    assert loads(loading_pod())
+    assert not loads(ready_pod())
