@@ -25,7 +25,7 @@ help:
 	@echo "make check     lint, types and the fast tests"
 	@echo "make e2e       the operator, charts and images on real clusters"
 	@echo "make cluster   such a cluster to try things on; cluster-shell enters it, cluster-down ends it"
-	@echo "make soak      ten minutes of load, and fuzzing in full"
+	@echo "make soak      ten minutes of load, fuzzing in full, 500 services at rest"
 	@echo "make bench     the CPU benchmarks (bench/cpu.md)"
 	@echo "make generate  write what is generated from the schema"
 
@@ -39,6 +39,7 @@ python: setup
 test: setup-dev lint
 	$(BIN)/python -m slipway.generate --check
 	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not soak"
+	$(E2E)
 	@echo "make test: every check passed"
 
 check: setup-dev lint fast
@@ -52,8 +53,9 @@ fast:
 	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not slow and not soak"
 
 # On clusters of its own, built from pinned sources: the first time takes a quarter of an hour.
+E2E := $(BIN)/python -m pytest e2e -n 2 --dist loadgroup --no-loadscope-reorder -m "not soak" -rs
 e2e: setup-dev
-	$(BIN)/python -m pytest e2e
+	$(E2E)
 
 cluster: setup-dev
 	@$(BIN)/python -m e2e.ground up --released
@@ -65,7 +67,7 @@ cluster-down: setup-dev
 	@$(BIN)/python -m e2e.ground down
 
 soak: setup-dev
-	$(BIN)/python -m pytest tests/soak -m soak -s -p no:cacheprovider
+	$(BIN)/python -m pytest tests/soak e2e -m soak -s -p no:cacheprovider
 
 bench: setup-dev
 	$(BIN)/python bench/cpu.py

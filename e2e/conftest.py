@@ -16,6 +16,19 @@ from e2e.ground.remains import sweep
 from e2e.images.build import missing
 from e2e.images.release import Released, release
 
+HEAVY = ("test_images", "test_images_render", "test_walk")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under pytest-xdist the tests with a node or with images go to one worker, and go there first.
+
+    They take longest; two workers would pull the same gigabytes twice, and load models at the same time.
+    """
+    for item in items:
+        heavy = "cluster" in getattr(item, "fixturenames", ()) or item.path.stem in HEAVY
+        item.add_marker(pytest.mark.xdist_group("node" if heavy else item.path.stem))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group").args != ("node",))
+
 
 @pytest.fixture(scope="session")
 def binaries() -> Binaries:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -17,12 +20,14 @@ NODE = {
     "busybox": "busybox-static",
     "buildah": "buildah",
 }
-BY_HAND = {
-    **NODE,
+IMAGES = {
+    "runc": "runc",
+    "buildah": "buildah",
     "podman": "podman",
-    "etcdctl": "etcd-client",
     "debootstrap": "debootstrap",
+    "setpriv": "util-linux",
 }
+BY_HAND = {**NODE, **IMAGES, "etcdctl": "etcd-client"}
 
 
 def lacking(commands: dict[str, str]) -> list[str]:
@@ -41,10 +46,14 @@ def install(commands: dict[str, str]) -> str | None:
     if os.geteuid() or not shutil.which("apt-get"):
         return f"This machine lacks {', '.join(packages)}. Please type: sudo {line}"
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in ("apt-get update", line):
-        done = subprocess.run(command.split(), env=quiet, capture_output=True, text=True)
-        if done.returncode:
-            return f"`{command}` failed, and the ground needs {', '.join(packages)}:\n{done.stderr[-2000:]}"
+    with open(Path(tempfile.gettempdir()) / "slipway-packages.lock", "w") as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)  # apt gives up where another worker's apt is at work
+        for command in ("apt-get update", line):
+            done = subprocess.run(command.split(), env=quiet, capture_output=True, text=True)
+            if done.returncode:
+                return (
+                    f"`{command}` failed, and the ground needs {', '.join(packages)}:\n{done.stderr[-2000:]}"
+                )
     return None
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from e2e.ground import packages
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 CODE = ("runtime/slipway", "kernels/slipway_kernels", "operator/slipway_operator")
@@ -35,7 +37,6 @@ TARGETS = ("runtime-cpu", "operator", "demo-model")
 NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.so", "*.so.*")
 
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
-TOOLS = ("buildah", "podman", "runc", "debootstrap", "setpriv")
 KEPT = 2
 """Images of one target that stay, the newest first: a day of editing would fill the disk."""
 # The index of torch: PyPI's CUDA build is 4 GB larger than PyTorch's own for CPU, but every mirror has it.
@@ -49,13 +50,10 @@ class ImagesUnavailable(Exception):
 
 
 def missing() -> str | None:
-    """Why this machine cannot build images, as a sentence."""
+    """Why this machine cannot build images, as a sentence; packages that lack are installed."""
     if os.geteuid() != 0:
         return "Images are built and run as root here. Run the tests as root, in a machine of their own."
-    lacking = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if lacking:
-        return f"Missing on this machine: {', '.join(lacking)}. Type: apt-get install -y {' '.join(lacking)}"
-    return None
+    return packages.install(packages.IMAGES)
 
 
 def build(target: str) -> str:
