@@ -19,6 +19,7 @@ from e2e.images.release import Released, release
 HEAVY = ("test_images", "test_images_render", "test_walk")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Under pytest-xdist the tests with a node or with images go to one worker, and go there first.
 

@@ -49,6 +49,15 @@ class Installation:
         self.cluster.kubectl("label", "namespace", name, RESTRICTED)
         return made
 
+    def remove(self, namespace: Namespace) -> None:
+        """End its services, then the namespace.
+
+        Its controller comes back only after half of the grace period of a pod that it meets.
+        """
+        namespace.kubectl("delete", CRD, "--all", "--timeout=60s")
+        until(lambda: not namespace.all("pods"), f"no pods in {namespace.name}", 90)
+        self.cluster.kubectl("delete", "namespace", namespace.name, "--timeout=120s")
+
     def pod(self) -> Object:
         """The operator's."""
         (found,) = json.loads(self.cluster.kubectl("get", "pods", *PLACE, "-l", LABEL, "-o", "json"))["items"]

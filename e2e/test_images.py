@@ -109,7 +109,7 @@ def inspected(image: str) -> dict:
     return json.loads(told.stdout)[0]
 
 
-@pytest.mark.parametrize("target", ["runtime-cpu", "operator"])
+@pytest.mark.parametrize("target", ["runtime-cpu", "runtime-cuda", "operator"])
 def test_an_image_names_a_numeric_user_and_no_variable_of_the_server(target):
     config = inspected(build(target))["Config"]
     assert config["User"] == "1001:0"
@@ -118,7 +118,7 @@ def test_an_image_names_a_numeric_user_and_no_variable_of_the_server(target):
     assert "HOME=/cache" in config["Env"]
 
 
-@pytest.mark.parametrize("target", ["runtime-cpu", "operator"])
+@pytest.mark.parametrize("target", ["runtime-cpu", "runtime-cuda", "operator"])
 def test_our_code_is_the_last_layer_and_a_small_one(target):
     listed = subprocess.run(
         [*PODMAN, "history", "--format", "json", build(target)], capture_output=True, check=True
@@ -144,6 +144,21 @@ def test_the_operator_carries_no_torch_and_starts(tmp_path):
     status, told = ended(image, "--help", folder=tmp_path, options=("--read-only", "--user", "123456:0"))
     assert status == 0, told
     assert "--namespace" in told
+
+
+def test_the_image_for_devices_compiles_what_triton_asks_of_it(tmp_path):
+    code = """
+import pathlib, subprocess, sysconfig, torch, triton
+source = pathlib.Path("/tmp/launcher.c")
+source.write_text("#include <Python.h>\\nint version(void) { return PY_VERSION_HEX; }\\n")
+headers = sysconfig.get_path("include")
+subprocess.run(["gcc", "-shared", "-fPIC", f"-I{headers}", "-o", "/tmp/launcher.so", source], check=True)
+print(torch.version.cuda is not None, triton.__version__)
+"""
+    options = ("--entrypoint", "python", "--read-only", "--tmpfs", "/tmp")
+    status, told = ended(build("runtime-cuda"), "-c", code, folder=tmp_path, options=options)
+    assert status == 0, told
+    assert told.split()[0] == "True"
 
 
 def test_the_demo_model_is_one_file_and_nothing_else():

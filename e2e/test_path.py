@@ -33,7 +33,7 @@ def namespace(installation: Installation) -> Iterator[Namespace]:
     made = installation.namespace("path")
     made.kubectl("create", "service", "clusterip", "vllm", "--tcp=8000:8000")
     yield made
-    made.plane.kubectl("delete", "namespace", made.name, "--timeout=120s")
+    installation.remove(made)
 
 
 @pytest.fixture(scope="module")
@@ -192,4 +192,4 @@ def test_a_model_installed_by_its_chart_answers_when_helm_says_that_it_is_there(
         command("uninstall", "demo", *place, "--wait")
         until(lambda: json.loads(namespace.kubectl("get", "pods", "-o", "json"))["items"] == [], "no pod", 90)
     finally:
-        namespace.plane.kubectl("delete", "namespace", namespace.name, "--timeout=120s")
+        installation.remove(namespace)

@@ -78,7 +78,7 @@ def namespace(installation: Installation) -> Iterator[Namespace]:
     made.apply(demo(32))
     made.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", f"--timeout={PATIENCE:.0f}s")
     yield made
-    made.plane.kubectl("delete", "namespace", made.name, "--timeout=120s")
+    installation.remove(made)
 
 
 @pytest.fixture

@@ -32,8 +32,7 @@ SOURCES = {
     "runtime-cuda": (*PACKAGING, *CODE),
 }
 """What a change of can change the image."""
-TARGETS = ("runtime-cpu", "operator", "demo-model")
-"""The images that tests run. With PyPI's torch, runtime-cuda would be runtime-cpu under another name."""
+TARGETS = ("runtime-cpu", "operator", "demo-model", "runtime-cuda")
 NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.so", "*.so.*")
 
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
