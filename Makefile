@@ -53,7 +53,7 @@ fast:
 	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not slow and not soak"
 
 # On clusters of its own, built from pinned sources: the first time takes a quarter of an hour.
-E2E := $(BIN)/python -m pytest e2e -n 2 --dist loadgroup --no-loadscope-reorder -m "not soak" -rs
+E2E := $(BIN)/python -m pytest e2e -n 2 --no-loadscope-reorder -m "not soak" -rs
 e2e: setup-dev
 	$(E2E)
 

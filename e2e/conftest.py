@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from e2e.ground import packages
 from e2e.ground.build import Binaries
@@ -16,19 +18,37 @@ from e2e.ground.remains import sweep
 from e2e.images.build import missing
 from e2e.images.release import Released, release
 
-HEAVY = ("test_images", "test_images_render", "test_walk")
+ON_NODE = frozenset(
+    f"test_{name}"
+    for name in (
+        *("failures", "failures_rollout", "failures_runtime", "ground_node", "helm_cluster", "images"),
+        *("images_render", "layers", "path", "streams", "walk"),
+    )
+)
+"""Files whose tests run pods or containers. They take longest, and share a cluster with the images in it."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under pytest-xdist the tests with a node or with images go to one worker, and go there first.
+class Scheduling(LoadScopeScheduling):
+    """Each file goes to one worker of pytest-xdist, and those on the node all to the same one.
 
-    They take longest; two workers would pull the same gigabytes twice, and load models at the same time.
+    Two would pull the same gigabytes twice, and load models at the same time.
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0]).stem
+        return "node" if file in ON_NODE else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest way first. A test on the node that no file of ON_NODE holds is not let pass."""
     for item in items:
-        heavy = "cluster" in getattr(item, "fixturenames", ()) or item.path.stem in HEAVY
-        item.add_marker(pytest.mark.xdist_group("node" if heavy else item.path.stem))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group").args != ("node",))
+        on_node = not {"cluster", "released"}.isdisjoint(getattr(item, "fixturenames", ()))
+        assert item.path.stem in ON_NODE or not on_node, f"{item.path} belongs to ON_NODE of {__file__}"
+    items.sort(key=lambda item: item.path.stem not in ON_NODE)
 
 
 @pytest.fixture(scope="session")

@@ -100,8 +100,6 @@ def kubelet(ground: Ground) -> str:
             "clusterDNS": [NODE_ADDRESS],
             "clusterDomain": "cluster.local",
             "cgroupDriver": "cgroupfs",
-            # By this the pods' processes are found when all else of the ground is dead.
-            "cgroupRoot": f"/{ground.name}",
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
             "failCgroupV1": False,

@@ -72,7 +72,7 @@ def _end(ground: Ground) -> None:
 
 
 def processes(ground: Ground) -> set[int]:
-    """The processes in the ground's network namespace and in its control groups, this one left out."""
+    """The processes in the ground's network namespace and in its containers, this one left out."""
     pids = {int(line) for group in _groups(ground) for line in _members(group)}
     with contextlib.suppress(OSError):
         namespace = os.stat(ground.netns)
@@ -110,9 +110,13 @@ def _notes(ground: Ground) -> list[Path]:
 
 
 def _groups(ground: Ground) -> list[Path]:
-    """The ground's control group in each hierarchy (version 1 has several, version 2 one)."""
+    """The control groups of the ground's containers, whose names runc noted in its folder.
+
+    Each is in every hierarchy: version 1 has several.
+    """
     places = [_CGROUPS, *(entry for entry in _CGROUPS.iterdir() if entry.is_dir())]
-    return [place / ground.name for place in places if (place / ground.name).is_dir()]
+    names = [f"{note.parent.name}/{note.name}" for note in ground.folder.glob("runc/*/*")]
+    return [place / name for place in places for name in names if (place / name).is_dir()]
 
 
 def _members(group: Path) -> list[str]:
