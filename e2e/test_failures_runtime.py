@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e.failing import KIND, Case, Failures, explaining
+from e2e.failing import KIND, PATIENCE, Case, Failures, explaining
 from e2e.ground.node import Cluster
 from e2e.images.release import Released
-from e2e.operators import Object
+from e2e.operators import Object, until
 
 HASTY = """
 import sys
@@ -97,12 +99,13 @@ def test_the_cause_in_the_termination_log_is_told_in_one_line(
 
 
 def test_loading_is_told_in_percent_and_a_standstill_with_the_hour(failures: Failures, demo: Object) -> None:
-    slow = {"cpu": "200m", "memory": "2Gi", "sharedMemory": "64Mi"}
+    slow = {"cpu": "100m", "memory": "2Gi", "sharedMemory": "64Mi"}
     failures.namespace.apply(failures.service("slow", **{**demo, "resources": slow}))
-    failures.until_summary("slow", r"Loading: weights \d+ % of [\d.]+ MB")
+    until(lambda: 0 < loaded(failures, "slow") < 1, "a part of the weights", PATIENCE)
     engine = engine_of(failures, "slow")
     os.kill(engine, signal.SIGSTOP)
     try:
+        failures.until_summary("slow", r"Loading: weights \d+ % of [\d.]+ MB")
         failures.until_summary(
             "slow", r"LoadStalled: no byte since \d\d:\d\d UTC, weights \d+ % of [\d.]+ MB"
         )
@@ -113,6 +116,22 @@ def test_loading_is_told_in_percent_and_a_standstill_with_the_hour(failures: Fai
         os.kill(engine, signal.SIGCONT)
     failures.until_summary("slow", "Serving: .*")
     failures.namespace.kubectl("delete", KIND, "slow")
+
+
+def loaded(failures: Failures, name: str) -> float:
+    """The share of the weights that the server of the service's only pod says it has read."""
+    pods = failures.namespace.all("pods", f"-lapp.kubernetes.io/instance={name}")
+    address = pods[0]["status"].get("podIP") if pods else None
+    if address is None:
+        return 0.0
+    try:
+        failures.cluster.fetch(f"http://{address}:8000/ready")
+    except urllib.error.HTTPError as answer:
+        told = json.load(answer)
+        return told["done"] / told["total"] if told["phase"] == "load" and told["total"] else 0.0
+    except OSError:
+        return 0.0
+    return 1.0
 
 
 def engine_of(failures: Failures, name: str) -> int:

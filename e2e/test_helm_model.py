@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -42,6 +43,9 @@ def helm(binaries, plane, operator, tmp_path) -> Iterator[Helm]:
     for release in command.releases():
         if release["namespace"] == "default":
             command("uninstall", release["name"])
+            # The next one of this name must not take them for its own.
+            gone = partial(children, plane, "deployments,replicasets,pods", release["name"])
+            until(lambda: not gone(), f"nothing of {release['name']} is left", 60)  # noqa: B023
 
 
 @pytest.fixture

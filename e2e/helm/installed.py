@@ -61,10 +61,9 @@ def established(plane: ControlPlane) -> None:
 
 
 def children(plane: ControlPlane, kind: str, name: str) -> list[Object]:
-    """What of this kind belongs to the service `name`."""
+    """What of this kind belongs to the service `name` and is not on its way out."""
     text = plane.kubectl("get", kind, "-l", f"app.kubernetes.io/instance={name}", "-o", "json")
-    found: list[Object] = json.loads(text)["items"]
-    return found
+    return [item for item in json.loads(text)["items"] if "deletionTimestamp" not in item["metadata"]]
 
 
 def service(plane: ControlPlane, name: str) -> Object:
