@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 READ = ("list", "watch")
 KEEP = ("get", "list", "watch", "create", "patch", "delete")
 """For what the operator makes. `get` shows a stranger's object of the same name, which no watch with our
@@ -52,3 +54,20 @@ CLUSTER_RULES = (
 )
 
 LEASE_RULES = (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
+
+
+def installer() -> str:
+    """The file crds/installer.yaml: lets the admins of a namespace install the chart for it.
+
+    RBAC lets nobody hand out rights that he lacks, so they get the operator's.
+    """
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {
+            "name": "slipway-installer",
+            "labels": {"rbac.authorization.k8s.io/aggregate-to-admin": "true"},
+        },
+        "rules": [rule.as_object() for rule in (*SERVICE_RULES, *LEASE_RULES)],
+    }
+    return yaml.safe_dump(role, sort_keys=False)

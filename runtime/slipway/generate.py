@@ -30,6 +30,7 @@ def outputs() -> dict[str, str]:
         "docs/exit-codes.md": exits.manual(),
         "docs/reference/conditions.md": reasons.manual(),
         "crds/inferenceservices.slipway.dev.yaml": crd.definition_text(),
+        "crds/installer.yaml": permissions.installer(),
         "monitoring/alerts.yaml": alerts.alert_rules(),
         "monitoring/dashboard.json": dashboard.dashboard_file(),
         **charts.outputs(crd.custom_resource_definition(), _rules()),
