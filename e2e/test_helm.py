@@ -28,7 +28,7 @@ RELEASED = sorted((Path(__file__).parent / "charts").glob("slipway-*.tgz"))
 
 
 @pytest.fixture(scope="module")
-def plane(binaries) -> Iterator[ControlPlane]:
+def plane(binaries, carries_control_plane) -> Iterator[ControlPlane]:
     """A control plane of this module's own: these tests install and delete the CRD."""
     with ControlPlane(binaries) as plane:
         yield plane

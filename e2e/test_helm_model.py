@@ -18,7 +18,7 @@ SCOPES = {"cluster-wide": "replicas=0", "namespace-only": "replicas=0,namespaces
 
 
 @pytest.fixture(scope="module")
-def plane(binaries) -> Iterator[ControlPlane]:
+def plane(binaries, carries_control_plane) -> Iterator[ControlPlane]:
     with ControlPlane(binaries) as plane:
         yield plane
 
