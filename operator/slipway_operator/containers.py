@@ -91,7 +91,7 @@ def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
             message = said[0]  # older kubelets leave the cause to the event
         return _image_finding(pod, str(status.get("image") or ""), reason, message)
     if reason == "CreateContainerConfigError":
-        return _missing(message) or finding("ContainerRefused", f"{_sentence(message)}")
+        return _missing(message) or finding("ContainerRefused", _sentence(message))
     if reason in _REFUSALS:
         return finding("ContainerRefused", _sentence(_LAYERS.sub("", message or reason)))
     return None
@@ -240,7 +240,7 @@ def _volume_finding(pod: Object, events: Objects) -> Finding | None:
             key = f"{volume} has no key {match['key']}. Add it, or correct the key in the spec."
             return _missing_finding("configmap" if match["config"] or kind == "configmap" else "secret", key)
     if said:
-        return finding("VolumeNotMounted", f"{_sentence(first_line(said[0]))}")
+        return finding("VolumeNotMounted", _sentence(first_line(said[0])))
     if prepared := messages(events, pod, "FailedPrepareDynamicResources"):
         cause = _LAYERS.sub("", first_line(prepared[0]))
         return finding("ContainerRefused", f"the node cannot prepare the claimed devices: {_sentence(cause)}")
@@ -261,7 +261,7 @@ def _volume(pod: Object, text: str) -> tuple[str, str]:
 
 def _sandbox_finding(pod: Object, events: Objects) -> Finding | None:
     said = messages(events, pod, "FailedCreatePodSandBox")
-    return finding("ContainerRefused", f"{_sentence(first_line(said[0]))}") if said else None
+    return finding("ContainerRefused", _sentence(first_line(said[0]))) if said else None
 
 
 def _sentence(text: str) -> str:

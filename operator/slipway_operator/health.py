@@ -12,10 +12,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from slipway.metrics.operator import OPERATOR_METRICS
+
 TOO_OLD = 300.0
 ANSWERING = 20.0
 """The API server answers if it did so this many seconds ago: the Lease asks it every few."""
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_DECLARED = {metric.name: metric for metric in OPERATOR_METRICS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +77,13 @@ class Metrics:
     def __init__(self, vitals: Callable[[], Vitals]) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Live(vitals))
+        reconciles = _DECLARED["slipway_operator_reconciles_total"]
+        seconds = _DECLARED["slipway_operator_reconcile_seconds"]
         self.reconciles = Counter(
-            "slipway_operator_reconciles",
-            "Reconciliations by outcome: done, retry (an error that a back-off mends) or failed.",
-            ["outcome"],
-            registry=self.registry,
+            reconciles.name, reconciles.summary, reconciles.labels, registry=self.registry
         )
         self.seconds = Histogram(
-            "slipway_operator_reconcile_seconds",
-            "Duration of a reconciliation.",
-            buckets=SECONDS,
-            registry=self.registry,
+            seconds.name, seconds.summary, buckets=seconds.buckets_for(0), registry=self.registry
         )
 
 
@@ -97,34 +95,28 @@ class _Live(Collector):
 
     def collect(self) -> Iterable[Metric]:
         vitals = self._vitals()
-        for name, meaning, value in (
-            ("active", "1 while this instance holds the Lease.", float(vitals.active)),
-            ("queue_depth", "Keys that wait for work or are worked on.", vitals.queue_depth),
-            ("queue_oldest_seconds", "Age of the oldest of them.", vitals.queue_age),
-            ("watch_silence_seconds", "Since the most silent watch was last heard.", vitals.watch_age),
-            ("resources", "InferenceServices known.", vitals.resources),
+        for name, value in (
+            ("active", float(vitals.active)),
+            ("queue_depth", vitals.queue_depth),
+            ("queue_oldest_seconds", vitals.queue_age),
+            ("watch_silence_seconds", vitals.watch_age),
+            ("resources", vitals.resources),
         ):
-            yield GaugeMetricFamily(f"slipway_operator_{name}", meaning, value=value)
-        children = GaugeMetricFamily("slipway_operator_children", "Children known, by kind.", labels=["kind"])
-        for kind, count in sorted(vitals.children.items()):
-            children.add_metric([kind], count)
-        yield children
-        waiting = GaugeMetricFamily(
-            "slipway_operator_unready",
-            "1 for each InferenceService that should serve and whose condition Ready is not True.",
-            labels=["resource_namespace", "resource", "reason"],
-        )
-        for labels in vitals.unready:
-            waiting.add_metric(labels, 1)
-        yield waiting
-        calls = CounterMetricFamily(
-            "slipway_operator_api_calls",
-            "Calls of the API server by method and status; status 0 had no answer.",
-            labels=["method", "status"],
-        )
-        for (method, status), count in sorted(vitals.calls.items()):
-            calls.add_metric([method, str(status)], count)
-        yield calls
+            yield _family(name, {(): value})
+        yield _family("children", {(kind,): count for kind, count in sorted(vitals.children.items())})
+        yield _family("unready", dict.fromkeys(vitals.unready, 1))
+        calls = sorted(vitals.calls.items())
+        yield _family("api_calls_total", {(method, str(status)): count for (method, status), count in calls})
+
+
+def _family(name: str, samples: Mapping[tuple[str, ...], float]) -> Metric:
+    """The declared metric `slipway_operator_NAME`, with a sample for each set of label values."""
+    declared = _DECLARED[f"slipway_operator_{name}"]
+    kind = CounterMetricFamily if declared.type == "counter" else GaugeMetricFamily
+    family = kind(declared.name, declared.summary, labels=declared.labels)
+    for labels, value in samples.items():
+        family.add_metric(labels, value)
+    return family
 
 
 class HealthServer:
