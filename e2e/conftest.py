@@ -17,6 +17,7 @@ from e2e.ground.node import Cluster
 from e2e.ground.remains import sweep
 from e2e.images.build import missing
 from e2e.images.release import Released, release
+from e2e.installation import Installation
 
 ON_NODE = frozenset(
     f"test_{name}"
@@ -89,6 +90,15 @@ def released(cluster: Cluster) -> Released:
     if objection := missing():
         _cannot(objection)
     return release(cluster)
+
+
+@pytest.fixture(scope="module")
+def installation(
+    cluster: Cluster, released: Released, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """The operator in the cluster, by its chart with the defaults, for one module."""
+    with Installation(cluster, released, tmp_path_factory.mktemp("helm")) as made:
+        yield made
 
 
 def _must_carry(commands: dict[str, str]) -> None:

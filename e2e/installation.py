@@ -14,7 +14,7 @@ import openai
 from e2e.ground.node import Cluster
 from e2e.helm.command import CRD, OPERATOR_CHART, Helm, run_in
 from e2e.images.release import Released
-from e2e.operators import WRITES, Namespace, Object, until
+from e2e.operators import Namespace, Object, requests_of, until, writes_in
 
 SYSTEM = "slipway-system"
 PLACE = ("--namespace", SYSTEM)
@@ -70,14 +70,8 @@ class Installation:
         return next((float(line[len(name) :]) for line in text.splitlines() if line.startswith(name)), 0.0)
 
     def writes(self) -> list[str]:
-        """What the operator wrote, but for its Lease and its Events."""
-        return [
-            f"{event['verb']} {event['requestURI'].split('?')[0]}"
-            for event in self.cluster.audit()
-            if event["user"]["username"] == USER
-            and event["verb"] in WRITES
-            and event["objectRef"]["resource"] not in ("leases", "events")
-        ]
+        """What the operator wrote."""
+        return writes_in(requests_of(self.cluster, USER))
 
     def rest(self, namespace: Namespace, name: str) -> None:
         """Wait until a reconciliation of the service writes nothing."""

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -165,29 +166,19 @@ class Operator:
         return self.metric('slipway_operator_reconciles_total{outcome="done"}')
 
     def requests(self) -> list[Object]:
-        """What it asked of the API server, in the words of the audit log."""
-        return [event for event in self.plane.audit() if event["user"]["username"] == self.user]
+        return requests_of(self.plane, self.user)
 
     def writes(self) -> list[str]:
-        """Verb and path of what it wrote, but for its Lease and its Events."""
-        return [
-            f"{event['verb']} {event['requestURI'].split('?')[0]}"
-            for event in self.requests()
-            if event["verb"] in WRITES and event["objectRef"]["resource"] not in ("leases", "events")
-        ]
+        return writes_in(self.requests())
 
     def forbidden(self) -> set[tuple[str, str]]:
-        """Verbs and resources that it was never permitted: an API server that starts refuses at first, and
-        one that ends a namespace refuses whatever is made in it."""
-        answers: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
-        for event in self.requests():
-            reference = event.get("objectRef", {"resource": event["requestURI"]})
+        """As `forbidden_in`; but an API server that ends a namespace refuses whatever is made in it."""
+
+        def of_an_end(event: Object) -> bool:
             answer = event.get("responseStatus", {})
-            refused = answer.get("code") == 403
-            if refused and "being terminated" in answer.get("message", ""):
-                continue
-            answers[refused].add((event["verb"], reference["resource"]))
-        return answers[True] - answers[False]
+            return answer.get("code") == 403 and "being terminated" in answer.get("message", "")
+
+        return forbidden_in(event for event in self.requests() if not of_an_end(event))
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -202,6 +193,30 @@ class Operator:
         finally:
             self.process.kill()
             self.process.wait()
+
+
+def requests_of(plane: ControlPlane, user: str) -> list[Object]:
+    """What a user asked of the API server, in the words of the audit log."""
+    return [event for event in plane.audit() if event["user"]["username"] == user]
+
+
+def writes_in(requests: Iterable[Object]) -> list[str]:
+    """Verb and path of what an operator wrote, but for its Lease and its Events."""
+    return [
+        f"{event['verb']} {event['requestURI'].split('?')[0]}"
+        for event in requests
+        if event["verb"] in WRITES and event["objectRef"]["resource"] not in ("leases", "events")
+    ]
+
+
+def forbidden_in(requests: Iterable[Object]) -> set[tuple[str, str]]:
+    """Verbs and resources that were refused and never granted: an API server that starts refuses at first."""
+    answers: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
+    for event in requests:
+        reference = event.get("objectRef", {"resource": event["requestURI"]})
+        refused = event.get("responseStatus", {}).get("code") == 403
+        answers[refused].add((event["verb"], reference["resource"]))
+    return answers[True] - answers[False]
 
 
 def grant(plane: ControlPlane, user: str, namespaces: Sequence[str], lease: str) -> None:
@@ -265,6 +280,14 @@ class Namespace:
         """A condition of an InferenceService, empty where it is not there yet."""
         status = (self.get("inferenceservices.slipway.dev", name) or {}).get("status") or {}
         return next((item for item in status.get("conditions") or () if item["type"] == kind), {})
+
+
+@contextmanager
+def fresh_namespace(plane: ControlPlane, subject: str) -> Iterator[Namespace]:
+    """A namespace of a name that no other test has; its end is not waited for."""
+    made = Namespace(plane, f"{subject}-{uuid.uuid4().hex[:8]}")
+    yield made
+    plane.kubectl("delete", "namespace", made.name, "--wait=false")
 
 
 def service(name: str = "demo", **spec: Any) -> Object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from e2e.operators import DEFINITION, ROOT, until
 from slipway.args.declare import Argument, Disposition, Kind
 from slipway.args.schema import CAMEL
 from slipway.service.crd import custom_resource_definition
@@ -22,14 +22,11 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-ROOT = Path(__file__).parents[1]
-DEFINITION = ROOT / "crds" / "inferenceservices.slipway.dev.yaml"
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 MANIFESTS = Path(__file__).parent / "manifests"
 INVALID: list[Document] = yaml.safe_load((MANIFESTS / "invalid.yaml").read_text(encoding="utf-8"))
 VALID: list[Document] = yaml.safe_load((MANIFESTS / "valid.yaml").read_text(encoding="utf-8"))
 RESOURCE = "inferenceservices.slipway.dev"
-PATIENCE = 20.0
 READY = {
     "type": "Ready",
     "status": "True",
@@ -51,13 +48,6 @@ def document(case: Document, group: str = "slipway.dev") -> Document:
 
 def named(case: Document) -> str:
     return str(case["case"])
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
-        time.sleep(0.1)
 
 
 def answer(api: ControlPlane, *words: str, document: Document | None = None) -> tuple[int, str]:

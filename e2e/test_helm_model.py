@@ -10,8 +10,8 @@ import pytest
 
 from e2e.ground.control_plane import ControlPlane
 from e2e.helm.command import MODEL_CHART, OPERATOR_CHART, Helm, run_in
-from e2e.helm.installed import children, established, forbidden, is_ready, operator_of, serve, service
-from e2e.operators import until
+from e2e.helm.installed import children, established, is_ready, operator_of, serve, service
+from e2e.operators import forbidden_in, requests_of, until
 
 VALUES = ("--set", "model.hub.id=org/name,engine.maxModelLen=4096,resources.memory=1Gi")
 SCOPES = {"cluster-wide": "replicas=0", "namespace-only": "replicas=0,namespaces={default}"}
@@ -112,4 +112,4 @@ def test_the_rights_that_the_chart_gives_are_all_that_the_operator_asks_for(helm
     until(lambda: is_ready(plane, "seventh"), "the service's readiness", 40)
     helm("uninstall", "seventh")
     until(lambda: not children(plane, "deployments", "seventh"), "the end of the Deployment", 40)
-    assert forbidden(plane, operator) == set()
+    assert forbidden_in(requests_of(plane, operator)) == set()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import Namespace, Object, Operator, defined, service, until
+from e2e.operators import Namespace, Object, Operator, defined, fresh_namespace, service, until
 
 CHILDREN = "deployments,replicasets,pods,services,poddisruptionbudgets,controllerrevisions.apps"
 OWN = "app.kubernetes.io/managed-by=slipway"
@@ -27,9 +26,8 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def namespace(plane: ControlPlane) -> Iterator[Namespace]:
-    made = Namespace(plane, f"operator-{uuid.uuid4().hex[:8]}")
-    yield made
-    plane.kubectl("delete", "namespace", made.name, "--wait=false")
+    with fresh_namespace(plane, "operator") as made:
+        yield made
 
 
 @pytest.fixture

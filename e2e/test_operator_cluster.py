@@ -11,7 +11,17 @@ import pytest
 import yaml
 
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import DEFINITION, Namespace, Object, Operator, served, service, taking_anything, until
+from e2e.operators import (
+    Namespace,
+    Object,
+    Operator,
+    defined,
+    fresh_namespace,
+    served,
+    service,
+    taking_anything,
+    until,
+)
 from slipway_operator.cluster import MADE, OPTIONAL, Kind
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
 
@@ -29,24 +39,21 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     """The control plane with our CRD and those of the monitors; what it had not before goes again."""
     present = control_plane.kubectl("get", "customresourcedefinitions", "-o", "name")
     monitors = [taking_anything(kind) for kind in OPTIONAL if f"{kind.plural}.{kind.group}" not in present]
-    control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(DEFINITION))
-    if monitors:
-        control_plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(monitors))
-    served(control_plane, "slipway.dev/v1alpha1/inferenceservices")
-    for kind in OPTIONAL:
-        served(control_plane, f"{MONITORING}/v1/{kind.plural}")
-    yield control_plane
     added = [item["metadata"]["name"] for item in monitors]
-    if DEFINITION.stem not in present:
-        added.append(DEFINITION.stem)
-    control_plane.kubectl("delete", "customresourcedefinitions", "--timeout=60s", *added)
+    with defined(control_plane):
+        if monitors:
+            control_plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(monitors))
+        for kind in OPTIONAL:
+            served(control_plane, f"{MONITORING}/v1/{kind.plural}")
+        yield control_plane
+        if added:
+            control_plane.kubectl("delete", "customresourcedefinitions", "--timeout=60s", *added)
 
 
 @pytest.fixture
 def namespace(plane: ControlPlane) -> Iterator[Namespace]:
-    made = Namespace(plane, f"operator-{uuid.uuid4().hex[:8]}")
-    yield made
-    plane.kubectl("delete", "namespace", made.name, "--wait=false")
+    with fresh_namespace(plane, "operator") as made:
+        yield made
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,17 @@ import pytest
 
 from e2e.ground.build import Binaries
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import WRITES, Namespace, Object, Operator, create_all, define, service, until
+from e2e.operators import (
+    WRITES,
+    Namespace,
+    Object,
+    Operator,
+    create_all,
+    define,
+    fresh_namespace,
+    service,
+    until,
+)
 from slipway_operator.cluster import MADE, SERVICE
 from slipway_operator.health import ANSWERING
 
@@ -34,9 +43,8 @@ def plane(binaries: Binaries, carries_control_plane: None) -> Iterator[ControlPl
 
 @pytest.fixture
 def namespace(plane: ControlPlane) -> Iterator[Namespace]:
-    made = Namespace(plane, f"outage-{uuid.uuid4().hex[:8]}")
-    yield made
-    plane.kubectl("delete", "namespace", made.name, "--wait=false")
+    with fresh_namespace(plane, "outage") as made:
+        yield made
 
 
 def test_an_outage_of_five_seconds_deletes_nothing(namespace: Namespace, tmp_path: Path) -> None:

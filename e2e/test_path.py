@@ -11,20 +11,12 @@ import openai
 import pytest
 import yaml
 
-from e2e.ground.node import Cluster
 from e2e.helm.command import MODEL_CHART, Helm, run_in
-from e2e.images.release import Released
 from e2e.installation import Installation, client, pods_of
 from e2e.operators import ROOT, Namespace, Object, until
 
 EXAMPLE = ROOT / "examples" / "demo.yaml"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-
-
-@pytest.fixture(scope="module")
-def installation(cluster: Cluster, released: Released, tmp_path_factory) -> Iterator[Installation]:
-    with Installation(cluster, released, tmp_path_factory.mktemp("helm")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from e2e.ground.node import Cluster
-from e2e.images.release import Released
 from e2e.installation import Installation, pods_of
 from e2e.load import Request, read
 from e2e.operators import Namespace, Object, service, until
@@ -63,12 +61,6 @@ class Streams:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-
-
-@pytest.fixture(scope="module")
-def installation(cluster: Cluster, released: Released, tmp_path_factory) -> Iterator[Installation]:
-    with Installation(cluster, released, tmp_path_factory.mktemp("helm")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -88,14 +88,3 @@ def serve(plane: ControlPlane, name: str, count: int = 1) -> None:
         status = {"phase": "Running", "conditions": [{"type": kind, "status": "True"} for kind in kinds]}
         where = ("patch", "pod", pod["metadata"]["name"], "--subresource=status", "--type=merge")
         plane.kubectl(*where, "-p", json.dumps({"status": status}))
-
-
-def forbidden(plane: ControlPlane, user: str) -> set[tuple[str, str]]:
-    """Verbs and resources that the API server refused this user for want of a right, and never granted."""
-    answers: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
-    for event in plane.audit():
-        if event["user"]["username"] == user:
-            reference = event.get("objectRef", {"resource": event["requestURI"]})
-            refused = event.get("responseStatus", {}).get("code") == 403
-            answers[refused].add((event["verb"], reference["resource"]))
-    return answers[True] - answers[False]
