@@ -16,13 +16,18 @@ export SLIPWAY_COMMAND := bin/slipway
 # Bytecode caches make a start a second faster.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run python test check lint fast e2e soak bench generate setup setup-dev kernels clean
+# The oldest Triton that the kernels support: they are compiled under it and under torch's own.
+OLDEST_TRITON := 3.6.0
+OLDEST := $(CACHE)/triton-$(OLDEST_TRITON)
+
+.PHONY: help run python test check lint fast aot e2e soak bench generate setup setup-dev kernels clean
 .PHONY: cluster cluster-shell cluster-down
 
 help:
 	@echo "make run       serve the demo model at http://$(HOST):$(PORT)"
 	@echo "make test      every check"
 	@echo "make check     lint, types and the fast tests"
+	@echo "make aot       compile every CUDA kernel for every architecture, without a GPU"
 	@echo "make e2e       the operator, charts and images on real clusters"
 	@echo "make cluster   such a cluster to try things on; cluster-shell enters it, cluster-down ends it"
 	@echo "make soak      ten minutes of load, fuzzing in full, 500 services at rest"
@@ -39,6 +44,8 @@ python: setup
 test: setup-dev lint
 	$(BIN)/python -m slipway.generate --check
 	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not soak"
+	$(AOT) --quiet
+	$(AOT_OLDEST) --quiet
 	$(E2E)
 	@echo "make test: every check passed"
 
@@ -51,6 +58,13 @@ lint:
 
 fast:
 	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not slow and not soak"
+
+# What has not changed since it was last compiled is not compiled again.
+AOT := $(BIN)/python -m slipway_kernels.cuda.ahead
+AOT_OLDEST := PYTHONPATH=$(OLDEST):$(PYTHONPATH) $(AOT)
+aot: setup-dev
+	$(AOT)
+	$(AOT_OLDEST)
 
 # On clusters of its own, built from pinned sources: the first time takes a quarter of an hour.
 E2E := $(BIN)/python -m pytest e2e -n 2 --no-loadscope-reorder -m "not soak" -rs
@@ -77,7 +91,7 @@ generate: setup-dev
 
 setup: $(VENV)/.cpu kernels
 
-setup-dev: $(VENV)/.dev kernels
+setup-dev: $(VENV)/.dev $(OLDEST)/triton kernels
 
 kernels: $(VENV)/.cpu
 	@$(BIN)/python -m slipway_kernels.build >/dev/null
@@ -89,6 +103,9 @@ $(VENV)/.cpu:
 $(VENV)/.dev: $(VENV)/.cpu
 	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,operator,bench,dev >&2
 	@touch $@
+
+$(OLDEST)/triton: | $(VENV)/.dev
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $(OLDEST) triton==$(OLDEST_TRITON)
 
 clean:
 	rm -rf build dist *.egg-info runtime/*.egg-info kernels/slipway_kernels/*.so

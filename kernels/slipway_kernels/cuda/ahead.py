@@ -1,0 +1,220 @@
+"""Compiles every kernel that can be launched, for every architecture, on a machine without a GPU.
+
+`python -m slipway_kernels.cuda.ahead [OPERATION ...]` runs each operation's cases on meta tensors, compiles
+what they would launch, and prints registers, shared memory and the instructions that matter. It fails where
+a kernel does not compile, spills registers without a reason in its tile, wants more shared memory than there
+is, or misses an instruction that its case demands. What has not changed since it was last compiled is not
+compiled again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import slipway_kernels
+from slipway_kernels.cuda.cases import Cases
+from slipway_kernels.cuda.launch import ARCHITECTURES, Specialization, recording
+
+SHARED_LIMIT = {80: 166_912, 90: 232_448, 100: 232_448}
+"""Bytes of shared memory that one block may have."""
+
+INSTRUCTIONS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk", "cp.async")
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kernel to compile, and the cases of `operation` that launch it."""
+
+    operation: str
+    specialization: Specialization
+    cases: tuple[str, ...]
+    instructions: frozenset[str]
+
+    @property
+    def key(self) -> str:
+        s = self.specialization
+        parts = (
+            *(triton.__version__, s.kernel.cache_key, s.arch, sorted(s.types.items())),
+            *(sorted((name, repr(value)) for name, value in s.constants.items()), sorted(s.aligned)),
+            *(s.tile.num_warps, s.tile.num_stages),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+    @property
+    def title(self) -> str:
+        s = self.specialization
+        sizes = " ".join(f"{name}={value}" for name, value in sorted(s.tile.constants.items()))
+        tile = f"{sizes} w{s.tile.num_warps} s{s.tile.num_stages}"
+        return f"{self.operation} {s.kernel.__name__} sm_{s.arch} [{tile}] for {self.cases[0]}"
+
+
+def operations() -> tuple[str, ...]:
+    """Folders with a Triton kernel."""
+    root = Path(slipway_kernels.__path__[0])
+    return tuple(m.name for m in pkgutil.iter_modules([str(root)]) if (root / m.name / "kernel.py").exists())
+
+
+def cases_of(operation: str) -> Cases:
+    cases: Cases = importlib.import_module(f"slipway_kernels.{operation}.bench").cases
+    return cases
+
+
+def entries(operation: str) -> Iterator[Entry]:
+    """Every kernel that the operation's cases launch, once for each architecture."""
+    for arch in ARCHITECTURES:
+        found: dict[str, Entry] = {}
+        for case in cases_of(operation)(torch.device("meta"), "full"):
+            with recording(arch) as noted:
+                case.run()
+            wanted = frozenset(case.instructions if arch == 90 else ())
+            for specialization in noted:
+                entry = Entry(operation, specialization, (case.name,), wanted)
+                before = found.get(entry.key)
+                if before is not None:
+                    names, wanted_before = before.cases, before.instructions
+                    entry = Entry(operation, specialization, (*names, case.name), wanted | wanted_before)
+                found[entry.key] = entry
+        yield from found.values()
+
+
+def build(entry: Entry) -> dict[str, object]:
+    """Compile one kernel. Returns its registers, stack and shared bytes, and the instructions that it has."""
+    s = entry.specialization
+    positions = {name: index for index, name in enumerate(s.kernel.arg_names)}
+    source = ASTSource(
+        fn=s.kernel,
+        signature=dict(s.types),
+        constexprs=dict(s.constants),
+        attrs={(positions[name],): [["tt.divisibility", 16]] for name in s.aligned},
+    )
+    options = {"num_warps": s.tile.num_warps, "num_stages": s.tile.num_stages}
+    built = triton.compile(source, target=GPUTarget("cuda", s.arch, 32), options=options)
+    ptx = built.asm["ptx"]
+    return {
+        **_usage(built.asm["cubin"]),
+        "shared": built.metadata.shared,
+        "instructions": [name for name in INSTRUCTIONS if name in ptx],
+    }
+
+
+def _usage(cubin: bytes) -> dict[str, object]:
+    tool = Path(triton.__path__[0]) / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        shown = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
+    found = _USAGE.search(shown.stdout)
+    if found is None:
+        raise RuntimeError(f"cuobjdump said nothing of registers: {shown.stdout[:500]}")
+    return {"registers": int(found[1]), "stack": int(found[2])}
+
+
+def faults(entry: Entry, result: dict[str, object]) -> Iterator[str]:
+    """What is wrong with a kernel, in sentences."""
+    if "error" in result:
+        yield f"does not compile: {result['error']}"
+        return
+    tile, arch = entry.specialization.tile, entry.specialization.arch
+    if int(str(result["stack"])) and not tile.spills:
+        yield f"spills {result['stack']} bytes of registers: take a smaller tile or more warps"
+    if int(str(result["shared"])) > SHARED_LIMIT[arch]:
+        yield f"wants {result['shared']} bytes of shared memory, sm_{arch} has {SHARED_LIMIT[arch]}"
+    has = result["instructions"]
+    assert isinstance(has, list)
+    for name in sorted(entry.instructions.difference(has)):
+        yield f"has no {name}, only {', '.join(has) or 'scalar code'}"
+
+
+def folder() -> Path:
+    """Where results are kept."""
+    cache = os.environ.get("SLIPWAY_CACHE") or Path.home() / ".cache" / "slipway"
+    path = Path(cache) / "ahead"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def compile_all(todo: Sequence[Entry], jobs: int) -> None:
+    """In `jobs` processes, each writing one file for every kernel that it has compiled."""
+    children = []
+    for job in range(min(jobs, len(todo))):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                for entry in todo[job::jobs]:
+                    _store(entry)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _store(entry: Entry) -> None:
+    try:
+        result = build(entry)
+    except Exception as error:  # whatever the compiler raises is the result
+        lines = traceback.format_exception_only(error)[-1].strip().splitlines()
+        result = {"error": " ".join(lines)[:2000]}
+    path = folder() / f"{entry.key}.json"
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(result))
+    partial.replace(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m slipway_kernels.cuda.ahead", description=__doc__)
+    parser.add_argument("operation", nargs="*", default=operations())
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--quiet", action="store_true", help="print what is wrong and a count")
+    arguments = parser.parse_args()
+    found = [entry for name in arguments.operation for entry in entries(name)]
+    todo = [entry for entry in found if not (folder() / f"{entry.key}.json").exists()]
+    compile_all(todo, arguments.jobs)
+    wrong = 0
+    for entry in found:
+        path = folder() / f"{entry.key}.json"
+        result = json.loads(path.read_text()) if path.exists() else {"error": "the compiler crashed"}
+        complaints = list(faults(entry, result))
+        wrong += bool(complaints)
+        if complaints and "error" in result:
+            path.unlink(missing_ok=True)  # tried again next time
+        if complaints or not arguments.quiet:
+            print(f"{'FAILED' if complaints else 'ok':6} {entry.title}: {_shown(result)}")
+        for complaint in complaints:
+            print(f"       {complaint}")
+    print(f"triton {triton.__version__}: {len(found)} kernels, {len(todo)} compiled now, {wrong} failed")
+    return 1 if wrong else 0
+
+
+def _shown(result: dict[str, object]) -> str:
+    if "error" in result:
+        return "no code"
+    has = result["instructions"]
+    assert isinstance(has, list)
+    sizes = f"{result['registers']} registers, {result['stack']} spilled, {result['shared']} shared"
+    return " ".join((sizes, *has))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

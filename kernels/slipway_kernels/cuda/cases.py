@@ -1,0 +1,39 @@
+"""What an operation is tried on: one list serves the compiler, the interpreter and the stopwatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Size = Literal["small", "full"]
+"""Full is what models do; small takes the interpreter well under a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call of an operation.
+
+    run           ours; on meta tensors it only notes what it would launch
+    expected      the reference's result, or None where `run` gives nothing to compare
+    tolerance     largest |difference| that rounding explains, relative to max(1, |expected|)
+    bytes, flops  that the call must move and compute, at least
+    peers         the same by other libraries, by name: what the table shows beside ours
+    instructions  that its kernel must contain on sm_90, as PTX spells them
+    """
+
+    name: str
+    run: Callable[[], Tensor]
+    expected: Callable[[], Tensor] | None = None
+    tolerance: float = 2e-2
+    bytes: int = 0
+    flops: int = 0
+    peers: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+    instructions: tuple[str, ...] = ()
+
+
+Cases = Callable[[torch.device, Size], Iterator[Case]]
+"""`cases(device, size)` of an operation's bench.py."""

@@ -1,0 +1,59 @@
+"""Makes Triton's interpreter compute in bf16, so that kernels can be checked on a CPU.
+
+The interpreter keeps bf16 as its 16 bits. Up to triton 3.9 at least it feeds those bits to numpy as integers,
+so that sums, products, dots and casts from integers are wrong, and it cuts fp32 off where the hardware rounds
+to nearest, ties to even. Here all of them go through fp32 and are rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+def _widened(value: Any) -> Any:
+    """The same numbers in fp32, where they are bf16."""
+    if value.dtype.scalar != tl.bfloat16:
+        return value
+    wide = (value.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return interpreter.TensorHandle(wide, tl.float32)
+
+
+def _narrowed(values: Any) -> Any:
+    values = values.astype(np.float32)
+    bits = values.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    rounded = np.where(np.isnan(values), bits | np.uint32(0x400000), rounded)
+    return interpreter.TensorHandle((rounded >> np.uint32(16)).astype(np.uint16), tl.bfloat16)
+
+
+@cache
+def repair() -> None:
+    """Change the interpreter of this process; once is enough."""
+    builder = interpreter.InterpreterBuilder
+    dot: Callable[..., Any] = builder.create_dot
+    binary: Callable[..., Any] = builder.binary_op
+    cast: Callable[..., Any] = builder.cast_impl
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        return dot(self, _widened(a), _widened(b), d, *rest)
+
+    def binary_op(self: Any, left: Any, right: Any, operation: Any) -> Any:
+        if left.dtype.scalar != tl.bfloat16:
+            return binary(self, left, right, operation)
+        result = operation(_widened(left).data, _widened(right).data)
+        return interpreter.TensorHandle(result, tl.int1) if result.dtype == np.bool_ else _narrowed(result)
+
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        if source.dtype.scalar == tl.bfloat16:
+            source = _widened(source)
+        if target.scalar != tl.bfloat16:
+            return cast(self, source, target)
+        return _narrowed(cast(self, source, tl.float32).data)
+
+    builder.create_dot, builder.binary_op, builder.cast_impl = create_dot, binary_op, cast_impl

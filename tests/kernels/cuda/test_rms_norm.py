@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slipway_kernels.rms_norm import reference
+from slipway_kernels.rms_norm.op import rms_norm
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 100), (2, 576), (5, 2048), (0, 64)])
+@pytest.mark.parametrize("add_one", [False, True])
+def test_a_norm_is_the_references(
+    device: torch.device, dtype: torch.dtype, rows: int, width: int, add_one: bool
+) -> None:
+    x = torch.randn(rows, 2 * width, device=device, dtype=dtype)[:, :width]  # rows apart in memory
+    weight = torch.randn(width, device=device, dtype=dtype)
+    out = torch.empty(rows, width, device=device, dtype=dtype)
+    rms_norm(x, weight, 1e-5, out, add_one=add_one)
+    expected = reference.rms_norm(x, weight, 1e-5, add_one)
+    torch.testing.assert_close(out.float(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_residual_becomes_the_sum_and_the_norm_is_of_the_stored_sum(
+    device: torch.device, dtype: torch.dtype
+) -> None:
+    x, residual = torch.randn(2, 4, 100, device=device, dtype=dtype)
+    weight = torch.randn(100, device=device, dtype=dtype)
+    total = residual + x
+    out = rms_norm(x, weight, 1e-5, torch.empty_like(x), residual=residual)
+    assert torch.equal(residual, total)
+    expected = reference.rms_norm(total, weight, 1e-5)
+    torch.testing.assert_close(out.float(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+def test_a_weight_of_another_width_is_refused(device: torch.device) -> None:
+    x = torch.randn(2, 64, device=device)
+    with pytest.raises(ValueError, match=r"the weight is \[32\] and x \[2, 64\]"):
+        rms_norm(x, torch.ones(32, device=device), 1e-5, torch.empty_like(x))
