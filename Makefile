@@ -6,9 +6,9 @@ HOST    ?= 127.0.0.1
 PORT    ?= 8000
 SERVE   ?=
 
-# One environment for each state of pyproject.toml, shared by all clones; the project itself runs from the
+# One environment for each state of the dependencies, shared by all clones; the project itself runs from the
 # clone, so no two of them meet.
-KEY     := $(shell { cat pyproject.toml; $(PYTHON) --version; } | cksum | cut -d' ' -f1)
+KEY     := $(shell { sed -n '/^\[project\]/,/^\[project.scripts\]/p' pyproject.toml; $(PYTHON) --version; } | cksum | cut -d' ' -f1)
 VENV    := $(CACHE)/venv-$(KEY)
 BIN     := $(VENV)/bin
 export PYTHONPATH := $(CURDIR)/runtime:$(CURDIR)/kernels:$(CURDIR)/operator

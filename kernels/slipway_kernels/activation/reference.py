@@ -7,10 +7,23 @@ from torch import Tensor
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
-    """silu: x · sigmoid(x); gelu: x · Φ(x); gelu_tanh: its tanh form (Hendrycks & Gimpel 2016)."""
+    """silu: x · sigmoid(x); gelu: x · Φ(x); gelu_tanh: its tanh form (Hendrycks & Gimpel 2016).
+
+    relu: max(x, 0); relu2: its square.
+    """
+    if activation in ("relu", "relu2"):
+        return torch.relu(x) if activation == "relu" else torch.relu(x).square()
     if activation == "silu":
         return torch.nn.functional.silu(x)
     return torch.nn.functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+def gated(x: Tensor, width: int, activation: str, run: int = 0) -> Tensor:
+    """act(gate) · up, [rows, width] in fp32: halves of x, or runs of so many columns in turn."""
+    size = run or width
+    both = x.float().view(len(x), x.shape[1] // (2 * size), 2, size)  # [rows, runs, gate or up, run]
+    out: Tensor = activate(both[:, :, 0], activation) * both[:, :, 1]
+    return out.flatten(1)[:, :width]
 
 
 def add_gated(out: Tensor, y: Tensor, gate: Tensor) -> Tensor:

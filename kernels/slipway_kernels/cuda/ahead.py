@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from triton.compiler import ASTSource
 
 import slipway_kernels
 from slipway_kernels.cuda.cases import Cases
-from slipway_kernels.cuda.launch import ARCHITECTURES, Specialization, recording
+from slipway_kernels.cuda.launch import ARCHITECTURES, Specialization, Tile, recording
 
 SHARED_LIMIT = {80: 166_912, 90: 232_448, 100: 232_448}
 """Bytes of shared memory that one block may have."""
@@ -55,7 +55,7 @@ class Entry:
         parts = (
             *(triton.__version__, s.kernel.cache_key, s.arch, sorted(s.types.items())),
             *(sorted((name, repr(value)) for name, value in s.constants.items()), sorted(s.aligned)),
-            *(s.tile.num_warps, s.tile.num_stages),
+            *(s.tile.num_warps, s.tile.num_stages, s.tile.fuses),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
@@ -78,11 +78,13 @@ def cases_of(operation: str) -> Cases:
     return cases
 
 
-def entries(operation: str) -> Iterator[Entry]:
+def entries(operation: str, architectures: Sequence[int]) -> Iterator[Entry]:
     """Every kernel that the operation's cases launch, once for each architecture."""
-    for arch in ARCHITECTURES:
+    for arch in architectures:
         found: dict[str, Entry] = {}
         for case in cases_of(operation)(torch.device("meta"), "full"):
+            if arch < case.arch:
+                continue
             with recording(arch) as noted:
                 case.run()
             wanted = frozenset(case.instructions if arch == 90 else ())
@@ -96,6 +98,26 @@ def entries(operation: str) -> Iterator[Entry]:
         yield from found.values()
 
 
+def unreached(operation: str, seen: Collection[Entry]) -> Iterator[Tile]:
+    """Rows of the operation's tile tables that none of its cases launches."""
+    launched = {id(entry.specialization.tile) for entry in seen}
+    prefix = f"slipway_kernels.{operation}."
+    for name, module in list(sys.modules.items()):
+        if name.startswith(prefix):
+            yield from (tile for tile in rows_of(vars(module).values()) if id(tile) not in launched)
+
+
+def rows_of(values: Iterable[object]) -> Iterator[Tile]:
+    """The rows among a module's values, which are in tuples or in mappings of tuples; each once."""
+    found: dict[int, Tile] = {}
+    for value in values:
+        tables = value.values() if isinstance(value, Mapping) else (value,)
+        for table in tables:
+            if isinstance(table, tuple):
+                found.update((id(row), row) for row in table if isinstance(row, Tile))
+    yield from found.values()
+
+
 def build(entry: Entry) -> dict[str, object]:
     """Compile one kernel. Returns its registers, stack and shared bytes, and the instructions that it has."""
     s = entry.specialization
@@ -106,7 +128,12 @@ def build(entry: Entry) -> dict[str, object]:
         constexprs=dict(s.constants),
         attrs={(positions[name],): [["tt.divisibility", 16]] for name in s.aligned},
     )
-    options = {"num_warps": s.tile.num_warps, "num_stages": s.tile.num_stages}
+    tile = s.tile
+    options = {
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+        "enable_fp_fusion": tile.fuses,
+    }
     built = triton.compile(source, target=GPUTarget("cuda", s.arch, 32), options=options)
     ptx = built.asm["ptx"]
     return {
@@ -185,10 +212,11 @@ def _store(entry: Entry) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m slipway_kernels.cuda.ahead", description=__doc__)
     parser.add_argument("operation", nargs="*", default=operations())
+    parser.add_argument("--arch", nargs="*", type=int, default=ARCHITECTURES, choices=ARCHITECTURES)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--quiet", action="store_true", help="print what is wrong and a count")
     arguments = parser.parse_args()
-    found = [entry for name in arguments.operation for entry in entries(name)]
+    found = [entry for name in arguments.operation for entry in entries(name, arguments.arch)]
     todo = [entry for entry in found if not (folder() / f"{entry.key}.json").exists()]
     compile_all(todo, arguments.jobs)
     wrong = 0
@@ -203,6 +231,11 @@ def main() -> int:
             print(f"{'FAILED' if complaints else 'ok':6} {entry.title}: {_shown(result)}")
         for complaint in complaints:
             print(f"       {complaint}")
+    if len(arguments.arch) == len(ARCHITECTURES):
+        for name in arguments.operation:
+            for tile in unreached(name, [entry for entry in found if entry.operation == name]):
+                wrong += 1
+                print(f"FAILED {name}: no case reaches the row {tile}")
     print(f"triton {triton.__version__}: {len(found)} kernels, {len(todo)} compiled now, {wrong} failed")
     return 1 if wrong else 0
 

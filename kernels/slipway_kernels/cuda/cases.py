@@ -23,6 +23,8 @@ class Case:
     bytes, flops  that the call must move and compute, at least
     peers         the same by other libraries, by name: what the table shows beside ours
     instructions  that its kernel must contain on sm_90, as PTX spells them
+    arch          smallest architecture that computes it
+    variants      the same call on other buffers, together beyond the second-level cache; for the stopwatch
     """
 
     name: str
@@ -33,6 +35,8 @@ class Case:
     flops: int = 0
     peers: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     instructions: tuple[str, ...] = ()
+    arch: int = 80
+    variants: tuple[Callable[[], object], ...] = ()
 
 
 Cases = Callable[[torch.device, Size], Iterator[Case]]

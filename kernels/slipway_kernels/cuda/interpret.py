@@ -2,7 +2,10 @@
 
 The interpreter keeps bf16 as its 16 bits. Up to triton 3.9 at least it feeds those bits to numpy as integers,
 so that sums, products, dots and casts from integers are wrong, and it cuts fp32 off where the hardware rounds
-to nearest, ties to even. Here all of them go through fp32 and are rounded once.
+to nearest, ties to even. Here all of them go through fp32 and are rounded once. Its casts to fp8 lose the
+carry of a rounded mantissa; here torch's stand in for them, and what is too large saturates, as on the
+device. It spreads the comparison of two scalars as if it were of their type. With numpy 2.4, triton 3.6's
+also refuses a loop whose bounds are numbers of the launch.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
@@ -32,6 +36,16 @@ def _narrowed(values: Any) -> Any:
     return interpreter.TensorHandle((rounded >> np.uint32(16)).astype(np.uint16), tl.bfloat16)
 
 
+_FLOAT8 = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+
+
+def _eighth(values: Any, target: Any) -> Any:
+    """Rounded to fp8, ties to even; NaN stays NaN."""
+    largest = torch.finfo(_FLOAT8[target]).max
+    rounded = torch.from_numpy(values.astype(np.float32)).clamp(-largest, largest).to(_FLOAT8[target])
+    return interpreter.TensorHandle(rounded.view(torch.uint8).numpy(), target)
+
+
 @cache
 def repair() -> None:
     """Change the interpreter of this process; once is enough."""
@@ -39,6 +53,9 @@ def repair() -> None:
     dot: Callable[..., Any] = builder.create_dot
     binary: Callable[..., Any] = builder.binary_op
     cast: Callable[..., Any] = builder.cast_impl
+    convert: Callable[..., Any] = builder.create_fp_to_fp
+    splat: Callable[..., Any] = builder.create_splat
+    patch: Callable[..., Any] = interpreter._patch_lang_tensor
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
         return dot(self, _widened(a), _widened(b), d, *rest)
@@ -56,4 +73,20 @@ def repair() -> None:
             return cast(self, source, target)
         return _narrowed(cast(self, source, tl.float32).data)
 
+    def create_fp_to_fp(self: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if target.scalar not in _FLOAT8:
+            return convert(self, source, target, rounding)
+        return _eighth(cast_impl(self, source, tl.float32).data, target.scalar)
+
+    def create_splat(self: Any, kind: Any, value: Any) -> Any:
+        if value.data.dtype != np.bool_:
+            return splat(self, kind, value)
+        return interpreter.TensorHandle(np.full(kind.shape, value.data), tl.int1)
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    interpreter._patch_lang_tensor = patch_tensor
     builder.create_dot, builder.binary_op, builder.cast_impl = create_dot, binary_op, cast_impl
+    builder.create_fp_to_fp, builder.create_splat = create_fp_to_fp, create_splat

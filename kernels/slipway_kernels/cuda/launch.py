@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 ARCHITECTURES = (80, 90, 100)
 """Compute capabilities, times ten, that the tile tables speak of: Ampere, Hopper, Blackwell."""
@@ -44,6 +45,7 @@ class Tile:
     constants  the kernel's compile-time sizes
     when       what must hold: a number is an upper bound of that fact, a string must equal it
     spills     why this row may spill registers; empty where it may not
+    fuses      whether a · b + c may become one operation, rounded once; False where every bit is defined
     """
 
     arch: int
@@ -52,6 +54,7 @@ class Tile:
     num_stages: int = 2
     when: Mapping[str, int | str] = field(default_factory=dict)
     spills: str = ""
+    fuses: bool = True
 
     def fits(self, facts: Mapping[str, int | str]) -> bool:
         return all(
@@ -131,7 +134,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: object, tile: Tile, **cons
             "Triton kernels compute on CUDA tensors. To run them on CPU tensors, for tests, start Python "
             "with TRITON_INTERPRET=1."
         )
-    kernel[grid](*args, **constants, num_warps=tile.num_warps, num_stages=tile.num_stages)
+    options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages, "enable_fp_fusion": tile.fuses}
+    kernel[grid](*args, **constants, **options)
 
 
 def _interpreted(kernel: Any) -> bool:
@@ -148,16 +152,19 @@ def _specialization(
     given = dict(zip(kernel.arg_names, args, strict=False)) | dict(constants)
     for parameter in kernel.params:
         name, value = parameter.name, given.get(parameter.name, parameter.default)
-        if parameter.is_constexpr or value is None or (type(value) is int and value == 1):
+        varies = parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or (type(value) is int and value == 1 and not varies):
             types[name], fixed[name] = "constexpr", value
         elif isinstance(value, Tensor):
             types[name] = POINTERS[value.dtype]
             aligned.add(name)
+        elif isinstance(value, TensorDescriptor):
+            types[name] = f"tensordesc<{POINTERS[value.base.dtype][1:]}{list(value.block_shape)}>"
         elif isinstance(value, bool):
             types[name] = "u1"
         elif isinstance(value, int):
             types[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-            if value % 16 == 0:
+            if value % 16 == 0 and not varies:
                 aligned.add(name)
         else:
             types[name] = "fp32"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from slipway_kernels.quantize.kernel import store_quantized
+
 
 @triton.jit
 def rms_norm_kernel(
@@ -12,15 +14,22 @@ def rms_norm_kernel(
     residual_ptr,  # [rows, width]  or None
     weight_ptr,  # [width]
     out_ptr,  # [rows, width]
+    scales_ptr,  # [rows, width / GROUP]  or None
     x_stride,
     residual_stride,
     out_stride,
+    scales_stride,
     width,
     eps,
     ADD_ONE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    GROUP: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """residual += x where there is one; out = residual / sqrt(mean(residual²) + eps) · weight."""
+    """residual += x where there is one; out = residual / sqrt(mean(residual²) + eps) · weight.
+
+    Where it has scales, out is quantized.
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < width
@@ -37,4 +46,8 @@ def rms_norm_kernel(
         weight += 1.0
     scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + eps)
     y = x * scale * weight
-    tl.store(out_ptr + row * out_stride + column, y.to(out_ptr.dtype.element_ty), mask=inside)
+    out_ptr += row * out_stride
+    if scales_ptr is not None:
+        store_quantized(y, width, out_ptr, scales_ptr + row * scales_stride, LIMIT, GROUP, WIDTH)
+    else:
+        tl.store(out_ptr + column, y.to(out_ptr.dtype.element_ty), mask=inside)

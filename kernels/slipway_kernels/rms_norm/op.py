@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.quantize.op import row_format, row_tile
 from slipway_kernels.rms_norm.kernel import rms_norm_kernel
-
-# Wide rows take more warps, so that a thread holds at most 16 numbers of each operand.
-TILES = (
-    Tile(80, {"WIDTH": 256}, num_warps=1, when={"width": 256}),
-    Tile(80, {"WIDTH": 1024}, num_warps=4, when={"width": 1024}),
-    Tile(80, {"WIDTH": 2048}, num_warps=4, when={"width": 2048}),
-    Tile(80, {"WIDTH": 4096}, num_warps=8, when={"width": 4096}),
-    Tile(80, {"WIDTH": 8192}, num_warps=16, when={"width": 8192}),
-    Tile(80, {"WIDTH": 16384}, num_warps=32, when={"width": 16384}),
-)
 
 
 def rms_norm(
@@ -26,11 +17,15 @@ def rms_norm(
     *,
     residual: Tensor | None = None,
     add_one: bool = False,
+    scales: Tensor | None = None,
+    group: int = 0,
 ) -> Tensor:
     """out = y / sqrt(mean(y²) + eps) · weight, where y is x, or residual + x, which the residual becomes.
 
     x, residual, out  [rows, width]  bf16, fp16 or fp32; neighbours in a row are adjacent
     weight            [width]        its one is implied where `add_one`
+    scales            [rows] or [rows, ceil(width / group)]  fp32: out is int8 or fp8, quantized as by
+                      `quantize_rows`
     Returns out, which may be x. The mean is taken in fp32. Raises ValueError where shapes disagree.
     Source: Zhang & Sennrich 2019.
     """
@@ -43,20 +38,19 @@ def rms_norm(
             f"the weight is {list(weight.shape)} and x {list(x.shape)}, by strides of {x.stride()}: a weight "
             "has one number a column, and the columns of a row are adjacent."
         )
+    limit = 0.0
+    if scales is not None:
+        limit, group = row_format(x.shape, out, scales, group)
+    tile = row_tile(arch_of(x.device), width, group)
     launch(
         rms_norm_kernel,
         (rows,),
-        *(
-            x,
-            residual,
-            weight,
-            out,
-            x.stride(0),
-            0 if residual is None else residual.stride(0),
-            out.stride(0),
-        ),
+        *(x, residual, weight, out, scales),
+        *(0 if tensor is None else tensor.stride(0) for tensor in (x, residual, out, scales)),
         *(width, eps),
-        tile=pick(TILES, arch_of(x.device), width=width),
+        tile=tile,
         ADD_ONE=add_one,
+        LIMIT=limit,
+        GROUP=group or tile.constants["WIDTH"],
     )
     return out

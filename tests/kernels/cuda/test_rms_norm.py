@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from slipway_kernels.quantize.reference import quantize
 from slipway_kernels.rms_norm import reference
 from slipway_kernels.rms_norm.op import rms_norm
 
@@ -34,6 +35,26 @@ def test_the_residual_becomes_the_sum_and_the_norm_is_of_the_stored_sum(
     assert torch.equal(residual, total)
     expected = reference.rms_norm(total, weight, 1e-5)
     torch.testing.assert_close(out.float(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize(("width", "group"), [(100, 0), (300, 128), (64, 128)])
+def test_a_quantized_norm_has_the_scales_of_the_norm(
+    device: torch.device, dtype: torch.dtype, width: int, group: int
+) -> None:
+    x, residual = torch.randn(2, 3, width, device=device, dtype=torch.bfloat16)
+    weight = torch.randn(width, device=device)
+    total = residual + x
+    out = torch.empty(3, width, device=device, dtype=dtype)
+    scales = torch.empty((3, -(-width // group)) if group else (3,), device=device)
+    rms_norm(x, weight, 1e-5, out, residual=residual, scales=scales, group=group)
+    assert torch.equal(residual, total)
+    exact = reference.rms_norm(total, weight, 1e-5)
+    _, expected = quantize(exact, dtype, group)
+    torch.testing.assert_close(scales.view(expected.shape), expected, rtol=1e-5, atol=0)
+    each = scales.view(expected.shape).repeat_interleave(group or width, 1)[:, :width]
+    step = each * 0.51 if dtype == torch.int8 else exact.abs() / 15 + each * 2**-9
+    assert ((out.float() * each - exact).abs() <= step).all()
 
 
 def test_a_weight_of_another_width_is_refused(device: torch.device) -> None:

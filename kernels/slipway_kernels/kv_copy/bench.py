@@ -1,0 +1,60 @@
+"""The copies' cases: pages of models, a few and many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.kv_copy.op import copy_pages, fill_rows, gather_pages, scatter_pages
+
+
+def cases(device: torch.device, size: Size) -> Iterator[Case]:
+    full = size == "full"
+    for count, size_of in [(1, 2 << 20), (64, 2 << 20), (512, 64 << 10)] if full else [(3, 256)]:
+        yield from _copies(device, count, size_of)
+    for rows, width in [(1, 2048), (256, 8192)] if full else [(3, 40)]:
+        yield _fill(device, rows, width)
+
+
+def _copies(device: torch.device, count: int, size: int) -> Iterator[Case]:
+    pool = torch.ones(2 * count, size, device=device, dtype=torch.uint8)
+    buffer = torch.zeros(count, size, device=device, dtype=torch.uint8)
+    order = torch.randperm(2 * count, device=device, dtype=torch.int32)
+    pairs = order.view(count, 2)
+    pages = pairs[:, 0].contiguous()
+    name, moved = f"{count} pages of {size} bytes", 2 * count * size
+
+    def within() -> Tensor:
+        copy_pages(pool, pairs)
+        return pool[:1]
+
+    def back() -> Tensor:
+        scatter_pages(buffer, pages, pool)
+        return pool[:1]
+
+    places = pages.long()
+    yield Case(f"copy {name}", within, bytes=moved)
+    yield Case(
+        f"gather {name}",
+        lambda: gather_pages(pool, pages, buffer),
+        lambda: pool[places],
+        bytes=moved,
+        peers={"torch": lambda: torch.index_select(pool, 0, places, out=buffer)},
+    )
+    yield Case(
+        f"scatter {name}", back, bytes=moved, peers={"torch": lambda: pool.index_copy_(0, places, buffer)}
+    )
+
+
+def _fill(device: torch.device, rows: int, width: int) -> Case:
+    table = torch.zeros(rows, width, device=device, dtype=torch.int32)
+    which = torch.arange(rows, device=device, dtype=torch.int32)
+
+    def run() -> Tensor:
+        fill_rows(table, which, -1)
+        return table
+
+    return Case(f"fill {rows}x{width}", run, lambda: torch.full_like(table, -1), bytes=4 * rows * width)

@@ -1,0 +1,59 @@
+"""Layer norm on the device, alone or with the addition that comes before it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.layer_norm.kernel import layer_norm_kernel
+from slipway_kernels.quantize.op import row_format, row_tile
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    out: Tensor,
+    *,
+    residual: Tensor | None = None,
+    scales: Tensor | None = None,
+    group: int = 0,
+) -> Tensor:
+    """out = (y − mean(y)) / sqrt(var(y) + eps) · weight + bias, where y is x, or residual + x.
+
+    x, residual, out  [rows, width]  bf16, fp16 or fp32; neighbours in a row are adjacent. The residual
+                      becomes the sum
+    weight, bias      [width]        or None: 1 and 0
+    scales            [rows] or [rows, ceil(width / group)]  fp32: out is int8 or fp8, quantized as by
+                      `quantize_rows`
+    Returns out, which may be x. All is computed in fp32. Raises ValueError where shapes disagree.
+    Source: Ba et al. 2016.
+    """
+    rows, width = x.shape
+    for name, tensor in (("x", x), ("residual", residual), ("out", out)):
+        if tensor is not None and (tensor.shape != x.shape or tensor.stride(1) != 1):
+            raise ValueError(
+                f"{name} is {list(tensor.shape)} by strides of {tensor.stride()}, x is {list(x.shape)}: they "
+                "must be equal, and the columns of a row adjacent."
+            )
+    for name, vector in (("weight", weight), ("bias", bias)):
+        if vector is not None and (vector.shape != (width,) or vector.stride(0) != 1):
+            raise ValueError(
+                f"The {name} is {list(vector.shape)}: it has a number for each of {width} columns."
+            )
+    limit = 0.0
+    if scales is not None:
+        limit, group = row_format(x.shape, out, scales, group)
+    tile = row_tile(arch_of(x.device), width, group)
+    launch(
+        layer_norm_kernel,
+        (rows,),
+        *(x, residual, weight, bias, out, scales),
+        *(0 if tensor is None else tensor.stride(0) for tensor in (x, residual, out, scales)),
+        *(width, eps),
+        tile=tile,
+        LIMIT=limit,
+        GROUP=group or tile.constants["WIDTH"],
+    )
+    return out

@@ -1,0 +1,149 @@
+"""The worker's state on the device: request slots, read and written by kernels alone.
+
+A step applies what the host has to say in one upload, prepares its rows from the slots, and finishes by
+advancing them, so that the next step can be launched before its tokens have reached the host.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.slots.kernel import apply_runs_kernel, finish_kernel, prepare_kernel
+
+RUN_TILES = (Tile(80, {"WIDTH": 1024}, num_warps=4),)
+ROW_TILES = (Tile(80, {"WIDTH": 256}, num_warps=2),)
+REQUEST_TILES = (Tile(80, {"WIDTH": 128}, num_warps=1),)
+
+MOST_PIECES = 32
+"""Programs of one run, or of one request's rows."""
+MOST_PROGRAMS = 8192
+"""Programs of all runs: many runs leave one each to most, and an empty program is not free."""
+
+
+def apply_runs(arena: Tensor, runs: Tensor, payload: Tensor) -> None:
+    """arena[destination + i] = payload[source + i] for i < count, of each run (destination, source, count).
+
+    arena    [words]  int32
+    runs     [n, 3]   int32 or int64; a count of 0 is padding. No two runs may write the same word
+    payload  [words]  int32
+    What lies outside of the arena or the payload is not copied. Raises ValueError where types disagree.
+    """
+    if arena.dtype != torch.int32 or payload.dtype != torch.int32 or arena.dim() != 1 or payload.dim() != 1:
+        raise ValueError(
+            f"The arena is {arena.dtype} {list(arena.shape)} and the payload {payload.dtype} "
+            f"{list(payload.shape)}: both are rows of int32 words."
+        )
+    if runs.shape[1:] != (3,) or runs.dtype not in (torch.int32, torch.int64) or not runs.is_contiguous():
+        raise ValueError(
+            f"runs are {runs.dtype} {list(runs.shape)}: give int32 or int64 [n, 3], contiguous: destination, "
+            "source, count."
+        )
+    tile = pick(RUN_TILES, arch_of(arena.device))
+    pieces = min(-(-len(payload) // tile.constants["WIDTH"]), MOST_PIECES, MOST_PROGRAMS // max(len(runs), 1))
+    launch(
+        apply_runs_kernel,
+        (len(runs), max(pieces, 1)),
+        *(arena, runs, payload, len(arena), len(payload)),
+        tile=tile,
+    )
+
+
+def prepare(
+    slots: Tensor,
+    query_start: Tensor,
+    tokens: Tensor,
+    num_computed: Tensor,
+    token_ids: Tensor,
+    positions: Tensor,
+    row_slots: Tensor,
+    lengths: Tensor,
+    last_rows: Tensor,
+) -> None:
+    """Write a step's rows: the tokens that each request computes, their positions and its slot.
+
+    slots         [requests]             -1: padding
+    query_start   [requests + 1]         row at which a request's tokens begin; the last: where all end
+    tokens        [num_slots, max_len]   known tokens
+    num_computed  [num_slots]
+    Written, all of it:
+    token_ids, positions, row_slots  [rows]  0, 0 and -1 in the rows of padding and beyond the last request
+    lengths       [requests]             num_computed and the new tokens; 0 for padding
+    last_rows     [requests]             the request's last row; of an empty one, the row before it or 0
+    All are int32. Raises ValueError where shapes disagree.
+    """
+    _check(slots, query_start, tokens, slots_have=(num_computed,), requests_have=(lengths, last_rows))
+    if not token_ids.shape == positions.shape == row_slots.shape or token_ids.dim() != 1:
+        raise ValueError(
+            f"token_ids, positions and row_slots are {list(token_ids.shape)}, {list(positions.shape)} and "
+            f"{list(row_slots.shape)}: they have one number a row."
+        )
+    _check_words(token_ids, positions, row_slots)
+    tile = pick(ROW_TILES, arch_of(slots.device))
+    pieces = min(-(-len(token_ids) // (4 * tile.constants["WIDTH"])), MOST_PIECES)
+    launch(
+        prepare_kernel,
+        (len(slots) + 1, max(pieces, 1)),
+        *(slots, query_start, tokens, num_computed, token_ids, positions, row_slots, lengths, last_rows),
+        *(tokens.stride(0), tokens.shape[1], len(slots), len(token_ids)),
+        tile=tile,
+    )
+
+
+def finish(
+    slots: Tensor,
+    query_start: Tensor,
+    drawn: Tensor,
+    tokens: Tensor,
+    num_tokens: Tensor,
+    num_computed: Tensor,
+    *,
+    max_len: int,
+) -> None:
+    """Advance the slots by a step: its tokens are computed, and the drawn ones are appended.
+
+    drawn       [requests]   the next token, or -1 where none was drawn
+    num_tokens  [num_slots]  grows by one with each token appended, up to `max_len`
+    The rest is as in `prepare`.
+    """
+    _check(slots, query_start, tokens, slots_have=(num_tokens, num_computed), requests_have=(drawn,))
+    tile = pick(REQUEST_TILES, arch_of(slots.device))
+    launch(
+        finish_kernel,
+        (-(-len(slots) // tile.constants["WIDTH"]),),
+        *(slots, query_start, drawn, tokens, num_tokens, num_computed),
+        *(tokens.stride(0), min(max_len, tokens.shape[1]), len(slots)),
+        tile=tile,
+    )
+
+
+def _check(
+    slots: Tensor,
+    query_start: Tensor,
+    tokens: Tensor,
+    *,
+    slots_have: tuple[Tensor, ...],
+    requests_have: tuple[Tensor, ...],
+) -> None:
+    requests, num_slots = len(slots), len(tokens)
+    if query_start.shape != (requests + 1,) or any(one.shape != (requests,) for one in requests_have):
+        raise ValueError(
+            f"There are {requests} requests, query_start is {list(query_start.shape)} and the others "
+            f"are {[list(one.shape) for one in requests_have]}: one number a request, query_start one more."
+        )
+    if tokens.dim() != 2 or tokens.stride(1) != 1 or any(one.shape != (num_slots,) for one in slots_have):
+        raise ValueError(
+            f"tokens are {list(tokens.shape)}, the slots' numbers {[list(one.shape) for one in slots_have]}: "
+            "tokens are [num_slots, max_len], adjacent in a slot, the others [num_slots]."
+        )
+    _check_words(slots, query_start, tokens, *slots_have, *requests_have)
+
+
+def _check_words(*tensors: Tensor) -> None:
+    for tensor in tensors:
+        if tensor.dtype != torch.int32 or tensor.stride(-1) != 1:
+            raise ValueError(
+                f"A tensor is {tensor.dtype} by strides of {tensor.stride()}: what concerns slots is int32, "
+                "one word after the other."
+            )
