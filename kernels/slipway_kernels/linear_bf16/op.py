@@ -1,0 +1,77 @@
+"""Products of 16-bit matrices: PyTorch's, or for few rows ours where that was measured to be faster."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.linear_bf16.choose import Region, chosen
+from slipway_kernels.linear_bf16.kernel import few_rows_kernel
+
+FEW = 16
+"""Rows that one tile holds: more of them would read the weight again."""
+
+OURS: tuple[Region, ...] = ()
+"""Where few_rows is taken. Nothing has been measured yet, so nowhere."""
+
+# Hopper has 132 multiprocessors: 4096 columns make two programs for each, 16 columns a program.
+TILES = (
+    Tile(80, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 128, "PARTS": 4}, 4, 4, {"n": 8192}),
+    Tile(80, {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "PARTS": 2}, 2, 6),
+)
+
+
+def linear_bf16(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None = None) -> Tensor:
+    """out = x · weightᵀ + bias, by whichever way was measured to be the faster.
+
+    x       [m, k]  bf16 or fp16, columns adjacent
+    weight  [n, k]  the same type, columns adjacent
+    out     [m, n]  the same type, columns adjacent
+    bias    [n]
+    Returns out. Raises ValueError where shapes disagree.
+    """
+    _check(x, weight, out, bias)
+    (m, k), n = x.shape, len(weight)
+    if m <= FEW and chosen(OURS, arch_of(x.device), x.dtype, m, n, k):
+        return few_rows(x, weight, out, bias=bias)
+    if bias is None:
+        return torch.mm(x, weight.t(), out=out)
+    return torch.addmm(bias, x, weight.t(), out=out)
+
+
+def few_rows(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None = None) -> Tensor:
+    """out = x · weightᵀ + bias by our kernel; as linear_bf16, and fast for at most 16 rows.
+
+    out may also be fp32. A row's result does not depend on the other rows.
+    """
+    _check(x, weight, out, bias)
+    (m, k), n = x.shape, len(weight)
+    tile = pick(TILES, arch_of(x.device), n=n)
+    launch(
+        few_rows_kernel,
+        (-(-n // tile.constants["BLOCK_N"]), -(-m // tile.constants["BLOCK_M"])),
+        *(x, weight, None, None, bias, out),
+        *(x.stride(0), weight.stride(0), out.stride(0), 0, 0, 0, 0),
+        *(m, n, k),
+        tile=tile,
+        BLOCKS=False,
+    )
+    return out
+
+
+def _check(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None) -> None:
+    (m, k), n = x.shape, len(weight)
+    if weight.shape != (n, k) or out.shape != (m, n) or (bias is not None and bias.shape != (n,)):
+        raise ValueError(
+            f"x is {list(x.shape)}, the weight {list(weight.shape)}, out {list(out.shape)}"
+            f"{'' if bias is None else f' and the bias {list(bias.shape)}'}: x is [m, k], a weight [n, k], "
+            "out [m, n] and a bias [n]."
+        )
+    if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"x is {x.dtype} and the weight {weight.dtype}: both are bfloat16 or both float16.")
+    if 1 not in (k, x.stride(1)) or 1 not in (k, weight.stride(1)) or 1 not in (n, out.stride(1)):
+        raise ValueError(
+            f"x has strides {x.stride()}, the weight {weight.stride()} and out {out.stride()}: the columns "
+            "of a row are adjacent."
+        )

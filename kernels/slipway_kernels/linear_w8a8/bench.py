@@ -1,0 +1,74 @@
+"""Products of Llama 3.1 8B in 8 bits, beside PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.linear_w8a8 import reference
+from slipway_kernels.linear_w8a8.op import FEW, linear_w8a8
+
+WEIGHTS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
+ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 2048, 8192)
+SMALL = ((1, 40, 96), (5, 33, 320), (20, 72, 288), (70, 40, 160))
+FP8, INT8 = torch.float8_e4m3fn, torch.int8
+FEW_ROWS, MANY_ROWS = ("mma.sync", "cp.async"), ("wgmma.mma_async", "cp.async.bulk")
+
+
+def cases(device: torch.device, size: Size) -> Iterator[Case]:
+    for m, n, k in [(m, n, k) for n, k in WEIGHTS for m in ROWS] if size == "full" else SMALL:
+        yield _case(device, m, n, k, FP8)
+        yield _case(device, m, n, k, INT8)
+        yield _case(device, m, n, k, FP8, blocks=True)
+    n, k = (6144, 4096) if size == "full" else (24, 64)
+    for m in (8, 64, 2048) if size == "full" else (3, 17):
+        yield _case(device, m, n, k, FP8, to=torch.float16, biased=True)
+        yield _case(device, m, n, k, INT8, to=torch.float32)
+        yield _case(device, m, n + 3, k - 4, INT8, biased=True)
+
+
+def _case(
+    device: torch.device,
+    m: int,
+    n: int,
+    k: int,
+    dtype: torch.dtype,
+    blocks: bool = False,
+    to: torch.dtype = torch.bfloat16,
+    biased: bool = False,
+) -> Case:
+    x, w = (_values(rows, k, dtype, device) for rows in (m, n))
+    x_scale = torch.rand(m, -(-k // 128), device=device) if blocks else torch.rand(m, device=device)
+    w_scale = (
+        torch.rand(-(-n // 128), -(-k // 128), device=device) if blocks else torch.rand(n, device=device)
+    )
+    w_scale /= k**0.5 * (1 if dtype == FP8 else 1000)
+    bias = torch.randn(n, device=device) if biased else None
+    out = torch.empty(m, n, device=device, dtype=to)
+
+    def run() -> Tensor:
+        return linear_w8a8(x, x_scale, w, w_scale, out, bias=bias)
+
+    known = {
+        FP8: lambda: torch._scaled_mm(x, w.t(), x_scale[:, None], w_scale[None, :], out_dtype=to),
+        INT8: lambda: torch._int_mm(x, w.t()),  # the sums alone
+    }
+    return Case(
+        f"{'fp8' if dtype == FP8 else 'int8'}{' by blocks' if blocks else ''} {m}x{n}x{k}",
+        run,
+        lambda: reference.linear_w8a8(x, x_scale, w, w_scale, bias),
+        bytes=m * k + n * k + m * n * to.itemsize,
+        flops=2 * m * n * k,
+        peers={} if blocks or biased or (dtype == INT8 and m <= FEW) else {"torch": known[dtype]},
+        instructions=() if k % 16 else FEW_ROWS if m <= FEW else MANY_ROWS,
+        arch=90 if dtype == FP8 else 80,
+    )
+
+
+def _values(rows: int, k: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if dtype == INT8:
+        return torch.randint(-127, 128, (rows, k), device=device, dtype=dtype)
+    return torch.randn(rows, k, device=device).to(dtype)
