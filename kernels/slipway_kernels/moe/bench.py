@@ -1,0 +1,229 @@
+"""The experts' cases: two models, decode and prefill, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.linear_w4a16.layout import Packed, pack, unpack
+from slipway_kernels.moe import op, reference
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    experts: int
+    top_k: int
+    width: int
+    inner: int
+
+
+MIXTRAL = Model("Mixtral-8x7B", 8, 2, 4096, 14336)
+QWEN = Model("Qwen3-30B-A3B", 128, 8, 2048, 768)
+TOY = Model("toy", 6, 2, 96, 160)
+ROWS = (1, 8, 64, 256, 2048)
+Weights = Tensor | op.Scaled | Packed
+BITS = {"w4": 4, "w8": 8}
+TYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "fp32": torch.float32}
+
+
+def cases(device: torch.device, size: Size) -> Iterator[Case]:
+    if size == "small":
+        yield from _steps(TOY, 5, device)
+        for kind in ("bf16", "fp8", "w4"):
+            yield from _products(TOY, (5,), kind, device)
+        return
+    for model in (MIXTRAL, QWEN):
+        for rows in ROWS:
+            yield from _steps(model, rows, device)
+        yield from _products(model, ROWS, "bf16", device)
+        yield from _products(model, ROWS, "fp8", device)
+        yield from _products(model, ROWS, "w4", device)
+    yield from _products(QWEN, (1, 2048), "w8", device)
+    yield from _products(TOY, (1, 64), "fp32", device)
+    yield from _products(TOY, (1, 40, 150, 400), "bf16", device)  # k is no multiple of a tile's depth
+    yield from _products(TOY, (1, 400), "w4", device)
+    yield from _deepseek(device)
+
+
+def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
+    """Choosing, sorting and summing."""
+    shape = (rows, model.top_k)
+    logits = torch.randn(rows, model.experts, device=device)
+    ids, weights = torch.empty(shape, dtype=torch.int32, device=device), torch.empty(shape, device=device)
+
+    def route() -> Tensor:
+        op.route(logits, model.top_k, True, ids, weights)
+        return weights
+
+    def torch_route() -> tuple[Tensor, Tensor]:
+        best, chosen = logits.softmax(-1).topk(model.top_k, -1)
+        return best / best.sum(-1, keepdim=True), chosen
+
+    yield Case(
+        f"{model.name} route {rows}",
+        route,
+        lambda: reference.route(logits, model.top_k, True)[1],
+        bytes=rows * (model.experts * 4 + model.top_k * 8),
+        peers={"torch": torch_route},
+    )
+    drawn = _drawn(model, rows).to(device)
+    block_m = op.block_m_of(drawn.numel(), model.experts, torch.bfloat16)
+    order = op.arrangement(drawn.numel(), model.experts, block_m, device)
+
+    def expected_places() -> Tensor:
+        blocks = len(order.expert_of_block)
+        return reference.arrange(drawn.cpu(), model.experts, block_m, blocks)[0].to(device)
+
+    yield Case(
+        f"{model.name} arrange {rows}",
+        lambda: op.arrange(drawn, order).places,
+        expected_places,
+        tolerance=0,
+        bytes=4 * (drawn.numel() + len(order.places)),
+        peers={"torch": lambda: drawn.flatten().sort(stable=True)},
+    )
+    y = torch.randn(rows * model.top_k, model.width, device=device, dtype=torch.bfloat16)
+    shares = torch.rand(shape, device=device)
+    out = torch.empty(rows, model.width, device=device, dtype=torch.bfloat16)
+    yield Case(
+        f"{model.name} combine {rows}",
+        lambda: op.combine(y, drawn, shares, out),
+        lambda: reference.combine(y, drawn, shares),
+        bytes=2 * (y.numel() + out.numel()),
+        peers={"torch": lambda: torch.einsum("rjw,rj->rw", y.view(*shape, -1), shares.bfloat16())},
+    )
+
+
+def _deepseek(device: torch.device) -> Iterator[Case]:
+    """The choice of DeepSeek V3: 8 of 256 experts by sigmoid and bias, from 4 of 8 groups."""
+    logits, bias = torch.randn(64, 256, device=device), torch.randn(256, device=device)
+    ids, weights = torch.empty(64, 8, dtype=torch.int32, device=device), torch.empty(64, 8, device=device)
+
+    def run() -> Tensor:
+        op.route(
+            *(logits, 8, True, ids, weights),
+            kind="sigmoid",
+            bias=bias,
+            groups=8,
+            kept_groups=4,
+            scaling=2.5,
+        )
+        return weights
+
+    def expected() -> Tensor:
+        return reference.route(
+            logits, 8, True, kind="sigmoid", bias=bias, groups=8, kept_groups=4, scaling=2.5
+        )[1]
+
+    yield Case("DeepSeek-V3 route 64", run, expected, bytes=64 * (256 * 4 + 8 * 8))
+
+
+def _products(model: Model, rows: tuple[int, ...], kind: str, device: torch.device) -> Iterator[Case]:
+    """Gate and up, then down, each over one set of weights for all numbers of rows."""
+    for name, height, k in (("gate_up", 2 * model.inner, model.width), ("down", model.width, model.inner)):
+        weights = _weights(model.experts, height, k, kind, device)
+        for count in rows:
+            yield _product(f"{model.name} {name} {count} {kind}", model, count, weights, name == "gate_up")
+
+
+def _weights(experts: int, height: int, k: int, kind: str, device: torch.device) -> Weights:
+    if kind in BITS:
+        low, high, dtype = (0, 16, torch.uint8) if kind == "w4" else (-128, 128, torch.int8)
+        codes = torch.randint(low, high, (experts * height, k), dtype=dtype, device=device)
+        group = 32 if k % 128 else 128
+        scales = torch.rand(experts * height, k // group, device=device) / ((high - low) / 4 * k**0.5)
+        return pack(codes, scales, bits=BITS[kind])
+    values = torch.empty(experts, height, k, device=device, dtype=TYPES[kind])
+    for expert in values:
+        expert.copy_(torch.randn(height, k, device=device) / k**0.5)
+    return op.Scaled(values, torch.rand(experts, height, device=device)) if kind == "fp8" else values
+
+
+def _exact(weights: Weights, experts: int) -> Tensor:
+    """[experts, height, k]"""
+    if isinstance(weights, Packed):
+        codes, scales, _ = unpack(weights)
+        numbers = codes.to(scales.dtype) - (8 if weights.bits == 4 else 0)
+        numbers = numbers.view(*scales.shape, -1) * scales[..., None]
+        return numbers.view(experts, -1, weights.k)
+    if isinstance(weights, op.Scaled):
+        return weights.values.float() * weights.scales[..., None]
+    return weights
+
+
+def _product(title: str, model: Model, rows: int, weights: Weights, gated: bool) -> Case:
+    values = weights.values if isinstance(weights, op.Scaled) else weights
+    device = values.words.device if isinstance(values, Packed) else values.device
+    k, dtype = (model.width if gated else model.inner), values.dtype
+    n = model.inner if gated else model.width
+    ids = _drawn(model, rows)
+    touched, pairs = len(set(ids.flatten().tolist())), ids.numel()
+    x = torch.randn(rows if gated else pairs, k, device=device).to(dtype)
+    is_fp8 = isinstance(weights, op.Scaled)
+    out = torch.empty(pairs, n, device=device, dtype=torch.bfloat16 if is_fp8 else dtype)
+    x_scale = torch.ones(len(x), device=device) if is_fp8 else None
+    block_m = op.block_m_of(pairs, model.experts, dtype)
+    order = _arranged(ids, model.experts, block_m, device)
+    activation: op.Activation = "silu" if gated else ""
+    tensor_core = "wgmma.mma_async" if block_m >= 64 else "mma.sync"
+    return Case(
+        title,
+        partial(op.moe_linear, x, weights, order, out, activation=activation, x_scale=x_scale),
+        lambda: reference.product(x, _exact(weights, model.experts), ids.to(device), activation),
+        bytes=values.nbytes * touched // model.experts + x.nbytes + out.nbytes,
+        flops=2 * pairs * (2 * n if gated else n) * k,
+        peers=_torch_grouped(x, weights, ids.to(device), gated),
+        instructions=() if dtype == torch.float32 else (tensor_core, "cp.async"),
+        arch=90 if is_fp8 else 80,
+    )
+
+
+def _arranged(ids: Tensor, experts: int, block_m: int, device: torch.device) -> op.Arrangement:
+    """By the reference: on meta tensors nothing may run."""
+    room = op.arrangement(ids.numel(), experts, block_m, device)
+    places, blocks, counts = reference.arrange(ids, experts, block_m, len(room.expert_of_block))
+    return op.Arrangement(places.to(device), blocks.to(device), counts.to(device), room.partial, block_m)
+
+
+def _torch_grouped(x: Tensor, weights: Weights, ids: Tensor, gated: bool) -> dict[str, Callable[[], object]]:
+    """torch's product over rows that are sorted by expert; it is spared the sorting."""
+    if isinstance(weights, Packed) or x.dtype == torch.float32:
+        return {}
+    pairs = ids.flatten()
+    order = pairs.sort(stable=True).indices // (len(pairs) // len(x))
+    values = weights.values if isinstance(weights, op.Scaled) else weights
+    ends = (pairs[:, None] == torch.arange(len(values), device=pairs.device)).sum(0).cumsum(0).int()
+    ones = torch.ones(len(pairs), device=pairs.device)
+
+    def product() -> Tensor:
+        sorted_x, columns = x[order], values.transpose(1, 2)
+        if isinstance(weights, Tensor):
+            return torch._grouped_mm(sorted_x, columns, offs=ends)
+        return torch._scaled_grouped_mm(
+            *(sorted_x, columns, ones, weights.scales),
+            offs=ends,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        )
+
+    def run() -> Tensor:
+        y = product()
+        if not gated:
+            return y
+        gate, up = y.chunk(2, -1)
+        return F.silu(gate) * up
+
+    return {"torch._grouped_mm" if isinstance(weights, Tensor) else "torch._scaled_grouped_mm": run}
+
+
+def _drawn(model: Model, rows: int) -> Tensor:
+    """Experts at random, as even as chance: ids [rows, top_k] int32 on the CPU."""
+    scores = torch.rand(rows, model.experts, generator=torch.Generator().manual_seed(rows))
+    return scores.topk(model.top_k).indices.int()

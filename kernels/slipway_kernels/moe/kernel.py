@@ -1,0 +1,103 @@
+"""Products of rows with the matrices of their experts, in Triton: one launch for all experts."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from slipway_kernels.activation.kernel import activated
+
+
+@triton.jit
+def block_and_column(columns, TOGETHER: tl.constexpr):
+    """Which block of rows and of columns this program computes.
+
+    TOGETHER blocks of rows, most of one expert, walk through the columns together: a weight comes from memory
+    once and from the L2 cache for the others.
+    """
+    program = tl.program_id(0)
+    blocks = tl.num_programs(0) // columns
+    first = program // (TOGETHER * columns) * TOGETHER
+    together = tl.minimum(blocks - first, TOGETHER)
+    within = program % (TOGETHER * columns)
+    return first + within % together, within // together
+
+
+@triton.jit
+def product_kernel(
+    x_ptr,  # [rows or pairs, k]
+    weight_ptr,  # [experts, n, k], or [experts, 2 · n, k], gate above up
+    out_ptr,  # [pairs, n]
+    x_scale_ptr,  # [rows or pairs] fp32;  or None
+    weight_scale_ptr,  # [experts, n or 2 · n] fp32;  or None
+    places_ptr,  # [blocks · BLOCK_M] int32: a pair or -1
+    expert_of_block_ptr,  # [blocks] int32: an expert or -1
+    x_stride,
+    expert_stride,
+    weight_stride,
+    out_stride,
+    scale_stride,
+    n,
+    k,
+    share,  # pairs that read one row of x
+    ACTIVATION: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TOGETHER: tl.constexpr,  # see block_and_column
+):
+    """out[pair] = x[pair / share] · weight[expert]ᵀ, or activation(x · gateᵀ) · (x · upᵀ).
+
+    Bound by memory while an expert has few rows: each weight is read once and a deep pipeline keeps the
+    reads on their way; by the tensor cores beyond some 200 rows an expert. A program with an activation has
+    a block of the gate and the same block of up, BLOCK_N / 2 wide each, so that their results meet in
+    registers. Padding reads row 0 and writes nothing.
+    """
+    GATED: tl.constexpr = ACTIVATION != ""
+    WIDTH: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    block, column = block_and_column(tl.cdiv(n, WIDTH), TOGETHER)
+    expert = tl.load(expert_of_block_ptr + block).to(tl.int64)
+    if expert < 0:
+        return
+    place = tl.load(places_ptr + block * BLOCK_M + tl.arange(0, BLOCK_M))  # [BLOCK_M]
+    row = tl.maximum(place, 0).to(tl.int64) // share
+    columns = column * WIDTH + tl.arange(0, WIDTH)
+    # Columns beyond the last compute the first ones again: cheaper than a mask on every load.
+    weight_row = columns % n
+    depth = tl.arange(0, BLOCK_K)
+    x_at = x_ptr + row[:, None] * x_stride + depth[None, :]  # [BLOCK_M, BLOCK_K]
+    weight_ptr += expert * expert_stride
+    # [BLOCK_K, WIDTH]
+    weight_at = weight_ptr + weight_row.to(tl.int64)[None, :] * weight_stride + depth[:, None]
+    up = tl.full((), n, tl.int64) * weight_stride
+    total = tl.zeros((BLOCK_M, WIDTH), tl.float32)
+    total_up = total
+    for step in range(tl.cdiv(k, BLOCK_K)):
+        if EVEN_K:
+            x = tl.load(x_at)
+            w = tl.load(weight_at)
+        else:
+            left = k - step * BLOCK_K
+            x = tl.load(x_at, mask=depth[None, :] < left, other=0.0)
+            w = tl.load(weight_at, mask=depth[:, None] < left, other=0.0)
+        total = tl.dot(x, w, total, input_precision="ieee")
+        if GATED:
+            if EVEN_K:
+                w = tl.load(weight_at + up)
+            else:
+                w = tl.load(weight_at + up, mask=depth[:, None] < k - step * BLOCK_K, other=0.0)
+            total_up = tl.dot(x, w, total_up, input_precision="ieee")
+        x_at += BLOCK_K
+        weight_at += BLOCK_K
+    if x_scale_ptr is not None:
+        x_scale = tl.load(x_scale_ptr + row)[:, None]
+        scale_at = weight_scale_ptr + expert * scale_stride + weight_row
+        total *= x_scale * tl.load(scale_at)[None, :]
+        if GATED:
+            total_up *= x_scale * tl.load(scale_at + n)[None, :]
+    if GATED:
+        total = activated(total, ACTIVATION) * total_up
+    at = out_ptr + place.to(tl.int64)[:, None] * out_stride + columns[None, :]
+    inside = (place >= 0)[:, None] & (columns < n)[None, :]
+    tl.store(at, total.to(out_ptr.dtype.element_ty), mask=inside)
