@@ -1,66 +1,244 @@
-"""Rates of paged attention beside torch's on gathered keys: `python -m slipway_kernels.attention.bench`."""
+"""Attention's cases: decode, prompts with and without computed context, steps of both."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from slipway_kernels.cpu import ExternalProgram, PagePool, Slots, isa, page_bytes
+from slipway_kernels.attention import reference
+from slipway_kernels.attention.op import contiguous_attention, paged_attention, workspace
+from slipway_kernels.cuda.cases import Case, Size
 
-HEADS, KV_HEADS, HEAD_DIM, LENGTH, BLOCK = 9, 3, 64, 4096, 16
-
-
-def best_seconds(call: Callable[[], object], rounds: int) -> float:
-    """Of the calling thread's own time, the best of `rounds`."""
-    best = float("inf")
-    for _ in range(rounds):
-        start = time.thread_time()
-        call()
-        best = min(best, time.thread_time() - start)
-    return best
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32", E4M3: "e4m3", E5M2: "e5m2"}
+PEERS = {"torch flash": SDPBackend.FLASH_ATTENTION, "torch cudnn": SDPBackend.CUDNN_ATTENTION}
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    blocks = LENGTH // BLOCK
-    slots = Slots(1, LENGTH, 1, blocks)
-    pool = PagePool(blocks, page_bytes(1, KV_HEADS, HEAD_DIM, BLOCK, "bf16"))
-    slots.block_table[0, 0] = np.random.default_rng(0).permutation(blocks)
-    slots.num_tokens[0] = slots.prompt_len[0] = LENGTH
-    program = ExternalProgram(slots, LENGTH, "bf16", 1, 8, 1, pool, BLOCK)
-    k, v = torch.randn(2, LENGTH, KV_HEADS * HEAD_DIM).bfloat16()
-    program.prepare(np.array([0]), np.array([LENGTH]))
-    program.store_kv((0, 0), k, v, KV_HEADS, HEAD_DIM)
-    print(f"{isa()}, 1 thread, {HEADS} heads over {KV_HEADS} of {HEAD_DIM}, bf16")
-    for rows, before in ((1, 511), (1, 4095), (256, 0), (512, 0), (256, 3840)):
-        slots.num_computed[0] = before
-        program.prepare(np.array([0]), np.array([rows]))
-        q = torch.randn(rows, HEADS * HEAD_DIM).bfloat16()
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Requests by (queries, positions after the step), those of one query first."""
 
-        def ours(q: torch.Tensor = q) -> torch.Tensor:
-            return program.attention((0, 0), q, HEADS, KV_HEADS, HEAD_DIM, 0.125)
+    name: str
+    requests: tuple[tuple[int, int], ...]
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    dtype: torch.dtype = BF16
+    stored: torch.dtype = BF16
+    block: int = 16
+    window: int = 0
+    softcap: float = 0.0
+    slopes: bool = False
+    sinks: bool = False
+    paged: bool = True
 
-        shape = (before + rows, KV_HEADS, HEAD_DIM)
-        heads = [part[: before + rows].view(shape).transpose(0, 1)[None] for part in (k, v)]
-        mask = torch.ones(rows, before + rows, dtype=torch.bool).tril(before)
+    @property
+    def num_decodes(self) -> int:
+        return sum(queries == 1 for queries, _ in self.requests) if self.paged else 0
 
-        def theirs(q: torch.Tensor = q, kv: list[torch.Tensor] = heads, mask: torch.Tensor = mask) -> object:
-            query = q.view(-1, HEADS, HEAD_DIM).transpose(0, 1)[None]
-            return torch.nn.functional.scaled_dot_product_attention(
-                query, kv[0], kv[1], mask, enable_gqa=True
-            )
+    @property
+    def title(self) -> str:
+        heads = f"{self.heads}/{self.kv_heads}x{self.head_dim}"
+        extras = [name for name in ("window", "softcap", "slopes", "sinks") if getattr(self, name)]
+        return " ".join((self.name, heads, NAMES[self.stored], *extras))
 
-        seconds, reference = best_seconds(ours, 20), best_seconds(theirs, 20)
-        work = 4 * HEADS * HEAD_DIM * sum(range(before + 1, before + rows + 1))
-        size = 4 * KV_HEADS * HEAD_DIM * (before + rows)
-        print(
-            f"{rows:3} rows after {before:4}: {seconds * 1e6:8.0f} µs {size / seconds / 1e9:6.1f} GB/s "
-            f"{work / seconds / 1e9:6.0f} GFLOP/s   torch {reference * 1e6:8.0f} µs"
+    @property
+    def pairs(self) -> int:
+        """Keys that queries see, all together."""
+        return sum(
+            min(position + 1, self.window or position + 1)
+            for queries, length in self.requests
+            for position in range(length - queries, length)
         )
 
 
-if __name__ == "__main__":
-    main()
+def decode(batch: int, length: int, **changes: Any) -> Step:
+    return Step(f"decode {batch} after {length}", ((1, length),) * batch, **changes)
+
+
+def chunk(queries: int, length: int, name: str = "", batch: int = 1, **changes: Any) -> Step:
+    name = name or (f"prompt {queries}" if queries == length else f"chunk {queries} of {length}")
+    return Step(name, ((queries, length),) * batch, **changes)
+
+
+MIXED = ((1, 4096),) * 32 + ((1, 1),) * 4 + ((2048, 2048), (512, 8704))
+
+FULL = [
+    *(decode(batch, length) for batch in (1, 16, 64, 256) for length in (1024, 4096, 16384)),
+    *(decode(batch, length, stored=E4M3) for batch in (1, 16, 64, 256) for length in (1024, 4096, 16384)),
+    decode(16, 4096, stored=E5M2),
+    decode(64, 4096, heads=28, kv_heads=4, dtype=FP16, stored=FP16),
+    decode(64, 4096, heads=24, kv_heads=8, head_dim=64, slopes=True, sinks=True),
+    decode(64, 4096, heads=16, kv_heads=8, head_dim=256, window=1024, softcap=50.0, block=32),
+    decode(64, 4096, heads=16, kv_heads=8, head_dim=256, stored=E4M3),
+    decode(4, 4096, heads=48, kv_heads=1, head_dim=80, dtype=FP32, stored=FP32),
+    decode(4, 4096, heads=8, kv_heads=8, head_dim=192, dtype=FP32, stored=FP32),
+    *(chunk(queries, queries, paged=paged) for queries in (2048, 8192) for paged in (True, False)),
+    *(chunk(512, 8704, stored=stored) for stored in (BF16, E4M3)),
+    Step("mixed", MIXED),
+    chunk(4, 4096, name="4 drafts", batch=16),
+    chunk(16, 2048, batch=16),
+    *(chunk(2048, 2048, heads=32, head_dim=64, paged=paged) for paged in (True, False)),
+    chunk(2048, 4096, heads=24, head_dim=64, dtype=FP16, stored=FP16, slopes=True, sinks=True),
+    chunk(2048, 2048, heads=24, kv_heads=24, head_dim=64, stored=E4M3),
+    chunk(4096, 4096, heads=16, head_dim=256, window=1024, softcap=50.0, block=32),
+    *(chunk(2048, 2048, heads=16, head_dim=256, paged=paged) for paged in (True, False)),
+    chunk(512, 4096, heads=16, head_dim=256, stored=E4M3),
+    chunk(2048, 2048, heads=32, kv_heads=32, head_dim=96),
+    chunk(256, 1024, heads=8, kv_heads=4, head_dim=160, dtype=FP32, stored=FP32),
+]
+SMALL = [
+    decode(3, 40, heads=4, kv_heads=2, head_dim=16, block=8),
+    Step("mixed", ((1, 30), (9, 20), (5, 5)), heads=4, kv_heads=2, head_dim=16, block=8, stored=E4M3),
+    chunk(33, 33, heads=4, kv_heads=2, head_dim=16, paged=False),
+]
+
+
+def cases(device: torch.device, size: Size) -> Iterator[Case]:
+    for step in FULL if size == "full" else SMALL:
+        yield _paged(device, step) if step.paged else _contiguous(device, step)
+
+
+def _case(step: Step, run: Callable[[], Tensor], expected: Callable[[], Tensor], **more: Any) -> Case:
+    read = sum(
+        min(length, step.window + queries if step.window else length) for queries, length in step.requests
+    )
+    rows = sum(queries for queries, _ in step.requests)
+    chunks = min(queries for queries, _ in step.requests) * step.heads // step.kv_heads > 16
+    wanted = ("wgmma.mma_async", *(() if step.paged else ("cp.async.bulk",)))
+    return Case(
+        step.title + ("" if step.paged else " contiguous"),
+        run,
+        expected,
+        bytes=2 * read * step.kv_heads * step.head_dim * step.stored.itemsize
+        + 2 * rows * step.heads * step.head_dim * step.dtype.itemsize,
+        flops=4 * step.pairs * step.heads * step.head_dim,
+        instructions=wanted if chunks and step.stored != FP32 else (),
+        **more,
+    )
+
+
+def _paged(device: torch.device, step: Step) -> Case:
+    count, longest = len(step.requests), max(length for _, length in step.requests)
+    blocks = -(-longest // step.block)
+    pools = _pools(device, step.stored, (count * blocks, 2, step.kv_heads, step.block, step.head_dim))
+    table = torch.randperm(count * blocks, device=device).view(count, blocks).int()
+    slots = torch.arange(count, device=device, dtype=torch.int32)
+    query_start = _starts(device, step)
+    lengths = torch.tensor([length for _, length in step.requests], dtype=torch.int32, device=device)
+    q = _random(device, step.dtype, sum(n for n, _ in step.requests), step.heads, step.head_dim)
+    out = torch.empty_like(q)
+    room = workspace(count, step.heads, step.kv_heads, step.head_dim, longest, device)
+    features = _features(device, step)
+
+    def inputs(pool: Tensor) -> Inputs:
+        return q, pool[:, 0], pool[:, 1], table, slots, query_start, lengths
+
+    def run(pool: Tensor) -> Tensor:
+        return paged_attention(
+            *inputs(pool),
+            out,
+            **features,
+            num_decodes=step.num_decodes,
+            max_query=max(queries for queries, _ in step.requests),
+            max_length=longest,
+            workspace=room,
+        )
+
+    def expected() -> Tensor:
+        return reference.paged_attention(*inputs(pools[0]), **features)
+
+    def rows() -> tuple[Tensor, Tensor]:
+        parts = (pools[0][:, 0], pools[0][:, 1])
+        k, v = ([reference.gathered(part, row, longest).to(q.dtype) for row in table] for part in parts)
+        return torch.stack(k), torch.stack(v)
+
+    calls = [partial(run, pool) for pool in pools]
+    return _case(step, calls[0], expected, peers=_peers(step, q, rows), variants=tuple(calls[1:]))
+
+
+def _contiguous(device: torch.device, step: Step) -> Case:
+    tokens, group = sum(queries for queries, _ in step.requests), step.heads // step.kv_heads
+    qkv = _random(device, step.dtype, tokens, step.heads + 2 * step.kv_heads, step.head_dim)
+    q, k, v = torch.split(qkv, [group * step.kv_heads, step.kv_heads, step.kv_heads], 1)
+    out = torch.empty(q.shape, dtype=q.dtype, device=device)
+    query_start = _starts(device, step)
+    features = _features(device, step)
+
+    def run() -> Tensor:
+        longest = max(queries for queries, _ in step.requests)
+        return contiguous_attention(
+            *(q, k, v, query_start, out),
+            **features,
+            max_query=longest,
+        )
+
+    def expected() -> Tensor:
+        counts = [queries for queries, _ in step.requests]
+        parts = [torch.split(part, counts) for part in (q, k, v)]
+        return torch.cat([reference.attention(*rows, **features) for rows in zip(*parts, strict=True)])
+
+    return _case(step, run, expected, peers=_peers(step, q, lambda: (k[None], v[None])))
+
+
+def _pools(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
+    """So many that together they exceed the cache, where there is one."""
+    first = _random(device, dtype, *shape)
+    copies = min(16, (256 << 20) // first.nbytes) if device.type == "cuda" else 0
+    return [first, *(_random(device, dtype, *shape) for _ in range(copies))]
+
+
+def _random(device: torch.device, dtype: torch.dtype, *shape: int) -> Tensor:
+    if dtype.itemsize > 1:
+        return torch.randn(shape, device=device, dtype=dtype)
+    return torch.empty(shape, device=device, dtype=torch.uint8).random_(0, 64).view(dtype)
+
+
+def _starts(device: torch.device, step: Step) -> Tensor:
+    counts = torch.tensor([0, *(queries for queries, _ in step.requests)], device=device)
+    return counts.cumsum(0).int()
+
+
+def _features(device: torch.device, step: Step) -> dict[str, Any]:
+    def numbers(wanted: bool) -> Tensor | None:
+        return torch.rand(step.heads, device=device) if wanted else None
+
+    return {
+        "scale": step.head_dim**-0.5,
+        "window": step.window,
+        "softcap": step.softcap,
+        "slopes": numbers(step.slopes),
+        "sinks": numbers(step.sinks),
+    }
+
+
+def _peers(
+    step: Step, q: Tensor, rows: Callable[[], tuple[Tensor, Tensor]]
+) -> dict[str, Callable[[], object]]:
+    """Torch's attention on keys that lie together, where it can compute the same: no features, one length."""
+    plain = not (step.window or step.softcap or step.slopes or step.sinks) and step.dtype != FP32
+    queries, length = step.requests[0]
+    alike = set(step.requests) == {(queries, length)} and queries in (1, length)
+    if q.device.type != "cuda" or not plain or not alike:
+        return {}
+    k, v = (part.transpose(1, 2) for part in rows())
+    query = q.view(len(step.requests), queries, step.heads, step.head_dim).transpose(1, 2)
+
+    def peer(backend: SDPBackend) -> Callable[[], object]:
+        def call() -> object:
+            with sdpa_kernel(backend):
+                return torch.nn.functional.scaled_dot_product_attention(
+                    query, k, v, is_causal=queries > 1, enable_gqa=True
+                )
+
+        return call
+
+    return {name: peer(backend) for name, backend in PEERS.items()}

@@ -1,0 +1,333 @@
+"""Attention on the device: over pages, or over the keys and values of this step alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from slipway_kernels.attention.kernel import decode_kernel, merge_kernel, prefill_kernel
+from slipway_kernels.attention.tiles import DECODE, MERGE, PREFILL, SPAN
+from slipway_kernels.cuda.launch import arch_of, launch, pick
+
+LOG2E = 1.4426950408889634
+LONGEST = 8192
+"""A split takes no more positions than this, where the workspace has room: one long request among many short
+ones must not keep a single processor busy when all others are done."""
+
+FP8 = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """What the splits of decode leave for their merge; its contents mean nothing between calls.
+
+    sums    [places, head_dim] fp32, a place for every request, head and split of a step
+    masses  [places] fp32
+    """
+
+    sums: Tensor
+    masses: Tensor
+
+
+def workspace(
+    max_requests: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    max_length: int,
+    device: torch.device,
+    sms: int = 132,
+) -> Workspace:
+    """Room for any step of at most `max_requests` requests of one query, on a device of `sms` processors."""
+    places = max(
+        requests * heads * split_count(requests, kv_heads, heads // kv_heads, max_length, sms)
+        for requests in range(1, max_requests + 1)
+    )
+    return Workspace(
+        torch.empty(places, head_dim, dtype=torch.float32, device=device),
+        torch.empty(places, dtype=torch.float32, device=device),
+    )
+
+
+def split_count(requests: int, kv_heads: int, group: int, max_length: int, sms: int) -> int:
+    """How many programs share the positions of one request and key head, at most.
+
+    Enough to give every processor eight programs, of which two or three run at once: the last turn, which is
+    seldom full, is then a small part. A split is never less than SPAN positions.
+    """
+    programs = requests * kv_heads * -(-group // 16)
+    wanted = max(8 * sms // programs, -(-max_length // LONGEST), 1)
+    return max(1, min(wanted, -(-max_length // SPAN)))
+
+
+def paged_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    slots: Tensor,
+    query_start: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    key_scale: Tensor | None = None,
+    value_scale: Tensor | None = None,
+    num_decodes: int,
+    max_query: int,
+    max_length: int,
+    workspace: Workspace,
+    sms: int = 132,
+) -> Tensor:
+    """out = softmax(scale · q · Kᵀ + mask) · V for the newest queries of several requests.
+
+    q, out       [tokens, heads, head_dim]; the numbers of a head are adjacent
+    keys, values [pages, kv_heads, block, head_dim] by equal strides: bf16, fp16, fp32, fp8 e4m3 or e5m2
+    table        [num_slots, max_blocks] int32: page of each block; −1 where it left the window
+    slots        [requests] int32: row of the table; −1 for padding, whose rows of out stay as they are
+    query_start  [requests + 1] int32: request r's queries are the rows query_start[r] .. query_start[r + 1]
+    lengths      [requests] int32: positions known after this step; the queries are the last of them
+    slopes       [heads] fp32: a score falls by this for every position that its key is behind (ALiBi)
+    sinks        [heads] fp32: a score that takes its part of the softmax and has no value
+    key_scale, value_scale  [1] or [kv_heads] fp32: what stored keys and values are multiplied by
+    num_decodes  the first so many requests have one query each
+    max_query, max_length, sms  queries and positions that no request exceeds; processors of the device
+
+    A query sees the positions up to its own, the last `window` of them where that is not 0. Scores become
+    softcap · tanh(score / softcap) where that is not 0, then slopes are added. Returns out. What a request
+    gets depends on its company by rounding alone: splits follow the number of requests, tiles the longest
+    chunk. Raises ValueError where shapes, types or strides disagree. Sources: Dao et al. 2022; Press et al.
+    2022; Xiao et al. 2023.
+    """
+    call = _Call(
+        *(q, keys, values, table, slots, query_start, lengths, slopes, sinks, key_scale, value_scale, out),
+        *(scale, softcap or None, window or None),
+    )
+    call.check()
+    if num_decodes:
+        _decode(call, num_decodes, max_length, workspace, sms)
+    if num_decodes < len(slots):
+        _prefill(call, num_decodes, len(slots) - num_decodes, max_query)
+    return out
+
+
+def contiguous_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    query_start: Tensor,
+    out: Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    max_query: int,
+    first_request: int = 0,
+) -> Tensor:
+    """The same for requests whose every position is in this step: no pages are read.
+
+    q, out       [tokens, heads, head_dim]; the numbers of a head are adjacent
+    k, v         [tokens, kv_heads, head_dim] by equal strides: parts of the product that q is of, or others
+    query_start  [requests + 1] int32: each request's rows, those before `first_request` left out, so that one
+                 array serves a whole step and what `paged_attention` takes of it comes first
+    """
+    keys, values = k[None].transpose(1, 2), v[None].transpose(1, 2)
+    call = _Call(
+        *(q, keys, values, None, None, query_start, None, slopes, sinks, None, None, out),
+        *(scale, softcap or None, window or None),
+    )
+    call.check()
+    _prefill(call, first_request, len(query_start) - 1 - first_request, max_query)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What the kernels have in common. Without a table, keys and values are one page of all rows."""
+
+    q: Tensor
+    keys: Tensor
+    values: Tensor
+    table: Tensor | None
+    slots: Tensor | None
+    query_start: Tensor
+    lengths: Tensor | None
+    slopes: Tensor | None
+    sinks: Tensor | None
+    key_scale: Tensor | None
+    value_scale: Tensor | None
+    out: Tensor
+    scale: float
+    softcap: float | None
+    window: int | None
+
+    @property
+    def arch(self) -> int:
+        return arch_of(self.q.device)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+        return self.q.shape[1] // self.keys.shape[1]
+
+    @property
+    def head(self) -> int:
+        """Numbers of a head, filled up to what the tensor cores take."""
+        return max(16, 1 << (self.q.shape[2] - 1).bit_length())
+
+    @property
+    def kind(self) -> str:
+        """What keys are: fp32, 16 bits, which the product takes as they are, or 8, which it does not."""
+        return {1: "fp8", 2: "half", 4: "fp32"}[self.keys.element_size()]
+
+    @property
+    def form(self) -> str:
+        """How keys are found: by pages, by the copy engine (16-bit rows, 16 bytes apart), or by address."""
+        if self.table is not None:
+            return "pages"
+        size = self.keys.element_size()
+        lines = (self.keys.stride(1) * size, self.keys.stride(2) * size, self.keys.data_ptr())
+        described = self.arch >= 90 and size == 2 and not any(line % 16 for line in lines)
+        return "described" if described else "rows"
+
+    @property
+    def as_bytes(self) -> str:
+        """The format of keys that the device can only load as bytes: there is no fp8 before sm_89."""
+        return FP8.get(self.keys.dtype, "") if self.arch < 89 else ""
+
+    def pointers(self) -> tuple[Tensor | None, ...]:
+        keys, values = self.keys, self.values
+        if self.as_bytes:
+            keys, values = keys.view(torch.uint8), values.view(torch.uint8)
+        return (
+            *(self.q, keys, values, self.table, self.slots, self.query_start, self.lengths),
+            *(self.slopes, self.sinks, self.key_scale, self.value_scale, self.out),
+        )
+
+    def numbers(self) -> tuple[int | float | None, ...]:
+        return (
+            *self.q.stride()[:2],
+            0 if self.table is None else self.keys.stride(0),
+            *self.keys.stride()[1:3],
+            0 if self.table is None else self.table.stride(0),
+            *self.out.stride()[:2],
+            *(self.scale * LOG2E, self.softcap, self.window),
+        )
+
+    def constants(self) -> dict[str, object]:
+        """Nothing that differs from step to step, or each would wait for a kernel of its own."""
+        scales = [scale for scale in (self.key_scale, self.value_scale) if scale is not None]
+        return {
+            "GROUP": self.group,
+            "SCALE_STRIDE": int(any(scale.numel() > 1 for scale in scales)),
+            "BLOCK": 0 if self.table is None else self.keys.shape[2],
+            "HEAD_DIM": self.q.shape[2],
+            "HEAD": self.head,
+            "BYTES": self.as_bytes,
+        }
+
+    def check(self) -> None:
+        """Raises ValueError with what is wrong."""
+        q, keys, values = self.q, self.keys, self.values
+        _, heads, head_dim = q.shape
+        _, kv_heads, block, _ = keys.shape
+        if self.out.shape != q.shape or values.shape != keys.shape or keys.shape[3] != head_dim:
+            raise ValueError(
+                f"q is {list(q.shape)}, out {list(self.out.shape)}, keys {list(keys.shape)} and values "
+                f"{list(values.shape)}: q and out are equal, keys and values are, and all have one head size."
+            )
+        if heads % kv_heads or head_dim > 256:
+            raise ValueError(
+                f"{heads} heads of {head_dim} over {kv_heads} key heads: every key head serves equally many "
+                "heads, of at most 256 numbers."
+            )
+        if keys.stride() != values.stride() or {q.stride(2), keys.stride(3), self.out.stride(2)} != {1}:
+            raise ValueError(
+                f"the strides of keys are {keys.stride()}, of values {values.stride()}, q {q.stride()} and "
+                f"out {self.out.stride()}: keys and values lie alike, and a head's numbers are adjacent."
+            )
+        if q.dtype not in DTYPES or values.dtype != keys.dtype or keys.dtype not in (*DTYPES, *FP8):
+            raise ValueError(
+                f"q is {q.dtype}, keys {keys.dtype} and values {values.dtype}: q is bf16, fp16 or fp32, keys "
+                "and values that or fp8 e4m3fn or e5m2, and both the same."
+            )
+        if self.table is not None and block & (block - 1):
+            raise ValueError(f"pages hold {block} positions: take a power of two.")
+        if self.scale <= 0:
+            raise ValueError(f"the scale is {self.scale}: it must be positive.")
+        self._check_scales(kv_heads)
+
+    def _check_scales(self, kv_heads: int) -> None:
+        sizes = {scale.numel() for scale in (self.key_scale, self.value_scale) if scale is not None}
+        if not sizes <= {1, kv_heads} or len(sizes) > 1:
+            raise ValueError(
+                f"the scales of keys and values have {' and '.join(map(str, sorted(sizes)))} numbers, there "
+                f"are {kv_heads} key heads: give both one number, or both one for every head."
+            )
+
+
+def _decode(call: _Call, requests: int, max_length: int, room: Workspace, sms: int) -> None:
+    heads, head_dim = call.q.shape[1:]
+    kv_heads, group = call.keys.shape[1], call.group
+    tile = pick(DECODE, call.arch, keys=call.kind, row=call.head * call.keys.element_size())
+    wanted = split_count(requests, kv_heads, group, max_length, sms)
+    splits = max(1, min(wanted, len(room.masses) // (requests * heads)))
+    if splits > 1 and room.sums.shape[1] != head_dim:
+        raise ValueError(
+            f"the workspace is for heads of {room.sums.shape[1]}, these have {head_dim}: make one for them."
+        )
+    launch(
+        decode_kernel,
+        (kv_heads * -(-group // tile.constants["ROWS"]), requests, splits),
+        *call.pointers(),
+        *((room.sums, room.masses) if splits > 1 else (None, None)),
+        *(*call.numbers(), splits),
+        tile=tile,
+        SPAN=SPAN,
+        **call.constants(),
+    )
+    if splits > 1:
+        launch(
+            merge_kernel,
+            (requests, heads),
+            *(room.sums, room.masses, call.slots, call.query_start, call.lengths, call.out),
+            *(*call.out.stride()[:2], call.window, splits),
+            tile=pick(MERGE, call.arch),
+            HEAD_DIM=head_dim,
+            HEAD=call.head,
+            SPAN=SPAN,
+        )
+
+
+def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
+    group = call.group
+    tile = pick(PREFILL, call.arch, keys=call.kind, form=call.form, head=call.head, rows=max_query * group)
+    if tile.constants["DESCRIPTORS"]:
+        triton.set_allocator(_scratch)
+    heads = min(group, tile.constants["ROWS"])
+    queries = tile.constants["ROWS"] // heads
+    tokens = call.q.shape[0] - first
+    launch(
+        prefill_kernel,
+        (call.keys.shape[1] * -(-group // heads), tokens // queries + requests),
+        *call.pointers(),
+        *call.numbers(),
+        *(first, requests),
+        tile=tile,
+        **call.constants(),
+    )
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
+    """Where Triton keeps the descriptors of a launch."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")

@@ -1,0 +1,61 @@
+"""Which tiles the attention kernels take."""
+
+from __future__ import annotations
+
+from slipway_kernels.cuda.launch import Tile
+
+SPAN = 128
+"""Positions of a split are a multiple of this."""
+
+# Pages are looked up as many stages before keys and values are asked for as those are before their use: of
+# five stages, two tiles of each are under way where products read registers, and a third is in use where
+# they read shared memory.
+
+# By bytes of one position's key. Two tiles of keys and values are 64 KiB, of which three programs share a
+# processor: together they keep more under way than memory answers in its latency.
+DECODE = (
+    Tile(80, {"ROWS": 16, "TILE": 16}, num_warps=4, num_stages=2, when={"keys": "fp32", "row": 1024}),
+    Tile(80, {"ROWS": 16, "TILE": 128}, num_warps=4, num_stages=5, when={"row": 128}),
+    Tile(80, {"ROWS": 16, "TILE": 64}, num_warps=4, num_stages=5, when={"row": 256}),
+    Tile(80, {"ROWS": 16, "TILE": 32}, num_warps=4, num_stages=5, when={"row": 512}),
+)
+
+# As many splits at a time as a long request has on an idle device in a turn or two.
+MERGE = (Tile(80, {"SPLITS": 64}, num_warps=8, num_stages=2),)
+
+
+def _tile(arch: int, rows: int, tile: int, warps: int, stages: int, /, **when: int | str) -> Tile:
+    described = int(when.get("form") == "described")
+    return Tile(arch, {"ROWS": rows, "TILE": tile, "DESCRIPTORS": described}, warps, stages, when)
+
+
+# By what keys are, how they are found, the padded head, and the rows that the longest chunk fills: fp32 has
+# no tensor cores here, wgmma wants 64 rows, and wide heads leave registers for fewer keys at a time.
+# Descriptors take the addresses out of registers, and what is freed holds twice the keys.
+PREFILL = (
+    _tile(80, 16, 16, 4, 2, keys="fp32", head=256),
+    _tile(80, 16, 64, 4, 5, head=128, rows=16),
+    _tile(80, 128, 64, 8, 5, head=64),
+    _tile(80, 128, 32, 8, 5, head=128),
+    _tile(80, 64, 32, 8, 2, form="rows", head=256),
+    _tile(80, 64, 32, 8, 5, head=256),
+    _tile(90, 16, 16, 8, 2, keys="fp32", head=256),
+    _tile(90, 16, 64, 8, 5, head=128, rows=16),
+    _tile(90, 64, 64, 4, 5, head=128, rows=64),
+    _tile(90, 128, 128, 8, 3, form="described", head=64),
+    _tile(90, 128, 128, 8, 3, form="described", head=128),
+    _tile(90, 128, 64, 8, 2, form="described", head=256),
+    _tile(90, 128, 128, 8, 5, head=64),
+    _tile(90, 128, 64, 8, 5, head=128),
+    _tile(90, 64, 32, 8, 5, keys="fp8", head=256),
+    _tile(90, 128, 32, 8, 5, head=256),
+    _tile(100, 16, 16, 8, 2, keys="fp32", head=256),
+    _tile(100, 16, 64, 8, 5, head=128, rows=16),
+    _tile(100, 64, 64, 4, 5, head=128, rows=64),
+    _tile(100, 128, 128, 8, 3, form="described", head=64),
+    _tile(100, 128, 64, 8, 3, form="described", head=128),
+    _tile(100, 128, 32, 8, 3, form="described", head=256),
+    _tile(100, 128, 128, 8, 5, head=64),
+    _tile(100, 128, 64, 8, 5, head=128),
+    _tile(100, 128, 32, 8, 5, head=256),
+)
