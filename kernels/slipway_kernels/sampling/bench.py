@@ -1,86 +1,166 @@
-"""Microseconds per row, one thread, next to torch's argmax, topk and sort of the same row.
-
-python -m slipway_kernels.sampling.bench [LIBRARY]
-"""
+"""Sampling's cases: what requests ask for, by itself and together, at the vocabulary of a large model."""
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from slipway_kernels.build import LIBRARY
-from slipway_kernels.sampling.op import Sampler
-from slipway_kernels.sampling.reference import Floats, Sampling
+from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.sampling import reference
+from slipway_kernels.sampling.device import report, sample
+from slipway_kernels.sampling.record import Features, RecordLayout
+from slipway_kernels.sampling.reference import Sampling
+from slipway_kernels.sampling.workspace import Draws, History, workspace
 
-VOCABS = (49_152, 128_256)
-HISTORY = tuple(range(0, 8000, 8))
-CASES = {
-    "greedy": (Sampling(temperature=0), False),
-    "greedy, 5 log-probabilities": (Sampling(temperature=0), True),
-    "temperature 0.8, top-p 0.95, top-k 40": (
-        Sampling(temperature=0.8, top_p=0.95, top_k=40),
-        False,
-    ),
-    "top-k 2000": (Sampling(top_k=2000), False),
-    "top-p 0.95": (Sampling(top_p=0.95), False),
-    "min-p 0.05": (Sampling(min_p=0.05), False),
-    "typical 0.9": (Sampling(typical_p=0.9), False),
-    "temperature 1": (Sampling(), False),
-    "temperature 1, penalties over 1000 tokens": (
-        Sampling(repetition_penalty=1.1, presence_penalty=0.5),
-        False,
+MAX_LEN = 2048
+TOP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request's sampling parameters by the names of the engine; see record.Params."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    seed: int = 0
+    num_logprobs: int = -1
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+    def sampling(self) -> Sampling:
+        """The same for the reference."""
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            typical_p=self.typical_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            min_tokens=self.min_tokens,
+            seed=self.seed,
+            bias=self.logit_bias,
+            allowed=self.allowed_token_ids,
+            stop=self.stop_token_ids,
+            bad_words=self.bad_words,
+        )
+
+
+ASKED = {
+    "greedy": Asked(temperature=0.0),
+    "greedy, 5 log-probabilities": Asked(temperature=0.0, num_logprobs=TOP),
+    "temperature 0.8": Asked(temperature=0.8),
+    "temperature 0.6, top-p 0.95, top-k 20": Asked(temperature=0.6, top_p=0.95, top_k=20),
+    "top-p 0.95": Asked(top_p=0.95),
+    "typical 0.9, min-p 0.01": Asked(typical_p=0.9, min_p=0.01),
+    "stop tokens held back": Asked(temperature=0.0, min_tokens=MAX_LEN, stop_token_ids=(2, 3)),
+    "penalties": Asked(repetition_penalty=1.1, presence_penalty=0.5),
+    "top-p 0.95, penalties, 5 log-probabilities": Asked(
+        top_p=0.95, repetition_penalty=1.1, presence_penalty=0.5, num_logprobs=TOP
     ),
 }
+FULL = [(1, torch.float32), (64, torch.float32), (64, torch.bfloat16), (512, torch.float32)]
 
 
-def microseconds(run: Callable[[], object], repeats: int = 200) -> float:
-    """Median of `repeats` runs."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e6
+def cases(device: torch.device, size: Size) -> Iterator[Case]:
+    for rows, dtype in FULL if size == "full" else [(2, torch.float32)]:
+        logits = _logits(rows, 128_256 if size == "full" else 300, device).to(dtype)
+        for name, asked in ASKED.items():
+            yield _case(name, asked, logits, grammar=False)
+        yield _case("a grammar", ASKED["temperature 0.8"], logits, grammar=True)
+        yield _report_case(logits)
 
 
-def rows(vocab: int) -> dict[str, Floats]:
-    """A row as a language model gives it, and the worst case."""
-    noise = np.random.default_rng(0).standard_normal(vocab).astype(np.float32)
-    peaked = noise * np.float32(2.5)
-    peaked[noise.argsort()[-40:]] += np.linspace(0, 8, 40, dtype=np.float32)
-    return {"peaked": peaked, "flat": noise * np.float32(0.01)}
+def _logits(rows: int, vocab: int, device: torch.device) -> Tensor:
+    """Rows as a language model gives them: a few tokens far above the noise."""
+    noise = torch.randn(rows, vocab, device=device) * 2.5
+    if device.type != "meta":
+        noise[:, torch.randperm(vocab, device=device)[:40]] += torch.linspace(4, 12, 40, device=device)
+    return noise
 
 
-def measure(library: Path, vocab: int, kind: str, logits: Floats) -> None:
-    sampler = Sampler(vocab, library)
-    tensor = torch.from_numpy(logits)
-    print(f"\n{kind} row of {vocab} logits")
-    for name, (sampling, report) in CASES.items():
-        call = sampler.bind(sampling, logits, HISTORY, 10, want_logprob=report, num_top=5 * report)
-        print(f"{microseconds(call):10.1f} µs  {name}")
-    for name, run in {
-        "torch.argmax": lambda: torch.argmax(tensor),
-        "torch.topk 40": lambda: torch.topk(tensor, 40),
-        "torch.sort": lambda: torch.sort(tensor),
-    }.items():
-        print(f"{microseconds(run, 30):10.1f} µs  {name}")
+def _case(name: str, asked: Asked, logits: Tensor, grammar: bool) -> Case:
+    rows, vocab = logits.shape
+    device = logits.device
+    layout = RecordLayout(vocab)
+    records = torch.zeros(1, layout.words, dtype=torch.int32, device=device)
+    if device.type != "meta":
+        for offset, words in layout.encode(asked):
+            records[0, offset : offset + len(words)] = torch.from_numpy(words).to(device)
+    features = Features.of(asked, vocab) | Features(edits=grammar)
+    length = min(MAX_LEN // 2, vocab)
+    tokens = torch.arange(MAX_LEN, dtype=torch.int32, device=device)[None] * (vocab // MAX_LEN + 1) % vocab
+    counts = torch.full((2, 1), length, dtype=torch.int32, device=device)
+    history = History(tokens, counts[0], counts[1] // 2)
+    slots = torch.zeros(rows, dtype=torch.int32, device=device)
+    mask = torch.full((rows, -(-vocab // 32)), -1, dtype=torch.int32, device=device) if grammar else None
+    space = workspace(rows, vocab, features, device)
+    out = Draws.empty(rows, max(features.max_top, 0), device)
+
+    def run() -> Tensor:
+        sample(logits, slots, records, layout, history, space, out, features, mask)
+        return out.token
+
+    def expected() -> Tensor:
+        known = tuple(tokens[0, :length].tolist())
+        values = logits.float().cpu().numpy()
+        drawn = [reference.sample_row(asked.sampling(), row, known, length // 2).token for row in values]
+        return torch.tensor(drawn, dtype=torch.int32, device=device)
+
+    passes = 1 + features.edits * 2 + features.penalties
+    return Case(
+        f"{name} {rows}x{vocab} {str(logits.dtype)[6:]}",
+        run,
+        expected if rows <= 2 else None,
+        tolerance=0.0,
+        bytes=logits.nbytes if not features.edits else rows * vocab * (logits.element_size() + 4 * passes),
+        peers=_peers(name, logits),
+    )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("library", type=Path, nargs="?", default=LIBRARY)
-    library = parser.parse_args().library
-    torch.set_num_threads(1)
-    for vocab in VOCABS:
-        for kind, logits in rows(vocab).items():
-            measure(library, vocab, kind, logits)
+def _peers(name: str, logits: Tensor) -> dict[str, Callable[[], object]]:
+    if name == "greedy":
+        return {"torch.argmax": lambda: torch.argmax(logits, -1)}
+    if name == "temperature 0.8":
+        return {"torch.multinomial": lambda: torch.multinomial((logits.float() / 0.8).softmax(-1), 1)}
+    if name == "top-p 0.95":
+        return {"torch.sort": lambda: torch.sort(logits, -1)}
+    return {"torch.topk": lambda: torch.topk(logits, 20)} if "top-k 20" in name else {}
 
 
-if __name__ == "__main__":
-    main()
+def _report_case(logits: Tensor) -> Case:
+    rows, vocab = logits.shape
+    given = torch.full((rows,), 3, dtype=torch.int32, device=logits.device)
+    space = workspace(rows, vocab, Features(), logits.device)
+    out = Draws.empty(rows, TOP, logits.device)
+
+    def run() -> Tensor:
+        report(logits, given, space, out)
+        return out.logprob
+
+    def expected() -> Tensor:
+        reported = (reference.report(row, 3, 0) for row in logits.float().cpu().numpy())
+        return torch.from_numpy(np.array([one.logprob for one in reported], np.float32)).to(logits.device)
+
+    return Case(
+        f"prompt log-probabilities {rows}x{vocab} {str(logits.dtype)[6:]}",
+        run,
+        expected if rows <= 2 else None,
+        tolerance=1e-5,
+        bytes=logits.nbytes,
+        peers={"torch.log_softmax": lambda: torch.log_softmax(logits.float(), -1)},
+    )

@@ -1,0 +1,299 @@
+"""Sampling on the device: from rows of logits to tokens, without a sort and without the host.
+
+Launches for a batch: 2 where every row is greedy, 3 with temperature, 5 with filters; 2 more for penalties,
+none for other edits; 3 more for log-probabilities, or 2 where rows are random. Given tokens take 4. Rows
+beyond what the workspace holds at once, 128 with edits or filters, take as many again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.sampling.edits import clear_kernel, count_kernel
+from slipway_kernels.sampling.kernel import (
+    bound_kernel,
+    finish_kernel,
+    gather_kernel,
+    measure_kernel,
+    scan_kernel,
+)
+from slipway_kernels.sampling.record import Features, RecordLayout
+from slipway_kernels.sampling.reports import rank_kernel, report_kernel
+from slipway_kernels.sampling.workspace import (
+    BLOCK,
+    LARGEST_VOCAB,
+    PASS_TILES,
+    Draws,
+    History,
+    Workspace,
+    workspace,
+)
+
+__all__ = ["Draws", "History", "Workspace", "report", "sample", "workspace"]
+
+# A few rounds over thousands of numbers: fewer threads wait for each other sooner.
+BOUND_TILES = (Tile(80, {"CHUNK": 512, "PIVOTS": 8}, num_warps=8, fuses=False),)
+FINISH_TILES = (Tile(80, {"CHUNK": 512, "PIVOTS": 16}, num_warps=16, fuses=False),)
+COUNT_TILES = (Tile(80, {"TILE": 1024}, num_warps=4),)
+LISTS_SPILL = "8 to 16 bytes across the loops over a record's lists, which most rows skip"
+REPORT_TILES = (Tile(80, {"BLOCKS": LARGEST_VOCAB // BLOCK}, num_warps=16, fuses=False),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows that are taken at once, and how they are cut into tiles."""
+
+    logits: Tensor
+    slots: Tensor
+    records: Tensor | None
+    space: Workspace
+    tile: Tile
+
+    @property
+    def count(self) -> int:
+        return self.logits.shape[0]
+
+    @property
+    def vocab(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def tile_size(self) -> int:
+        return self.tile.constants["TILE"]
+
+    @property
+    def num_tiles(self) -> int:
+        return -(-self.vocab // self.tile_size)
+
+    @property
+    def num_blocks(self) -> int:
+        return self.num_tiles * self.tile_size // BLOCK
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """The grid of a pass over every row."""
+        return self.num_tiles, self.count
+
+    @property
+    def record_arguments(self) -> tuple[Tensor, Tensor | None, int]:
+        return self.slots, self.records, 0 if self.records is None else self.records.stride(0)
+
+    @property
+    def row_arguments(self) -> tuple[Tensor, int, Tensor | None, int, Tensor]:
+        edited = self.space.edited
+        stride = 0 if edited is None else edited.stride(0)
+        return self.logits, self.logits.stride(0), edited, stride, self.space.touched
+
+
+def sample(
+    logits: Tensor,
+    row_slots: Tensor,
+    records: Tensor,
+    layout: RecordLayout,
+    history: History,
+    space: Workspace,
+    out: Draws,
+    features: Features,
+    grammar: Tensor | None = None,
+) -> None:
+    """Draw the token after each row's history: reference.sample_row, token for token.
+
+    logits     [rows, vocab]         fp32, bf16 or fp16; neighbours in a row are adjacent
+    row_slots  [rows]                int32, -1 for padding
+    records    [num_slots, words]    int32, written as `layout.encode` says
+    grammar    [rows, ⌈vocab / 32⌉]  int32, or None: tokens whose bit is not set cannot come
+    features   what the rows ask for, together; a grammar needs `edits`
+    Nothing waits for the host, so that the call can be captured in a graph. A row's result does not depend
+    on the others, nor on the features that it does not use. Raises ValueError where shapes disagree.
+    """
+    _check(logits, row_slots, space, out, features)
+    rows, vocab = logits.shape
+    if vocab != layout.vocab or records.shape[1] != layout.words or records.stride(1) != 1:
+        raise ValueError(
+            f"logits are {list(logits.shape)} and records {list(records.shape)}: this layout has "
+            f"{layout.vocab} tokens and records of {layout.words} adjacent words."
+        )
+    if grammar is not None and (not features.edits or grammar.shape != (rows, -(-vocab // 32))):
+        raise ValueError(
+            f"the grammar is {list(grammar.shape)}: it needs features with edits, and a row of "
+            f"{-(-vocab // 32)} words for each of {rows} rows."
+        )
+    tile = pick(PASS_TILES, arch_of(logits.device), rows=rows)
+    if not features.edits:
+        space = replace(space, edited=None, raw_blocks=space.blocks, raw_tiles=space.tiles)
+    for start in range(0, rows, space.rows):
+        chunk = slice(start, start + space.rows)
+        part = _Rows(logits[chunk], row_slots[chunk], records, space, tile)
+        drawn = out[chunk]
+        if features.penalties:
+            _count(part, history)
+        _scan(part, history, None if grammar is None else grammar[chunk], penalties=features.penalties)
+        if features.random or features.max_top >= 0:
+            _measure(part, history, features)
+        if features.filters:
+            _gather(part)
+        _finish(part, history, drawn, features)
+        if features.max_top >= 0:
+            _report(part, drawn.token, drawn)
+
+
+def report(logits: Tensor, given: Tensor, space: Workspace, out: Draws) -> None:
+    """Log-probability and rank of a given token of each row, and as many of the most likely as `out` is wide.
+
+    logits  [rows, vocab]  as in `sample`
+    given   [rows]         int32, -1 for padding
+    Writes all of `out` but its tokens. `failed` is 1, and nothing else written, where a row holds a NaN or
+    nothing above -inf. Raises ValueError where shapes disagree.
+    """
+    features = Features(max_top=out.top_ids.shape[1])
+    _check(logits, given, space, out, features)
+    tile = pick(PASS_TILES, arch_of(logits.device), rows=logits.shape[0])
+    space = replace(space, edited=None, raw_blocks=space.blocks, raw_tiles=space.tiles)
+    for start in range(0, logits.shape[0], space.rows):
+        chunk = slice(start, start + space.rows)
+        part = _Rows(logits[chunk], given[chunk], None, space, tile)
+        _scan(part, None, None, penalties=False)
+        _measure(part, None, features)
+        _report(part, given[chunk], out[chunk])
+
+
+def _check(logits: Tensor, slots: Tensor, space: Workspace, out: Draws, features: Features) -> None:
+    rows, vocab = logits.shape
+    if vocab > LARGEST_VOCAB or logits.stride(1) != 1 or slots.shape != (rows,):
+        raise ValueError(
+            f"logits are {list(logits.shape)} by strides of {logits.stride()} for {list(slots.shape)} slots: "
+            f"rows have at most {LARGEST_VOCAB} adjacent logits, and one slot each."
+        )
+    lacks = (features.edits and space.edited is None) or (features.filters and space.keys is None)
+    if space.vocab != vocab or lacks:
+        raise ValueError(
+            f"the workspace is for {space.vocab} tokens, and the rows have {vocab} and ask for {features}: "
+            "allocate it for this vocabulary and all features."
+        )
+    top = out.top_ids.shape
+    if out.token.shape != (rows,) or top != out.top_logprobs.shape or top[1] < features.max_top:
+        raise ValueError(
+            f"the outputs hold {list(out.token.shape)} tokens and {list(top)} alternatives: the batch has "
+            f"{rows} rows that ask for up to {max(features.max_top, 0)}."
+        )
+
+
+def _count(part: _Rows, history: History) -> None:
+    edited = part.space.edited
+    assert edited is not None
+    counts = edited.view(torch.int32)
+    tile = pick(COUNT_TILES, arch_of(counts.device))
+    longest = history.tokens.shape[1]
+    launch(
+        clear_kernel,
+        (-(-part.vocab // tile.constants["TILE"]), part.count),
+        *(counts, counts.stride(0), *part.record_arguments, part.vocab),
+        tile=tile,
+    )
+    launch(
+        count_kernel,
+        (-(-longest // tile.constants["TILE"]), part.count),
+        *(counts, counts.stride(0), *part.record_arguments, history.tokens, history.tokens.stride(0)),
+        *(history.num_tokens, history.prompt_len, part.vocab),
+        tile=tile,
+    )
+
+
+def _scan(part: _Rows, history: History | None, grammar: Tensor | None, *, penalties: bool) -> None:
+    space = part.space
+    edited = space.edited
+    launch(
+        scan_kernel,
+        part.tiles,
+        *(part.logits, part.logits.stride(0), *part.record_arguments),
+        *((None, 0, None, None) if history is None else (history.tokens, history.tokens.stride(0))),
+        *(() if history is None else (history.num_tokens, history.prompt_len)),
+        *(grammar, 0 if grammar is None else grammar.stride(0)),
+        *(edited.view(torch.int32) if penalties and edited is not None else None, *part.row_arguments[2:]),
+        *(space.raw_blocks, space.raw_tiles, space.blocks, space.tiles),
+        *(part.vocab, part.num_tiles),
+        tile=part.tile if edited is None else replace(part.tile, spills=LISTS_SPILL),
+        LIST=128,
+    )
+
+
+def _measure(part: _Rows, history: History | None, features: Features) -> None:
+    space = part.space
+    launch(
+        measure_kernel,
+        part.tiles,
+        *part.row_arguments,
+        *part.record_arguments,
+        None if history is None else history.num_tokens,
+        *(space.raw_tiles, space.tiles, space.raw_masses, space.masses),
+        *(space.above, space.scores, space.winners),
+        *(part.vocab, part.num_tiles),
+        tile=part.tile,
+        RANDOM=features.random,
+        FILTERS=features.filters,
+        REPORTS=features.max_top >= 0,
+    )
+
+
+def _gather(part: _Rows) -> None:
+    space = part.space
+    assert space.keys is not None
+    assert space.ids is not None
+    launch(
+        bound_kernel,
+        (part.count,),
+        *part.record_arguments,
+        *(space.blocks, space.tiles, space.masses, space.above),
+        *(space.floors, space.floors_x, space.counts),
+        *(part.vocab, part.num_blocks, part.num_tiles),
+        tile=pick(BOUND_TILES, arch_of(space.counts.device)),
+    )
+    launch(
+        gather_kernel,
+        part.tiles,
+        *part.row_arguments,
+        *part.record_arguments,
+        *(space.tiles, space.floors, space.floors_x, space.counts),
+        *(space.keys, space.ids, space.keys.stride(0), part.vocab, part.num_tiles),
+        tile=part.tile,
+    )
+
+
+def _finish(part: _Rows, history: History, out: Draws, features: Features) -> None:
+    space = part.space
+    launch(
+        finish_kernel,
+        (part.count,),
+        *part.row_arguments,
+        *part.record_arguments,
+        *(history.num_tokens, space.raw_tiles, space.tiles, space.masses, space.scores, space.winners),
+        *(space.counts, space.keys, space.ids, 0 if space.keys is None else space.keys.stride(0)),
+        *(out.token, out.failed, part.vocab, part.num_tiles, part.tile_size),
+        tile=pick(FINISH_TILES, arch_of(out.token.device)),
+        RANDOM=features.random,
+        FILTERS=features.filters,
+    )
+
+
+def _report(part: _Rows, token: Tensor, out: Draws) -> None:
+    space = part.space
+    launch(
+        rank_kernel,
+        part.tiles,
+        *(part.logits, part.logits.stride(0), *part.record_arguments, token),
+        *(space.raw_tiles, space.before, part.vocab, part.num_tiles),
+        tile=part.tile,
+    )
+    launch(
+        report_kernel,
+        (part.count,),
+        *(part.logits, part.logits.stride(0), *part.record_arguments, token),
+        *(space.raw_blocks, space.raw_tiles, space.raw_masses, space.before),
+        *(out.failed, out.logprob, out.rank, out.top_ids, out.top_logprobs, out.top_ids.shape[1]),
+        *(part.vocab, part.num_blocks, part.num_tiles),
+        tile=pick(REPORT_TILES, arch_of(token.device)),
+    )
