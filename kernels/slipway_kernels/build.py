@@ -28,7 +28,7 @@ AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 X86_FLAGS = {
     "isa_avx2.cpp": AVX2,
     "isa_avx512.cpp": AVX512,
-    "isa_avx512bf16.cpp": (*AVX512, "-mavx512bf16"),
+    "isa_avx512bf16.cpp": (*AVX512, "-mavx512bf16", "-mavx512vnni"),
 }
 
 

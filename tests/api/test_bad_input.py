@@ -59,6 +59,7 @@ SAMPLING = [
     ({"logit_bias": {"5": 101}}, "logit_bias", "101"),
     ({"logit_bias": [1]}, "logit_bias", "[1]"),
     ({"bad_words": [""]}, "bad_words[0]", "character"),
+    ({"bad_words": [f"{n} " * 12 for n in range(900)]}, "bad_words", "at most 8192 are looked for"),
     ({"prompt_logprobs": 21}, "prompt_logprobs", "--max-logprobs"),
     ({"priority": 1}, "priority", "--scheduling-policy priority"),
     ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "-2"),

@@ -1,8 +1,9 @@
 """The invariance matrix: a request's output does not depend on how or with whom it was computed.
 
-Bit-exact, log-probabilities included, in fp32 and bf16, for greedy and seeded requests. Axes that do not
-exist yet and join this table with their features: speculation, tensor and pipeline parallelism, CUDA
-graphs, LoRA or merged weights. Streamed or not is proved through HTTP in tests/api.
+Bit-exact, log-probabilities included, in fp32, in bf16 and with packed integer weights, for greedy and
+seeded requests. Axes that do not exist yet and join this table with their features: speculation, tensor
+and pipeline parallelism, CUDA graphs, LoRA or merged weights. Streamed or not is proved through HTTP in
+tests/api.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from factory import make_model
+from gguf_convert import to_gguf
 from local_engine import LocalEngine, Output
 from slipway.engine.params import SamplingParams
 from slipway.engine.replay import read_record, replay
@@ -53,6 +56,15 @@ AXES: dict[str, dict[str, object]] = {
 }
 
 ARCHITECTURES = ["llama", "gemma3_text", "mixtral"]
+CASES = [*(f"{a}-{d}" for a in ARCHITECTURES for d in ("float32", "bfloat16")), "qwen2_moe-packed"]
+
+
+def packed_model(architecture: str, folder: Path) -> Path:
+    """A GGUF file of four bits, with eight in the embedding and the values; widths are whole groups."""
+    widths = {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 96}
+    others = {"token_embd": "Q8_0", "attn_v": "Q8_0", "ffn_gate_inp": "F32"}
+    made = make_model(architecture, folder / "model", **widths)
+    return to_gguf(made, folder / "model.gguf", "Q4_1", others=others)
 
 
 def requests(vocab: int, count: int = 8) -> list[Request]:
@@ -71,13 +83,18 @@ def requests(vocab: int, count: int = 8) -> list[Request]:
     return made
 
 
-@pytest.fixture(scope="module", params=[f"{a}-{d}" for a in ARCHITECTURES for d in ("float32", "bfloat16")])
+@pytest.fixture(scope="module", params=CASES)
 def case(
-    request: pytest.FixtureRequest, tiny_models: Callable[[str], Path]
+    request: pytest.FixtureRequest,
+    tiny_models: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, str, list[Request], list[Output]]:
     """Model, dtype, requests, and what each gives alone in one chunk."""
     architecture, dtype = request.param.rsplit("-", 1)
-    model = tiny_models(architecture)
+    if dtype == "packed":
+        model, dtype = packed_model(architecture, tmp_path_factory.mktemp("packed")), "bfloat16"
+    else:
+        model = tiny_models(architecture)
     with LocalEngine(model, dtype=dtype, **BASE) as engine:
         work = requests(engine.start.plan.vocab)
         return model, dtype, work, [engine.run([one])[0] for one in work]

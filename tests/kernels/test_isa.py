@@ -19,7 +19,10 @@ HERE = Path(__file__).parent
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BELOW)
 def test_a_narrower_instruction_set_passes_every_kernel_test(name: str) -> None:
-    files = [str(HERE / f"test_{part}.py") for part in ("linear", "attention", "program")]
+    files = [
+        str(HERE / f"test_{part}.py")
+        for part in ("linear", "linear_quantized", "attention", "narrow_kv", "program")
+    ]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],
         env={**os.environ, "SLIPWAY_CPU_ISA": name},

@@ -236,11 +236,11 @@ def test_formats_that_are_not_built_yet_name_the_alternatives(load_format: str, 
         opened(tmp_path, load_format=load_format)
 
 
-def test_a_quantized_checkpoint_is_refused_until_it_can_be_run(tmp_path: Path) -> None:
+def test_a_quantized_checkpoint_of_a_method_that_we_lack_is_refused(tmp_path: Path) -> None:
     folder = model_folder(tmp_path, {"w": torch.zeros(2)})
-    config = {"model_type": "llama", "quantization_config": {"quant_method": "awq"}}
+    config = {"model_type": "llama", "quantization_config": {"quant_method": "bitsandbytes"}}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(LoadError, match=r"are quantized \(awq\), which is not supported yet"):
+    with pytest.raises(LoadError, match=r"are quantized by 'bitsandbytes', which is not supported\. Use awq"):
         opened(folder)
 
 

@@ -17,6 +17,8 @@ from factory import make_model
 from slipway.engine.config import EngineConfig
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.errors import LoadError
+from slipway.load.quantized.form import GroupedForm
+from slipway.load.quantized.tensors import Grouped
 
 FAMILIES = (
     "llama",
@@ -80,6 +82,42 @@ def test_matrices_may_be_quantized_and_experts_too(
     found = dict(opened(to_gguf(folder, tmp_path / "model.gguf", "Q8_0")).tensors(torch.float32))
     for name, weights in expected.items():
         torch.testing.assert_close(found[name], weights, rtol=0, atol=weights.abs().max().item() / 200)
+
+
+PACKED = {"Q4_0": 4, "Q4_1": 4, "Q5_0": 8, "Q5_1": 8, "Q8_0": 8}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "mixtral"])
+def test_integers_stand_for_the_weights_to_the_bit(
+    architecture: str, kind: str, tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    others = {"attn_v": "Q8_0", "attn_output": "F16", "ffn_gate_inp": "F32"}
+    path = to_gguf(tiny_models(architecture), tmp_path / "model.gguf", kind, others=others)
+    dense = dict(opened(path).tensors(torch.float32))
+    stored = dict(opened(path).stored(torch.float32))
+    forms = opened(path).forms()
+    assert dense.keys() == stored.keys()
+    for name, weights in dense.items():
+        matrix = stored[name]
+        plain = weights.ndim == 1 or any(part in name for part in ("o_proj", "block_sparse_moe.gate"))
+        if plain:
+            assert name not in forms
+            assert torch.equal(matrix, weights)
+            continue
+        assert isinstance(matrix, Grouped)
+        assert torch.equal(matrix.dequantized(torch.float32), weights)
+        form = forms[name]
+        assert form == GroupedForm(matrix.bits, matrix.group, matrix.minimums is not None)
+        assert matrix.bits == (8 if "v_proj" in name else PACKED[kind])
+
+
+def test_types_that_products_cannot_read_are_dequantized(
+    tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = to_gguf(tiny_models("llama"), tmp_path / "model.gguf", "MXFP4")
+    assert opened(path).forms() == {}
+    assert all(isinstance(weights, torch.Tensor) for _, weights in opened(path).stored(torch.bfloat16))
 
 
 def test_a_split_model_is_read_from_any_of_its_parts(

@@ -18,6 +18,7 @@ from slipway.model.reference import read_reference
 from slipway.model.registry import families
 from slipway.model.roles import expected_shapes
 from slipway.model.weights import load_weights
+from slipway.schemes.choice import Schemes
 from slipway.schemes.dense import DenseScheme
 from slipway.schemes.fused import GATE_ROWS, gated, stacked
 
@@ -119,7 +120,8 @@ def test_a_tied_head_may_be_stored_and_is_held_once(tmp_path: Path) -> None:
     folder = change(make_model("llama", tmp_path, tie_word_embeddings=True), edit)
     found = plan(folder)
     assert found.spec is not None
-    weights = load_weights(found.spec, families()[found.architecture], found.checkpoint, torch.float32)
+    family = families()[found.architecture]
+    weights = load_weights(found.spec, family, found.checkpoint, Schemes(torch.float32))
     assert weights.head is weights.embedding
 
 

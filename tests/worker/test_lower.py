@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from factory import make_model
+from gguf_convert import to_gguf
 from model.stepping import Stepper, assert_same_as_reference, plan, prompt
 from slipway.load.errors import LoadError
+from slipway.model.registry import families
+from slipway.model.weights import MlpWeights, load_weights
+from slipway.schemes.choice import Schemes
+from slipway.worker.lower import Native
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -113,6 +119,76 @@ def test_bfloat16_is_close_to_float32(folders: Any) -> None:
     narrow = Stepper(folders("llama"), dtype="bfloat16").greedy({0: tokens}, 1)[0][0]
     assert narrow[0] == exact[0]
     assert abs(narrow[1] - exact[1]) < 0.1
+
+
+MIXED = {
+    "token_embd": "Q8_0",
+    "attn_k": "Q8_0",
+    "attn_v": "F16",
+    "blk.0.ffn_up": "Q5_1",
+    "blk.1.ffn_down": "Q5_0",
+    "blk.2.ffn": "Q4_0",
+    "ffn_gate_inp": "F32",
+}
+"""Q, K and V are three products; gate and up of the first layer have no common form."""
+
+
+@pytest.fixture(scope="module")
+def packed_models(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """GGUF files of mixed types, for widths that whole groups fill."""
+    root = tmp_path_factory.mktemp("packed")
+    widths = {"head_dim": 16, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 96}
+
+    def path(architecture: str, **overrides: Any) -> Path:
+        place = root / f"{architecture}.gguf"
+        if not place.exists():
+            folder = make_model(architecture, root / architecture, **(widths | overrides))
+            to_gguf(folder, place, "Q4_1", others=MIXED)
+        return place
+
+    return path
+
+
+def test_each_matrix_is_held_in_the_form_that_the_file_has(packed_models: Any) -> None:
+    found = plan(packed_models("llama"), dtype="bfloat16")
+    assert isinstance(found.route, Native)
+    family = families()[found.architecture]
+    weights = load_weights(found.route.spec, family, found.checkpoint, Schemes(torch.bfloat16))
+    first, second, third = weights.layers
+    assert [part.scheme.packed.dtype for part in first.qkv.parts] == ["int4", "int8", "bf16"]
+    assert isinstance(first.mlp, MlpWeights)
+    assert isinstance(second.mlp, MlpWeights)
+    assert isinstance(third.mlp, MlpWeights)
+    assert first.mlp.gate_up.whole.dtype == "bf16"  # Q4_1 beside Q5_1
+    assert second.mlp.gate_up.whole.dtype == "int4"
+    assert second.mlp.down.whole.dtype == "int8"  # Q5_0
+    assert weights.embedding.whole.dtype == "int8"
+    with pytest.raises(ValueError, match="q, k, v lie in 3 matrices"):
+        _ = first.qkv.whole
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen2_moe"])
+def test_a_packed_model_of_mixed_types_is_close_to_the_dequantized_one(
+    packed_models: Any, architecture: str
+) -> None:
+    path = packed_models(architecture)
+    tokens = prompt(40)
+    exact = Stepper(path).greedy({0: tokens}, 1)[0][0]
+    packed = Stepper(path, dtype="bfloat16").greedy({0: tokens}, 1)[0][0]
+    assert packed[0] == exact[0]
+    assert abs(packed[1] - exact[1]) < 0.1
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen2_moe"])
+def test_results_of_a_packed_model_do_not_depend_on_company_chunk_or_threads(
+    packed_models: Any, architecture: str
+) -> None:
+    path = packed_models(architecture)
+    prompts = {slot: prompt(length, slot) for slot, length in enumerate((45, 3, 70, 18))}
+    together = Stepper(path, dtype="bfloat16").greedy(prompts, 8)
+    alone = Stepper(path, dtype="bfloat16", threads=1, block_size=32)
+    for slot, tokens in prompts.items():
+        assert alone.greedy({0: tokens}, 8, chunk=7)[0] == together[slot]
 
 
 def test_without_its_window_a_model_sees_every_token_and_is_no_longer_than_the_window(folders: Any) -> None:

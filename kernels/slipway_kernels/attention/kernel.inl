@@ -2,7 +2,8 @@
  *
  * A row's positions are taken in tiles of SW_ATTENTION_TILE and splits of SW_SPLIT that start at fixed
  * absolute positions, so its result does not depend on the chunk, the block size, the rows beside it or the
- * number of threads. A masked position has probability 0 and adds exactly nothing. */
+ * number of threads. A masked position has probability 0 and adds exactly nothing. Keys and values of eight
+ * bits are widened chunk by chunk, and their scales go into the scores and the sums. */
 enum { CHUNK = 16, CHUNKS = SW_ATTENTION_TILE / CHUNK };
 
 template <class T>
@@ -12,6 +13,7 @@ struct AttentionScratch {
   float score[SW_ROWS * SW_ATTENTION_TILE];
   float part[SW_ROWS * SW_PART], total[SW_ROWS * SW_PART];
   T key[CHUNKS * SW_MAX_HEAD_DIM * CHUNK], value[CHUNKS * SW_MAX_HEAD_DIM * CHUNK];
+  uint8_t narrow_key[SW_MAX_HEAD_DIM * CHUNK], narrow_value[SW_MAX_HEAD_DIM * CHUNK];
   int low[SW_ROWS], high[SW_ROWS]; /* the positions that a query sees: [low, high) */
   int lowest, highest;
 };
@@ -26,25 +28,44 @@ struct Chunk {
 alignas(64) static const char zeros[SW_MAX_HEAD_DIM * CHUNK * 4] = {};
 
 /* Blocks that are no multiple of sixteen positions are gathered into scratch of that form. */
-template <class T>
+template <class T, class Stored>
 static void gather(const LayerPages& pages, const int32_t* table, int kv_head, int begin, int low, int high,
-                   T* key, T* value) {
+                   Stored* key, Stored* value) {
   enum { STEP = Operand<T>::STEP };
   int dim = pages.head_dim, lanes = padded(dim);
-  memset(key, 0, (size_t)dim * CHUNK * sizeof(T));
-  memset(value, 0, (size_t)lanes * CHUNK * sizeof(T));
+  memset(key, 0, (size_t)dim * CHUNK * sizeof(Stored));
+  memset(value, 0, (size_t)lanes * CHUNK * sizeof(Stored));
   for (int i = 0; i < CHUNK; ++i) {
     int position = begin + i;
     if (position < low || position >= high) continue;
     int page = table[position / pages.block], at = position % pages.block;
     if (page < 0) continue;
-    const T* from = key_at<T>(pages, page, kv_head) + at * STEP;
+    const Stored* from = key_at<T, Stored>(pages, page, kv_head) + at * STEP;
     for (int d = 0; d < dim; d += STEP)
-      memcpy(key + d * CHUNK + i * STEP, from + (size_t)d * pages.block, STEP * sizeof(T));
-    from = value_at<T>(pages, page, kv_head) + (size_t)(at / STEP) * lanes * STEP + at % STEP;
-    T* to = value + (i / STEP) * lanes * STEP + i % STEP;
+      memcpy(key + d * CHUNK + i * STEP, from + (size_t)d * pages.block, STEP * sizeof(Stored));
+    from = value_at<T, Stored>(pages, page, kv_head) + (size_t)(at / STEP) * lanes * STEP + at % STEP;
+    Stored* to = value + (i / STEP) * lanes * STEP + i % STEP;
     for (int d = 0; d < dim; ++d) to[d * STEP] = from[d * STEP];
   }
+}
+
+/* A chunk of eight bits, in T. */
+template <class T>
+static void widen_chunk(const LayerPages& pages, const int32_t* table, int kv_head, int begin,
+                        AttentionScratch<T>& s, T* key, T* value) {
+  enum { STEP = Operand<T>::STEP };
+  int dim = pages.head_dim, lanes = padded(dim);
+  if (pages.block % CHUNK) {
+    gather<T>(pages, table, kv_head, begin, s.lowest, s.highest, s.narrow_key, s.narrow_value);
+    widen_all(s.narrow_key, key, dim * CHUNK, pages.stored);
+    widen_all(s.narrow_value, value, lanes * CHUNK, pages.stored);
+    return;
+  }
+  int page = table[begin / pages.block], at = begin % pages.block;
+  const uint8_t* from = key_at<T, uint8_t>(pages, page, kv_head) + at * STEP;
+  for (int d = 0; d < dim; d += STEP)
+    widen_all(from + (size_t)d * pages.block, key + d * CHUNK, STEP * CHUNK, pages.stored);
+  widen_all(value_at<T, uint8_t>(pages, page, kv_head) + (size_t)at * lanes, value, lanes * CHUNK, pages.stored);
 }
 
 template <class T>
@@ -53,15 +74,19 @@ static Chunk<T> chunk_at(const LayerPages& pages, const int32_t* table, int kv_h
   enum { STEP = Operand<T>::STEP };
   const T* nothing = (const T*)zeros;
   if (begin >= s.highest || begin + CHUNK <= s.lowest) return {nothing, nothing, CHUNK * STEP};
+  bool narrow = pages.stored != pages.dtype;
   if (pages.block % CHUNK == 0) {
     int page = table[begin / pages.block], at = begin % pages.block;
     if (page < 0) return {nothing, nothing, CHUNK * STEP};
-    return {key_at<T>(pages, page, kv_head) + at * STEP,
+    if (!narrow) return {key_at<T>(pages, page, kv_head) + at * STEP,
             value_at<T>(pages, page, kv_head) + (size_t)at * padded(pages.head_dim), (size_t)pages.block * STEP};
   }
   T* key = s.key + index * SW_MAX_HEAD_DIM * CHUNK;
   T* value = s.value + index * SW_MAX_HEAD_DIM * CHUNK;
-  gather(pages, table, kv_head, begin, s.lowest, s.highest, key, value);
+  if (narrow)
+    widen_chunk(pages, table, kv_head, begin, s, key, value);
+  else
+    gather<T>(pages, table, kv_head, begin, s.lowest, s.highest, key, value);
   return {key, value, CHUNK * STEP};
 }
 
@@ -69,7 +94,7 @@ alignas(64) static const float lane_number[CHUNK] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 
 
 /* Scaled, capped and masked: -inf where a position is not in [low, high) of the tile. */
 static inline F16 final_score(const Attention& a, const float* score, int at, int low, int high) {
-  F16 x = load(score + at) * splat(a.scale);
+  F16 x = load(score + at) * splat(a.scale * a.pages.key_scale);
   if (a.softcap > 0.0f) x = splat(a.softcap) * hyperbolic_tangent(x / splat(a.softcap));
   if (low <= at && high >= at + CHUNK) return x;
   F16 lane = load(lane_number), hidden = splat(-INFINITY);
@@ -159,7 +184,8 @@ static void write_out(const Attention& a, const Sequence& sequence, int kv_head,
   int row = sequence.first_row + query / group, head = kv_head * group + query % group;
   T* out = (T*)a.out + row * a.out_stride + head * dim;
   F16 sum = splat(total[1]);
-  for (int i = 0; i < dim; i += 16) put(out + i, load(total + 16 + i) / sum, dim - i);
+  F16 scale = splat(a.pages.value_scale);
+  for (int i = 0; i < dim; i += 16) put(out + i, load(total + 16 + i) / sum * scale, dim - i);
 }
 
 template <class T>

@@ -2,22 +2,25 @@
 
 from slipway_kernels.cpu.binding import isa
 from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
-from slipway_kernels.cpu.memory import Packed, PagePool, page_bytes, reserved
+from slipway_kernels.cpu.memory import PagePool, page_bytes, reserved
 from slipway_kernels.cpu.program import Buffer, Program
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.step import StepResult
 from slipway_kernels.cpu.threads import Threads
+from slipway_kernels.cpu.weights import Packed, PackedCodes, Weight
 
 __all__ = [
     "Buffer",
     "ExternalProgram",
     "Packed",
+    "PackedCodes",
     "PagePool",
     "Program",
     "Rows",
     "Slots",
     "StepResult",
     "Threads",
+    "Weight",
     "isa",
     "linear",
     "page_bytes",

@@ -13,15 +13,24 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 1
+ABI = 2
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-DTYPES = {"fp32": 0, "bf16": 1, "fp16": 2}
+DTYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int4": 3, "int8": 4, "e4m3": 5, "e5m2": 6}
 ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
 
 DRAWN = np.dtype([("token", "i4"), ("failed", "i4"), ("logprob", "f4"), ("rank", "i4")])
+
+
+class WeightStruct(Structure):
+    """`sw_weight` of slipway.h."""
+
+    _fields_ = (
+        ("at", c_void_p),
+        *((name, c_int32) for name in ("n", "k", "dtype", "group", "scale_dtype", "minimums")),
+    )
 
 
 class SamplingStruct(Structure):
@@ -78,22 +87,27 @@ SIGNATURES = {
     "sw_memory_touch": "-pz",
     "sw_pool_create": "pi",
     "sw_pool_destroy": "-p",
-    "sw_pack_rows": "-ppiipizip",
-    "sw_read_rows": "-piipip",
+    "sw_weight_bytes": "zp",
+    "sw_pack_rows": "-pppizip",
+    "sw_pack_codes": "-pppzppip",
+    "sw_read_rows": "-ppip",
     "sw_page_layer_bytes": "ziiii",
     "sw_program_create": "ppiipiipizi",
     "sw_program_destroy": "-p",
+    "sw_store_kv_as": "-pi",
+    "sw_scale_kv": "-piiff",
     "sw_buffer": "ipii",
     "sw_buffer_at": "ppi",
     "sw_buffer_stride": "ipi",
-    "sw_add_embed": "-ppiiif",
+    "sw_add_embed": "-ppif",
     "sw_add_rms_norm": "-pipifii",
-    "sw_add_linear": "-pipiiipiii",
+    "sw_add_quantize": "ipi",
+    "sw_add_linear": "-pipipiii",
     "sw_add_rope_and_store": "-piiiiiiipippfi",
     "sw_add_attention": "-piiiiiiifif",
-    "sw_add_moe": "-pipiipipiiiiii",
+    "sw_add_moe": "-pipppiiii",
     "sw_add_add_gated": "-piii",
-    "sw_add_head": "-pippiifipf",
+    "sw_add_head": "-pippfipf",
     "sw_step": "ippp",
     "sw_measure": "-pp",
     "sw_prepare": "ippp",
@@ -104,7 +118,9 @@ SIGNATURES = {
     "sw_attend": "-piiiiipzpzfif",
     "sw_draw": "-ppz",
     "sw_conclude": "-p",
-    "sw_linear": "-ppzipiiipzp",
+    "sw_code_stride": "zi",
+    "sw_quantize_rows": "-piziip",
+    "sw_linear": "-ppzippzp",
 }
 TYPES = {"p": c_void_p, "i": c_int, "f": c_float, "z": c_size_t, "s": ctypes.c_char_p, "-": None}
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipway_kernels.cpu.binding import Floats, Ints, address, floats, library
-from slipway_kernels.cpu.memory import Packed
 from slipway_kernels.cpu.step import Stepper, StepResult
 from slipway_kernels.cpu.threads import Threads
+from slipway_kernels.cpu.weights import Weight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,7 @@ class ExternalProgram(Stepper):
 
 
 def linear(
-    x: Tensor, weight: Packed, bias: Tensor | Floats | None = None, threads: Threads | None = None
+    x: Tensor, weight: Weight, bias: Tensor | Floats | None = None, threads: Threads | None = None
 ) -> Tensor:
     """x · Wᵀ + bias outside of any program, on the caller's thread alone where no threads are given.
 
@@ -112,7 +112,8 @@ def linear(
 
     pool = threads or _caller_alone()
 
-    element = torch.bfloat16 if weight.dtype == "bf16" else torch.float32
+    narrow = weight.dtype == "bf16" or (weight.is_integers and x.dtype == torch.bfloat16)
+    element = torch.bfloat16 if narrow else torch.float32
     rows = x.detach().reshape(-1, weight.k).to(element)
     # An odd number of cache lines from row to row, as in a program's buffers (`padded_width`).
     line = 64 // element.itemsize
@@ -123,9 +124,15 @@ def linear(
     if bias is not None:
         block_bias = np.zeros((weight.n + 31) // 32 * 32, np.float32)
         block_bias[: weight.n] = floats(bias)
+    operand, stride = padded, width
+    if weight.is_integers:
+        stride = library().sw_code_stride(weight.k)
+        operand = torch.empty(len(rows), stride, dtype=torch.uint8)
+        library().sw_quantize_rows(
+            *(padded.data_ptr(), int(narrow), width, len(rows), weight.k, operand.data_ptr())
+        )
     library().sw_linear(
-        *(pool.pointer, padded.data_ptr(), padded.shape[1], len(rows)),
-        *(weight.memory.address, weight.n, weight.k, int(weight.dtype == "bf16")),
+        *(pool.pointer, operand.data_ptr(), stride, len(rows), ctypes.byref(weight.struct)),
         *(out.data_ptr(), weight.n, address(block_bias)),
     )
     return out.reshape(*x.shape[:-1], weight.n)

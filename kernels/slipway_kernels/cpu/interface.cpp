@@ -3,6 +3,42 @@
 
 #include "operations.h"
 
+namespace {
+
+enum { UNIT = 64 }; /* rows that a thread packs at once: mostly whole blocks of 32 */
+
+/* Whether no block of 32 takes rows of two pieces: two threads could write one of its bytes, which holds the codes
+ * of two rows. */
+bool are_apart(const int32_t* destination, int rows) {
+  int last = -1, highest = -1;
+  for (int i = 0; i < rows; ++i) {
+    if (i % UNIT == 0) last = highest;
+    if (destination[i] / 32 <= last) return false;
+    highest = std::max(highest, destination[i] / 32);
+  }
+  return true;
+}
+
+/* body(first, count) over pieces of the rows, on every thread of `pool` where there is one. */
+template <class Body>
+void in_pieces(Pool* pool, int rows, Body body) {
+  if (!pool || rows < 2 * UNIT) return body(0, rows);
+  struct Call {
+    Body& body;
+    int rows;
+    std::atomic<int> next{0};
+  } call{body, rows};
+  pool->run(
+      [](void* argument, int) {
+        Call& c = *static_cast<Call*>(argument);
+        for (int first = c.next.fetch_add(UNIT); first < c.rows; first = c.next.fetch_add(UNIT))
+          c.body(first, std::min(int(UNIT), c.rows - first));
+      },
+      &call);
+}
+
+}  // namespace
+
 extern "C" {
 
 int sw_abi() { return SW_ABI; }
@@ -17,32 +53,28 @@ void sw_memory_touch(void* memory, size_t bytes) { sw_touch(memory, bytes); }
 Pool* sw_pool_create(int threads) { return new Pool(threads); }
 void sw_pool_destroy(Pool* pool) { delete pool; }
 
-/* On every thread of `pool`, where there is one. */
-void sw_pack_rows(Pool* pool, void* packed, int k, int dtype, const void* source, int source_dtype,
-                  size_t source_stride, int rows, const int32_t* destination) {
-  auto pack = [=](int first, int count) {
+void sw_pack_rows(Pool* pool, const sw_weight* weight, const void* source, int source_dtype, size_t source_stride,
+                  int rows, const int32_t* destination) {
+  in_pieces(pool, rows, [=](int first, int count) {
     const char* from = static_cast<const char*>(source) + first * source_stride * (source_dtype == SW_FP32 ? 4 : 2);
-    sw_kernels().pack_rows(packed, k, dtype, from, source_dtype, source_stride, count, destination + first);
-  };
-  enum { UNIT = 64 }; /* rows; a thread writes whole blocks of 32 */
-  if (!pool || rows < 2 * UNIT) return pack(0, rows);
-  struct Call {
-    decltype(pack)& body;
-    int rows;
-    std::atomic<int> next{0};
-  } call{pack, rows};
-  pool->run(
-      [](void* argument, int) {
-        Call& c = *static_cast<Call*>(argument);
-        for (int first = c.next.fetch_add(UNIT); first < c.rows; first = c.next.fetch_add(UNIT))
-          c.body(first, std::min(int(UNIT), c.rows - first));
-      },
-      &call);
+    sw_kernels().pack_rows(*weight, from, source_dtype, source_stride, count, destination + first);
+  });
 }
 
-void sw_read_rows(const void* packed, int k, int dtype, const int32_t* rows, int count, float* out) {
-  for (int i = 0; i < count; ++i) sw_kernels().read_row(packed, k, dtype, rows[i], 1.0f, out + size_t(i) * k);
+void sw_pack_codes(Pool* pool, const sw_weight* weight, const uint8_t* codes, size_t code_stride, const char* scales,
+                   const char* minimums, int rows, const int32_t* destination) {
+  size_t scale_stride = (weight->k + weight->group - 1) / weight->group * (weight->scale_dtype == SW_FP16 ? 2 : 4);
+  in_pieces(are_apart(destination, rows) ? pool : nullptr, rows, [=](int first, int count) {
+    sw_kernels().pack_codes(*weight, codes + first * code_stride, code_stride, scales + first * scale_stride,
+                            minimums ? minimums + first * scale_stride : nullptr, count, destination + first);
+  });
 }
+
+void sw_read_rows(const sw_weight* weight, const int32_t* rows, int count, float* out) {
+  for (int i = 0; i < count; ++i) sw_kernels().read_row(*weight, rows[i], 1.0f, out + size_t(i) * weight->k);
+}
+
+size_t sw_weight_bytes(const sw_weight* weight) { return (weight->n + 31) / 32 * sw_block_bytes(*weight); }
 
 size_t sw_page_layer_bytes(int kv_heads, int head_dim, int block, int dtype) {
   return sw_layer_bytes(kv_heads, head_dim, block, dtype);
@@ -54,6 +86,11 @@ Program* sw_program_create(const sw_slots* slots, int max_tokens, int dtype, Poo
                      block);
 }
 void sw_program_destroy(Program* program) { delete program; }
+
+void sw_store_kv_as(Program* p, int stored) { p->stored = stored; }
+void sw_scale_kv(Program* p, int group, int layer, float key, float value) {
+  p->kv_scales.push_back({group, layer, key, value});
+}
 
 int sw_buffer(Program* p, int width, int dtype) { return p->add_buffer(width, dtype, p->max_tokens); }
 void* sw_buffer_at(Program* p, int buffer) { return p->buffers[buffer].shared->at; }
@@ -71,6 +108,12 @@ T* add(Program* p) {
 /* The operand of an operation added now. */
 Input input(Program* p, int buffer) { return {buffer, p->buffers[buffer].copied}; }
 
+/* The operand of a product with `weight`: where that is of integers, the codes, which sw_add_quantize has made.
+ * Every thread has its copy of them. */
+Input operand(Program* p, int buffer, const sw_weight& weight) {
+  return sw_is_integers(weight.dtype) ? Input{p->buffers[buffer].codes, true} : input(p, buffer);
+}
+
 /* Marks what the operation added now writes. */
 int written(Program* p, int buffer, bool copied = false) {
   p->buffers[buffer].copied = copied;
@@ -81,12 +124,12 @@ int written(Program* p, int buffer, bool copied = false) {
 
 extern "C" {
 
-void sw_add_embed(Program* p, const void* table, int n, int k, int out, float scale) {
+void sw_add_embed(Program* p, const sw_weight* table, int out, float scale) {
   auto* o = add<Embed>(p);
-  o->table = {table, n, k};
+  o->table = *table;
   o->out = written(p, out);
   o->scale = scale;
-  p->num_embeddings = n;
+  p->num_embeddings = table->n;
 }
 
 void sw_add_rms_norm(Program* p, int x, const float* weight, int out, float eps, int add_one, int accumulate) {
@@ -99,11 +142,29 @@ void sw_add_rms_norm(Program* p, int x, const float* weight, int out, float eps,
   o->accumulate = accumulate;
 }
 
-void sw_add_linear(Program* p, int x, const void* weight, int n, int k, int out, const float* bias, int accumulate,
-                   int column, int activation) {
-  auto* o = add<Linear>(p);
+/* Quantize x for the products that follow. 0 where the norm before makes the codes beside its result, so that no
+ * operation was added. */
+int sw_add_quantize(Program* p, int x) {
+  if (p->buffers[x].codes < 0) {
+    int codes = p->add_buffer(p->buffers[x].width, SW_INT8, p->max_tokens);
+    p->buffers[x].codes = codes;
+  }
+  auto* norm = p->operations.empty() ? nullptr : dynamic_cast<RmsNorm*>(p->operations.back().get());
+  if (norm && norm->out == x && p->buffers[x].copied) {
+    norm->codes = p->buffers[x].codes;
+    return 0;
+  }
+  auto* o = add<Quantize>(p);
   o->x = input(p, x);
-  o->weight = {weight, n, k};
+  o->out = p->buffers[x].codes;
+  return 1;
+}
+
+void sw_add_linear(Program* p, int x, const sw_weight* weight, int out, const float* bias, int accumulate, int column,
+                   int activation) {
+  auto* o = add<Linear>(p);
+  o->x = operand(p, x, *weight);
+  o->weight = *weight;
   o->out = written(p, out);
   o->bias = bias;
   o->accumulate = accumulate;
@@ -149,20 +210,18 @@ void sw_add_attention(Program* p, int q, int out, int group, int layer, int head
   o->out_stride = to.stride;
 }
 
-void sw_add_moe(Program* p, int x, const void* router, int experts, int router_k, const void* const* gate_up,
-                int gate_up_n, const void* const* down, int down_n, int down_k, int out, int top_k, int normalize,
-                int activation) {
+void sw_add_moe(Program* p, int x, const sw_weight* router, const sw_weight* gate_up, const sw_weight* down, int out,
+                int top_k, int normalize, int activation) {
   auto* o = add<MixtureOfExperts>(p);
-  o->x = input(p, x);
+  o->router_x = operand(p, x, *router);
+  o->x = operand(p, x, gate_up[0]);
   o->out = written(p, out);
   o->top_k = top_k;
   o->normalize = normalize;
   o->activation = activation;
-  o->router = {router, experts, router_k};
-  for (int e = 0; e < experts; ++e) {
-    o->gate_up.push_back({gate_up[e], gate_up_n, router_k});
-    o->down.push_back({down[e], down_n, down_k});
-  }
+  o->router = *router;
+  o->gate_up.assign(gate_up, gate_up + router->n);
+  o->down.assign(down, down + router->n);
   o->allocate(*p);
 }
 
@@ -173,18 +232,19 @@ void sw_add_add_gated(Program* p, int y, int gate, int out) {
   o->out = written(p, out);
 }
 
-void sw_add_head(Program* p, int x, const float* norm_weight, const void* weight, int n, int k, float eps, int add_one,
+void sw_add_head(Program* p, int x, const float* norm_weight, const sw_weight* weight, float eps, int add_one,
                  const float* bias, float softcap) {
   int normed = p->add_buffer(p->buffers[x].width, p->dtype, SW_LOGIT_ROWS);
   auto* o = add<Head>(p);
   o->x = x;
   o->norm_weight = norm_weight;
-  o->weight = {weight, n, k};
+  o->weight = *weight;
   o->eps = eps;
   o->add_one = add_one;
   o->bias = bias;
   o->softcap = softcap;
   o->normed = normed;
+  if (sw_is_integers(weight->dtype)) o->codes = p->add_buffer(p->buffers[x].width, SW_INT8, SW_LOGIT_ROWS);
   o->logits = std::make_unique<Memory>(size_t(SW_LOGIT_ROWS) * ((p->vocab + 31) / 32 * 32) * sizeof(float));
 }
 
@@ -255,15 +315,25 @@ void sw_draw(Program* p, float* logits, size_t stride) {
 
 void sw_conclude(Program* p) { p->conclude(); }
 
+size_t sw_code_stride(int width) { return (sw_code_row_bytes(width) + 63) / 64 * 64; }
+
+/* The rows of x as weights of integers multiply them, sw_code_stride bytes from one to the next. */
+void sw_quantize_rows(const char* x, int dtype, size_t x_stride, int rows, int width, char* codes) {
+  for (int row = 0; row < rows; ++row)
+    sw_kernels().quantize_row(x + row * x_stride * element_bytes(dtype), dtype, width,
+                              codes + row * sw_code_stride(width));
+}
+
 /* One product outside of any program. */
-void sw_linear(Pool* pool, const void* x, size_t x_stride, int rows, const void* weight, int n, int k, int dtype,
-               float* out, size_t out_stride, const float* bias) {
+void sw_linear(Pool* pool, const void* x, size_t x_stride, int rows, const sw_weight* weight, float* out,
+               size_t out_stride, const float* bias) {
   struct Call {
     Product product;
     int rows, blocks, chunk;
     std::atomic<int> next{0};
   };
-  Call call{{x, x_stride, weight, n, k, dtype, out, out_stride, SW_FP32, bias, 0, 0, 0.0f}, rows, (n + 31) / 32, 1};
+  int n = weight->n;
+  Call call{{x, x_stride, *weight, n, out, out_stride, SW_FP32, bias, 0, 0, 0.0f}, rows, (n + 31) / 32, 1};
   call.chunk = std::min(32, std::max(2, call.blocks / (pool->size() * 8) / 2 * 2));
   pool->run(
       [](void* argument, int) {

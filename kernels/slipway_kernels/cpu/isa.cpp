@@ -9,10 +9,11 @@ const Kernels& widest() {
   const char* named = getenv("SLIPWAY_CPU_ISA");
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   auto allows = [&](const char* isa) { return !named || !*named || strcmp(named, isa) == 0; };
   if (avx512bf16 && allows("avx512bf16")) return sw_kernels_avx512bf16();
   if (avx512 && allows("avx512")) return sw_kernels_avx512();
@@ -31,5 +32,6 @@ const Kernels& sw_kernels() {
 size_t sw_attention_scratch_bytes() {
   constexpr size_t chunks = SW_ATTENTION_TILE * SW_MAX_HEAD_DIM;
   constexpr size_t elements = SW_ROWS * (SW_MAX_HEAD_DIM + 2 * SW_ATTENTION_TILE + 2 * SW_PART) + 2 * chunks;
-  return elements * sizeof(float) + 1024;
+  constexpr size_t narrow = 2 * 16 * SW_MAX_HEAD_DIM; /* sixteen positions in eight bits */
+  return elements * sizeof(float) + narrow + 1024;
 }

@@ -17,8 +17,11 @@
 namespace {
 
 #include "vector.h"
+#include "narrow.h"
+#include "integers.h"
 #include "../activation/kernel.inl"
 #include "../linear/kernel.inl"
+#include "../linear/quantized.inl"
 #include "../rms_norm/kernel.inl"
 #include "../rope/kernel.inl"
 #include "../attention/kernel.inl"
@@ -35,7 +38,8 @@ namespace {
 const Kernels& SW_GETTER(SW_ISA)() {
   static constexpr Kernels kernels = {
       SW_STRING(SW_ISA), linear, rms_norm,  rotate_query, store_key, store_value, attend,
-      merge_parts,       route,  combine, add_gated,    pack_rows, read_row,
+      merge_parts,       route,  combine, add_gated,    pack_rows, pack_codes,
+      read_row,          quantize_row,
   };
   return kernels;
 }

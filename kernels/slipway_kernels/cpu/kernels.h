@@ -5,7 +5,6 @@
 
 #include "slipway.h"
 
-enum { SW_FP16 = 2 }; /* of a checkpoint's tensors only */
 enum { SW_NO_ACTIVATION = 0, SW_SILU = 1, SW_GELU = 2, SW_GELU_TANH = 3 };
 enum {
   SW_ROWS = 12,           /* rows (or queries) of a register tile on the widest instruction set */
@@ -15,12 +14,26 @@ enum {
   SW_PART = SW_MAX_HEAD_DIM + 16 /* floats of one partial result: 16 for maximum and sum, then the sums of V */
 };
 
+/* Weights of integers multiply rows that quantize_row wrote. */
+static inline int sw_is_integers(int dtype) { return dtype == SW_INT4 || dtype == SW_INT8; }
+/* Of such a row: codes of 32 columns, their scale, and what follows from both. */
+enum { SW_CODE_BLOCK_BYTES = 48 };
+static inline size_t sw_code_row_bytes(int width) { return (size_t)((width + 31) / 32) * SW_CODE_BLOCK_BYTES; }
+/* Of a packed block of 32 rows. */
+static inline size_t sw_block_bytes(const sw_weight& w) {
+  if (w.dtype == SW_BF16) return (size_t)(w.k + 1) / 2 * 128;
+  if (w.dtype == SW_FP32) return (size_t)w.k * 128;
+  size_t blocks = (w.k + 31) / 32, groups = (w.k + w.group - 1) / w.group;
+  size_t scale_bytes = (w.scale_dtype == SW_FP16 ? 64 : 128) * (w.minimums ? 2 : 1);
+  return blocks * (w.dtype == SW_INT4 ? 512 : 1024) + groups * scale_bytes;
+}
+
 /* out[rows, column + n] (+)= x[rows, k] · W[n, k]ᵀ; gated where `activation` is set. */
 struct Product {
   const void* x;
-  size_t x_stride;
-  const void* w;
-  int n, k, dtype;
+  size_t x_stride; /* in elements; in bytes for integers */
+  sw_weight w;
+  int n; /* may be less than the weight's */
   void* out; /* at its first column */
   size_t out_stride;
   int out_dtype;
@@ -29,11 +42,13 @@ struct Product {
   float softcap;
 };
 
-/* Where one layer's keys and values lie in the pages of its group. */
+/* Where one layer's keys and values lie in the pages of its group: in `dtype`, what the program computes in,
+ * or divided by their scales in the eight bits of `stored`. */
 struct LayerPages {
   char* base; /* of page 0, at this layer */
   size_t page_bytes;
-  int block, kv_heads, head_dim, dtype;
+  int block, kv_heads, head_dim, dtype, stored;
+  float key_scale, value_scale;
 };
 
 struct Attention {
@@ -80,9 +95,13 @@ struct Kernels {
   void (*combine)(float* out, const float* y, const int32_t* places, const float* weights, int top_k, int width,
                   size_t y_stride);
   void (*add_gated)(float* out, const float* y, float gate, int width);
-  void (*pack_rows)(void* packed, int k, int dtype, const void* source, int source_dtype, size_t source_stride,
-                    int rows, const int32_t* destination);
-  void (*read_row)(const void* packed, int k, int dtype, int row, float scale, float* out);
+  void (*pack_rows)(const sw_weight&, const void* source, int source_dtype, size_t source_stride, int rows,
+                    const int32_t* destination);
+  void (*pack_codes)(const sw_weight&, const uint8_t* codes, size_t code_stride, const void* scales,
+                     const void* minimums, int rows, const int32_t* destination);
+  void (*read_row)(const sw_weight&, int row, float scale, float* out);
+  /* A row of fp32 or bf16 as the codes that weights of integers multiply. */
+  void (*quantize_row)(const void* x, int dtype, int width, void* out);
 };
 
 const Kernels& sw_kernels_generic();

@@ -7,7 +7,7 @@
 char* Input::at(const Worker& worker) const {
   const Program& program = worker.program;
   const Buffer& from = program.buffers[buffer];
-  size_t row_bytes = size_t(from.stride) * (from.dtype == SW_BF16 ? 2 : 4);
+  size_t row_bytes = size_t(from.stride) * element_bytes(from.dtype);
   if (copied && program.copies_now())
     return static_cast<char*>(from.copies->at) + row_bytes * SW_COPIED_ROWS * worker.thread;
   return static_cast<char*>(from.shared->at);
@@ -16,7 +16,7 @@ char* Input::at(const Worker& worker) const {
 namespace {
 
 char* row_of(const Buffer& buffer, void* base, int row) {
-  return static_cast<char*>(base) + size_t(row) * buffer.stride * (buffer.dtype == SW_BF16 ? 2 : 4);
+  return static_cast<char*>(base) + size_t(row) * buffer.stride * element_bytes(buffer.dtype);
 }
 
 float* fp32_row(const Program& program, int buffer, int row) {
@@ -29,24 +29,43 @@ float* fp32_row(const Program& program, int buffer, int row) {
 bool Embed::run(Worker& worker) const {
   const Program& p = worker.program;
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
-    sw_kernels().read_row(table.at, table.k, p.dtype, p.token[row], scale, fp32_row(p, out, row));
+    sw_kernels().read_row(table, p.token[row], scale, fp32_row(p, out, row));
   return true;
 }
 
 bool RmsNorm::run(Worker& worker) const {
   const Program& p = worker.program;
   const Buffer& to = p.buffers[out];
-  auto normalize = [&](void* base, int row) {
-    sw_kernels().rms_norm(fp32_row(p, x, row), weight, row_of(to, base, row), to.width, eps, add_one, accumulate,
-                          to.dtype);
+  Input normed{out, !accumulate}, quantized{codes, true};
+  auto normalize = [&](int row) {
+    void* at = row_of(to, normed.at(worker), row);
+    sw_kernels().rms_norm(fp32_row(p, x, row), weight, at, to.width, eps, add_one, accumulate, to.dtype);
+    if (codes >= 0)
+      sw_kernels().quantize_row(at, to.dtype, to.width, row_of(p.buffers[codes], quantized.at(worker), row));
   };
   if (!accumulate && p.copies_now()) {
-    Input copy{out, true};
-    for (int row = 0; row < p.num_rows; ++row) normalize(copy.at(worker), row);
+    for (int row = 0; row < p.num_rows; ++row) normalize(row);
     return false;
   }
   for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
-    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) normalize(to.shared->at, i);
+    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) normalize(i);
+  return true;
+}
+
+bool Quantize::run(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer &from = p.buffers[x.buffer], &to = p.buffers[out];
+  Input quantized{out, true};
+  auto quantize = [&](int row) {
+    sw_kernels().quantize_row(row_of(from, x.at(worker), row), from.dtype, from.width,
+                              row_of(to, quantized.at(worker), row));
+  };
+  if (p.copies_now()) {
+    for (int row = 0; row < p.num_rows; ++row) quantize(row);
+    return false;
+  }
+  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
+    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) quantize(i);
   return true;
 }
 
@@ -54,9 +73,9 @@ bool Linear::run(Worker& worker) const {
   const Program& p = worker.program;
   const Buffer& to = p.buffers[out];
   int n = activation ? std::min(weight.n, 2 * to.width) : std::min(weight.n, to.width - column);
-  char* first = static_cast<char*>(to.shared->at) + size_t(column) * (to.dtype == SW_BF16 ? 2 : 4);
-  Product product{x.at(worker), size_t(x.stride(p)), weight.at, n,    weight.k,   p.dtype,    first,
-                  size_t(to.stride), to.dtype,       bias,      accumulate, activation, 0.0f};
+  char* first = static_cast<char*>(to.shared->at) + size_t(column) * element_bytes(to.dtype);
+  Product product{x.at(worker),      size_t(x.stride(p)), weight, n,          first,
+                  size_t(to.stride), to.dtype,            bias,   accumulate, activation, 0.0f};
   run_product(worker, product, p.num_rows);
   return true;
 }
@@ -64,7 +83,7 @@ bool Linear::run(Worker& worker) const {
 void RopeAndStore::rotate_row(const Program& p, int row, int first, int last) const {
   int slot = p.plan.slots[p.request[row]], position = p.position[row], dim = shape.head_dim;
   const float* angles = cos_sin ? cos_sin + size_t(position) * rotary_dim : nullptr;
-  LayerPages pages = p.layer_pages(layer, shape.kv_heads, dim);
+  LayerPages pages = p.layer_pages(group, layer, shape.kv_heads, dim);
   const int32_t* table = p.table(group, slot);
   size_t bytes = p.element_bytes();
   for (int i = first; i < last; ++i) {
@@ -129,7 +148,7 @@ int splits_of(const Sequence& sequence) {
 
 bool Attend::run(Worker& worker) const {
   const Program& p = worker.program;
-  Attention a{p.layer_pages(layer, shape.kv_heads, shape.head_dim),
+  Attention a{p.layer_pages(group, layer, shape.kv_heads, shape.head_dim),
               shape.heads, window, scale, softcap, q, q_stride, out, out_stride};
   int group_heads = shape.heads / shape.kv_heads;
   int longest = 0;
@@ -198,17 +217,21 @@ bool Draw::run(Worker& worker) const {
 
 bool Head::run(Worker& worker) const {
   const Program& p = worker.program;
-  const Buffer& rows = p.buffers[normed];
+  const Buffer &rows = p.buffers[normed], &operand = p.buffers[codes >= 0 ? codes : normed];
   int total = int(p.logit_rows.size());
   size_t stride = (p.vocab + 31) / 32 * 32;
   for (int first = 0; first < total; first += SW_LOGIT_ROWS) {
     int count = std::min(total - first, int(SW_LOGIT_ROWS));
-    for (int i = worker.claim(1); i < count; i = worker.claim(1))
-      sw_kernels().rms_norm(fp32_row(p, x, p.logit_rows[first + i].row), norm_weight,
-                            row_of(rows, rows.shared->at, i), rows.width, eps, add_one, 0, rows.dtype);
+    for (int i = worker.claim(1); i < count; i = worker.claim(1)) {
+      void* at = row_of(rows, rows.shared->at, i);
+      sw_kernels().rms_norm(fp32_row(p, x, p.logit_rows[first + i].row), norm_weight, at, rows.width, eps, add_one, 0,
+                            rows.dtype);
+      if (codes >= 0)
+        sw_kernels().quantize_row(at, rows.dtype, rows.width, row_of(operand, operand.shared->at, i));
+    }
     worker.barrier();
-    Product product{rows.shared->at, size_t(rows.stride), weight.at, p.vocab, weight.k, p.dtype, logits->at,
-                    stride, SW_FP32, bias, 0, 0, softcap};
+    Product product{operand.shared->at, size_t(operand.stride), weight, p.vocab, logits->at,
+                    stride,             SW_FP32,                bias,   0,       0,          softcap};
     run_product(worker, product, count);
     worker.barrier();
     p.draw(worker, static_cast<float*>(logits->at), stride, first, count);

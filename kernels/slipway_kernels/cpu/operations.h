@@ -14,7 +14,7 @@ struct Input {
 };
 
 struct Embed : Operation {
-  PackedWeight table;
+  sw_weight table;
   int out;
   float scale;
   bool run(Worker&) const override;
@@ -25,12 +25,20 @@ struct RmsNorm : Operation {
   const float* weight;
   float eps;
   int add_one, accumulate;
+  int codes = -1; /* a buffer for the codes of `out`, or none */
+  bool run(Worker&) const override;
+};
+
+/* The rows of a buffer as weights of integers multiply them. Every thread has its copy where rows are few. */
+struct Quantize : Operation {
+  Input x;
+  int out;
   bool run(Worker&) const override;
 };
 
 struct Linear : Operation {
   Input x;
-  PackedWeight weight;
+  sw_weight weight;
   int out, column, accumulate, activation;
   const float* bias;
   bool run(Worker&) const override;
@@ -69,20 +77,23 @@ struct Attend : Operation {
 };
 
 struct MixtureOfExperts : Operation {
-  Input x;
+  Input router_x, x; /* the same rows, each as the weights that multiply it want them */
   int out, top_k, normalize, activation;
-  PackedWeight router;
-  std::vector<PackedWeight> gate_up, down;
+  sw_weight router;
+  std::vector<sw_weight> gate_up, down;
   void allocate(const Program&);
   bool run(Worker&) const override;
 
  private:
   void gather(Worker&) const;
-  void experts(Worker&, const std::vector<PackedWeight>&, const char* x, size_t x_stride, char* y, size_t y_stride,
+  void experts(Worker&, const std::vector<sw_weight>&, const char* x, size_t x_stride, char* y, size_t y_stride,
                int y_dtype, int activation) const;
   int width() const { return down[0].k; }
   int expert_stride() const { return (width() + 31) / 32 * 32; }
-  std::unique_ptr<Memory> logits, ids, weights, places, offsets, rows, hidden, result;
+  size_t code_stride() const { return (sw_code_row_bytes(width()) + 63) / 64 * 64; }
+  bool quantizes() const { return sw_is_integers(down[0].dtype); }
+  size_t x_bytes(const Program& p) const { return size_t(x.stride(p)) * element_bytes(p.buffers[x.buffer].dtype); }
+  std::unique_ptr<Memory> logits, ids, weights, places, offsets, rows, hidden, codes, result;
 };
 
 struct AddGated : Operation {
@@ -93,11 +104,12 @@ struct AddGated : Operation {
 struct Head : Operation {
   int x;
   const float* norm_weight;
-  PackedWeight weight;
+  sw_weight weight;
   float eps, softcap;
   int add_one;
   const float* bias;
   int normed; /* a buffer that holds the rows of a chunk */
+  int codes = -1; /* their codes, where the weight wants them */
   std::unique_ptr<Memory> logits;
   bool run(Worker&) const override;
 };

@@ -8,6 +8,7 @@ namespace {
 /* Elements from row to row: whole vectors, and an odd number of cache lines. At 4,096 bytes, the width of many
  * models, all rows of a register tile would fall into one set of the first-level cache. */
 int padded_width(int width, int dtype) {
+  if (dtype == SW_INT8) return int((sw_code_row_bytes(width) + 63) / 64 | 1) * 64;
   int line = dtype == SW_BF16 ? 32 : 16;
   int lines = (width + 31) / 32 * 32 / line;
   return (lines | 1) * line;
@@ -17,9 +18,9 @@ int padded_width(int width, int dtype) {
 
 size_t sw_layer_bytes(int kv_heads, int head_dim, int block, int dtype) {
   int lanes = (head_dim + 15) / 16 * 16;
-  size_t elements = dtype == SW_BF16 ? size_t(head_dim) * block + size_t(lanes) * ((block + 1) / 2 * 2)
-                                     : size_t(head_dim + lanes) * block;
-  size_t bytes = kv_heads * elements * (dtype == SW_BF16 ? 2 : 4);
+  size_t elements = dtype == SW_FP32 ? size_t(head_dim + lanes) * block
+                                     : size_t(head_dim) * block + size_t(lanes) * ((block + 1) / 2 * 2);
+  size_t bytes = kv_heads * elements * (dtype == SW_FP32 ? 4 : dtype == SW_BF16 ? 2 : 1);
   return (bytes + 63) / 64 * 64;
 }
 
@@ -47,7 +48,8 @@ Program::Program(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, i
       pages(pages),
       num_pages(num_pages),
       page_bytes(page_bytes),
-      block(block) {
+      block(block),
+      stored(dtype) {
   scratch_bytes = std::max(sw_attention_scratch_bytes(), sw_sample_scratch_bytes(vocab));
   for (int i = 0; i < pool->size(); ++i) thread_scratch.push_back(std::make_unique<Memory>(scratch_bytes));
   token.resize(max_tokens);
@@ -61,7 +63,7 @@ int Program::add_buffer(int width, int buffer_dtype, int rows) {
   buffer.width = width;
   buffer.dtype = buffer_dtype;
   buffer.stride = padded_width(width, buffer_dtype);
-  size_t row_bytes = size_t(buffer.stride) * (buffer_dtype == SW_BF16 ? 2 : 4);
+  size_t row_bytes = size_t(buffer.stride) * ::element_bytes(buffer_dtype);
   buffer.shared = std::make_unique<Memory>(row_bytes * rows);
   buffer.copies = std::make_unique<Memory>(row_bytes * SW_COPIED_ROWS * pool->size());
   buffers.push_back(std::move(buffer));
@@ -74,9 +76,13 @@ void Program::reserve_attention_parts(int heads) {
   if (!attention_parts || attention_parts->bytes < bytes) attention_parts = std::make_unique<Memory>(bytes);
 }
 
-LayerPages Program::layer_pages(int layer, int kv_heads, int head_dim) const {
-  return {pages + layer * sw_layer_bytes(kv_heads, head_dim, block, dtype), page_bytes, block, kv_heads, head_dim,
-          dtype};
+LayerPages Program::layer_pages(int group, int layer, int kv_heads, int head_dim) const {
+  LayerPages found{pages + layer * sw_layer_bytes(kv_heads, head_dim, block, stored),
+                   page_bytes, block, kv_heads, head_dim, dtype, stored, 1.0f, 1.0f};
+  for (const KvScale& scale : kv_scales)
+    if (scale.group == group && scale.layer == layer)
+      found.key_scale = scale.key, found.value_scale = scale.value;
+  return found;
 }
 
 const int32_t* Program::table(int group, int slot) const {

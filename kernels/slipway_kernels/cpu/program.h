@@ -9,10 +9,8 @@
 #include "memory.h"
 #include "pool.h"
 
-struct PackedWeight {
-  const void* at;
-  int n, k;
-};
+/* Of a buffer's element. The stride of a buffer of codes counts bytes. */
+inline int element_bytes(int dtype) { return dtype == SW_BF16 ? 2 : dtype == SW_INT8 ? 1 : 4; }
 
 /* One of the pool's threads within a step. Units of work are claimed from a counter that all share; there is
  * one counter for the phase at hand, and the next one is cleared before the barrier that opens it. */
@@ -32,6 +30,7 @@ struct Buffer {
   int width, dtype, stride;
   std::unique_ptr<Memory> shared, copies;
   bool copied = false; /* the last operation that wrote it makes copies */
+  int codes = -1; /* the buffer that holds its rows quantized, where an operation wants them */
 };
 
 class Operation {
@@ -63,11 +62,11 @@ struct Program {
   };
 
   bool fits(int slot, int num_new) const;
-  int element_bytes() const { return dtype == SW_BF16 ? 2 : 4; }
+  int element_bytes() const { return ::element_bytes(dtype); }
   int add_buffer(int width, int buffer_dtype, int rows);
   void reserve_attention_parts(int heads);
   bool copies_now() const { return num_rows <= SW_COPIED_ROWS; }
-  LayerPages layer_pages(int layer, int kv_heads, int head_dim) const;
+  LayerPages layer_pages(int group, int layer, int kv_heads, int head_dim) const;
   const int32_t* table(int group, int slot) const;
 
   const sw_slots* slots;
@@ -79,6 +78,12 @@ struct Program {
   size_t page_bytes;
   int block;
   int num_embeddings = INT32_MAX; /* token ids are below */
+  int stored; /* what the KV cache is kept in: dtype, or eight bits */
+  struct KvScale {
+    int group, layer;
+    float key, value;
+  };
+  std::vector<KvScale> kv_scales; /* of the layers whose scales are not 1 */
 
   std::vector<Buffer> buffers;
   std::vector<std::unique_ptr<Operation>> operations;

@@ -9,9 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from slipway_kernels.cpu.binding import ACTIVATIONS, DTYPES, Floats, Ints, address, floats
-from slipway_kernels.cpu.memory import Packed
+from slipway_kernels.cpu.binding import (
+    ACTIVATIONS,
+    DTYPES,
+    Floats,
+    Ints,
+    WeightStruct,
+    address,
+    floats,
+)
 from slipway_kernels.cpu.step import Stepper, StepResult
+from slipway_kernels.cpu.weights import Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,8 @@ class Program(Stepper):
     """Built once by adding operations in the order of computation, then run step by step.
 
     The residual stream and all sums are fp32; what enters a product ("act" buffers), the weights and the KV
-    cache are of the program's dtype. No result depends on what else is in the step.
+    cache are of the program's dtype. Weights may also be integers: what enters their products is quantized to
+    8 bits before. No result depends on what else is in the step.
     """
 
     _finished = False
@@ -35,6 +44,7 @@ class Program(Stepper):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._operations: list[str] = []
+        self._quantized: set[int] = set()  # buffers whose codes are those of their rows
 
     def buffer(self, width: int, dtype: str = "fp32") -> Buffer:
         if dtype not in ("fp32", "act"):
@@ -43,10 +53,10 @@ class Program(Stepper):
         index = self._c.sw_buffer(self._pointer, width, DTYPES[element])
         return Buffer(index, width, dtype)
 
-    def embed(self, table: Packed, out: Buffer, scale: float = 1.0) -> None:
+    def embed(self, table: Weight, out: Buffer, scale: float = 1.0) -> None:
         """out = table[token] · scale.   out fp32 [*, k]"""
         self._expect("embed", out, "fp32", table.k)
-        self._add("embed", self._weight(table), table.n, table.k, out.index, scale)
+        self._add("embed", self._weight(table), self._written(out), scale)
 
     def rms_norm(
         self,
@@ -60,12 +70,13 @@ class Program(Stepper):
         """out = (or +=) x / sqrt(mean(x²) + eps) · weight, or · (1 + weight).   x fp32, out act or fp32"""
         self._expect("rms_norm", x, "fp32", out.width)
         self._expect("rms_norm", out, "fp32" if accumulate else out.dtype, x.width)
-        self._add("rms_norm", x.index, self._floats(weight, x.width), out.index, eps, add_one, accumulate)
+        factors = self._floats(weight, x.width)
+        self._add("rms_norm", x.index, factors, self._written(out), eps, add_one, accumulate)
 
     def linear(
         self,
         x: Buffer,
-        weight: Packed,
+        weight: Weight,
         out: Buffer,
         bias: Floats | None = None,
         accumulate: bool = False,
@@ -83,7 +94,7 @@ class Program(Stepper):
     def linear_gated(
         self,
         x: Buffer,
-        weight: Packed,
+        weight: Weight,
         out: Buffer,
         activation: str,
         bias: Floats | None = None,
@@ -129,7 +140,7 @@ class Program(Stepper):
             angles = self._floats(cos_sin)
         self._add(
             "rope_and_store",
-            *(qkv.index, q_out.index, *layer, heads, kv_heads, head_dim, angles, rotary_dim),
+            *(qkv.index, self._written(q_out), *layer, heads, kv_heads, head_dim, angles, rotary_dim),
             self._floats(q_norm, head_dim),
             self._floats(k_norm, head_dim),
             *(eps, add_one),
@@ -155,14 +166,14 @@ class Program(Stepper):
         self._expect("attention", q, "act", heads * head_dim)
         self._expect("attention", out, "act", heads * head_dim)
         shape = (heads, kv_heads, head_dim)
-        self._add("attention", q.index, out.index, *layer, *shape, scale, window, softcap)
+        self._add("attention", q.index, self._written(out), *layer, *shape, scale, window, softcap)
 
     def moe(
         self,
         x: Buffer,
-        router: Packed,
-        gate_up: Sequence[Packed],
-        down: Sequence[Packed],
+        router: Weight,
+        gate_up: Sequence[Weight],
+        down: Sequence[Weight],
         out: Buffer,
         top_k: int,
         normalize: bool,
@@ -180,11 +191,18 @@ class Program(Stepper):
                 f"moe: a router over {router.n} experts, {len(gate_up)} gates, {len(down)} downs and top_k "
                 f"{top_k} do not fit together."
             )
-        pointers = [(ctypes.c_void_p * len(down))(*map(self._weight, w)) for w in (gate_up, down)]
+        for matrices in (gate_up, down):
+            if len({weight.is_integers for weight in matrices}) > 1:
+                raise ValueError("moe: some experts are integers, others floats: bring them to one form.")
+        for weight in (router, gate_up[0]):
+            self._operand(x, weight)
+        for weight in (router, *gate_up, *down):
+            self._weight(weight)
+        structs = [(WeightStruct * router.n)(*(w.struct for w in matrices)) for matrices in (gate_up, down)]
         self._add(
             "moe",
-            *(x.index, self._weight(router), router.n, router.k, pointers[0], gate_up[0].n),
-            *(pointers[1], down[0].n, down[0].k, out.index, top_k, normalize, ACTIVATIONS[activation]),
+            *(x.index, self._weight(router), *structs, self._written(out)),
+            *(top_k, normalize, ACTIVATIONS[activation]),
         )
 
     def add_gated(self, y: Buffer, gate: Buffer, out: Buffer) -> None:
@@ -192,13 +210,13 @@ class Program(Stepper):
         self._expect("add_gated", y, "fp32", out.width)
         self._expect("add_gated", gate, "fp32")
         self._expect("add_gated", out, "fp32")
-        self._add("add_gated", y.index, gate.index, out.index)
+        self._add("add_gated", y.index, gate.index, self._written(out))
 
     def head(
         self,
         x: Buffer,
         norm_weight: Floats,
-        weight: Packed,
+        weight: Weight,
         eps: float,
         add_one: bool = False,
         bias: Floats | None = None,
@@ -210,7 +228,7 @@ class Program(Stepper):
             raise ValueError(f"head: {weight.n} rows of weight for a vocabulary of {self.vocab}.")
         self._add(
             "head",
-            *(x.index, self._floats(norm_weight, x.width), self._weight(weight), weight.n, weight.k),
+            *(x.index, self._floats(norm_weight, x.width), self._weight(weight)),
             *(eps, add_one, self._bias(bias, weight.n), softcap),
         )
 
@@ -238,22 +256,39 @@ class Program(Stepper):
     def _linear(
         self,
         x: Buffer,
-        weight: Packed,
+        weight: Weight,
         out: Buffer,
         bias: Floats | None,
         accumulate: bool,
         column: int,
         activation: int,
     ) -> None:
+        self._operand(x, weight)
         self._add(
             "linear",
-            *(x.index, self._weight(weight), weight.n, weight.k, out.index),
+            *(x.index, self._weight(weight), self._written(out)),
             *(self._bias(bias, weight.n), accumulate, column, activation),
         )
 
-    def _add(self, operation: str, *arguments: Any) -> None:
+    def _operand(self, x: Buffer, weight: Weight) -> None:
+        """Quantize x, where the weight wants that and no operation before has."""
+        if weight.is_integers and x.index not in self._quantized:
+            self._check_unfinished("quantize")
+            if self._c.sw_add_quantize(self._pointer, x.index):
+                self._operations.append("quantize")
+            self._quantized.add(x.index)
+
+    def _written(self, out: Buffer) -> int:
+        """The buffer that the operation added now changes."""
+        self._quantized.discard(out.index)
+        return out.index
+
+    def _check_unfinished(self, operation: str) -> None:
         if self._finished:
             raise ValueError(f"{operation}: the program is finished; operations are added before finish().")
+
+    def _add(self, operation: str, *arguments: Any) -> None:
+        self._check_unfinished(operation)
         getattr(self._c, f"sw_add_{operation}")(self._pointer, *arguments)
         self._operations.append(operation)
 
@@ -261,13 +296,13 @@ class Program(Stepper):
         """What the C program points at lives as long as the program."""
         self._kept.append(value)
 
-    def _weight(self, weight: Packed) -> int:
-        if weight.dtype != self.dtype:
+    def _weight(self, weight: Weight) -> object:
+        if not weight.is_integers and weight.dtype != self.dtype:
             raise ValueError(
                 f"A weight in {weight.dtype} does not fit a program in {self.dtype}: pack it anew."
             )
         self._keep(weight)
-        return weight.memory.address
+        return ctypes.byref(weight.struct)
 
     def _floats(self, values: Floats | None, length: int | None = None) -> int | None:
         if values is None:

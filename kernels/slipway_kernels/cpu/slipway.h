@@ -10,10 +10,20 @@
 extern "C" {
 #endif
 
-#define SW_ABI 1
+#define SW_ABI 2
 
 /* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
-enum { SW_FP32 = 0, SW_BF16 = 1 };
+enum { SW_FP32 = 0, SW_BF16 = 1, SW_FP16 = 2, SW_INT4 = 3, SW_INT8 = 4, SW_E4M3 = 5, SW_E5M2 = 6 };
+
+/* A packed weight [n, k]. Its numbers are fp32, bf16 or small integers; then w = scale · code + minimum, where a
+ * code of four bits is 0 to 15 with minimums and -8 to 7 (stored plus 8) without, one of eight -128 to 127. */
+typedef struct {
+  void* at;
+  int32_t n, k, dtype;
+  int32_t group;       /* of integers: columns that share a scale, a multiple of 32 unless it is k */
+  int32_t scale_dtype; /* fp16 or fp32 */
+  int32_t minimums;    /* 0: none */
+} sw_weight;
 
 /* How the tokens of one slot are drawn; see slipway.engine.params. Lists belong to the caller and live as
  * long as the slot is in use. */

@@ -55,7 +55,9 @@ class Stepper:
         max_top: int,
         page_pool: PagePool,
         block_size: int,
+        kv_dtype: str | None = None,
     ) -> None:
+        """kv_dtype: what keys and values are kept in, e4m3 or e5m2; None is `dtype`."""
         if dtype not in ("fp32", "bf16"):
             raise ValueError(f"A program computes in fp32 or bf16, not in {dtype}.")
         self.slots = slots
@@ -95,9 +97,18 @@ class Stepper:
             page_pool.page_bytes,
             block_size,
         )
+        if kv_dtype not in (None, dtype):
+            self._c.sw_store_kv_as(self._pointer, DTYPES[str(kv_dtype)])
         self._kept: list[object] = []
         # The threads and the slots outlive the C program that points at them.
         weakref.finalize(self, _destroy, self._c, self._pointer, (self.threads, slots, page_pool))
+
+    def scale_kv(self, place: tuple[int, int], key: float, value: float) -> None:
+        """What keys and values of a layer are divided by before they are kept in eight bits.
+
+        place  its KV group and its index there
+        """
+        self._c.sw_scale_kv(self._pointer, *place, key, value)
 
     def _plan(self, slots: Ints, num_new: Ints) -> tuple[PlanStruct, tuple[Ints, Ints]]:
         """The C form and the arrays that it points at."""

@@ -1,18 +1,6 @@
 /* Rows into the packed layout of linear/kernel.inl, and single rows out of it. */
 enum { PACK_COLUMNS = 256 };
 
-static inline float half_to_float(uint16_t half) {
-  uint32_t bits = (uint32_t)(half & 0x7fff) << 13;
-  float value;
-  memcpy(&value, &bits, 4);
-  value *= 0x1p112f; /* shifts the exponent's bias, subnormals included */
-  memcpy(&bits, &value, 4);
-  if ((half & 0x7c00) == 0x7c00) bits |= 0x7f800000;
-  bits |= (uint32_t)(half & 0x8000) << 16;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-
 template <class T>
 static void convert(const void* source, int source_dtype, size_t at, int count, T* out) {
   if (source_dtype == SW_FP32)
@@ -48,12 +36,12 @@ static void pack_typed(T* packed, int k, const void* source, int source_dtype, s
   }
 }
 
-static void pack_rows(void* packed, int k, int dtype, const void* source, int source_dtype, size_t source_stride,
-                      int rows, const int32_t* destination) {
-  if (dtype == SW_BF16)
-    pack_typed((bf16*)packed, k, source, source_dtype, source_stride, rows, destination);
+static void pack_rows(const sw_weight& w, const void* source, int source_dtype, size_t source_stride, int rows,
+                      const int32_t* destination) {
+  if (w.dtype == SW_BF16)
+    pack_typed((bf16*)w.at, w.k, source, source_dtype, source_stride, rows, destination);
   else
-    pack_typed((float*)packed, k, source, source_dtype, source_stride, rows, destination);
+    pack_typed((float*)w.at, w.k, source, source_dtype, source_stride, rows, destination);
 }
 
 template <class T>
@@ -64,9 +52,11 @@ static void read_typed(const T* packed, int k, int row, float scale, float* out)
   for (int c = 0; c < k; ++c) out[c] = widen(from[(size_t)(c / STEP) * 32 * STEP + c % STEP]) * scale;
 }
 
-static void read_row(const void* packed, int k, int dtype, int row, float scale, float* out) {
-  if (dtype == SW_BF16)
-    read_typed((const bf16*)packed, k, row, scale, out);
+static void read_row(const sw_weight& w, int row, float scale, float* out) {
+  if (sw_is_integers(w.dtype))
+    read_codes(w, row, scale, out);
+  else if (w.dtype == SW_BF16)
+    read_typed((const bf16*)w.at, w.k, row, scale, out);
   else
-    read_typed((const float*)packed, k, row, scale, out);
+    read_typed((const float*)w.at, w.k, row, scale, out);
 }

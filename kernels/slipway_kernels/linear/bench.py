@@ -1,20 +1,29 @@
-"""Rates of the packed product beside torch's: `python -m slipway_kernels.linear.bench [threads]`.
+"""Rates of the packed products beside torch's: `python -m slipway_kernels.linear.bench [threads]`.
 
-Weights are many times larger than the caches and taken in turn, as the layers of a model are.
+Weights are many times larger than the caches and taken in turn, as the layers of a model are. GB/s is what is
+read of them in their own form; GFLOP/s counts a product and a sum for each weight and row, whatever the form.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from slipway_kernels.cpu import Packed, Threads, isa, linear
+from slipway_kernels.cpu import Packed, PackedCodes, Threads, Weight, isa, linear
 
 N, K, COPIES = 4096, 2048, 12
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+FORMS = {
+    "int4 of 32 with minimums (Q4_1)": {"bits": 4, "group": 32, "minimums": True},
+    "int4 of 32 (Q4_0)": {"bits": 4, "group": 32},
+    "int4 of 128 with minimums (AWQ, GPTQ)": {"bits": 4, "group": 128, "minimums": True},
+    "int8 of 32 (Q8_0)": {"bits": 8, "group": 32},
+    "int8 of rows": {"bits": 8, "group": K},
+}
+"""Arguments of `PackedCodes`."""
 
 
 def clock() -> float:
@@ -43,6 +52,27 @@ def torch_linear(x: torch.Tensor, weight: torch.Tensor, threads: Threads) -> tor
     return torch.nn.functional.linear(x, weight)
 
 
+def codes(bits: int, group: int, minimums: bool = False) -> PackedCodes:
+    """Random integers; rates do not depend on their values."""
+    weight = PackedCodes(N, K, bits, group, minimums=minimums)
+    drawn = torch.randint(0, 16, (N, K), dtype=torch.uint8 if bits == 4 else torch.int8)
+    scales = torch.full((N, K // group), 0.01)
+    weight.load_rows(drawn, scales, scales if minimums else None)
+    return weight
+
+
+def rates(weights: Sequence[Weight], element: torch.dtype, pool: Threads) -> Iterator[tuple[int, str]]:
+    """For each number of rows: GB/s and GFLOP/s."""
+    for rows in ROWS:
+        rounds = 8 if rows <= 32 else 3
+        seconds = best_seconds(product(linear, torch.randn(rows, K).to(element), weights, pool), rounds)
+        yield rows, rate(weights[0].nbytes, rows, seconds)
+
+
+def rate(size: int, rows: int, seconds: float) -> str:
+    return f"{size / seconds / 1e9:6.1f} GB/s {2 * rows * N * K / seconds / 1e9:6.0f} GFLOP/s"
+
+
 def main(threads: int) -> None:
     torch.set_num_threads(threads)
     pool = Threads(threads)
@@ -51,21 +81,18 @@ def main(threads: int) -> None:
     seconds = best_seconds(lambda copy: flat[copy].sum(), 5)
     print(f"plain read (torch sum) {N * K * 2 / seconds / 1e9:6.1f} GB/s")
     for dtype, element in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
-        weights = [torch.randn(N, K).to(element) for _ in range(COPIES)]
+        matrices = [torch.randn(N, K).to(element) for _ in range(COPIES)]
         packed = [Packed(N, K, dtype) for _ in range(COPIES)]
-        for source, target in zip(weights, packed, strict=True):
+        for source, target in zip(matrices, packed, strict=True):
             target.load_rows(source)
-        for rows in ROWS:
-            rounds = 8 if rows <= 32 else 3
-            ours = best_seconds(product(linear, torch.randn(rows, K).to(element), packed, pool), rounds)
-            theirs = best_seconds(
-                product(torch_linear, torch.randn(rows, K).to(element), weights, pool), rounds
-            )
-            size, work = weights[0].nbytes, 2 * rows * N * K
-            print(
-                f"{dtype} M={rows:3}  {size / ours / 1e9:6.1f} GB/s {work / ours / 1e9:6.0f} GFLOP/s   "
-                f"torch {size / theirs / 1e9:6.1f} GB/s {work / theirs / 1e9:6.0f} GFLOP/s"
-            )
+        for rows, ours in rates(packed, element, pool):
+            x = torch.randn(rows, K).to(element)
+            theirs = best_seconds(product(torch_linear, x, matrices, pool), 8 if rows <= 32 else 3)
+            print(f"{dtype} M={rows:3}  {ours}   torch {rate(matrices[0].nbytes, rows, theirs)}")
+    for name, form in FORMS.items():
+        integers = [codes(**form) for _ in range(COPIES)]  # type: ignore[arg-type]
+        for rows, ours in rates(integers, torch.bfloat16, pool):
+            print(f"{name} M={rows:3}  {ours}")
 
 
 if __name__ == "__main__":

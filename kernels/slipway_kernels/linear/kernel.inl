@@ -155,7 +155,7 @@ template <class T>
 static void linear_typed(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
   typedef Operand<T> O;
   alignas(64) float sums[ROWS * 64];
-  int steps = (p.k + O::STEP - 1) / O::STEP;
+  int steps = (p.w.k + O::STEP - 1) / O::STEP;
   size_t block_size = (size_t)steps * 32 * O::STEP;
   int rows = row_end - row_begin;
   int tiles = (rows + ROWS - 1) / ROWS;
@@ -165,7 +165,7 @@ static void linear_typed(const Product& p, int row_begin, int row_end, int block
     int blocks = block_end - block < together ? 1 : together;
     Groups<T> w;
     for (int g = 0; g < blocks * 2; ++g) {
-      w.at[g] = (const T*)p.w + (block + g / 2) * block_size + (g % 2) * 16 * O::STEP;
+      w.at[g] = (const T*)p.w.at + (block + g / 2) * block_size + (g % 2) * 16 * O::STEP;
       w.stride[g] = 32 * O::STEP;
     }
     for (int row = row_begin; row < row_end; row += tile_rows) {
@@ -176,19 +176,5 @@ static void linear_typed(const Product& p, int row_begin, int row_end, int block
       else
         finish_tile<float>(p, sums, row, count, block, blocks);
     }
-  }
-}
-
-static void linear(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
-  /* Rows in parts that stay in the second-level cache while the blocks pass by: without, the rate falls by a
-   * quarter from M = 128 to M = 512 (K = 2048, Zen 4). */
-  int part = (int)(PART_BYTES / ((size_t)p.k * (p.dtype == SW_BF16 ? 2 : 4))) / ROWS * ROWS;
-  part = part < 4 * ROWS ? 4 * ROWS : part;
-  for (int row = row_begin; row < row_end; row += part) {
-    int end = row_end - row < part ? row_end : row + part;
-    if (p.dtype == SW_BF16)
-      linear_typed<bf16>(p, row, end, block_begin, block_end);
-    else
-      linear_typed<float>(p, row, end, block_begin, block_end);
   }
 }

@@ -13,8 +13,9 @@ void MixtureOfExperts::allocate(const Program& p) {
   weights = std::make_unique<Memory>(places_count * 4);
   places = std::make_unique<Memory>(places_count * 4);
   offsets = std::make_unique<Memory>((experts + 1) * 4);
-  rows = std::make_unique<Memory>(places_count * x.stride(p) * bytes);
+  rows = std::make_unique<Memory>(places_count * x_bytes(p));
   hidden = std::make_unique<Memory>(places_count * expert_stride() * bytes);
+  if (quantizes()) codes = std::make_unique<Memory>(places_count * code_stride());
   result = std::make_unique<Memory>(places_count * p.buffers[out].stride * 4);
 }
 
@@ -31,7 +32,7 @@ static void sort_pairs(int rows, int top_k, int experts, const int32_t* ids, int
 
 void MixtureOfExperts::gather(Worker& worker) const {
   const Program& p = worker.program;
-  size_t row_bytes = size_t(x.stride(p)) * p.element_bytes();
+  size_t row_bytes = x_bytes(p);
   const int32_t* place = static_cast<int32_t*>(places->at);
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
     for (int i = 0; i < top_k; ++i)
@@ -39,7 +40,7 @@ void MixtureOfExperts::gather(Worker& worker) const {
              row_bytes);
 }
 
-void MixtureOfExperts::experts(Worker& worker, const std::vector<PackedWeight>& weight, const char* from,
+void MixtureOfExperts::experts(Worker& worker, const std::vector<sw_weight>& weight, const char* from,
                                size_t from_stride, char* to, size_t to_stride, int to_dtype, int gate) const {
   const Program& p = worker.program;
   const int32_t* offset = static_cast<int32_t*>(offsets->at);
@@ -50,9 +51,9 @@ void MixtureOfExperts::experts(Worker& worker, const std::vector<PackedWeight>& 
   for (int unit = worker.claim(1); unit < units; unit = worker.claim(1)) {
     int expert = unit / columns, block = unit % columns * chunk, first = offset[expert];
     if (offset[expert + 1] == first) continue;
-    Product product{from + first * from_stride * p.element_bytes(), from_stride, weight[expert].at, n,
-                    weight[expert].k, p.dtype, to + first * to_stride * to_bytes, to_stride, to_dtype, nullptr, 0,
-                    gate, 0.0f};
+    size_t from_bytes = sw_is_integers(weight[expert].dtype) ? 1 : p.element_bytes();
+    Product product{from + first * from_stride * from_bytes, from_stride, weight[expert], n,
+                    to + first * to_stride * to_bytes,       to_stride,   to_dtype,       nullptr, 0, gate, 0.0f};
     sw_kernels().linear(product, 0, offset[expert + 1] - first, block, std::min(block + chunk, blocks));
   }
 }
@@ -60,8 +61,8 @@ void MixtureOfExperts::experts(Worker& worker, const std::vector<PackedWeight>& 
 bool MixtureOfExperts::run(Worker& worker) const {
   const Program& p = worker.program;
   int count = int(gate_up.size()), logit_stride = (count + 31) / 32 * 32;
-  Product scores{x.at(worker), size_t(x.stride(p)), router.at, count, router.k, p.dtype, logits->at,
-                 size_t(logit_stride), SW_FP32, nullptr, 0, 0, 0.0f};
+  Product scores{router_x.at(worker),  size_t(router_x.stride(p)), router,  count, logits->at,
+                 size_t(logit_stride), SW_FP32,                    nullptr, 0,     0,          0.0f};
   run_product(worker, scores, p.num_rows);
   worker.barrier();
   int32_t* id = static_cast<int32_t*>(ids->at);
@@ -80,7 +81,17 @@ bool MixtureOfExperts::run(Worker& worker) const {
   char* middle = static_cast<char*>(hidden->at);
   experts(worker, gate_up, static_cast<char*>(rows->at), x.stride(p), middle, expert_stride(), p.dtype, activation);
   worker.barrier();
-  experts(worker, down, middle, expert_stride(), static_cast<char*>(result->at), to.stride, SW_FP32, 0);
+  size_t middle_stride = expert_stride();
+  if (quantizes()) {
+    char* quantized = static_cast<char*>(codes->at);
+    int pairs = p.num_rows * top_k;
+    for (int i = worker.claim(1); i < pairs; i = worker.claim(1))
+      sw_kernels().quantize_row(middle + i * middle_stride * p.element_bytes(), p.dtype, width(),
+                                quantized + i * code_stride());
+    worker.barrier();
+    middle = quantized, middle_stride = code_stride();
+  }
+  experts(worker, down, middle, middle_stride, static_cast<char*>(result->at), to.stride, SW_FP32, 0);
   worker.barrier();
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
     sw_kernels().combine(static_cast<float*>(to.shared->at) + size_t(row) * to.stride,

@@ -2,7 +2,7 @@
  *
  * A page holds, for each layer of its group and each key head, K as [head_dim/2][block][2] in bf16 (so that
  * sixteen positions are one vector of pairs) or [head_dim][block] in fp32, then V as [block/2][head_dim][2]
- * or [block][head_dim], head_dim rounded up to 16 lanes. */
+ * or [block][head_dim], head_dim rounded up to 16 lanes; in eight bits the same with a byte for each number. */
 
 /* head_dim numbers on whole vectors; what lies behind them is 0. */
 struct alignas(64) HeadRow {
@@ -42,6 +42,15 @@ struct alignas(64) CacheRow {
   }
 };
 
+/* The same in eight bits, each number divided by `scale`. */
+struct alignas(64) NarrowRow {
+  uint8_t at[SW_MAX_HEAD_DIM];
+
+  NarrowRow(const HeadRow& row, int head_dim, int stored, float scale) {
+    for (int i = 0; i < (head_dim + 15) / 16 * 16; ++i) at[i] = narrowed(row.at[i] / scale, stored);
+  }
+};
+
 template <class T>
 static void put_row(const HeadRow& row, int head_dim, void* out) {
   memcpy(out, CacheRow<T>(row, head_dim).at, head_dim * sizeof(T));
@@ -68,24 +77,31 @@ template <class T>
 static inline size_t value_size(const LayerPages& pages) {
   return (size_t)padded(pages.head_dim) * (Operand<T>::STEP == 2 ? even(pages.block) : pages.block);
 }
-/* All keys of the layer come first, then all values. */
-template <class T>
-static inline T* key_at(const LayerPages& pages, int page, int kv_head) {
-  return (T*)(pages.base + page * pages.page_bytes) + kv_head * key_size<T>(pages);
+/* All keys of the layer come first, then all values; in the order of T, each number kept as a Stored. */
+template <class T, class Stored = T>
+static inline Stored* key_at(const LayerPages& pages, int page, int kv_head) {
+  return (Stored*)(pages.base + page * pages.page_bytes) + kv_head * key_size<T>(pages);
 }
-template <class T>
-static inline T* value_at(const LayerPages& pages, int page, int kv_head) {
-  return (T*)(pages.base + page * pages.page_bytes) + pages.kv_heads * key_size<T>(pages) +
+template <class T, class Stored = T>
+static inline Stored* value_at(const LayerPages& pages, int page, int kv_head) {
+  return (Stored*)(pages.base + page * pages.page_bytes) + pages.kv_heads * key_size<T>(pages) +
          kv_head * value_size<T>(pages);
 }
 
-template <class T>
-static void put_key(const LayerPages& pages, int page, int kv_head, int at, const HeadRow& head) {
+template <class T, class Stored>
+static void put_key(const LayerPages& pages, int page, int kv_head, int at, const Stored* row) {
   enum { STEP = Operand<T>::STEP };
-  CacheRow<T> row(head, pages.head_dim);
-  T* key = key_at<T>(pages, page, kv_head) + at * STEP;
+  Stored* key = key_at<T, Stored>(pages, page, kv_head) + at * STEP;
   size_t stride = (size_t)pages.block * STEP;
-  for (int i = 0; i < pages.head_dim; i += STEP, key += stride) memcpy(key, row.at + i, STEP * sizeof(T));
+  for (int i = 0; i < pages.head_dim; i += STEP, key += stride) memcpy(key, row + i, STEP * sizeof(Stored));
+}
+
+template <class T>
+static void put_typed_key(const LayerPages& pages, int page, int kv_head, int at, const HeadRow& head) {
+  if (pages.stored == pages.dtype)
+    put_key<T>(pages, page, kv_head, at, CacheRow<T>(head, pages.head_dim).at);
+  else
+    put_key<T>(pages, page, kv_head, at, NarrowRow(head, pages.head_dim, pages.stored, pages.key_scale).at);
 }
 
 static void store_key(const LayerPages& pages, const int32_t* table, int position, int kv_head, const float* head,
@@ -94,22 +110,31 @@ static void store_key(const LayerPages& pages, const int32_t* table, int positio
   rotate(head, pages.head_dim, cos_sin, rotary_dim, weight, eps, add_one, rotated);
   int page = table[position / pages.block], at = position % pages.block;
   if (pages.dtype == SW_BF16)
-    put_key<bf16>(pages, page, kv_head, at, rotated);
+    put_typed_key<bf16>(pages, page, kv_head, at, rotated);
   else
-    put_key<float>(pages, page, kv_head, at, rotated);
+    put_typed_key<float>(pages, page, kv_head, at, rotated);
 }
 
-template <class T>
-static void put_value(const LayerPages& pages, int page, int kv_head, int at, const HeadRow& head, int last) {
+template <class T, class Stored>
+static void put_value(const LayerPages& pages, int page, int kv_head, int at, const Stored* row, int last) {
   enum { STEP = Operand<T>::STEP };
   int lanes = padded(pages.head_dim);
-  CacheRow<T> row(head, pages.head_dim);
-  T* value = value_at<T>(pages, page, kv_head) + (size_t)(at / STEP) * lanes * STEP + at % STEP;
-  for (int i = 0; i < lanes; ++i) value[i * STEP] = row.at[i];
+  Stored* value = value_at<T, Stored>(pages, page, kv_head) + (size_t)(at / STEP) * lanes * STEP + at % STEP;
+  for (int i = 0; i < lanes; ++i) value[i * STEP] = row[i];
   /* The partner of the last even position is read, times a probability of 0: a stale NaN must not be there.
    * Where it belongs to this step, another thread may already have written it. */
   if (STEP == 2 && at % 2 == 0 && (last || at + 1 == pages.block))
     for (int i = 0; i < lanes; ++i) value[i * STEP + 1] = 0;
+}
+
+template <class T>
+static void put_typed_value(const LayerPages& pages, int page, int kv_head, int at, const HeadRow& head,
+                            int last) {
+  if (pages.stored == pages.dtype)
+    put_value<T>(pages, page, kv_head, at, CacheRow<T>(head, pages.head_dim).at, last);
+  else
+    put_value<T>(pages, page, kv_head, at, NarrowRow(head, pages.head_dim, pages.stored, pages.value_scale).at,
+                 last);
 }
 
 static void store_value(const LayerPages& pages, const int32_t* table, int position, int kv_head,
@@ -119,7 +144,7 @@ static void store_value(const LayerPages& pages, const int32_t* table, int posit
   row.clear_from(pages.head_dim);
   int page = table[position / pages.block], at = position % pages.block;
   if (pages.dtype == SW_BF16)
-    put_value<bf16>(pages, page, kv_head, at, row, last);
+    put_typed_value<bf16>(pages, page, kv_head, at, row, last);
   else
-    put_value<float>(pages, page, kv_head, at, row, last);
+    put_typed_value<float>(pages, page, kv_head, at, row, last);
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from slipway.args.derive import expand_graph_sizes
 from slipway.engine.config import EngineConfig
 from slipway.envs import Environment
 
@@ -37,11 +38,14 @@ _SAME_NAME = (
     "model_impl",
     "trust_remote_code",
     "dtype",
+    "quantization",
     "rope_theta",
     "disable_sliding_window",
     "seed",
     "max_logprobs",
     "block_size",
+    "kv_cache_dtype",
+    "quantization_param_path",
     "enable_prefix_caching",
     "max_num_seqs",
     "enable_chunked_prefill",
@@ -50,14 +54,19 @@ _SAME_NAME = (
     "max_long_partial_prefills",
     "long_prefill_token_threshold",
     "scheduler_delay_factor",
+    "device",
+    "gpu_memory_utilization",
+    "attention_backend",
 )
 
 
 def engine_config(arguments: Arguments, environment: Environment) -> EngineConfig:
     """The arguments that concern the engine; what is unset stays for it to decide."""
     cache_bytes = arguments["kv_cache_memory_bytes"]
-    if cache_bytes is None and environment.cpu_kvcache_space is not None:
+    on_cpu = arguments["device"] != "cuda"
+    if cache_bytes is None and on_cpu and environment.cpu_kvcache_space is not None:
         cache_bytes = int(environment.cpu_kvcache_space * (1 << 30)) or None
+    graph_sizes = [] if arguments["enforce_eager"] else expand_graph_sizes(arguments["cuda_graph_sizes"])
     budget = arguments["max_num_batched_tokens"]  # its default is the documented one, of CUDA
     same = {name: arguments[name] for name in _SAME_NAME}
     return EngineConfig(
@@ -69,6 +78,9 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         prefix_hash=arguments["prefix_caching_hash_algo"],
         num_blocks=arguments["num_gpu_blocks_override"],
         kv_cache_bytes=cache_bytes,
+        graph_sizes=graph_sizes,
+        graph_max_length=arguments["max_seq_len_to_capture"],
+        overlap=False if arguments["disable_async_output_proc"] else None,
         max_num_batched_tokens=budget if "max_num_batched_tokens" in arguments.given else None,
         threads=environment.threads,
         log_level=environment.logging_level.lower(),

@@ -14,6 +14,9 @@ from slipway.engine.params import SamplingParams
 GREEDY_BELOW = 1e-5
 """Logits divided by a temperature below this overflow; the most likely token is meant."""
 
+MAX_BAD_TOKENS = 8192
+"""Of all bad words together, each in two spellings: what a device's record of a request has room for."""
+
 Number = TypeVar("Number", int, float)
 
 
@@ -150,6 +153,10 @@ def _bad_words(words: list[str], model: ServedModel) -> tuple[tuple[int, ...], .
             token_ids = tuple(model.encode(text, add_special_tokens=False))
             if token_ids:
                 sequences[token_ids] = None
+    total = sum(map(len, sequences))
+    if total > MAX_BAD_TOKENS:
+        message = f"bad_words are {total} tokens, at most {MAX_BAD_TOKENS} are looked for; give fewer."
+        raise ApiError(message, param="bad_words", code="invalid_value")
     return tuple(sequences)
 
 

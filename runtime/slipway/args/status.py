@@ -33,10 +33,8 @@ def status_of(argument: Argument) -> Entry:
             return Entry(argument.flag, WARNED, argument.reason)
         case Disposition.REFUSE:
             return Entry(argument.flag, REFUSED, argument.reason)
-    if argument.cuda_only:
-        return Entry(argument.flag, NOT_BUILT, "acts on CUDA only")
     if lacks is None:
-        return Entry(argument.flag, IMPLEMENTED)
+        return Entry(argument.flag, IMPLEMENTED, "acts on CUDA only" if argument.cuda_only else "")
     works = [str(value) for value in lacks.works if value != argument.default and value]
     if works:
         return Entry(argument.flag, IMPLEMENTED, f"{', '.join(works)} so far; not built yet: {lacks.feature}")

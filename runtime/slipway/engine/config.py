@@ -25,6 +25,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model_impl: str = "auto"
     trust_remote_code: bool = False
     dtype: str = "auto"
+    quantization: str | None = None
     max_model_len: int | None = None
     rope_scaling: dict[str, object] = {}
     rope_theta: float | None = None
@@ -33,6 +34,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: int = 20
     # cache
     block_size: int = 16
+    kv_cache_dtype: str = "auto"
+    quantization_param_path: str | None = None
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
     enable_prefix_caching: bool = True
@@ -46,8 +49,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_long_partial_prefills: int = 1
     long_prefill_token_threshold: int = 0
     scheduler_delay_factor: float = 0.0
-    overlap: bool = False
-    """Plan and post-process while the worker computes; off by default on CPU, which needs every core."""
+    overlap: bool | None = None
+    """Plan and post-process while the worker computes. Unset: on CUDA; not on CPU, which needs every core."""
+    # device
+    device: str = "cpu"
+    """cpu, cuda, or auto, which takes CUDA where there is one."""
+    gpu_memory_utilization: float = 0.9
+    graph_sizes: list[int] = []
+    """Batches that run as CUDA graphs; empty: none."""
+    graph_max_length: int = 8192
+    """Longest context that graphs cover."""
+    attention_backend: str = "auto"
     # process
     threads: int | None = None
     log_level: str = "info"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from slipway.engine.plan import StepOutput, StepPlan
 
@@ -65,6 +65,36 @@ class Overlapped:
 
     def close(self) -> None:
         self._thread.shutdown()
+
+
+@runtime_checkable
+class LaunchingWorker(Protocol):
+    """A worker that is given steps and asked for their outputs later, in the same order."""
+
+    def launch(self, plan: StepPlan) -> Any: ...
+    def collect(self, pending: Any) -> StepOutput: ...
+
+
+class Ahead:
+    """Steps are launched on a device before those ahead of them have ended: no thread is needed.
+
+    `depth` 1 waits for each step (`--disable-async-output-proc`).
+    """
+
+    def __init__(self, worker: LaunchingWorker, depth: int = 2) -> None:
+        self.depth = depth
+        self._worker = worker
+        self._pending: deque[Any] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        self._pending.append(self._worker.launch(plan))
+
+    def collect(self) -> StepOutput:
+        return self._worker.collect(self._pending.popleft())
+
+    def close(self) -> None:
+        while self._pending:
+            self.collect()
 
 
 class NullWorker:

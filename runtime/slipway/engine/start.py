@@ -5,15 +5,20 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import os
 import signal
 import socket
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from slipway.engine.cache_size import CacheSize, cache_size
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
-from slipway.engine.executor import InTurn, Overlapped, Worker
+from slipway.engine.executor import Ahead, Executor, InTurn, LaunchingWorker, Overlapped, Worker
 from slipway.engine.kv_cache import KVCache
 from slipway.engine.machine import available_memory, usable_cpus
 from slipway.engine.messages import Failed, Loading, Ready
@@ -21,7 +26,7 @@ from slipway.engine.page_pool import PagePool
 from slipway.engine.record import RecordingWorker
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Hub
-from slipway.exits import BY_REASON, INTERNAL_ERROR, KV_CACHE_TOO_SMALL, OUT_OF_MEMORY, Exit
+from slipway.exits import BY_REASON, DEVICE_UNAVAILABLE, INTERNAL_ERROR, OUT_OF_MEMORY, Exit
 from slipway.load.errors import LoadError
 from slipway.load.folder import stored_bytes
 from slipway_kernels.cpu import reserved
@@ -29,9 +34,11 @@ from slipway_kernels.cpu import reserved
 if TYPE_CHECKING:
     from slipway.model.build import ModelPlan
     from slipway.worker.cpu import CpuWorker
+    from slipway.worker.device.worker import DeviceWorker
 
 log = logging.getLogger("slipway.engine")
 
+CUDA_TOKEN_BUDGET = 2048
 CPU_TOKEN_BUDGET = 256
 """Products reach full rate from M = 128 on; a longer step only delays running streams."""
 
@@ -66,6 +73,27 @@ def run_engine(config: EngineConfig, listener: socket.socket, parent: int) -> in
     return 0
 
 
+def chosen_device(asked: str) -> str:
+    """cpu or cuda; `auto` takes CUDA where there is one. Raises Exit where CUDA is asked for and missing."""
+    import torch
+
+    if asked == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    if asked == "auto":
+        return "cpu"
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return "cuda"
+    raise Exit(
+        DEVICE_UNAVAILABLE,
+        "--device cuda, and torch finds no CUDA device here.",
+        "Check that the driver is loaded, that the pod asks for a GPU and that CUDA_VISIBLE_DEVICES names "
+        "one; or use --device cpu.",
+        "device",
+    )
+
+
 def describe(error: Exception) -> Failed:
     """What clients are told of an exception that ends the engine."""
     if isinstance(error, LoadError):
@@ -76,15 +104,6 @@ def describe(error: Exception) -> Failed:
         error = Exit(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
     code = error.exit_code
     return Failed(code.code, code.reason, error.message, error.hint, error.argument)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSize:
-    """Pages of the pool, and the context length that they allow."""
-
-    num_pages: int
-    max_model_len: int
-    warning: str = ""
 
 
 @dataclass
@@ -101,7 +120,8 @@ class Start:
         """Read the model, allocate its state, compute one token. Raises LoadError and Exit."""
         config = self.config
         self.progress("load", 0, 0)
-        with reserved(stored_bytes(config.model)):
+        on_cpu = config.device == "cpu" or not Path("/dev/nvidiactl").exists()  # torch is not imported yet
+        with reserved(stored_bytes(config.model) if on_cpu else 0):
             worker = self._load(config)
         self.idle = worker.idle
         begun = time.monotonic()
@@ -112,41 +132,60 @@ class Start:
             log.warning("%s", warning)
         return RecordingWorker(worker, config.record, config) if config.record else worker
 
-    def _load(self, config: EngineConfig) -> CpuWorker:
+    def _load(self, config: EngineConfig) -> CpuWorker | DeviceWorker:
         begun = time.monotonic()
         import torch
 
         from slipway.load.checkpoint import open_checkpoint
         from slipway.model.build import plan_model
-        from slipway.worker.cpu import CpuWorker
 
-        torch.set_num_threads(1)  # the kernels' own threads compute; two sets would fight for the cores
+        device = chosen_device(config.device)
+        config = self.config = msgspec.structs.replace(config, device=device)
+        if device == "cpu":
+            torch.set_num_threads(1)  # the kernels' own threads compute; two sets would fight for the cores
+            if config.attention_backend not in ("auto", "CPU"):
+                asked = f"--attention-backend {config.attention_backend}"
+                self.warnings.append(f"{asked} has no effect on CPU: it acts on CUDA only.")
         begun = self._time("import", begun)
         checkpoint = open_checkpoint(config, self.progress)
         begun = self._time("open", begun)
         self.plan: ModelPlan = plan_model(checkpoint, config)
         self.warnings += self.plan.warnings
-        self.size = cache_size(config, self.plan, available_memory())
+        worker, self.size = self._on_device() if device == "cuda" else self._on_cpu()
         if self.size.warning:
             self.warnings.append(self.size.warning)
-        worker = CpuWorker(
-            self.plan,
-            num_slots=config.max_num_seqs,
-            max_len=self.size.max_model_len,
-            num_pages=self.size.num_pages,
-            token_budget=self.token_budget,
-            max_logprobs=config.max_logprobs,
-            threads=config.threads or usable_cpus(),
-            progress=self.progress,
-        )
         checkpoint.close()
         self._time("load", begun)
         return worker
 
-    @property
-    def token_budget(self) -> int:
-        budget = self.config.max_num_batched_tokens or CPU_TOKEN_BUDGET
-        return budget if self.config.enable_chunked_prefill else max(budget, self.size.max_model_len)
+    def _on_cpu(self) -> tuple[CpuWorker, CacheSize]:
+        from slipway.worker.cpu import CpuWorker
+
+        config = self.config
+        size = cache_size(config, self.plan, available_memory() // 4, "VLLM_CPU_KVCACHE_SPACE")
+        worker = CpuWorker(
+            self.plan,
+            num_slots=config.max_num_seqs,
+            max_len=size.max_model_len,
+            num_pages=size.num_pages,
+            token_budget=self._token_budget(size.max_model_len),
+            max_logprobs=config.max_logprobs,
+            threads=config.threads or usable_cpus(),
+            progress=self.progress,
+        )
+        return worker, size
+
+    def _on_device(self) -> tuple[DeviceWorker, CacheSize]:
+        from slipway.worker.device.load import load
+
+        budget = self._token_budget(self.plan.max_model_len)
+        return load(self.plan, self.config, budget, self.progress)
+
+    def _token_budget(self, max_model_len: int) -> int:
+        config = self.config
+        default = CUDA_TOKEN_BUDGET if config.device == "cuda" else CPU_TOKEN_BUDGET
+        budget = config.max_num_batched_tokens or default
+        return budget if config.enable_chunked_prefill else max(budget, max_model_len)
 
     def core(self, worker: Worker) -> EngineCore:
         config = self.config
@@ -159,7 +198,11 @@ class Start:
             hash_name=config.prefix_hash,
         )
         assert self.hub is not None
-        executor = Overlapped(worker) if config.overlap else InTurn(worker)
+        executor: Executor
+        if isinstance(worker, LaunchingWorker):
+            executor = Ahead(worker, depth=2 if config.overlap is not False else 1)
+        else:
+            executor = Overlapped(worker) if config.overlap else InTurn(worker)
         return EngineCore(Scheduler(cache, self._limits()), executor, self.hub, self.idle)
 
     def ready(self) -> Ready:
@@ -193,7 +236,7 @@ class Start:
         if config.max_num_partial_prefills > 1 and not long_prompt:
             long_prompt = max(1, self.size.max_model_len // 25)  # 4 % of the context, as documented
         return SchedulerLimits(
-            token_budget=self.token_budget,
+            token_budget=self._token_budget(self.size.max_model_len),
             max_requests=config.max_num_seqs,
             chunked_prefill=config.enable_chunked_prefill,
             max_partial=config.max_num_partial_prefills,
@@ -207,40 +250,3 @@ class Start:
         now = time.monotonic()
         self.seconds[phase] = round(now - begun, 3)
         return now
-
-
-def cache_size(config: EngineConfig, plan: ModelPlan, memory: int) -> CacheSize:
-    """How many pages, and what they make of `--max-model-len`.
-
-    `memory`: bytes that can still be had. By default the pool is what all requests together can use, at
-    most a quarter of that memory. A length that was not asked for is reduced to what fits; one that was
-    asked for and does not fit is an error.
-    """
-    kv, length = plan.kv, plan.max_model_len
-    groups = len(kv.groups)
-    one = -(-length // kv.block_size) * groups
-    if config.num_blocks is not None:
-        pages = config.num_blocks * groups
-    elif config.kv_cache_bytes is not None:
-        pages = config.kv_cache_bytes // kv.page_bytes
-    else:
-        pages = min(one * config.max_num_seqs, memory // 4 // kv.page_bytes)
-    if pages >= one:
-        return CacheSize(pages, length)
-    fits = pages // groups * kv.block_size
-    if config.max_model_len is not None or fits < 1:
-        gib = pages * kv.page_bytes / (1 << 30)
-        message = (
-            f"the KV cache of {gib:.2f} GiB holds {fits} tokens, "
-            f"and one request of --max-model-len {length} needs {one * kv.page_bytes / (1 << 30):.2f} GiB"
-        )
-        hint = (
-            f"Set --max-model-len {fits} or less, VLLM_CPU_KVCACHE_SPACE to more GiB, "
-            f"or --num-gpu-blocks-override {one // groups} or more."
-        )
-        raise Exit(KV_CACHE_TOO_SMALL, message, hint, "max_model_len")
-    warning = (
-        f"The model's length of {length} tokens does not fit the KV cache: serving {fits}. "
-        "--kv-cache-memory-bytes or VLLM_CPU_KVCACHE_SPACE gives it more."
-    )
-    return CacheSize(pages, fits, warning)

@@ -17,6 +17,10 @@ from slipway.load.gguf.config import generation_config, model_config
 from slipway.load.gguf.header import read
 from slipway.load.hub import locate
 from slipway.load.progress import Progress, announced
+from slipway.load.quantized.checkpoint import QuantizedWeights
+from slipway.load.quantized.config import quantization, quantization_settings
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.tensors import Quantized
 from slipway.load.safetensors import SafetensorsWeights
 from slipway.load.torch_files import TorchWeights
 
@@ -33,6 +37,8 @@ class Checkpoint(Protocol):
     """As `generation_config.json`; {} where there is none."""
     source_dtype: str
     """Type of the stored weights: "bfloat16", "float16" or "float32"."""
+    quantization: str
+    """How the weights are quantized, as `quant_method` names it, or "gguf"; "" where they are plain."""
     folder: Path | None
     """Where configuration and tokenizer lie; None for a single GGUF file."""
     total_bytes: int
@@ -45,6 +51,18 @@ class Checkpoint(Protocol):
         dropped when the next tensor is asked for, so peak memory is one tensor above the caller's.
         """
 
+    def forms(self) -> Mapping[str, Form]:
+        """What `stored` gives quantized: matrices by name, and how each is stored. {} for plain weights.
+
+        Raises LoadError where the tensors that make a matrix do not fit each other.
+        """
+
+    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | Quantized]]:
+        """As `tensors`, with quantized matrices as they are."""
+
+    def kv_scales(self) -> Mapping[int, tuple[float, float]]:
+        """By layer, what keys and values are divided by in an fp8 KV cache; {} where nothing is said."""
+
     def close(self) -> None:
         """Let go of the files; tensors that were handed out stay valid."""
 
@@ -56,7 +74,6 @@ class FolderCheckpoint:
         self.folder: Path | None = folder
         self.config = _folder_config(folder, config)
         self.generation_config = read_json(folder / "generation_config.json", required=False)
-        _refuse_quantized(self.config, folder)
         files = find_weights(folder, config.load_format, config.ignore_patterns)
         self._weights: SafetensorsWeights | TorchWeights
         if files.format == "safetensors":
@@ -68,9 +85,22 @@ class FolderCheckpoint:
         sizes = self._weights.sizes()
         largest = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
         self.source_dtype = _NAMES.get(largest, "bfloat16")
+        quantized = quantization(quantization_settings(self.config, folder, config.hf_overrides))
+        self.quantization = quantized.method if quantized else ""
+        self._quantized = QuantizedWeights(self._weights, quantized) if quantized else None
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        return self._weights.tensors(dtype)
+        for name, matrix in self.stored(dtype):
+            yield name, matrix if isinstance(matrix, torch.Tensor) else matrix.dequantized(dtype)
+
+    def forms(self) -> Mapping[str, Form]:
+        return self._quantized.forms() if self._quantized else {}
+
+    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | Quantized]]:
+        return self._quantized.stored(dtype) if self._quantized else self._weights.tensors(dtype)
+
+    def kv_scales(self) -> Mapping[int, tuple[float, float]]:
+        return self._quantized.kv_scales() if self._quantized else {}
 
     def close(self) -> None:
         self._weights.close()
@@ -92,6 +122,7 @@ class DummyCheckpoint:
         stored = self.config.get("dtype") or self.config.get("torch_dtype")
         self.source_dtype = str(stored) if stored in _NAMES.values() else "bfloat16"
         self.shapes: Mapping[str, tuple[int, ...]] = {}
+        self.quantization = ""
         self.total_bytes = 0
         self._seed = config.seed
         self._progress = progress
@@ -101,6 +132,15 @@ class DummyCheckpoint:
         for done, named in enumerate(dummy(self.shapes, dtype, self._seed), 1):
             yield named
             self._progress("load", done, len(self.shapes))
+
+    def forms(self) -> Mapping[str, Form]:
+        return {}
+
+    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | Quantized]]:
+        return self.tensors(dtype)
+
+    def kv_scales(self) -> Mapping[int, tuple[float, float]]:
+        return {}
 
     def close(self) -> None:
         """Nothing is open."""
@@ -176,16 +216,3 @@ def _folder_config(folder: Path, config: EngineConfig) -> dict[str, object]:
             weights=False,
         )
     return read_json(place / "config.json")
-
-
-def _refuse_quantized(config: dict[str, object], folder: Path) -> None:
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        raise LoadError(
-            "UnsupportedFormat",
-            f"The weights in {folder} are quantized ({method or 'method unknown'}), "
-            "which is not supported yet.",
-            hint="Use the unquantized checkpoint, or a GGUF file.",
-            argument="quantization",
-        )

@@ -25,6 +25,7 @@ _DTYPES = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -105,6 +106,8 @@ class SafetensorsWeights:
         self._tables = {path: table(path) for path in files}
         self._files = {path: MappedFile(path) for path in files}
         self.total_bytes = sum(entry.nbytes for entries in self._tables.values() for entry in entries)
+        self._places = {row.name: (path, row) for path, rows in self._tables.items() for row in rows}
+        self._done = 0
 
     def names(self) -> dict[Path, list[str]]:
         """The tensors' names by file."""
@@ -118,17 +121,29 @@ class SafetensorsWeights:
                 sizes[entry.dtype] = sizes.get(entry.dtype, 0) + math.prod(entry.shape)
         return sizes
 
+    def described(self) -> dict[str, Entry]:
+        """The tensors by name, in the order in which they lie."""
+        return {name: entry for name, (_, entry) in self._places.items()}
+
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and weights; integers keep their type, and what needs no change is a view."""
-        done = 0
-        for path, entries in self._tables.items():
-            file = self._files[path]
-            for entry in entries:
-                stored = file.view(entry.offset, entry.nbytes).view(entry.dtype).view(entry.shape)
-                yield entry.name, stored.to(dtype) if stored.is_floating_point() else stored
-                file.release(entry.offset, entry.nbytes)
-                done += entry.nbytes
-                self._progress("load", done, self.total_bytes)
+        self._done = 0
+        for name in self._places:
+            stored = self.view(name)
+            yield name, stored.to(dtype) if stored.is_floating_point() else stored
+            self.release(name)
+
+    def view(self, name: str) -> torch.Tensor:
+        """A tensor as it is stored, which is not to be written to."""
+        path, entry = self._places[name]
+        return self._files[path].view(entry.offset, entry.nbytes).view(entry.dtype).view(entry.shape)
+
+    def release(self, name: str) -> None:
+        """A tensor has been read, once: drop its pages of the file, and tell the progress."""
+        path, entry = self._places[name]
+        self._files[path].release(entry.offset, entry.nbytes)
+        self._done += entry.nbytes
+        self._progress("load", min(self._done, self.total_bytes), self.total_bytes)
 
     def close(self) -> None:
         for file in self._files.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,16 @@ class TorchWeights:
         self._map_location: Any = map_location
         self._progress = progress
         self.total_bytes = sum(path.stat().st_size for path in files)
+        self._done = 0
+        self._open: tuple[Path, Mapping[str, torch.Tensor]] | None = None
 
     def names(self) -> dict[Path, list[str]]:
         """The tensors' names by file."""
         return {path: list(self._read(path)) for path in self._files}
+
+    def described(self) -> dict[str, torch.Tensor]:
+        """The tensors by name, without their numbers."""
+        return {name: tensor.to("meta") for path in self._files for name, tensor in self._read(path).items()}
 
     def sizes(self) -> dict[torch.dtype, int]:
         """How many weights each stored type has, by the first file."""
@@ -42,8 +49,24 @@ class TorchWeights:
             done += path.stat().st_size
             self._progress("load", done, self.total_bytes)
 
+    def view(self, name: str) -> torch.Tensor:
+        """A tensor as it is stored, which is not to be written to."""
+        path = self._file_of[name]
+        if self._open is None or self._open[0] != path:
+            self._open = path, self._read(path)
+        return self._open[1][name]
+
+    def release(self, name: str) -> None:
+        """A tensor has been read, once: tell the progress."""
+        self._done += self.view(name).nbytes
+        self._progress("load", min(self._done, self.total_bytes), self.total_bytes)
+
     def close(self) -> None:
-        """Nothing stays open between tensors."""
+        self._open = None
+
+    @cached_property
+    def _file_of(self) -> dict[str, Path]:
+        return {name: path for path, names in self.names().items() for name in names}
 
     def _read(self, path: Path) -> Mapping[str, torch.Tensor]:
         try:

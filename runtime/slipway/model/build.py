@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -12,13 +13,18 @@ from slipway.engine.config import EngineConfig
 from slipway.envs import read
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.errors import LoadError
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.kv_scales import KVScales, scales_of_file
+from slipway.load.quantized.names import conversion
+from slipway.load.quantized.on_the_fly import ON_THE_FLY
 from slipway.model.config import Config, merged
-from slipway.model.kv import KVLayout, kv_layout
-from slipway.model.limits import max_model_len, resolve_dtype
+from slipway.model.kv import KVLayout, kv_layout, page_layer_bytes
+from slipway.model.limits import kv_cache_dtype, max_model_len, resolve_dtype
 from slipway.model.rope import length_warning
-from slipway.model.route import Model, Room, Route
+from slipway.model.route import KV_NAMES, Model, Room, Route
 from slipway.model.spec import DecoderSpec
-from slipway.schemes.dense import KERNEL_NAMES
+from slipway.schemes.choice import Schemes
+from slipway.schemes.notices import notices
 from slipway.worker.lower import Native, native
 from slipway_kernels.cpu import PagePool, Slots, Threads, page_bytes
 
@@ -32,7 +38,11 @@ class ModelPlan:
     kv: KVLayout
     max_model_len: int
     torch_dtype: torch.dtype
-    """Of weights and KV cache."""
+    """Of weights and activations."""
+    kv_dtype: torch.dtype
+    """Of the KV cache."""
+    kv_scales: KVScales = field(default_factory=dict)
+    """What keys and values are divided by where the cache is fp8; empty where it is not."""
     warnings: list[str] = field(default_factory=list)
     """What the model made us decide otherwise than asked, in sentences."""
 
@@ -75,7 +85,17 @@ class ModelPlan:
         Raises LoadError where checkpoint and configuration disagree.
         """
         progress("load", 0, self.checkpoint.total_bytes)
-        room = Room(slots, page_pool, self.kv, self.torch_dtype, max_tokens, max_top, Threads(threads))
+        room = Room(
+            slots,
+            page_pool,
+            self.kv,
+            self.torch_dtype,
+            max_tokens,
+            max_top,
+            Threads(threads),
+            self.kv_dtype,
+            self.kv_scales,
+        )
         return self.route.build(self.checkpoint, room)
 
 
@@ -85,8 +105,13 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
     Raises LoadError where the model cannot run as asked.
     """
     settings = merged(checkpoint.config, config.hf_overrides, config.rope_scaling, config.rope_theta)
-    dtype, dtype_warning = resolve_dtype(config.dtype, checkpoint.source_dtype)
+    quantized = settings.pop("quantization_config", None)  # the checkpoint's; transformers would act on it
+    made = conversion(config.quantization, checkpoint.quantization)
+    dtype, dtype_warning = resolve_dtype(config.dtype, checkpoint.source_dtype, config.device)
+    kv_dtype = kv_cache_dtype(config.kv_cache_dtype, dtype)
     route = _route(settings, checkpoint, config)
+    if made is not None:
+        route = route.converting(made)
     window = 0
     if config.disable_sliding_window:
         window = min(filter(None, route.windows), default=0)
@@ -94,10 +119,49 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
     length, warning = max_model_len(
         config.max_model_len, route.config, window, allow_long=read(os.environ).allow_long_max_model_len
     )
-    layer_bytes = page_bytes(1, *route.kv_shape, config.block_size, KERNEL_NAMES[dtype])
+    if config.device == "cuda":
+        layer_bytes = page_layer_bytes(*route.kv_shape, config.block_size, kv_dtype)
+    else:
+        layer_bytes = page_bytes(1, *route.kv_shape, config.block_size, KV_NAMES[kv_dtype])
     layout = kv_layout(route.windows, layer_bytes, config.block_size)
     warnings = [text for text in (dtype_warning, warning, length_warning(route.config, length)) if text]
-    return ModelPlan(checkpoint, route, layout, length, dtype, warnings)
+    warnings += notices(
+        route.forms(checkpoint),
+        _kept(config.device, dtype),
+        dtype,
+        native=isinstance(route, Native),
+        device=config.device.upper(),
+    )
+    if quantized and made is None and not checkpoint.quantization:
+        warnings.append(
+            "Random weights are plain, whatever config.json says of quantization: --quantization "
+            f"{', '.join(ON_THE_FLY)} quantizes them."
+        )
+    scales = _kv_scales(checkpoint, config, len(route.windows)) if kv_dtype != dtype else {}
+    return ModelPlan(checkpoint, route, layout, length, dtype, kv_dtype, scales, warnings)
+
+
+def _kept(device: str, dtype: torch.dtype) -> Callable[[Form], bool]:
+    """Whether matrices of a form are multiplied as they are stored."""
+    if device != "cuda":
+        return Schemes(dtype).keeps
+    from slipway.schemes.on_device import keeps  # imports Triton
+
+    return partial(keeps, dtype=dtype)
+
+
+def _kv_scales(checkpoint: Checkpoint, config: EngineConfig, layers: int) -> KVScales:
+    """By layer of the model; a file's go before the checkpoint's. Raises LoadError for layers beyond."""
+    path = config.quantization_param_path
+    scales = checkpoint.kv_scales() if path is None else scales_of_file(path)
+    if scales and max(scales) >= layers:
+        raise LoadError(
+            "BadCheckpoint",
+            f"Scales of an fp8 KV cache are given for layer {max(scales)}; the model has {layers} layers.",
+            hint="They are of another model: correct --quantization-param-path, or fetch the model again.",
+            argument="model" if path is None else "quantization_param_path",
+        )
+    return scales
 
 
 def _route(settings: Config, checkpoint: Checkpoint, config: EngineConfig) -> Route:

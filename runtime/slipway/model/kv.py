@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
@@ -25,6 +27,11 @@ class KVLayout:
     block_size: int
     layer_place: tuple[tuple[int, int], ...]
     """[layer]  its group, and its index within the group's pages"""
+
+
+def page_layer_bytes(kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one layer in one page on an accelerator; the CPU's kernels have a layout of their own."""
+    return 2 * kv_heads * head_dim * block_size * dtype.itemsize
 
 
 def kv_layout(windows: Sequence[int], layer_bytes: int, block_size: int) -> KVLayout:

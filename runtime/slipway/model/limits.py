@@ -15,6 +15,11 @@ _REQUESTED = {
     "float": torch.float32,
     "float32": torch.float32,
 }
+_KV_CACHE = {
+    "fp8": torch.float8_e4m3fn,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
 _LENGTH_FIELDS = (
     "max_position_embeddings",
     "n_positions",
@@ -27,13 +32,14 @@ _TRAINED_LONG = ("longrope", "llama3", "default")
 _UNKNOWN_LENGTH = 2048
 
 
-def resolve_dtype(requested: str, stored: str) -> tuple[torch.dtype, str]:
-    """The type of weights and KV cache on CPU, and a warning where it is not what was asked for.
+def resolve_dtype(requested: str, stored: str, device: str = "cpu") -> tuple[torch.dtype, str]:
+    """The type of weights and activations, and a warning where it is not what was asked for.
 
     requested  `--dtype`
     stored     type of the checkpoint
-    `auto` is bfloat16 whatever is stored: float32 is narrowed as vLLM does, and float16 has no products
-    on CPU. Raises LoadError for an unknown name.
+    device     cpu or cuda
+    On CUDA `auto` keeps bfloat16 and takes float16 for the rest, as vLLM does. On CPU it is bfloat16 whatever
+    is stored: float16 has no products there. Raises LoadError for an unknown name.
     """
     if requested not in _REQUESTED:
         raise LoadError(
@@ -43,6 +49,9 @@ def resolve_dtype(requested: str, stored: str) -> tuple[torch.dtype, str]:
             argument="dtype",
         )
     dtype = _REQUESTED[requested]
+    if device == "cuda":
+        narrowed = requested == "auto" and stored != "bfloat16"
+        return torch.float16 if narrowed else dtype, ""
     if dtype is torch.float16:
         return torch.bfloat16, (
             f"--dtype {requested} has no fast products on CPU: serving bfloat16, which has the range of "
@@ -54,6 +63,18 @@ def resolve_dtype(requested: str, stored: str) -> tuple[torch.dtype, str]:
             "Use --dtype float32 to keep all of its precision."
         )
     return dtype, ""
+
+
+def kv_cache_dtype(requested: str, dtype: torch.dtype) -> torch.dtype:
+    """The type of the KV cache under `--kv-cache-dtype`; auto is the model's. Raises LoadError."""
+    if requested != "auto" and requested not in _KV_CACHE:
+        raise LoadError(
+            "UnsupportedFormat",
+            f"--kv-cache-dtype {requested} is not a type that the KV cache can have.",
+            hint=f"Use auto, {', '.join(_KV_CACHE)}.",
+            argument="kv_cache_dtype",
+        )
+    return _KV_CACHE.get(requested, dtype)
 
 
 def trained_length(config: Config) -> int:

@@ -21,7 +21,8 @@ from slipway.model.weights import entries
 def read_reference(spec: DecoderSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> Reference:
     """Load all weights as they are. Raises LoadError as `load_weights` does."""
     family = families()[spec.architecture]
-    weights = {entry.key: tensor.clone() for entry, tensor in entries(spec, family, checkpoint, dtype)}
+    stream = checkpoint.tensors(dtype)
+    weights = {entry.key: tensor.clone() for entry, tensor in entries(spec, family, stream)}
     return Reference(spec, weights)
 
 

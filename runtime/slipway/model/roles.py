@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor
 
+from slipway.load.quantized.tensors import Quantized
 from slipway.model.registry import Family
 from slipway.model.spec import DecoderSpec, Layer, Mlp
+
+Stored = TypeVar("Stored", bound=Tensor | Quantized)
+
+Place = tuple[int, str, int]
+"""Layer, role and expert of a matrix, with or without a bias; -1 where there is none."""
 
 _IGNORED = (".rotary_emb.inv_freq",)
 """Buffers that older checkpoints carry and that follow from the configuration."""
@@ -27,6 +34,10 @@ class Entry:
     layer: int = -1
     expert: int = -1
     kind: str = "weight"
+
+    @property
+    def place(self) -> Place:
+        return self.layer, self.role, self.expert
 
     @property
     def key(self) -> str:
@@ -61,16 +72,23 @@ def is_ignored(name: str, spec: DecoderSpec, family: Family) -> bool:
     return name.endswith(_IGNORED) or (spec.tied_embedding and name == f"{family.names['head']}.weight")
 
 
-def unstacked(name: str, tensor: Tensor, family: Family) -> Iterator[tuple[str, Tensor]]:
+def usual(name: str, family: Family) -> str:
+    """The name that `family.names` gives a tensor, whatever the release that wrote it."""
+    for theirs, ours in family.aliases.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
+def unstacked(name: str, tensor: Stored, family: Family) -> Iterator[tuple[str, Stored | Tensor]]:
     """The tensor by its usual name; one that holds all experts of a layer, expert by expert.
 
     transformers 5 keeps experts as `experts.gate_up_proj` [experts, 2 · intermediate, hidden] and
     `experts.down_proj` [experts, hidden, intermediate].
     """
-    for theirs, usual in family.aliases.items():
-        name = name.replace(theirs, usual)
+    name = usual(name, family)
     prefix, _, last = name.rpartition(".")
-    if prefix.endswith(".experts") and last in ("gate_up_proj", "down_proj") and tensor.ndim == 3:
+    stacked = prefix.endswith(".experts") and last in ("gate_up_proj", "down_proj")
+    if stacked and isinstance(tensor, Tensor) and tensor.ndim == 3:
         layer = next(part for part in prefix.split(".") if part.isdecimal())
         roles = ("expert_gate", "expert_up") if last == "gate_up_proj" else ("expert_down",)
         for expert, matrix in enumerate(tensor):

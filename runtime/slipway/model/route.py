@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
 
 from slipway.load.checkpoint import Checkpoint
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.kv_scales import KVScales
+from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.model.config import Config
 from slipway.model.kv import KVLayout
 from slipway.schemes.dense import KERNEL_NAMES
 from slipway_kernels.cpu import PagePool, Slots, StepResult, Threads
 from slipway_kernels.cpu.binding import Ints
 from slipway_kernels.cpu.step import Stepper
+
+KV_NAMES = {**KERNEL_NAMES, torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+"""What the kernels call the types of a KV cache."""
 
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 
@@ -36,10 +43,12 @@ class Room:
     max_tokens: int
     max_top: int
     threads: Threads
+    kv_dtype: torch.dtype
+    kv_scales: KVScales
 
     def stepper(self, kind: type[AnyStepper], vocab: int) -> AnyStepper:
         """A program over this room."""
-        return kind(
+        program = kind(
             self.slots,
             self.max_tokens,
             KERNEL_NAMES[self.dtype],
@@ -48,7 +57,11 @@ class Room:
             self.max_top,
             self.page_pool,
             self.kv.block_size,
+            KV_NAMES[self.kv_dtype],
         )
+        for layer, (keys, values) in self.kv_scales.items():
+            program.scale_kv(self.kv.layer_place[layer], keys, values)
+        return program
 
 
 class Route(Protocol):
@@ -72,6 +85,13 @@ class Route(Protocol):
 
     def without_windows(self) -> Route:
         """The same model, every layer seeing all tokens."""
+
+    def converting(self, conversion: OnTheFly) -> Route:
+        """The same model, its plain matrices quantized as they are read."""
+
+    def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
+        """How the quantized matrices are stored, or converted. Raises LoadError where their tensors do not
+        fit each other."""
 
     def build(self, checkpoint: Checkpoint, room: Room) -> Model:
         """Read the weights. Raises LoadError where they are not exactly what the model has."""

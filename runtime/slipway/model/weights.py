@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.errors import LoadError
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.on_the_fly import OnTheFly
+from slipway.load.quantized.tensors import Quantized
 from slipway.model.registry import Family
-from slipway.model.roles import Entry, expected, is_ignored, unstacked
+from slipway.model.roles import Entry, Place, Stored, expected, is_ignored, unstacked, usual
 from slipway.model.spec import DecoderSpec, Layer, Mlp, Moe
-from slipway.schemes.dense import DenseScheme
+from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.fused import FusedLinear, gated, stacked
-from slipway.schemes.scheme import NewScheme, Scheme
-from slipway_kernels.cpu import Threads
 
+CPU = torch.device("cpu")
 _SHOWN = 5
 """Names that an error lists; the rest is counted."""
 
@@ -29,8 +30,8 @@ class Vector:
     def __init__(self, size: int) -> None:
         self.values = torch.zeros(size)  # [n]
 
-    def load(self, name: str, tensor: Tensor) -> None:
-        self.values.copy_(tensor)
+    def load(self, name: str, tensor: Tensor | Quantized) -> None:
+        self.values.copy_(tensor if isinstance(tensor, Tensor) else tensor.dequantized(torch.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +66,29 @@ class ModelWeights:
     head: FusedLinear
     layers: tuple[LayerWeights, ...]
 
-    @property
-    def embedding_rows(self) -> Scheme:
-        return self.embedding.parts[0].scheme
-
 
 Owner = FusedLinear | Vector
 
 
 @dataclass
 class Builder:
-    """Allocates the weights of a specification, and remembers which of them takes which entry."""
+    """Allocates the weights of a specification, and remembers which of them takes which entry.
+
+    forms  of the matrices that the checkpoint holds quantized
+    """
 
     spec: DecoderSpec
-    scheme: NewScheme
-    owners: dict[tuple[int, str, int], Owner] = field(default_factory=dict)
+    schemes: SchemeChoice
+    forms: Mapping[Place, Form] = field(default_factory=dict)
+    owners: dict[Place, Owner] = field(default_factory=dict)
 
     def build(self) -> ModelWeights:
         spec = self.spec
-        embedding = self._own(-1, stacked(spec.hidden, {"embedding": spec.vocab}, self.scheme))
+        embedding = self._stacked(-1, spec.hidden, {"embedding": spec.vocab})
         norm = self._vector(-1, "norm", spec.hidden)
         head = embedding
         if not spec.tied_embedding:
-            matrix = stacked(spec.hidden, {"head": spec.vocab}, self.scheme, bias=spec.head_bias)
-            head = self._own(-1, matrix)
+            head = self._stacked(-1, spec.hidden, {"head": spec.vocab}, spec.head_bias)
         layers = tuple(self._layer(number, layer) for number, layer in enumerate(spec.layers))
         return ModelWeights(embedding, norm, head, layers)
 
@@ -100,12 +100,11 @@ class Builder:
         if self.spec.sandwich:
             sizes |= {"attention_post_norm": hidden, "mlp_post_norm": hidden}
         queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
-        qkv = stacked(hidden, {"q": queries, "k": keys, "v": keys}, self.scheme, bias=attention.qkv_bias)
-        out = stacked(queries, {"out": hidden}, self.scheme, bias=attention.out_bias)
+        rows = {"q": queries, "k": keys, "v": keys}
         return LayerWeights(
             {role: self._vector(number, role, size) for role, size in sizes.items()},
-            self._own(number, qkv),
-            self._own(number, out),
+            self._stacked(number, hidden, rows, attention.qkv_bias),
+            self._stacked(number, queries, {"out": hidden}, attention.out_bias),
             self._mlp(number, layer.mlp) if isinstance(layer.mlp, Mlp) else self._moe(number, layer.mlp),
         )
 
@@ -118,9 +117,9 @@ class Builder:
         shared, shared_scale = None, None
         if moe.shared is not None:
             shared = self._mlp(number, moe.shared, ("shared_gate", "shared_up", "shared_down"))
-            shared_scale = self._own(number, stacked(hidden, {"shared_scale": 1}, self.scheme))
+            shared_scale = self._stacked(number, hidden, {"shared_scale": 1})
         return MoeWeights(
-            self._own(number, stacked(hidden, {"router": moe.experts}, self.scheme)),
+            self._stacked(number, hidden, {"router": moe.experts}),
             tuple(self._gated(number, expert, moe.intermediate, roles) for expert in range(moe.experts)),
             shared,
             shared_scale,
@@ -131,10 +130,21 @@ class Builder:
     ) -> MlpWeights:
         gate, up, down = roles
         hidden = self.spec.hidden
-        return MlpWeights(
-            self._own(number, gated(hidden, intermediate, self.scheme, gate=gate, up=up, bias=bias), expert),
-            self._own(number, stacked(intermediate, {down: hidden}, self.scheme, bias=bias), expert),
-        )
+        forms = (self.forms.get((number, role, expert)) for role in (gate, up))
+        both = self.schemes.of_both(*forms, expert=expert >= 0)
+        if self.schemes.gates_alternate:
+            gate_up = gated(hidden, intermediate, both, gate=gate, up=up, bias=bias)
+        else:
+            gate_up = stacked(hidden, {gate: intermediate, up: intermediate}, both, bias=bias)
+        self._own(number, gate_up, expert)
+        return MlpWeights(gate_up, self._stacked(number, intermediate, {down: hidden}, bias, expert))
+
+    def _stacked(
+        self, number: int, k: int, sizes: Mapping[str, int], bias: bool = False, expert: int = -1
+    ) -> FusedLinear:
+        forms = {role: self.forms.get((number, role, expert)) for role in sizes}
+        schemes = {role: self.schemes.of(form, expert=expert >= 0) for role, form in forms.items()}
+        return self._own(number, stacked(k, sizes, schemes, bias=bias), expert)
 
     def _own(self, layer: int, linear: FusedLinear, expert: int = -1) -> FusedLinear:
         self.owners.update(((layer, name, expert), linear) for name in linear.segments)
@@ -150,44 +160,71 @@ def load_weights(
     spec: DecoderSpec,
     family: Family,
     checkpoint: Checkpoint,
-    dtype: torch.dtype,
-    threads: Threads | None = None,
+    schemes: SchemeChoice,
+    conversion: OnTheFly | None = None,
+    device: torch.device = CPU,
 ) -> ModelWeights:
-    """Stream a checkpoint into packed weights, one tensor above them in memory.
+    """Stream a checkpoint into weights on `device`, one tensor above them in memory.
 
+    schemes     how each matrix is held there
+    conversion  quantizes plain matrices on the way
     Raises LoadError, with names, where a tensor is missing, unexpected or of another shape.
     """
-    builder = Builder(spec, dense(dtype, threads))
+    forms = forms_by_place(spec, family, checkpoint, conversion)
+    builder = Builder(spec, schemes, forms)
     weights = builder.build()
-    for entry, tensor in entries(spec, family, checkpoint, dtype):
-        builder.owners[entry.layer, entry.role, entry.expert].load(entry.role, tensor)
-    device = torch.device("cpu")
+    for entry, stored in entries(spec, family, checkpoint.stored(schemes.dtype)):
+        tensor = stored if conversion is None else converted(entry, stored, forms, conversion)
+        builder.owners[entry.place].load(entry.role, tensor)
     for owner in {id(owner): owner for owner in builder.owners.values()}.values():
         if isinstance(owner, FusedLinear):
-            owner.finish(device)
+            owner.finish(device, schemes.bias_dtype)
     return weights
 
 
-def dense(dtype: torch.dtype, threads: Threads | None = None) -> NewScheme:
-    """The scheme of weights that are stored as numbers of one type."""
-    return partial(DenseScheme, dtype, threads)
+def forms_by_place(
+    spec: DecoderSpec, family: Family, checkpoint: Checkpoint, conversion: OnTheFly | None = None
+) -> dict[Place, Form]:
+    """How the quantized matrices are stored, or will be after `conversion`."""
+    known = expected(spec, family)
+    if conversion is not None:
+        matrices = [entry for entry in known.values() if entry.kind == "weight"]
+        made = ((entry.place, conversion.form(entry.role, entry.shape)) for entry in matrices)
+        return {place: form for place, form in made if form is not None}
+    named = ((known.get(usual(name, family)), form) for name, form in checkpoint.forms().items())
+    return {entry.place: form for entry, form in named if entry is not None}
+
+
+def converted(
+    entry: Entry, stored: Tensor | Quantized, forms: Mapping[Place, Form], conversion: OnTheFly
+) -> Tensor | Quantized:
+    """A plain matrix in the form of its place; other tensors as they are."""
+    form = forms.get(entry.place)
+    if form is None or entry.kind != "weight" or not isinstance(stored, Tensor):
+        return stored
+    return conversion.quantized(stored, form)
 
 
 def entries(
-    spec: DecoderSpec, family: Family, checkpoint: Checkpoint, dtype: torch.dtype
-) -> Iterator[tuple[Entry, Tensor]]:
-    """Every tensor of the checkpoint with what it is; strict, see `load_weights`."""
+    spec: DecoderSpec, family: Family, stream: Iterable[tuple[str, Stored]]
+) -> Iterator[tuple[Entry, Stored | Tensor]]:
+    """Every tensor of a checkpoint's stream with what it is; strict, see `load_weights`."""
     missing = expected(spec, family)
     unexpected: list[str] = []
-    for stored_name, stored in checkpoint.tensors(dtype):
+    for stored_name, stored in stream:
         for name, tensor in unstacked(stored_name, stored, family):
             entry = missing.pop(name, None)
             if entry is not None:
                 _check_shape(name, tensor, entry)
                 yield entry, tensor
-            elif not is_ignored(name, spec, family):
+            elif not is_ignored(name, spec, family) and not _adds_nothing(name, tensor):
                 unexpected.append(name)
     check_complete(spec.architecture, sorted(missing), sorted(unexpected))
+
+
+def _adds_nothing(name: str, tensor: Tensor | Quantized) -> bool:
+    """A bias of zeros: GPTQ's packers write one for every layer."""
+    return name.endswith(".bias") and isinstance(tensor, Tensor) and not tensor.any()
 
 
 def check_complete(architecture: str, missing: Sequence[str], unexpected: Sequence[str]) -> None:
@@ -206,7 +243,7 @@ def check_complete(architecture: str, missing: Sequence[str], unexpected: Sequen
         )
 
 
-def _check_shape(name: str, tensor: Tensor, entry: Entry) -> None:
+def _check_shape(name: str, tensor: Tensor | Quantized, entry: Entry) -> None:
     if tuple(tensor.shape) != entry.shape:
         raise LoadError(
             "BadCheckpoint",

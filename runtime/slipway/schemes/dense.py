@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from slipway.load.quantized.tensors import Quantized
 from slipway_kernels.cpu import Packed, Threads, linear
 
 KERNEL_NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -14,6 +15,7 @@ KERNEL_NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 class DenseScheme:
     """A bf16 or fp32 matrix, packed for products on CPU row by row as it is read.
 
+    What the checkpoint has quantized is dequantized on the way.
     `threads` pack the weights and compute what `apply` is asked for; None leaves it to the caller's own.
     """
 
@@ -26,8 +28,9 @@ class DenseScheme:
     def create(self, shape: tuple[int, int]) -> None:
         self.packed = Packed(*shape, KERNEL_NAMES[self._dtype])
 
-    def load(self, rows: Tensor, tensor: Tensor) -> None:
-        self.packed.load_rows(tensor, rows.numpy(), self._threads)
+    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
+        weights = tensor if isinstance(tensor, Tensor) else tensor.dequantized(self._dtype)
+        self.packed.load_rows(weights, rows.numpy(), self._threads)
 
     def finish(self, device: torch.device) -> None:
         if device.type != "cpu":

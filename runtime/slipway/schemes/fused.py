@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from slipway.schemes.scheme import NewScheme, Scheme
+from slipway.load.quantized.tensors import Quantized
+from slipway.schemes.scheme import NewScheme, PackedScheme, Scheme
+from slipway_kernels.cpu import Weight
 
 GATE_ROWS = 16
 """Gate and up alternate in runs of this many rows, so that a product finishes both halves of an output."""
@@ -33,6 +36,11 @@ class Part:
     scheme: Scheme
     column: int
 
+    @property
+    def packed(self) -> Weight:
+        """What a lowered program multiplies by, on CPU."""
+        return cast(PackedScheme, self.scheme).packed
+
 
 class FusedLinear:
     """[n, k], made of segments that are loaded by name; `bias` is one fp32 vector [n] over all of them.
@@ -56,16 +64,19 @@ class FusedLinear:
         for part, end in zip(parts, ends, strict=True):
             part.scheme.create((end - part.column, k))
 
-    def load(self, name: str, tensor: Tensor) -> None:
+    def load(self, name: str, tensor: Tensor | Quantized) -> None:
         """Place the weight [rows, k] or the bias [rows] of a segment."""
         rows = self.segments[name].rows
-        if tensor.ndim == 1 and self.bias is not None:
+        if isinstance(tensor, Tensor) and tensor.ndim == 1 and self.bias is not None:
             self.bias[rows.long()] = tensor.float()
         else:
             part = self._part_of[name]
             part.scheme.load(rows - part.column, tensor)
 
-    def finish(self, device: torch.device) -> None:
+    def finish(self, device: torch.device, bias_dtype: torch.dtype = torch.float32) -> None:
+        """All segments are loaded; the bias goes to `device`, in the type in which it is added there."""
+        if self.bias is not None:
+            self.bias = self.bias.to(device, bias_dtype)
         for part in self.parts:
             part.scheme.finish(device)
 
@@ -75,16 +86,29 @@ class FusedLinear:
         for part, end in zip(self.parts, ends, strict=True):
             yield part, None if self.bias is None else self.bias[part.column : end]
 
+    @property
+    def whole(self) -> Weight:
+        """The matrix of a layer whose segments have one scheme. Raises ValueError where there are several."""
+        if len(self.parts) != 1:
+            raise ValueError(
+                f"{', '.join(self.segments)} lie in {len(self.parts)} matrices, where one product is wanted: "
+                "give them one scheme."
+            )
+        return self.parts[0].packed
+
     def apply(self, x: Tensor) -> Tensor:
         """x [m, k] → [m, n]."""
         return torch.cat([part.scheme.apply(x, bias) for part, bias in self.products()], dim=-1)
 
 
-def stacked(k: int, sizes: Mapping[str, int], scheme: NewScheme, *, bias: bool = False) -> FusedLinear:
-    """Segments of these numbers of rows, one after another."""
+def stacked(
+    k: int, sizes: Mapping[str, int], scheme: NewScheme | Mapping[str, NewScheme], *, bias: bool = False
+) -> FusedLinear:
+    """Segments of these numbers of rows, one after another, of one scheme or each of its own."""
     segments, start = [], 0
     for name, size in sizes.items():
-        segments.append(Segment(name, torch.arange(start, start + size, dtype=torch.int32), scheme))
+        own = scheme[name] if isinstance(scheme, Mapping) else scheme
+        segments.append(Segment(name, torch.arange(start, start + size, dtype=torch.int32), own))
         start += size
     return FusedLinear(k, segments, bias=bias)
 
@@ -92,7 +116,10 @@ def stacked(k: int, sizes: Mapping[str, int], scheme: NewScheme, *, bias: bool =
 def gated(
     k: int, intermediate: int, scheme: NewScheme, *, gate: str = "gate", up: str = "up", bias: bool = False
 ) -> FusedLinear:
-    """Gate and up, alternating in runs of 16 rows; each is padded with zeros to whole runs."""
+    """Gate and up, alternating in runs of 16 rows; each is padded with zeros to whole runs.
+
+    They are one matrix, so they have one scheme.
+    """
     row = torch.arange(intermediate, dtype=torch.int32)
     place = row // GATE_ROWS * (2 * GATE_ROWS) + row % GATE_ROWS
     segments = [Segment(gate, place, scheme), Segment(up, place + GATE_ROWS, scheme)]

@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from slipway_kernels.cpu import Packed
+from slipway.load.quantized.tensors import Quantized
+from slipway_kernels.cpu import Weight
 
 
 class Scheme(Protocol):
@@ -17,17 +18,14 @@ class Scheme(Protocol):
     Its life: `create`, `load` until all rows are there, `finish`, then `apply` and `rows` for ever.
     """
 
-    packed: Packed
-    """What a lowered program multiplies by."""
-
     def create(self, shape: tuple[int, int]) -> None:
         """Allocate [n, k]; rows that are never loaded are 0."""
 
-    def load(self, rows: Tensor, tensor: Tensor) -> None:
+    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
         """Place rows of the matrix.
 
         rows    [m]  int32, where each goes
-        tensor  [m, k]  in the checkpoint's type; not kept
+        tensor  [m, k]  in the checkpoint's type or form; not kept
         """
 
     def finish(self, device: torch.device) -> None:
@@ -38,6 +36,14 @@ class Scheme(Protocol):
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows [m, k] of the matrix in fp32, for ids [m]: an embedding's look-up."""
+
+
+class PackedScheme(Scheme, Protocol):
+    """On CPU a matrix is packed for the lowered program."""
+
+    @property
+    def packed(self) -> Weight:
+        """What a lowered program multiplies by; from `create` on."""
 
 
 NewScheme = Callable[[], Scheme]

@@ -7,6 +7,7 @@ requests share the paged cache and results do not depend on company.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +21,12 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from slipway.engine.config import EngineConfig
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
 from slipway.load.errors import LoadError
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.model.config import Config
 from slipway.model.route import Room
 from slipway.model.weights import check_complete
+from slipway.schemes.choice import Schemes
 from slipway.worker.packed_modules import Independent, pack_modules
 from slipway.worker.probe import Call, Probe, check_calls
 from slipway_kernels.cpu import ExternalProgram, StepResult
@@ -52,6 +56,7 @@ class Fallback:
     vocab: int
     calls: tuple[Call, ...]
     windows: tuple[int, ...]
+    conversion: OnTheFly | None = None
 
     @property
     def kv_shape(self) -> tuple[int, int]:
@@ -59,6 +64,12 @@ class Fallback:
 
     def without_windows(self) -> Fallback:
         return replace(self, windows=(0,) * len(self.windows))
+
+    def converting(self, conversion: OnTheFly) -> Fallback:
+        return replace(self, conversion=conversion)
+
+    def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
+        return list(checkpoint.forms().values())
 
     def build(self, checkpoint: Checkpoint, room: Room) -> FallbackModel:
         """Read the weights, pack the products, give each layer its place in the cache."""
@@ -73,7 +84,7 @@ class Fallback:
             }
         model = _loaded(type(empty), self.settings, checkpoint, room.dtype)
         program = room.stepper(ExternalProgram, self.vocab)
-        left = pack_modules(model, room.dtype, room.threads)
+        left = pack_modules(model, Schemes(room.dtype, room.threads), room.dtype, self.conversion)
         _fix_rotation(model, room.slots.max_len)
         heads, dim = self.kv_shape
         for call, window, place in zip(self.calls, self.windows, room.kv.layer_place, strict=True):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
 from slipway.load.errors import LoadError
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.model.config import Config, texts
 from slipway.model.registry import families
 from slipway.model.roles import expected_shapes
@@ -20,8 +23,10 @@ from slipway.model.weights import (
     ModelWeights,
     MoeWeights,
     Vector,
+    forms_by_place,
     load_weights,
 )
+from slipway.schemes.choice import Schemes
 from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Buffer, Program
 
@@ -36,6 +41,7 @@ class Native:
 
     spec: DecoderSpec
     config: Config
+    conversion: OnTheFly | None = None
 
     @property
     def architecture(self) -> str:
@@ -58,11 +64,20 @@ class Native:
         layers = [replace(layer, attention=replace(layer.attention, window=0)) for layer in self.spec.layers]
         return replace(self, spec=replace(self.spec, layers=tuple(layers)))
 
+    def converting(self, conversion: OnTheFly) -> Native:
+        return replace(self, conversion=conversion)
+
+    def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
+        places = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
+        return list(places.values())
+
     def build(self, checkpoint: Checkpoint, room: Room) -> Program:
         family = families()[self.architecture]
         if isinstance(checkpoint, DummyCheckpoint):
             checkpoint.shapes = expected_shapes(self.spec, family)
-        weights = load_weights(self.spec, family, checkpoint, room.dtype, room.threads)
+        weights = load_weights(
+            self.spec, family, checkpoint, Schemes(room.dtype, room.threads), self.conversion
+        )
         program = room.stepper(Program, self.vocab)
         lower(self.spec, weights, program, room.kv.layer_place)
         return program
@@ -108,14 +123,14 @@ def lower(
     if program.dtype == "bf16":  # the models multiply in their own type
         scale = float(torch.tensor(scale, dtype=torch.bfloat16))
     x = lowering.buffers.residual
-    program.embed(weights.embedding_rows.packed, x, scale)
+    program.embed(weights.embedding.whole, x, scale)
     for layer, parts, place in zip(spec.layers, weights.layers, layer_place, strict=True):
         lowering.attention(layer, parts, place)
         lowering.feed_forward(layer, parts)
     program.head(
         x,
         weights.norm.values.numpy(),
-        weights.head.parts[0].scheme.packed,
+        weights.head.whole,
         spec.norm_eps,
         add_one=spec.norm_add_one,
         bias=None if weights.head.bias is None else weights.head.bias.numpy(),
@@ -215,9 +230,9 @@ class _Lowering:
         buffers, program = self.buffers, self.program
         program.moe(
             buffers.normed,
-            weights.router.parts[0].scheme.packed,
-            [expert.gate_up.parts[0].scheme.packed for expert in weights.experts],
-            [expert.down.parts[0].scheme.packed for expert in weights.experts],
+            weights.router.whole,
+            [expert.gate_up.whole for expert in weights.experts],
+            [expert.down.whole for expert in weights.experts],
             buffers.residual,
             moe.top_k,
             moe.normalize_top_k,
@@ -233,8 +248,7 @@ class _Lowering:
         inner = self.buffers.inner[mlp.intermediate]
         gate_up = weights.gate_up
         bias = None if gate_up.bias is None else gate_up.bias.numpy()
-        packed = gate_up.parts[0].scheme.packed
-        self.program.linear_gated(self.buffers.normed, packed, inner, mlp.activation, bias)
+        self.program.linear_gated(self.buffers.normed, gate_up.whole, inner, mlp.activation, bias)
         return inner
 
     def _join(self, x: Buffer, weight: FusedLinear, post_norm: Vector | None) -> None:
@@ -263,7 +277,7 @@ class _Lowering:
         for part, bias in weight.products():
             self.program.linear(
                 x,
-                part.scheme.packed,
+                part.packed,
                 out,
                 None if bias is None else bias.numpy(),
                 accumulate=accumulate,

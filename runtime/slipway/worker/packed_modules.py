@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
-from slipway.schemes.dense import DenseScheme
+from slipway.load.quantized.on_the_fly import OnTheFly
+from slipway.schemes.choice import Schemes
 from slipway.schemes.scheme import Scheme
-from slipway_kernels.cpu import Threads
 
 
 class PackedLinear(nn.Module):
@@ -97,21 +98,31 @@ _ROUNDED_BY_PLACE = frozenset(
 )
 
 
-def pack_modules(model: nn.Module, dtype: torch.dtype, threads: Threads) -> bool:
+def pack_modules(
+    model: transformers.PreTrainedModel,
+    schemes: Schemes,
+    dtype: torch.dtype,
+    conversion: OnTheFly | None = None,
+) -> bool:
     """Pack every linear layer and all experts of `model`, each freed as its packed form is ready.
 
+    conversion  quantizes them on the way, but for head and routers
     True where something is left that only `Independent` makes independent of company.
     """
-
     widths: set[int] = set()
 
-    def pack(matrix: Tensor) -> Scheme:
+    def pack(matrix: Tensor, role: str = "expert") -> Scheme:
         widths.add(matrix.shape[0])
-        scheme = DenseScheme(dtype, threads)
+        form = conversion.form(role, tuple(matrix.shape)) if conversion else None
+        scheme = schemes.of(form)()
         scheme.create((matrix.shape[0], matrix.shape[1]))
-        scheme.load(torch.arange(matrix.shape[0], dtype=torch.int32), matrix)
+        rows = torch.arange(matrix.shape[0], dtype=torch.int32)
+        scheme.load(rows, conversion.quantized(matrix, form) if conversion and form else matrix)
         scheme.finish(torch.device("cpu"))
         return scheme
+
+    find_head: Any = model.get_output_embeddings
+    head = find_head()
 
     tied = {id(module.weight): module.weight for module in model.modules() if type(module) is nn.Embedding}
     shared: dict[int, Scheme] = {}
@@ -120,7 +131,8 @@ def pack_modules(model: nn.Module, dtype: torch.dtype, threads: Threads) -> bool
             matrix = module.weight.detach()
             # Conv1D keeps [k, n]
             scheme = shared.get(id(module.weight)) or pack(
-                matrix.t() if isinstance(module, Conv1D) else matrix
+                matrix.t() if isinstance(module, Conv1D) else matrix,
+                "head" if module is head else "router" if name.endswith(_ROUTERS) else "linear",
             )
             if id(module.weight) in tied:
                 shared[id(module.weight)] = scheme
@@ -133,6 +145,9 @@ def pack_modules(model: nn.Module, dtype: torch.dtype, threads: Threads) -> bool
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     ragged = any(n % VECTORS for n in widths)
     return ragged or any(w.ndim > 1 and id(w) not in looked_up for w in model.parameters())
+
+
+_ROUTERS = (".gate", ".router", ".shared_expert_gate")
 
 
 def _is_plain(module: nn.Module) -> bool:

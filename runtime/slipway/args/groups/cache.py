@@ -12,10 +12,16 @@ class Cache:
     block_size: int = arg(16, choices=(1, 8, 16, 32, 64, 128), unit="tokens")
     """Tokens in a block of the KV cache, the unit in which prefixes are shared."""
 
-    calculate_kv_scales: bool = arg(False, negatable=True, unbuilt=Unbuilt("an fp8 KV cache", tunes=True))
+    calculate_kv_scales: bool = arg(
+        False,
+        negatable=True,
+        unbuilt=Unbuilt("finding the scales of an fp8 KV cache while serving", tunes=True),
+    )
     """Find the scales of an fp8 KV cache while serving, instead of reading them from the checkpoint."""
 
-    cpu_offload_gb: float = arg(0.0, minimum=0, unit="GiB per device", cuda_only=True)
+    cpu_offload_gb: float = arg(
+        0.0, minimum=0, unit="GiB per device", cuda_only=True, unbuilt=Unbuilt("weights in host memory")
+    )
     """Host memory that holds weights which the device has no room for; they are streamed in each step."""
 
     enable_prefix_caching: bool = arg(True, negatable=True, tri_state=True)
@@ -30,9 +36,11 @@ class Cache:
     kv_cache_dtype: str = arg(
         "auto",
         choices=("auto", "fp8", "fp8_e4m3", "fp8_e5m2"),
-        unbuilt=Unbuilt("an fp8 KV cache"),
     )
-    """Type of the KV cache. auto is the model's; fp8 is fp8_e4m3 and takes half the memory."""
+    """Type of the KV cache. auto is the model's; fp8 is fp8_e4m3 and takes half the memory.
+
+    Keys and values are divided by the checkpoint's scales, by those of --quantization-param-path, or by 1.
+    """
 
     kv_cache_memory_bytes: HumanInt | None = arg(minimum=1, unit="bytes per device")
     """Size of the KV cache, set by hand. Wins over --gpu-memory-utilization."""

@@ -50,6 +50,25 @@ QUANTIZATIONS = (
     "tpu_int8",
 )
 
+WORKING_QUANTIZATIONS = (
+    "awq",
+    "awq_marlin",
+    "compressed-tensors",
+    "experts_int8",
+    "fbgemm_fp8",
+    "fp8",
+    "gguf",
+    "gptq",
+    "gptq_bitblas",
+    "gptq_marlin",
+    "gptqmodel",
+    "int4",
+    "int8",
+    "ipex",
+    "moe_wna16",
+    "ptpc_fp8",
+)
+
 
 @group("ModelConfig")
 class Model:
@@ -66,9 +85,12 @@ class Model:
         choices=("auto", "CPU", "TRITON", "TORCH_SDPA", "FLASH_ATTN", "FLASHINFER", "XFORMERS"),
         refused={"XFORMERS": "Slipway has no xFormers backend. Use TRITON."},
         twins=("VLLM_ATTENTION_BACKEND",),
-        unbuilt=Unbuilt("attention kernels for CUDA", works=("auto", "CPU")),
     )
-    """Attention kernels. auto takes TRITON on CUDA and CPU without it."""
+    """Attention kernels. auto takes TRITON on CUDA and CPU without it.
+
+    TORCH_SDPA is slow and easy to trust. FLASH_ATTN and FLASHINFER need those packages; with any but TRITON
+    nothing runs as a CUDA graph.
+    """
 
     code_revision: str | None = arg()
     """Branch, tag or commit of the repository's own Python code."""
@@ -92,8 +114,8 @@ class Model:
     dtype: str = arg("auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"))
     """Type of weights and activations.
 
-    auto keeps bfloat16 and takes float16 for the rest; on CPU it takes bfloat16 instead of float16.
-    half is float16 and float is float32.
+    auto keeps bfloat16 and takes float16 for the rest; on CPU it takes bfloat16 instead of float16, and
+    float32 dequantizes weights that else stay packed. half is float16 and float is float32.
     """
 
     enable_prompt_embeds: bool = arg(False, negatable=True, unbuilt=Unbuilt("prompt embeddings"))
@@ -184,12 +206,19 @@ class Model:
         choices=QUANTIZATIONS,
         open_choices=True,
         words={"none": None},
-        unbuilt=Unbuilt("quantized weights other than GGUF", works=("gguf",)),
+        unbuilt=Unbuilt("other ways to quantize weights", works=WORKING_QUANTIZATIONS),
     )
-    """How the weights are quantized. Unset reads it from the model's configuration."""
+    """How the weights are quantized. Unset reads it from the model's configuration.
 
-    quantization_param_path: FilePath | None = arg(unbuilt=Unbuilt("scales of an fp8 KV cache"))
-    """JSON file with the scales of an fp8 KV cache; without it they are 1."""
+    A checkpoint that is quantized has one right name, or none. Plain weights can be made fp8 (also
+    ptpc_fp8), int8, int4 or, of experts alone, experts_int8 as they are read, by rounding.
+    """
+
+    quantization_param_path: FilePath | None = arg()
+    """JSON file with the scales of an fp8 KV cache, in place of the checkpoint's.
+
+    Its kv_cache.scaling_factor holds, for each tensor-parallel rank, a factor for each layer.
+    """
 
     revision: str | None = arg()
     """Branch, tag or commit of the model. Unset takes the repository's default."""

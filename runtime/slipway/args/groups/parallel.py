@@ -93,6 +93,5 @@ class Device:
         "auto",
         choices=("auto", "cpu", "cuda", "hpu", "neuron", "openvino", "tpu", "xpu"),
         refused=dict.fromkeys(("hpu", "neuron", "openvino", "tpu", "xpu"), ONE_DEVICE),
-        unbuilt=Unbuilt("CUDA", works=("auto", "cpu")),
     )
     """Kind of device. auto takes CUDA where there is one, else the CPU."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -11,15 +11,18 @@ from slipway.load.errors import LoadError
 from slipway.load.gguf.config import generation_config, model_config, source_dtype
 from slipway.load.gguf.dequantize import dequantize
 from slipway.load.gguf.families import family
+from slipway.load.gguf.grouped import FORMS, grouped
 from slipway.load.gguf.header import Header, TensorEntry, read
 from slipway.load.mapped import MappedFile
 from slipway.load.progress import Progress
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.tensors import Quantized
 
 _IN_THE_CONFIG = frozenset({"rope_freqs.weight"})
 
 
 class GgufCheckpoint:
-    """Weights dequantized to what the Hugging Face checkpoint of the same model would hold."""
+    """Weights as the Hugging Face checkpoint of the same model would hold them, or packed as they are."""
 
     def __init__(self, path: Path, progress: Progress) -> None:
         self.header: Header = read(path)
@@ -28,6 +31,7 @@ class GgufCheckpoint:
         self.generation_config = generation_config(self.header)
         self.source_dtype = source_dtype(self.header)
         self.folder: Path | None = None
+        self.quantization = "gguf"
         self._progress = progress
         self._entries = [entry for name, entry in self.header.tensors.items() if name not in _IN_THE_CONFIG]
         self.total_bytes = sum(entry.nbytes for entry in self._entries)
@@ -36,22 +40,56 @@ class GgufCheckpoint:
             part: MappedFile(part) for part in dict.fromkeys(entry.path for entry in self._entries)
         }
 
+    def forms(self) -> Mapping[str, Form]:
+        """The matrices of types that products can read packed."""
+        packed = [entry for entry in self._entries if _stays_packed(entry)]
+        return {name: FORMS[entry.type.name] for entry in packed for name in self._matrix_names(entry)}
+
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and weights, one tensor after another; those that need no change are views."""
+        for entry, raw in self._read():
+            yield from self._dense(entry, raw, dtype)
+
+    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | Quantized]]:
+        """As `tensors`, with the matrices that `forms` names as they are."""
+        for entry, raw in self._read():
+            if _stays_packed(entry):
+                yield from self._packed(entry, raw)
+            else:
+                yield from self._dense(entry, raw, dtype)
+
+    def _dense(
+        self, entry: TensorEntry, raw: torch.Tensor, dtype: torch.dtype
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        weights = self._restored(entry, raw, dtype)
+        matrices = weights if "{}" in self._names[entry.name] else [weights]  # [experts, out, in]
+        yield from zip(self._matrix_names(entry), matrices, strict=True)
+
+    def _packed(self, entry: TensorEntry, raw: torch.Tensor) -> Iterator[tuple[str, Quantized]]:
+        names = self._matrix_names(entry)
+        n, k = entry.shape[-2:]
+        heads = self._paired_heads(entry)
+        for name, piece in zip(names, raw.view(len(names), -1), strict=True):
+            matrix = grouped(entry.type, piece, (n, k))
+            yield name, matrix.take(_half_split(torch.arange(n), heads)) if heads else matrix
+
+    def _read(self) -> Iterator[tuple[TensorEntry, torch.Tensor]]:
+        """Every tensor's bytes; pages are dropped, and progress is told, when the next is asked for."""
         done = 0
         for entry in self._entries:
             file = self._files[entry.path]
-            raw = file.view(entry.offset, entry.nbytes)
-            weights = self._restored(entry, raw, dtype)
-            name = self._names[entry.name]
-            if "{}" in name:
-                for expert, rows in enumerate(weights):  # [experts, out, in]
-                    yield name.format(expert), rows
-            else:
-                yield name, weights
+            yield entry, file.view(entry.offset, entry.nbytes)
             file.release(entry.offset, entry.nbytes)
             done += entry.nbytes
             self._progress("load", done, self.total_bytes)
+
+    def _matrix_names(self, entry: TensorEntry) -> list[str]:
+        """The checkpoint's name; where a tensor holds all experts of a layer, that of each."""
+        name = self._names[entry.name]
+        return [name.format(expert) for expert in range(entry.shape[0])] if "{}" in name else [name]
+
+    def kv_scales(self) -> Mapping[int, tuple[float, float]]:
+        return {}
 
     def close(self) -> None:
         for file in self._files.values():
@@ -75,11 +113,21 @@ class GgufCheckpoint:
         weights = dequantize(entry.type, raw, entry.shape, dtype)
         if entry.name.endswith("ffn_gate_inp_shexp.weight"):
             return weights.reshape(1, -1)
+        heads = self._paired_heads(entry)
+        return _half_split(weights, heads) if heads else weights
+
+    def _paired_heads(self, entry: TensorEntry) -> int:
+        """Heads whose rows stand in pairs; 0 where rows stand as the checkpoint has them."""
         if self.family.paired_rope and ".attn_q." in entry.name:
-            return _half_split(weights, int(str(self.config["num_attention_heads"])))
+            return int(str(self.config["num_attention_heads"]))
         if self.family.paired_rope and ".attn_k." in entry.name:
-            return _half_split(weights, int(str(self.config["num_key_value_heads"])))
-        return weights
+            return int(str(self.config["num_key_value_heads"]))
+        return 0
+
+
+def _stays_packed(entry: TensorEntry) -> bool:
+    """A matrix, or the matrices of a layer's experts, of a type that products can read."""
+    return entry.type.name in FORMS and len(entry.shape) > 1
 
 
 def _half_split(rows: torch.Tensor, heads: int) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""Checkpoints whose matrices are stored in fewer bits: what they hold, in two forms that every scheme reads."""
+"""Checkpoints whose matrices are stored in fewer bits: two forms for every scheme to read."""

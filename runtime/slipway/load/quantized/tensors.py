@@ -15,7 +15,7 @@ class Grouped:
     codes     [n, k]           uint8 for 4 bits (0 to 15), int8 for 8 bits (-128 to 127)
     scales    [n, k / group]   fp16, bf16 or fp32
     minimums  as scales, or None where the form is symmetric: 4-bit codes then mean code - 8
-    order     [k]  int32       original column of each stored one (act-order), or None where they stand in order
+    order     [k]  int32       original column of each stored one (act-order); None: they stand in order
     """
 
     bits: int
@@ -74,6 +74,11 @@ class Scaled:
         rows, columns = self.block
         scales = self.scales.float().repeat_interleave(rows, dim=0)[:n]
         return (self.values.float() * scales.repeat_interleave(columns, dim=1)[:, :k]).to(dtype)
+
+    def grouped(self) -> Grouped:
+        """Integers, not scaled by blocks, with each row as one group."""
+        n, k = self.shape
+        return Grouped(8, k, self.values, self.scales.expand(n)[:, None])
 
 
 Quantized = Grouped | Scaled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,17 @@ _GGUF_NAMES = {
 
 
 def to_gguf(
-    folder: Path, path: Path, quantization: str = "F32", rope_freqs: np.ndarray | None = None, **split: int
+    folder: Path,
+    path: Path,
+    quantization: str = "F32",
+    rope_freqs: np.ndarray | None = None,
+    others: Mapping[str, str] | None = None,
+    **split: int,
 ) -> Path:
-    """Convert `folder` to the file `path`; `quantization` is for matrices, norms stay F32."""
+    """Convert `folder` to the file `path`; `quantization` is for matrices, norms stay F32.
+
+    others  by a piece of a matrix's name in the file, another type
+    """
     config = json.loads((folder / "config.json").read_text())
     name = _GGUF_NAMES[config["model_type"]]
     arch = next(arch for arch, named in gguf.MODEL_ARCH_NAMES.items() if named == name)
@@ -36,10 +45,11 @@ def to_gguf(
     _metadata(writer, config)
     if rope_freqs is not None:
         writer.add_tensor("rope_freqs.weight", rope_freqs.astype(np.float32))
-    kind = gguf.GGMLQuantizationType[quantization]
     for stem, suffix, weights in _tensors(folder, config, name):
         target = f"{names.get_name(stem)}{suffix}"
         assert not target.startswith("None"), stem
+        named = next((kind for piece, kind in (others or {}).items() if piece in target), quantization)
+        kind = gguf.GGMLQuantizationType[named]
         if weights.ndim == 1 or kind == gguf.GGMLQuantizationType.F32:
             writer.add_tensor(target, weights)
         else:

@@ -1,0 +1,251 @@
+/* y = x · Wᵀ where W is small integers with a scale for each group of columns, and x is quantized row by row.
+ *
+ * W lies in blocks of 32 rows. A block is its groups in order: 32 scales, 32 minimums where there are any, then
+ * for each 32 columns eight steps of four columns. A step of 8 bits is [32][4] bytes, each the code + 128; one of
+ * 4 bits is [16][4] bytes, row r's code in the low half and row r + 16's in the high half.
+ *
+ * x takes 8 bits and a scale for each 32 columns. Products of codes are summed exactly over these 32, then
+ * scaled and added to the output's one fp32 sum in the order of K: the result is the same in every tile. */
+
+/* 32 columns of a row of x. */
+struct CodeBlock {
+  int8_t code[32]; /* x / scale, rounded */
+  float scale;
+  float sum;        /* of the codes, times the scale */
+  int32_t start[2]; /* -8 and -128 times the sum of the codes: where symmetric sums of 4 and 8 bits begin */
+};
+static_assert(sizeof(CodeBlock) == SW_CODE_BLOCK_BYTES, "rows of codes are laid out by kernels.h");
+
+#if defined(__AVX512F__)
+enum { CODE_ROWS = 6 }; /* more need more registers than the compiler finds: 12 fall from 325 to 180 GFLOP/s */
+#else
+enum { CODE_ROWS = 4 };
+#endif
+
+/* 32 rows of W. */
+struct CodeGroups {
+  const char* at;
+  int blocks, group_blocks; /* of 32 columns: all, and in one group */
+  int scale_dtype;
+};
+
+template <class T>
+static void quantize_typed(const T* x, int width, CodeBlock* out) {
+  for (int k = 0; k < width; k += 32, ++out) {
+    int count = width - k < 32 ? width - k : 32;
+    F16 low, high;
+    if (count == 32) {
+      low = load(x + k), high = load(x + k + 16);
+    } else {
+      float lane[32] = {};
+      for (int i = 0; i < count; ++i) lane[i] = widen(x[k + i]);
+      low = load(lane), high = load(lane + 16);
+    }
+    float most = largest_magnitude(low, high); /* NaN where there is one, so that the row's results are */
+    out->scale = most * (1.0f / 127.0f);
+    F16 inverse = splat(most > 1e-30f ? 127.0f / most : 0.0f);
+    int32_t sum = store_codes(out->code, low * inverse, high * inverse);
+    out->sum = out->scale * (float)sum;
+    out->start[0] = (int32_t)(-8 * (int64_t)sum); /* wide: of what is not a number the sum is anything */
+    out->start[1] = (int32_t)(-128 * (int64_t)sum);
+  }
+}
+
+static void quantize_row(const void* x, int dtype, int width, void* out) {
+  if (dtype == SW_BF16)
+    quantize_typed((const bf16*)x, width, (CodeBlock*)out);
+  else
+    quantize_typed((const float*)x, width, (CodeBlock*)out);
+}
+
+/* 32 scales or minimums. */
+static inline const char* take_scales(const char* at, int dtype, F16* scale) {
+  for (int half = 0; half < 2; ++half)
+    scale[half] = dtype == SW_FP16 ? load_halves((const uint16_t*)at + half * 16) : load((const float*)at + half * 16);
+  return at + 32 * (dtype == SW_FP16 ? 2 : 4);
+}
+
+/* sums[M][32] = x[M] · w, 64 floats from row to row. */
+template <int BITS, bool MINIMUMS, int M>
+__attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, const CodeGroups& w, float* sums) {
+  enum { START = BITS == 4 ? 0 : 1, SYMMETRIC = BITS == 8 || !MINIMUMS };
+  for (int m = 0; m < M; ++m) store(sums + m * 64, zero()), store(sums + m * 64 + 16, zero());
+  const char *at = w.at, *row[(M + 2) / 3];
+  for (int i = 0; i < (M + 2) / 3; ++i) row[i] = x + i * 3 * x_stride;
+  F16 scale[2], minimum[2];
+  for (int block = 0, left = 0; block < w.blocks; ++block, --left) {
+    if (left == 0) {
+      at = take_scales(at, w.scale_dtype, scale);
+      if (MINIMUMS) at = take_scales(at, w.scale_dtype, minimum);
+      left = w.group_blocks;
+    }
+    I16 whole[M][2];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
+      whole[m][0] = whole[m][1] = SYMMETRIC ? splat_whole(from->start + START) : no_whole();
+    }
+    for (int step = 0; step < 8; ++step) {
+      P16 low = load_pairs((const bf16*)at), high;
+      __builtin_prefetch(at + SW_PREFETCH);
+      at += 64;
+      if (BITS == 4) {
+        high = high_nibbles(low), low = low_nibbles(low);
+      } else {
+        high = load_pairs((const bf16*)at);
+        __builtin_prefetch(at + SW_PREFETCH);
+        at += 64;
+      }
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        P16 four = splat_pair((const bf16*)(row[m / 3] + (m % 3) * x_stride + step * 4));
+        whole[m][0] = dot<BITS>(whole[m][0], low, four);
+        whole[m][1] = dot<BITS>(whole[m][1], high, four);
+      }
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
+      F16 own = splat(from->scale), shift = splat(from->sum);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        float* to = sums + m * 64 + half * 16;
+        F16 sum = fma(to_float(whole[m][half]), scale[half] * own, load(to));
+        store(to, MINIMUMS ? fma(minimum[half], shift, sum) : sum);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < (M + 2) / 3; ++i) row[i] += sizeof(CodeBlock);
+  }
+}
+
+template <int BITS, bool MINIMUMS>
+struct CodeTiles {
+  /* The tile of exactly `rows` rows, 1 to M. */
+  template <int M>
+  static inline void of(int rows, const char* x, size_t x_stride, const CodeGroups& w, float* sums) {
+    if constexpr (M > 0) {
+      if (rows == M)
+        code_tile<BITS, MINIMUMS, M>(x, x_stride, w, sums);
+      else
+        of<M - 1>(rows, x, x_stride, w, sums);
+    }
+  }
+};
+
+static void multiply_codes(const sw_weight& weight, const CodeGroups& w, const char* x, size_t x_stride, int rows,
+                           float* sums) {
+  if (weight.dtype == SW_INT4 && weight.minimums)
+    CodeTiles<4, true>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
+  else if (weight.dtype == SW_INT4)
+    CodeTiles<4, false>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
+  else if (weight.minimums)
+    CodeTiles<8, true>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
+  else
+    CodeTiles<8, false>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
+}
+
+static void linear_codes(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
+  alignas(64) float sums[CODE_ROWS * 64];
+  size_t block_bytes = sw_block_bytes(p.w);
+  int rows = row_end - row_begin, tiles = (rows + CODE_ROWS - 1) / CODE_ROWS;
+  int tile_rows = tiles ? (rows + tiles - 1) / tiles : 0;
+  for (int block = block_begin; block < block_end; ++block) {
+    CodeGroups w = {(const char*)p.w.at + block * block_bytes, (p.w.k + 31) / 32, (p.w.group + 31) / 32,
+                    p.w.scale_dtype};
+    for (int row = row_begin; row < row_end; row += tile_rows) {
+      int count = row_end - row < tile_rows ? row_end - row : tile_rows;
+      multiply_codes(p.w, w, (const char*)p.x + (size_t)row * p.x_stride, p.x_stride, count, sums);
+      if (p.out_dtype == SW_BF16)
+        finish_tile<bf16>(p, sums, row, count, block, 1);
+      else
+        finish_tile<float>(p, sums, row, count, block, 1);
+    }
+  }
+}
+
+static void linear(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
+  /* Rows in parts that stay in the second-level cache while the blocks pass by: without, the rate falls by a
+   * quarter from M = 128 to M = 512 (K = 2048, Zen 4). */
+  int codes = sw_is_integers(p.w.dtype);
+  size_t row_bytes = codes ? sw_code_row_bytes(p.w.k) : (size_t)p.w.k * (p.w.dtype == SW_BF16 ? 2 : 4);
+  int part = (int)(PART_BYTES / row_bytes) / ROWS * ROWS;
+  part = part < 4 * ROWS ? 4 * ROWS : part;
+  for (int row = row_begin; row < row_end; row += part) {
+    int end = row_end - row < part ? row_end : row + part;
+    if (codes)
+      linear_codes(p, row, end, block_begin, block_end);
+    else if (p.w.dtype == SW_BF16)
+      linear_typed<bf16>(p, row, end, block_begin, block_end);
+    else
+      linear_typed<float>(p, row, end, block_begin, block_end);
+  }
+}
+
+/* Rows into the packed layout. codes [rows, code_stride] as in slipway.h; scales and minimums [rows, groups] in
+ * the weight's type of scales. */
+static void pack_codes(const sw_weight& w, const uint8_t* codes, size_t code_stride, const void* scales,
+                       const void* minimums, int rows, const int32_t* destination) {
+  int blocks = (w.k + 31) / 32, group_blocks = (w.group + 31) / 32, step_bytes = w.dtype == SW_INT4 ? 64 : 128;
+  size_t scale_bytes = w.scale_dtype == SW_FP16 ? 2 : 4, groups = (blocks + group_blocks - 1) / group_blocks;
+  for (int i = 0; i < rows; ++i) {
+    int row = destination[i] % 32;
+    char* at = (char*)w.at + destination[i] / 32 * sw_block_bytes(w);
+    const uint8_t* code = codes + i * code_stride;
+    for (int block = 0; block < blocks; ++block) {
+      if (block % group_blocks == 0) {
+        size_t from = (i * groups + block / group_blocks) * scale_bytes;
+        memcpy(at + row * scale_bytes, (const char*)scales + from, scale_bytes);
+        at += 32 * scale_bytes;
+        if (w.minimums) {
+          memcpy(at + row * scale_bytes, (const char*)minimums + from, scale_bytes);
+          at += 32 * scale_bytes;
+        }
+      }
+      uint8_t padded[32] = {};
+      int count = w.k - block * 32 < 32 ? w.k - block * 32 : 32;
+      memcpy(padded, code + block * 32, count);
+      for (int step = 0; step < 8; ++step, at += step_bytes)
+        for (int c = 0; c < 4; ++c) {
+          uint8_t value = padded[step * 4 + c];
+          if (w.dtype == SW_INT8) {
+            at[row * 4 + c] = (char)(value ^ 128);
+          } else {
+            uint8_t* to = (uint8_t*)at + row % 16 * 4 + c;
+            *to = row < 16 ? (*to & 0xf0) | value : (*to & 15) | value << 4;
+          }
+        }
+    }
+  }
+}
+
+/* One row of W in fp32, times `factor`. */
+static void read_codes(const sw_weight& w, int row, float factor, float* out) {
+  int blocks = (w.k + 31) / 32, group_blocks = (w.group + 31) / 32;
+  const char* at = (const char*)w.at + row / 32 * sw_block_bytes(w);
+  alignas(64) float scale[32], minimum[32] = {};
+  row %= 32;
+  for (int block = 0; block < blocks; ++block) {
+    if (block % group_blocks == 0) {
+      F16 lanes[2];
+      at = take_scales(at, w.scale_dtype, lanes);
+      store(scale, lanes[0]), store(scale + 16, lanes[1]);
+      if (w.minimums) {
+        at = take_scales(at, w.scale_dtype, lanes);
+        store(minimum, lanes[0]), store(minimum + 16, lanes[1]);
+      }
+    }
+    int count = w.k - block * 32 < 32 ? w.k - block * 32 : 32;
+    for (int c = 0; c < count; ++c) {
+      int code;
+      if (w.dtype == SW_INT8) {
+        code = (uint8_t)at[c / 4 * 128 + row * 4 + c % 4] - 128;
+      } else {
+        int pair = (uint8_t)at[c / 4 * 64 + row % 16 * 4 + c % 4];
+        code = (row < 16 ? pair & 15 : pair >> 4) - (w.minimums ? 0 : 8);
+      }
+      out[block * 32 + c] = (scale[row] * (float)code + minimum[row]) * factor;
+    }
+    at += w.dtype == SW_INT4 ? 512 : 1024;
+  }
+}

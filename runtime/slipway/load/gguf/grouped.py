@@ -1,0 +1,50 @@
+"""The block types of GGUF that stay as they are: integers with a scale for each 32 columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from slipway.load.gguf.blocks import Blocks, Bytes
+from slipway.load.gguf.dequantize import RECORDS
+from slipway.load.gguf.types import GgmlType
+from slipway.load.quantized.form import GroupedForm
+from slipway.load.quantized.tensors import Grouped
+
+FORMS = {
+    "Q4_0": GroupedForm(4, 32),
+    "Q4_1": GroupedForm(4, 32, minimums=True),
+    "Q5_0": GroupedForm(8, 32),
+    "Q5_1": GroupedForm(8, 32, minimums=True),
+    "Q8_0": GroupedForm(8, 32),
+}
+"""Each type's; five bits are held in eight."""
+
+
+def grouped(kind: GgmlType, raw: torch.Tensor, shape: tuple[int, int]) -> Grouped:
+    """The integers and scales of a matrix, to the bit.
+
+    raw    [n · k / 32 · block_bytes] uint8, whole blocks of a type in `FORMS`
+    shape  (n, k)
+    """
+    form = FORMS[kind.name]
+    blocks = raw.numpy().view(RECORDS[kind.name])
+    codes = _codes(kind.name, blocks).reshape(shape)
+    scales = torch.from_numpy(blocks["d"].reshape(shape[0], -1))
+    minimums = torch.from_numpy(blocks["m"].reshape(shape[0], -1)) if form.minimums else None
+    return Grouped(form.bits, form.group, torch.from_numpy(codes), scales, minimums)
+
+
+def _codes(name: str, blocks: Blocks) -> Bytes:
+    """[n] → [n, 32] uint8 for four bits, int8 for eight."""
+    if name == "Q8_0":
+        return np.ascontiguousarray(blocks["qs"])
+    codes = np.empty((len(blocks), 32), np.uint8)
+    np.bitwise_and(blocks["qs"], 15, out=codes[:, :16])
+    np.right_shift(blocks["qs"], 4, out=codes[:, 16:])
+    if name in ("Q4_0", "Q4_1"):
+        return codes
+    codes |= np.unpackbits(blocks["qh"][:, None].view(np.uint8), axis=1, bitorder="little") << np.uint8(4)
+    if name == "Q5_0":
+        codes -= 16
+    return codes.view(np.int8)

@@ -1,0 +1,145 @@
+"""Finds the layers of a quantized checkpoint among its tensors, and reads each as one matrix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from slipway.load.quantized.config import Quantization
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.layout import Layout, Pieces, unfit
+from slipway.load.quantized.tensors import Quantized
+
+_PIECES = frozenset(
+    (
+        *("qweight", "qzeros", "scales", "g_idx"),
+        *("weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx"),
+        *("weight_scale", "weight_scale_inv", "input_scale", "activation_scale"),
+        *("input_zero_point", "input_scale_ub"),
+    )
+)
+"""Last parts of names that only quantized layers have."""
+_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
+_ATTENTION_SCALE = re.compile(r"\.(\d+)\..*\.(?:(k|v|q)_proj\.output_scale|(kv|k|v|q|prob)_scale)$")
+
+
+class Described(Protocol):
+    """What a file's table says of a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+
+class StoredTensors(Protocol):
+    """Tensors that are read one by one, in any order."""
+
+    def described(self) -> Mapping[str, Described]:
+        """All of them, in an order that is good to read in."""
+
+    def view(self, name: str) -> Tensor:
+        """The tensor as it is stored."""
+
+    def release(self, name: str) -> None:
+        """It has been read, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedLayer:
+    """A matrix that several tensors make: piece → name of the tensor."""
+
+    name: str
+    layout: Layout
+    names: Mapping[str, str]
+
+    def pieces(self, tensors: StoredTensors) -> Pieces:
+        return {piece: tensors.view(name) for piece, name in self.names.items()}
+
+
+class QuantizedWeights:
+    """The tensors of a quantized checkpoint; those that make one matrix are given as one, under its name.
+
+    Raises LoadError where a layer lacks a piece, or has one that its format does not know.
+    """
+
+    def __init__(self, tensors: StoredTensors, quantization: Quantization) -> None:
+        self._tensors = tensors
+        described = tensors.described()
+        scales = [name for name in described if _ATTENTION_SCALE.search(name)]
+        self._scales = tuple(scales)
+        self._layers = {
+            f"{layer}.weight": _layer(layer, pieces, quantization)
+            for layer, pieces in _pieces(described).items()
+        }
+        taken = {name for layer in self._layers.values() for name in layer.names.values()}
+        self._others = [name for name in described if name not in taken and name not in scales]
+
+    def forms(self) -> Mapping[str, Form]:
+        """The quantized matrices by name. Raises LoadError where a layer's pieces do not fit each other."""
+        return {
+            name: layer.layout.form(layer.name, layer.pieces(self._tensors))
+            for name, layer in self._layers.items()
+        }
+
+    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor | Quantized]]:
+        """Every matrix as it is stored, and all other weights in `dtype`."""
+        for name, layer in self._layers.items():
+            yield name, layer.layout.read(layer.name, layer.pieces(self._tensors))
+            for piece in layer.names.values():
+                self._tensors.release(piece)
+        for name in self._others:
+            plain = self._tensors.view(name)
+            yield name, plain.to(dtype) if plain.is_floating_point() else plain
+            self._tensors.release(name)
+
+    def kv_scales(self) -> Mapping[int, tuple[float, float]]:
+        """By layer, what the checkpoint's keys and values are divided by in a KV cache of eight bits."""
+        found: dict[int, tuple[float, float]] = {}
+        for name in self._scales:
+            match = _ATTENTION_SCALE.search(name)
+            assert match is not None
+            layer, kind = int(match[1]), match[2] or match[3]
+            keys, values = found.get(layer, (1.0, 1.0))
+            scale = float(self._tensors.view(name).float().max())
+            if kind in ("k", "kv"):
+                keys = scale
+            if kind in ("v", "kv"):
+                values = scale
+            found[layer] = keys, values
+        return found
+
+
+def _pieces(described: Mapping[str, Described]) -> dict[str, dict[str, str]]:
+    """Layer → piece → name of the tensor, for all layers that have a piece."""
+    pieces: dict[str, dict[str, str]] = {}
+    for name, tensor in described.items():
+        layer, _, piece = name.rpartition(".")
+        if piece in _PIECES or (piece == "weight" and tensor.dtype in _EIGHT_BITS):
+            pieces.setdefault(layer, {})[piece] = name
+    for layer, found in pieces.items():
+        # Beside other pieces a weight is one of them, whatever its type: one too many, if it is not wanted.
+        if f"{layer}.weight" in described:
+            found["weight"] = f"{layer}.weight"
+    return pieces
+
+
+def _layer(name: str, pieces: Mapping[str, str], quantization: Quantization) -> QuantizedLayer:
+    layout = quantization.layout_of(name, frozenset(pieces))
+    for wanted in layout.required:
+        if wanted not in pieces:
+            there = ", ".join(pieces)
+            raise unfit(name, f"has no {wanted}, only {there}; {quantization.method} needs it")
+    for piece in pieces:
+        if piece not in (*layout.required, *layout.optional):
+            raise unfit(
+                name,
+                f"has a tensor {piece}, and {quantization.method} as config.json describes it has none",
+                "config.json and weights are of different models or versions: fetch both again.",
+            )
+    return QuantizedLayer(name, layout, pieces)

@@ -1,0 +1,77 @@
+"""GPTQ checkpoints, as AutoGPTQ and GPTQModel write them.
+
+Method: Frantar et al. 2022, https://arxiv.org/abs/2210.17323. Words run along the input rows, lowest bits
+first. Zero points are stored less one, except in the newer form that calls itself `gptq_v2`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slipway.load.quantized.form import GroupedForm
+from slipway.load.quantized.layout import Pieces, check_piece, group_of, matrix, unfit
+from slipway.load.quantized.packed import MIDDLE, form_of, grouped, order_of, reordered, unpacked
+from slipway.load.quantized.tensors import Grouped
+
+
+@dataclass(frozen=True, slots=True)
+class GptqLayout:
+    """w = scales · (qweight - zeros), with scales and zeros by groups of input rows.
+
+    qweight  [k · bits / 32, n]          int32
+    qzeros   [k / group, n · bits / 32]  int32
+    scales   [k / group, n]
+    g_idx    [k]  int32, the group of each input row; without act-order it may be left out
+    """
+
+    bits: int
+    group: int
+    symmetric: bool = True
+    act_order: bool = False
+    zeros_less_one: bool = True
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        always = ("qweight", "qzeros", "scales")
+        return (*always, "g_idx") if self.act_order else always
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        return () if self.act_order else ("g_idx",)
+
+    def form(self, name: str, pieces: Pieces) -> GroupedForm:
+        words = matrix(name, "qweight", pieces, [torch.int32])
+        k, n = words.shape[0] * 32 // self.bits, words.shape[1]
+        group = group_of(name, k, self.group)
+        check_piece(name, "scales", pieces, (k // group, n))
+        check_piece(name, "qzeros", pieces, (k // group, n * self.bits // 32), [torch.int32])
+        order = order_of(name, "g_idx", pieces, k, group)
+        return form_of(
+            self.bits, group, pieces["scales"], zeros=not self.symmetric, ordered=order is not None
+        )
+
+    def read(self, name: str, pieces: Pieces) -> Grouped:
+        form = self.form(name, pieces)
+        codes = unpacked(pieces["qweight"].t(), self.bits)  # [n, k]
+        order = order_of(name, "g_idx", pieces, codes.shape[1], form.group)
+        codes = reordered(codes, order)
+        zeros = self._zeros(name, pieces["qzeros"])
+        return grouped(self.bits, form.group, codes, pieces["scales"].t().contiguous(), zeros, order)
+
+    def _zeros(self, name: str, words: Tensor) -> Tensor | None:
+        """[n, k / group] uint8, or None where they are symmetric, as config.json says."""
+        zeros = unpacked(words, self.bits)
+        if self.zeros_less_one:
+            zeros = (zeros + 1) & (2**self.bits - 1)
+        if not self.symmetric:
+            return zeros.t().contiguous()
+        if (zeros != MIDDLE[self.bits]).any():
+            raise unfit(
+                name,
+                f"has zero points other than {MIDDLE[self.bits]}, and config.json calls it symmetric",
+                'If they are right, give --hf-overrides \'{"quantization_config": {"sym": false}}\'.',
+            )
+        return None

@@ -1,0 +1,86 @@
+"""How the tensors of one linear layer make its matrix: what each format implements, and how it complains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from slipway.load.errors import LoadError
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.tensors import Quantized
+
+Pieces = Mapping[str, Tensor]
+"""The tensors of one layer by the last part of their names: `qweight`, `scales`, …"""
+
+
+class Layout(Protocol):
+    """One way of storing a linear layer. Equal layouts read alike."""
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of pieces that must be there."""
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Names of pieces that may be there."""
+
+    def form(self, name: str, pieces: Pieces) -> Form:
+        """What `read` will give, by the pieces' shapes and types: their numbers are not read, except for
+        the order of columns. Raises LoadError where the pieces of the layer `name` do not fit each other."""
+
+    def read(self, name: str, pieces: Pieces) -> Quantized:
+        """The matrix of the layer `name`, checked as by `form`. Raises LoadError where it is wrong."""
+
+
+def unfit(name: str, why: str, hint: str = "Fetch the checkpoint again.") -> LoadError:
+    """The error for a layer whose pieces make no matrix: `why` follows its name."""
+    return LoadError("BadCheckpoint", f"The quantized layer {name} {why}.", hint=hint, argument="model")
+
+
+def unsupported(
+    what: str, hint: str = "Use an unquantized checkpoint, or one of another format."
+) -> LoadError:
+    """The error for a format, or a part of it, that we lack."""
+    return LoadError(
+        "UnsupportedFormat", f"{what}, which is not supported.", hint=hint, argument="quantization"
+    )
+
+
+def check_piece(
+    name: str, piece: str, pieces: Pieces, shape: Sequence[int], types: Sequence[torch.dtype] = ()
+) -> None:
+    """Raise LoadError unless a piece has this shape, and one of these types or any float."""
+    tensor = pieces[piece]
+    if tuple(tensor.shape) != tuple(shape):
+        raise unfit(
+            name,
+            f"has {piece} of shape {list(tensor.shape)}, and its other tensors ask for {list(shape)}",
+            "config.json and weights are of different models or versions: fetch both again.",
+        )
+    if tensor.dtype not in types if types else not tensor.is_floating_point():
+        wanted = " or ".join(_word(kind) for kind in types) or "a float type"
+        raise unfit(name, f"has {piece} stored as {_word(tensor.dtype)}, and not as {wanted}")
+
+
+def matrix(name: str, piece: str, pieces: Pieces, types: Sequence[torch.dtype]) -> Tensor:
+    """The piece that the others are measured by. Raises LoadError unless it is a matrix of these types."""
+    tensor = pieces[piece]
+    if tensor.ndim != 2:
+        raise unfit(name, f"has {piece} of {tensor.ndim} dimensions, which is no matrix")
+    check_piece(name, piece, pieces, tensor.shape, types)
+    return tensor
+
+
+def group_of(name: str, k: int, group: int) -> int:
+    """Columns that share a scale: `group`, or all k for -1. Raises LoadError unless it divides k."""
+    size = k if group == -1 else group
+    if k % size:
+        raise unfit(name, f"has {k} columns, which groups of {size} do not divide")
+    return size
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,67 @@
+"""Which scheme holds a matrix, told before the matrix is read."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
+from slipway.schemes.dense import DenseScheme
+from slipway.schemes.grouped import GroupedScheme
+from slipway.schemes.rows import RowScheme
+from slipway.schemes.scheme import NewScheme
+from slipway_kernels.cpu import Threads
+
+
+class SchemeChoice(Protocol):
+    """Says how matrices are held on one device."""
+
+    dtype: torch.dtype
+    """Of what is not quantized, and of activations."""
+    bias_dtype: torch.dtype
+    """Of what is added to products."""
+    gates_alternate: bool
+    """Whether gate and up alternate in runs of rows, or stand one above the other."""
+
+    def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
+        """The scheme of a matrix; `form`: None for plain numbers. `expert`: one of many."""
+
+    def of_both(self, first: Form | None, second: Form | None, *, expert: bool = False) -> NewScheme:
+        """Of two matrices that lie in one."""
+
+
+class Schemes:
+    """The schemes of one model on CPU: one function for each form, so that neighbours of a form are fused.
+
+    What is quantized stays as it is where products can read it, else it is dequantized as it is read. With
+    float32, which asks for all the precision there is, everything is dequantized.
+    """
+
+    def __init__(self, dtype: torch.dtype, threads: Threads | None = None) -> None:
+        self.dtype = dtype
+        self.bias_dtype = torch.float32
+        self.gates_alternate = True
+        self._dense: NewScheme = partial(DenseScheme, dtype, threads)
+        self._keeps_packed = dtype is not torch.float32
+        self._threads = threads
+        self._made: dict[GroupedForm, NewScheme] = {}
+        self._rows: NewScheme = partial(RowScheme, threads)
+
+    def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
+        """`form`: None for plain numbers. Experts are held as all others."""
+        if isinstance(form, GroupedForm) and self._keeps_packed and GroupedScheme.fits(form):
+            return self._made.setdefault(form, partial(GroupedScheme, form, self._threads))
+        if isinstance(form, ScaledForm) and self._keeps_packed and RowScheme.takes(form):
+            return self._rows
+        return self._dense
+
+    def keeps(self, form: Form) -> bool:
+        """Whether a matrix of this form is multiplied as it is stored."""
+        return self.of(form) is not self._dense
+
+    def of_both(self, first: Form | None, second: Form | None, *, expert: bool = False) -> NewScheme:
+        """Of two matrices that lie in one. Where they differ both are dequantized: no form holds the other's
+        scales without another rounding."""
+        return self.of(first) if first == second else self._dense

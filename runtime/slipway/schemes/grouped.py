@@ -1,0 +1,49 @@
+"""Small integers with a scale for each group of columns, multiplied as they are stored."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from slipway.load.quantized.form import GroupedForm
+from slipway.load.quantized.tensors import Grouped, Quantized
+from slipway_kernels.cpu import PackedCodes, Threads, linear
+
+
+class GroupedScheme:
+    """A matrix of one `GroupedForm`: GGUF's Q4 to Q8, AWQ, GPTQ and compressed-tensors weights.
+
+    Products quantize the rows that they multiply to 8 bits, with a scale for each 32 columns. `threads` pack
+    the weights and compute what `apply` is asked for; None leaves it to the caller's own.
+    """
+
+    packed: PackedCodes
+
+    def __init__(self, form: GroupedForm, threads: Threads | None = None) -> None:
+        self._form = form
+        self._threads = threads
+
+    @staticmethod
+    def fits(form: GroupedForm) -> bool:
+        """Whether products can read this form packed: columns in order, a scale for a multiple of 32."""
+        return form.bits in (4, 8) and not form.ordered and form.group % 32 == 0
+
+    def create(self, shape: tuple[int, int]) -> None:
+        form = self._form
+        wide = form.scales is not torch.float16
+        self.packed = PackedCodes(*shape, form.bits, form.group, minimums=form.minimums, wide_scales=wide)
+
+    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
+        if not isinstance(tensor, Grouped):
+            raise ValueError(f"{type(tensor).__name__} came where {self._form} was promised.")
+        self.packed.load_rows(tensor.codes, tensor.scales, tensor.minimums, rows.numpy(), self._threads)
+
+    def finish(self, device: torch.device) -> None:
+        if device.type != "cpu":
+            raise ValueError(f"grouped weights are packed for CPU and cannot be finished for {device}")
+
+    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return linear(x, self.packed, bias, self._threads)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return torch.from_numpy(self.packed.rows(ids.to(torch.int32).numpy()))

@@ -1,0 +1,62 @@
+"""What a start says where weights are not held as the checkpoint, or `--quantization`, has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import torch
+
+from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
+
+
+def notices(
+    forms: Collection[Form],
+    kept: Callable[[Form], bool],
+    dtype: torch.dtype,
+    *,
+    native: bool = True,
+    device: str = "CPU",
+) -> list[str]:
+    """At most two sentences: on matrices that are dequantized, with the price, and on scales left unused.
+
+    forms   of the quantized matrices
+    kept    whether a form is multiplied as it is
+    dtype   what others are held in
+    native  whether our own code runs the model
+    device  where: CPU or CUDA
+    """
+    wide = [form for form in forms if not (native and kept(form))]
+    texts = []
+    if wide:
+        times = max(dtype.itemsize * 8 / _bits(form) for form in wide)
+        reason = _reason(wide, dtype, native, device)
+        texts.append(
+            f"{len(wide)} of {len(forms)} quantized matrices are held in {_word(dtype)}: {reason}. They take "
+            f"{times:g} times the memory of the checkpoint, and as much longer to read in each step."
+        )
+    if any(isinstance(form, ScaledForm) and form.static for form in forms):
+        texts.append(
+            f"The checkpoint's measured scales of activations are not used: on {device} activations are "
+            "scaled token by token, or not quantized at all."
+        )
+    return texts
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _bits(form: Form) -> int:
+    return form.bits if isinstance(form, GroupedForm) else 8
+
+
+def _reason(wide: Collection[Form], dtype: torch.dtype, native: bool, device: str) -> str:
+    if not native:
+        return "transformers' code runs this model, and only ours multiplies quantized weights"
+    if dtype is torch.float32:
+        return "--dtype float32 asks for all the precision there is"
+    if any(isinstance(form, ScaledForm) and form.values.is_floating_point for form in wide):
+        return f"there are no such products of fp8 on this {device}"
+    if any(isinstance(form, GroupedForm) and form.ordered for form in wide):
+        return f"{device} has no products for columns in an order of their own (act-order, desc_act)"
+    return f"there are no products on {device} for their form"

@@ -1,0 +1,134 @@
+"""Keys and values in eight bits: how they are rounded, and what attention makes of them."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+import torch
+from test_attention import BLOCKS, Cache, inputs
+from toy import TORCH
+
+from slipway_kernels.attention import reference
+from slipway_kernels.cpu import ExternalProgram, PagePool, page_bytes
+
+TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+
+
+def rounded(x: torch.Tensor, kind: str, scale: float = 1.0) -> torch.Tensor:
+    """fp32, as the cache gives it back."""
+    narrow = (x.float() / scale).clamp(-LARGEST[kind], LARGEST[kind]).to(TYPES[kind])
+    return narrow.float() * scale
+
+
+class NarrowCache(Cache):
+    """Pages of eight bits under a program of `dtype`."""
+
+    def __init__(
+        self, kind: str, dtype: str, block: int, kv_heads: int, head_dim: int, threads: int, length: int
+    ) -> None:
+        super().__init__(dtype, block, kv_heads, head_dim, threads, length)
+        pages = page_bytes(2, kv_heads, head_dim, block, kind)
+        self.pool = PagePool(-(-length // block), pages)
+        self.program = ExternalProgram(
+            self.slots, length, dtype, threads, 8, 1, self.pool, block, kv_dtype=kind
+        )
+        self.fill_with_nan()
+
+
+def extremes(kind: str) -> torch.Tensor:
+    """Numbers of every exponent, ties of both parities, those that overflow or vanish, infinities and NaN."""
+    codes = torch.arange(256, dtype=torch.uint8).view(TYPES[kind]).float()
+    exact = codes[codes.isfinite()]
+    ties = (exact.sort().values[1:] + exact.sort().values[:-1]) / 2
+    draw = torch.Generator().manual_seed(0)
+    near = ties * (1 + torch.randn(len(ties), generator=draw) * 1e-3)
+    wild = torch.randn(2000, generator=draw) * 10.0 ** torch.randint(-12, 9, (2000,), generator=draw)
+    return torch.cat([exact, ties, near, wild, torch.tensor([torch.inf, -torch.inf, 1e38, torch.nan, -0.0])])
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_values_are_rounded_to_nearest_even_and_saturate(kind: str) -> None:
+    values = extremes(kind)
+    rows = torch.nn.functional.pad(values, (0, -len(values) % 256)).view(-1, 1, 256)
+    cache = NarrowCache(kind, "fp32", 16, 1, 256, 1, len(rows))
+    cache.attend(torch.zeros_like(rows), torch.zeros_like(rows), rows, len(rows))
+    found = []
+    for row in range(len(rows)):
+        page = int(cache.slots.block_table[0, 0, row // 16])
+        layer = page * cache.pool.page_bytes + cache.pool.page_bytes // 2
+        at = cache.pool.memory.address + layer + 256 * 16 + row % 16 * 256
+        found.append(np.ctypeslib.as_array((ctypes.c_uint8 * 256).from_address(at)).copy())
+    codes = torch.from_numpy(np.concatenate(found))[: len(values)]
+    expected = values.clamp(-LARGEST[kind], LARGEST[kind]).to(TYPES[kind]).view(torch.uint8)
+    nan = values.isnan()
+    assert torch.equal(codes[~nan], expected[~nan])
+    assert (codes[nan] & 0x7F == 0x7F).all()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_code_is_widened_exactly(kind: str, dtype: str) -> None:
+    """What a position that sees only itself attends to is its own value."""
+    codes = torch.arange(256, dtype=torch.uint8).view(TYPES[kind]).float()
+    codes = codes.where(codes.isfinite(), 0).view(1, 1, 256)
+    for block in (8, 16):
+        cache = NarrowCache(kind, dtype, block, 1, 256, 1, 1)
+        values = codes.to(TORCH[dtype])
+        found = cache.attend(torch.zeros_like(values), torch.zeros_like(values), values, 1)
+        assert torch.equal(found.float().flatten(), codes.flatten())
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(3, 1, 64), (4, 4, 8), (9, 3, 72), (8, 1, 256)])
+@pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (20, 2.0)])
+def test_attention_is_the_references_on_rounded_keys_and_values(
+    kind: str, dtype: str, heads: int, kv_heads: int, head_dim: int, window: int, softcap: float
+) -> None:
+    q, k, v = inputs(100, heads, kv_heads, head_dim, dtype)
+    cache = NarrowCache(kind, dtype, 16, kv_heads, head_dim, 1, 100)
+    expected = reference.attention(q, rounded(k, kind), rounded(v, kind), 0.3, window, softcap)
+    found = cache.attend(q, k, v, 100, window, softcap).float().view(expected.shape)
+    tolerance = 2e-5 if dtype == "fp32" else 2e-2
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_scales_bring_what_is_too_large_or_small_into_range(dtype: str) -> None:
+    q, k, v = inputs(60, 4, 2, 32, dtype)
+    q, k, v = q / 1024, k * 1024, v / 4096
+    cache = NarrowCache("e4m3", dtype, 16, 2, 32, 1, 60)
+    cache.program.scale_kv((0, 0), 3.0, 5.0)  # another layer's
+    cache.program.scale_kv((0, 1), 8.0, 2.0**-14)
+    expected = reference.attention(q, rounded(k, "e4m3", 8.0), rounded(v, "e4m3", 2.0**-14), 0.3)
+    found = cache.attend(q, k, v, 60).float().view(expected.shape)
+    tolerance = 2e-5 if dtype == "fp32" else 2e-2
+    torch.testing.assert_close(found * 4096, expected * 4096, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("window", [0, 20])
+def test_a_row_does_not_depend_on_chunk_block_size_or_threads(dtype: str, window: int) -> None:
+    q, k, v = inputs(100, 6, 2, 24, dtype)
+    expected = NarrowCache("e4m3", dtype, 16, 2, 24, 1, 100).attend(q, k, v, 100, window)
+    assert not expected.isnan().any()
+    for block in BLOCKS:
+        for chunk in (1, 7, 100):
+            found = NarrowCache("e4m3", dtype, block, 2, 24, 2, 100).attend(q, k, v, chunk, window)
+            assert torch.equal(found, expected), (block, chunk)
+
+
+def test_splits_of_a_long_context_merge_to_the_same_bits() -> None:
+    q, k, v = inputs(1200, 3, 1, 16, "bf16")
+    expected = NarrowCache("e5m2", "bf16", 16, 1, 16, 1, 1200).attend(q, k, v, 1200)
+    for chunk, threads in ((3, 3), (300, 2)):
+        found = NarrowCache("e5m2", "bf16", 16, 1, 16, threads, 1200).attend(q, k, v, chunk)
+        assert torch.equal(found, expected), (chunk, threads)
+
+
+def test_a_page_takes_half_the_bytes() -> None:
+    for kind in TYPES:
+        assert page_bytes(2, 3, 64, 16, kind) * 2 == page_bytes(2, 3, 64, 16, "bf16")

@@ -1,0 +1,326 @@
+"""What one layer's tensors mean, against the definition of each format and against packers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quantize import Rounded, awq, fp8, gptq, int8, packed, rounded, words
+from torch import Tensor
+
+from slipway.load.errors import LoadError
+from slipway.load.quantized.awq import AwqLayout
+from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout, ScaledLayout
+from slipway.load.quantized.form import GroupedForm, ScaledForm
+from slipway.load.quantized.fp8 import Fp8Layout
+from slipway.load.quantized.gptq import GptqLayout
+from slipway.load.quantized.layout import Layout
+from slipway.load.quantized.tensors import Grouped, Scaled
+
+E4M3 = torch.float8_e4m3fn
+SHAPES = [(8, 64, 32), (24, 128, 128), (40, 256, 64), (16, 96, -1)]
+
+
+def random(
+    n: int, k: int, group: int, *, bits: int = 4, symmetric: bool = False, act_order: bool = False
+) -> Rounded:
+    """Codes and zeros of every value, whatever weights they would come from."""
+    torch.manual_seed(n * k + bits)
+    size = k if group == -1 else group
+    top = 2**bits
+    order = torch.randperm(k) if act_order else torch.arange(k)
+    groups = torch.empty(k, dtype=torch.int32)
+    groups[order] = torch.arange(k, dtype=torch.int32) // size
+    zeros = torch.randint(top, (n, k // size))
+    return Rounded(
+        bits,
+        torch.randint(top, (n, k)),
+        (torch.rand(n, k // size) + 0.01).half(),
+        torch.full_like(zeros, top // 2) if symmetric else zeros,
+        groups,
+    )
+
+
+def check(layout: Layout, pieces: dict[str, Tensor], expected: Tensor) -> Grouped | Scaled:
+    """The layout gives exactly these weights [n, k] fp32, in the form that it announces."""
+    form, matrix = layout.form("layer", pieces), layout.read("layer", pieces)
+    assert set(layout.required) <= set(pieces) <= {*layout.required, *layout.optional}
+    assert matrix.shape == expected.shape
+    assert torch.equal(matrix.dequantized(torch.float32), expected)
+    if isinstance(matrix, Grouped):
+        assert isinstance(form, GroupedForm)
+        assert (form.bits, form.group) == (matrix.bits, matrix.group)
+        assert form.scales == matrix.scales.dtype
+        assert form.minimums == (matrix.minimums is not None)
+        assert form.ordered == (matrix.order is not None)
+        assert matrix.codes.dtype == (torch.uint8 if matrix.bits == 4 else torch.int8)
+    else:
+        assert form == ScaledForm(matrix.values.dtype, matrix.block, matrix.input_scale is not None)
+        assert matrix.scales.dtype == torch.float32
+    return matrix
+
+
+def test_a_word_of_awq_holds_even_columns_before_odd_ones() -> None:
+    word = torch.tensor([[0x75316420]], dtype=torch.int32)  # from the lowest nibble up: 0 2 4 6 1 3 5 7
+    pieces = {"qweight": word, "qzeros": torch.zeros(1, 1, dtype=torch.int32), "scales": torch.ones(1, 8)}
+    found = AwqLayout(-1).read("layer", pieces).dequantized(torch.float32)
+    assert found[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_word_of_gptq_holds_rows_in_order_and_zeros_less_one() -> None:
+    word = torch.tensor([[0x76543210]], dtype=torch.int32)
+    zeros = torch.tensor([[0x0F]], dtype=torch.int32)  # column 0: 15 + 1 is 0 again; column 1: 0 + 1
+    pieces = {"qweight": word.expand(1, 8), "qzeros": zeros, "scales": torch.ones(1, 8)}
+    found = GptqLayout(4, -1, symmetric=False).read("layer", pieces).dequantized(torch.float32)
+    assert found[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert found[1].tolist() == [-1, 0, 1, 2, 3, 4, 5, 6]
+    newer = GptqLayout(4, -1, symmetric=False, zeros_less_one=False).read("layer", pieces)
+    assert newer.dequantized(torch.float32)[0].tolist() == [-15, -14, -13, -12, -11, -10, -9, -8]
+
+
+def test_a_word_of_compressed_tensors_holds_signed_columns_plus_eight() -> None:
+    pieces = {
+        "weight_packed": torch.tensor([[0x76543210]], dtype=torch.int32),
+        "weight_scale": torch.ones(1, 1),
+        "weight_shape": torch.tensor([1, 7]),
+    }
+    found = PackedLayout(4, -1).read("layer", pieces).dequantized(torch.float32)
+    assert found.tolist() == [[-8, -7, -6, -5, -4, -3, -2]]
+
+
+@pytest.mark.parametrize(("n", "k", "group"), SHAPES)
+def test_awq_is_read_exactly(n: int, k: int, group: int) -> None:
+    quantized = random(n, k, group)
+    check(AwqLayout(group), awq(quantized), quantized.weights())
+
+
+def test_awq_without_zero_points_means_eight() -> None:
+    quantized = random(16, 64, 32, symmetric=True)
+    pieces = awq(quantized)
+    check(AwqLayout(32, zero_point=False), pieces, quantized.weights())
+    del pieces["qzeros"]
+    matrix = check(AwqLayout(32, zero_point=False), pieces, quantized.weights())
+    assert isinstance(matrix, Grouped)
+    assert matrix.minimums is None
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("v2", [False, True], ids=["gptq", "gptq_v2"])
+@pytest.mark.parametrize("symmetric", [False, True], ids=["zeros", "symmetric"])
+@pytest.mark.parametrize("act_order", [False, True], ids=["in-order", "act-order"])
+@pytest.mark.parametrize(("n", "k", "group"), SHAPES)
+def test_gptq_is_read_exactly(
+    n: int, k: int, group: int, act_order: bool, symmetric: bool, v2: bool, bits: int
+) -> None:
+    quantized = random(n, k, group, bits=bits, symmetric=symmetric, act_order=act_order)
+    layout = GptqLayout(bits, group, symmetric, act_order, zeros_less_one=not v2)
+    matrix = check(layout, gptq(quantized, v2=v2), quantized.weights())
+    assert isinstance(matrix, Grouped)
+    assert (matrix.minimums is None) == symmetric
+    # One group is in order whatever the order.
+    assert (matrix.order is not None) == (act_order and -1 < group < k)
+
+
+def test_gptq_without_act_order_needs_no_groups() -> None:
+    quantized = random(16, 64, 32)
+    pieces = gptq(quantized)
+    del pieces["g_idx"]
+    check(GptqLayout(4, 32, symmetric=False), pieces, quantized.weights())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("symmetric", [False, True], ids=["zeros", "symmetric"])
+@pytest.mark.parametrize("act_order", [False, True], ids=["in-order", "act-order"])
+@pytest.mark.parametrize(("n", "k", "group"), [*SHAPES, (9, 70, -1), (7, 15, 5)])
+def test_packed_compressed_tensors_are_read_exactly(
+    n: int, k: int, group: int, act_order: bool, symmetric: bool, bits: int
+) -> None:
+    quantized = random(n, k, group, bits=bits, symmetric=symmetric, act_order=act_order)
+    pieces = packed(quantized, symmetric=symmetric, act_order=act_order)
+    check(PackedLayout(bits, group, symmetric, act_order), pieces, quantized.weights())
+
+
+def test_one_scale_may_be_for_the_whole_matrix() -> None:
+    codes = torch.randint(256, (12, 40))
+    scale = torch.tensor([0.25], dtype=torch.bfloat16)
+    pieces = {"weight_packed": words(codes, 8), "weight_scale": scale, "weight_shape": torch.tensor([12, 40])}
+    check(PackedLayout(8, WHOLE_TENSOR), pieces, (codes - 128).float() * 0.25)
+
+
+def test_integers_that_are_not_packed_may_have_zero_points() -> None:
+    codes = torch.randint(-128, 128, (12, 40)).to(torch.int8)
+    zeros, scales = torch.randint(-128, 128, (12, 1)).to(torch.int8), torch.rand(12, 1).half()
+    pieces = {"weight": codes, "weight_scale": scales, "weight_zero_point": zeros}
+    expected = (codes.float() - zeros.float()) * scales.float()
+    check(PackedLayout(8, -1, symmetric=False, packed=False), pieces, expected)
+
+
+def test_int8_with_int8_activations_keeps_its_scales_by_row() -> None:
+    torch.manual_seed(0)
+    pieces = int8(torch.randn(24, 64))
+    expected = pieces["weight"].float() * pieces["weight_scale"]
+    matrix = check(ScaledLayout(floats=False), pieces, expected)
+    assert isinstance(matrix, Scaled)
+    assert matrix.scales.shape == (24,)
+    assert matrix.input_scale is None
+    static = check(ScaledLayout(floats=False, static=True), pieces | {"input_scale": torch.ones(1)}, expected)
+    assert isinstance(static, Scaled)
+    assert static.input_scale is not None
+    assert static.input_scale.shape == ()
+
+
+def dequantized_blocks(values: Tensor, scales: Tensor, rows: int, columns: int) -> Tensor:
+    """Number by number."""
+    expected = torch.empty(values.shape)
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            expected[i, j] = values[i, j].float() * scales[i // rows, j // columns].float()
+    return expected
+
+
+@pytest.mark.parametrize("scheme", ["dynamic", "static"])
+@pytest.mark.parametrize("by", ["tensor", "row"])
+def test_fp8_is_read_exactly(by: str, scheme: str) -> None:
+    torch.manual_seed(1)
+    pieces = fp8(torch.randn(24, 64), by)
+    if scheme == "static":
+        pieces["input_scale"] = torch.tensor(0.5)
+    expected = pieces["weight"].float() * pieces["weight_scale"]
+    for layout in (Fp8Layout(static=scheme == "static"), ScaledLayout(True, static=scheme == "static")):
+        matrix = check(layout, pieces, expected)
+        assert isinstance(matrix, Scaled)
+        assert (matrix.input_scale is not None) == (scheme == "static")
+        assert matrix.scales.shape == (1 if by == "tensor" else 24,)
+
+
+@pytest.mark.parametrize("scale_dtype", [torch.float32, torch.bfloat16, torch.float8_e8m0fnu])
+def test_fp8_by_blocks_is_read_exactly_where_blocks_are_cut_off(scale_dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    pieces = fp8(torch.randn(130, 200), "block")
+    scales = (2.0 ** pieces["weight_scale_inv"].log2().round()).to(scale_dtype)
+    expected = dequantized_blocks(pieces["weight"], scales, 128, 128)
+    check(Fp8Layout((128, 128), scale="weight_scale_inv"), {**pieces, "weight_scale_inv": scales}, expected)
+    found = {"weight": pieces["weight"], "weight_scale": scales}
+    check(ScaledLayout(True, block=(128, 128)), found, expected)
+
+
+def test_fp8_by_groups_of_a_row_is_blocks_of_one_row() -> None:
+    values, scales = torch.randn(6, 64).to(E4M3), torch.rand(6, 2)
+    expected = dequantized_blocks(values, scales, 1, 32)
+    check(ScaledLayout(True, block=(1, 32)), {"weight": values, "weight_scale": scales}, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 6),
+    groups=st.integers(1, 4),
+    group=st.sampled_from([8, 16, 32]),
+    bits=st.sampled_from([4, 8]),
+    symmetric=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_what_was_rounded_and_packed_is_read_back(
+    n: int, groups: int, group: int, bits: int, symmetric: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    quantized = rounded(torch.randn(8 * n, groups * group), bits, group, symmetric=symmetric, act_order=True)
+    expected = quantized.weights()
+    read = GptqLayout(bits, group, symmetric, act_order=True).read("layer", gptq(quantized))
+    assert torch.equal(read.dequantized(torch.float32), expected)
+    pieces = packed(quantized, symmetric=symmetric, act_order=True)
+    again = PackedLayout(bits, group, symmetric, act_order=True).read("layer", pieces)
+    assert torch.equal(again.dequantized(torch.float32), expected)
+    if bits == 4:
+        in_order = rounded(torch.randn(8 * n, groups * group), 4, group)
+        found = AwqLayout(group).read("layer", awq(in_order)).dequantized(torch.float32)
+        assert torch.equal(found, in_order.weights())
+
+
+def test_some_rows_of_a_matrix_are_those_of_the_whole() -> None:
+    rows = torch.tensor([5, 1, 7])
+    grouped = GptqLayout(4, 32, symmetric=False, act_order=True).read(
+        "layer", gptq(random(8, 64, 32, act_order=True))
+    )
+    assert torch.equal(
+        grouped.take(rows).dequantized(torch.float32), grouped.dequantized(torch.float32)[rows]
+    )
+
+
+Change = Callable[[dict[str, Tensor]], object]
+WRONG: list[tuple[Layout, dict[str, Tensor], Change, str]] = [
+    (
+        AwqLayout(32),
+        awq(random(16, 64, 32)),
+        lambda p: p.update(scales=p["scales"][:1]),
+        r"layer has scales of shape \[1, 16\], and its other tensors ask for \[2, 16\]",
+    ),
+    (
+        AwqLayout(32),
+        awq(random(16, 64, 32)),
+        lambda p: p.update(qzeros=p["qzeros"].float()),
+        "layer has qzeros stored as float32, and not as int32",
+    ),
+    (
+        AwqLayout(48),
+        awq(random(16, 64, 32)),
+        lambda p: None,
+        "layer has 64 columns, which groups of 48 do not divide",
+    ),
+    (
+        GptqLayout(4, 32),
+        gptq(random(16, 64, 32)),
+        lambda p: None,
+        r"layer has zero points other than 8, and config.json calls it symmetric. If they are right, give "
+        r"--hf-overrides '\{\"quantization_config\": \{\"sym\": false\}\}'",
+    ),
+    (
+        GptqLayout(4, 32, symmetric=False, act_order=True),
+        gptq(random(16, 64, 32)),
+        lambda p: p.update(g_idx=torch.zeros(64, dtype=torch.int32)),
+        "layer has g_idx that does not deal 64 columns into 2 groups of 32",
+    ),
+    (
+        PackedLayout(4, 32),
+        packed(random(16, 64, 32, symmetric=True), symmetric=True),
+        lambda p: p.update(weight_shape=torch.tensor([16, 80])),
+        r"layer has weight_packed of shape \[16, 8\], and weight_shape says \[16, 80\]",
+    ),
+    (
+        Fp8Layout(),
+        fp8(torch.ones(8, 16), "row"),
+        lambda p: p.update(weight_scale=torch.ones(3)),
+        "layer has weight_scale of 3 numbers, and needs one, or one for each of 8 rows",
+    ),
+    (
+        Fp8Layout(static=True),
+        fp8(torch.ones(8, 16), "row") | {"input_scale": torch.ones(2)},
+        lambda p: None,
+        "layer has input_scale of 2 numbers, and needs one for all activations",
+    ),
+    (
+        Fp8Layout(),
+        fp8(torch.ones(8, 16), "row"),
+        lambda p: p.update(weight=p["weight"].to(torch.float8_e5m2)),
+        "layer has weight stored as float8_e5m2, and not as float8_e4m3fn",
+    ),
+    (
+        ScaledLayout(floats=False),
+        int8(torch.ones(8, 16)),
+        lambda p: p.update(weight=p["weight"][0]),
+        "layer has weight of 1 dimensions, which is no matrix",
+    ),
+]
+
+
+@pytest.mark.parametrize(("layout", "pieces", "change", "message"), WRONG)
+def test_pieces_that_do_not_fit_are_named(
+    layout: Layout, pieces: dict[str, Tensor], change: Change, message: str
+) -> None:
+    changed = dict(pieces)
+    change(changed)
+    with pytest.raises(LoadError, match=message) as caught:
+        layout.read("layer", changed)
+    assert caught.value.code == "BadCheckpoint"

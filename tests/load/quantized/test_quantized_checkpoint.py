@@ -1,0 +1,253 @@
+"""Quantized folders as checkpoints: what is yielded, in what memory, and what is wrong with others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from quantize import quantize, recipe, rounded
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from factory import make_model
+from model.stepping import plan
+from slipway.engine.config import EngineConfig
+from slipway.load.checkpoint import Checkpoint, open_checkpoint
+from slipway.load.errors import LoadError
+from slipway.load.quantized.checkpoint import QuantizedWeights
+from slipway.load.quantized.form import GroupedForm, ScaledForm
+from slipway.load.quantized.tensors import Grouped, Scaled
+
+Q_PROJ = "model.layers.0.self_attn.q_proj"
+
+
+def opened(folder: Path, **options: object) -> Checkpoint:
+    settings = EngineConfig(model=str(folder), use_tqdm_on_load=False, **options)  # type: ignore[arg-type]
+    return open_checkpoint(settings, lambda phase, done, total: None)
+
+
+@pytest.fixture
+def quantized(tiny_models: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """A tiny Llama, quantized by a method of bench/quantize.py."""
+
+    def make(method: str, **options: object) -> Path:
+        how = recipe(method, **{"group": 32, **options})  # type: ignore[arg-type]
+        return quantize(tiny_models("llama"), tmp_path / method, how)
+
+    return make
+
+
+def changed(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
+    """The folder with other tensors."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "gptq-asym", "w4a16", "w8a8", "fp8", "fp8-block"])
+def test_every_linear_layer_is_one_matrix_under_its_own_name(
+    quantized: Callable[..., Path], tiny_models: Callable[[str], Path], method: str
+) -> None:
+    plain = load_file(tiny_models("llama") / "model.safetensors")
+    checkpoint = opened(quantized(method))
+    stored = dict(checkpoint.stored(torch.bfloat16))
+    assert stored.keys() == plain.keys()
+    matrices = {name for name, tensor in stored.items() if isinstance(tensor, Grouped | Scaled)}
+    assert matrices == {name for name in plain if "_proj" in name} == set(checkpoint.forms())
+    for name, tensor in stored.items():
+        assert tensor.shape == plain[name].shape
+        if isinstance(tensor, Tensor):
+            assert torch.equal(tensor, plain[name].bfloat16())
+
+
+def test_a_checkpoint_says_how_it_is_quantized(quantized: Callable[..., Path]) -> None:
+    assert opened(quantized("awq")).quantization == "awq"
+    assert opened(quantized("w8a8")).quantization == "compressed-tensors"
+
+
+def test_forms_are_known_before_a_matrix_is_read(quantized: Callable[..., Path]) -> None:
+    forms = opened(quantized("gptq", act_order=True)).forms()
+    assert forms[f"{Q_PROJ}.weight"] == GroupedForm(4, 32, False, torch.float16, ordered=True)
+    forms = opened(quantized("awq")).forms()
+    assert forms[f"{Q_PROJ}.weight"] == GroupedForm(4, 32, True, torch.float32)
+    assert set(opened(quantized("fp8-block")).forms().values()) == {
+        ScaledForm(torch.float8_e4m3fn, (128, 128))
+    }
+
+
+def test_tensors_are_what_the_codes_mean(
+    quantized: Callable[..., Path], tiny_models: Callable[[str], Path]
+) -> None:
+    plain = load_file(tiny_models("llama") / "model.safetensors")
+    tensors = dict(opened(quantized("gptq", act_order=True)).tensors(torch.float32))
+    for name, weights in plain.items():
+        if "_proj" in name:
+            weights = rounded(weights, 4, 32, symmetric=True, act_order=True).weights()
+        assert torch.equal(tensors[name], weights)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_pieces_may_lie_in_any_file_and_order(tmp_path: Path, shards: int) -> None:
+    """safetensors sorts by type, so that all scales of a file stand far from their codes."""
+    source = make_model("llama", tmp_path / "source")
+    folder = quantize(source, tmp_path / "quantized", recipe("awq", group=32))
+    tensors = list(load_file(folder / "model.safetensors").items())
+    (folder / "model.safetensors").unlink()
+    for shard in range(shards):
+        save_file(dict(tensors[shard::shards]), folder / f"model-{shard}.safetensors")
+    assert set(dict(opened(folder).stored(torch.bfloat16))) == set(load_file(source / "model.safetensors"))
+
+
+def test_pytorch_files_are_read_too(quantized: Callable[..., Path]) -> None:
+    folder = quantized("awq")
+    expected = dict(opened(folder).tensors(torch.float32))
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    found = dict(opened(folder).tensors(torch.float32))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+class Counted:
+    """Tensors in memory, with the number of those that were viewed and not yet released."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+        self.held: set[str] = set()
+        self.released: list[str] = []
+
+    def described(self) -> dict[str, Tensor]:
+        return self._tensors
+
+    def view(self, name: str) -> Tensor:
+        self.held.add(name)
+        return self._tensors[name]
+
+    def release(self, name: str) -> None:
+        self.held.remove(name)
+        self.released.append(name)
+
+
+def test_no_more_than_one_layer_is_held_and_each_tensor_is_released_once(
+    quantized: Callable[..., Path],
+) -> None:
+    checkpoint = opened(quantized("gptq", act_order=True))
+    tensors = load_file(Path(str(checkpoint.folder)) / "model.safetensors")
+    counted = Counted(tensors)
+    from slipway.load.quantized.config import quantization
+
+    how = quantization(checkpoint.config["quantization_config"])  # type: ignore[arg-type]
+    assert how is not None
+    for name, _ in QuantizedWeights(counted, how).stored(torch.bfloat16):
+        layer = name.removesuffix(".weight")
+        assert {held.rpartition(".")[0] for held in counted.held} <= {layer}
+    assert sorted(counted.released) == sorted(tensors)
+
+
+def test_progress_counts_every_byte_once(quantized: Callable[..., Path]) -> None:
+    told: list[tuple[int, int]] = []
+    settings = EngineConfig(model=str(quantized("awq")), use_tqdm_on_load=False)
+    checkpoint = open_checkpoint(settings, lambda phase, done, total: told.append((done, total)))
+    checkpoint.forms()
+    list(checkpoint.stored(torch.bfloat16))
+    assert told[-1] == (checkpoint.total_bytes, checkpoint.total_bytes)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+@pytest.mark.parametrize(
+    ("method", "piece", "others"),
+    [
+        ("awq", "qzeros", "qweight, scales"),
+        ("gptq", "scales", "g_idx, qweight, qzeros"),
+        ("w4a16", "weight_shape", "weight_packed, weight_scale"),
+        ("w8a8", "weight_scale", "weight"),
+        ("fp8", "weight_scale", "weight"),
+    ],
+)
+def test_a_missing_piece_is_named(
+    quantized: Callable[..., Path], method: str, piece: str, others: str
+) -> None:
+    folder = changed(quantized(method), lambda tensors: tensors.pop(f"{Q_PROJ}.{piece}"))
+    message = rf"layer {Q_PROJ} has no {piece}, only {others}; \S+ needs it"
+    with pytest.raises(LoadError, match=message) as caught:
+        opened(folder)
+    assert caught.value.code == "BadCheckpoint"
+
+
+def test_act_order_without_its_groups_is_an_error(quantized: Callable[..., Path]) -> None:
+    folder = changed(quantized("gptq", act_order=True), lambda tensors: tensors.pop(f"{Q_PROJ}.g_idx"))
+    with pytest.raises(LoadError, match="has no g_idx"):
+        opened(folder)
+
+
+def test_a_piece_of_another_format_is_named(quantized: Callable[..., Path]) -> None:
+    folder = changed(quantized("awq"), lambda t: t.update({f"{Q_PROJ}.weight_scale": torch.ones(1)}))
+    message = f"layer {Q_PROJ} has a tensor weight_scale, and awq as config.json describes it has none"
+    with pytest.raises(LoadError, match=message):
+        opened(folder)
+
+
+def test_a_layer_that_was_left_alone_stays_plain(quantized: Callable[..., Path]) -> None:
+    def restore(tensors: dict[str, Tensor]) -> None:
+        for piece in ("qweight", "qzeros", "scales"):
+            tensors.pop(f"{Q_PROJ}.{piece}")
+        tensors[f"{Q_PROJ}.weight"] = torch.ones(64, 64)
+
+    stored = dict(opened(changed(quantized("awq"), restore)).stored(torch.float32))
+    assert isinstance(stored[f"{Q_PROJ}.weight"], Tensor)
+
+
+@pytest.mark.parametrize(("method", "file"), [("gptq", "quantize_config.json"), ("awq", "quant_config.json")])
+def test_older_checkpoints_keep_the_configuration_in_a_file_of_its_own(
+    quantized: Callable[..., Path], method: str, file: str
+) -> None:
+    folder = quantized(method)
+    config = json.loads((folder / "config.json").read_text())
+    settings = config.pop("quantization_config")
+    del settings["quant_method"]
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / file).write_text(json.dumps(settings))
+    checkpoint = opened(folder)
+    assert checkpoint.quantization == method
+    assert f"{Q_PROJ}.weight" in checkpoint.forms()
+
+
+def test_the_configuration_can_be_overridden(quantized: Callable[..., Path]) -> None:
+    folder = quantized("gptq-asym")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["sym"] = True
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(LoadError, match="zero points other than 8"):
+        list(opened(folder).stored(torch.bfloat16))
+    list(opened(folder, hf_overrides={"quantization_config": {"sym": False}}).stored(torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({"self_attn.kv_scale": 0.5}, (0.5, 0.5)),
+        ({"self_attn.k_scale": 0.5, "self_attn.v_scale": 0.25}, (0.5, 0.25)),
+        ({"self_attn.attn.k_scale": 0.5, "self_attn.attn.v_scale": 0.25}, (0.5, 0.25)),
+        ({"self_attn.k_proj.output_scale": 0.5, "self_attn.v_proj.output_scale": 0.25}, (0.5, 0.25)),
+        ({"self_attn.k_proj.k_scale": 0.5, "self_attn.v_proj.v_scale": 0.25}, (0.5, 0.25)),
+        ({"self_attn.q_scale": 0.5, "self_attn.prob_scale": 2.0, "self_attn.v_scale": 0.25}, (1.0, 0.25)),
+    ],
+)
+def test_scales_of_a_kv_cache_are_no_weights(
+    quantized: Callable[..., Path], names: dict[str, float], expected: tuple[float, float]
+) -> None:
+    plain = set(dict(opened(quantized("fp8")).stored(torch.bfloat16)))
+    added = {f"model.layers.1.{name}": torch.tensor(value) for name, value in names.items()}
+    checkpoint = opened(changed(quantized("fp8"), lambda tensors: tensors.update(added)))
+    assert set(dict(checkpoint.stored(torch.bfloat16))) == plain
+    assert checkpoint.kv_scales() == {1: expected}
+
+
+def test_a_models_plan_takes_the_checkpoints_scales(quantized: Callable[..., Path]) -> None:
+    scales = {f"model.layers.2.self_attn.{kind}_scale": torch.tensor(0.5) for kind in "kv"}
+    folder = changed(quantized("fp8"), lambda tensors: tensors.update(scales))
+    assert plan(folder, kv_cache_dtype="fp8").kv_scales == {2: (0.5, 0.5)}
