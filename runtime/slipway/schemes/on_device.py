@@ -1,0 +1,249 @@
+"""Schemes of matrices that lie on an accelerator."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
+from slipway.load.quantized.tensors import Grouped, Quantized, Scaled
+from slipway.schemes.scheme import NewScheme
+from slipway.worker.device.transfer import Transfer
+from slipway_kernels.cuda.launch import arch_of
+from slipway_kernels.embedding.op import embed
+from slipway_kernels.linear_w4a16.layout import Packed, pack
+from slipway_kernels.linear_w4a16.op import linear_w4a16, workspace, workspace_bytes
+from slipway_kernels.linear_w4a16.op import rows as packed_rows
+from slipway_kernels.linear_w8a8.op import linear_w8a8
+from slipway_kernels.quantize.op import quantize_rows
+
+SCALE_BLOCK = (128, 128)
+"""Rows and columns that share a scale, of the block-wise fp8 that the kernels multiply."""
+FP8_ARCH = 89
+"""Compute capability, times ten, from which fp8 is multiplied."""
+GROUPED_FP8_ARCH = 90
+"""The same, of experts."""
+
+
+def keeps(form: Form, dtype: torch.dtype) -> bool:
+    """Whether a matrix of this form is multiplied as it is stored, by activations of `dtype`.
+
+    What is not one of many experts', that is: those have fewer forms.
+    """
+    if dtype is torch.float32:
+        return False
+    if isinstance(form, GroupedForm):
+        return form.bits in (4, 8)
+    return form.block in (None, SCALE_BLOCK) and (form.values is torch.int8 or device_arch() >= FP8_ARCH)
+
+
+def device_arch() -> int:
+    """Compute capability, times ten, of the device in use."""
+    return arch_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+class DeviceSchemes:
+    """The schemes of one model on a device: one function for each form, so that neighbours of a form fuse.
+
+    What is quantized stays as it is where the kernels multiply it, else it is dequantized as it is read. With
+    float32, which asks for all the precision there is, everything is dequantized.
+    """
+
+    def __init__(self, dtype: torch.dtype, transfer: Transfer) -> None:
+        self.dtype = self.bias_dtype = dtype
+        self.gates_alternate = False
+        self._transfer = transfer
+        self._dense: NewScheme = partial(DeviceDense, dtype, transfer)
+        self._made: dict[Form, NewScheme] = {}
+        self._workspace = Workspace(transfer.device)
+
+    def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
+        """`form`: None for plain numbers. `expert`: of many, whose products the kernels group."""
+        if form is None or not keeps(form, self.dtype) or (expert and not self._groups(form)):
+            return self._dense
+        if isinstance(form, ScaledForm):
+            return self._made.setdefault(form, partial(DeviceScaled, form, self.dtype, self._transfer))
+        make = partial(DeviceGrouped, form, self.dtype, self._transfer, self._workspace)
+        # Each matrix has an order of columns of its own, so that no two can be one.
+        return make if form.ordered else self._made.setdefault(form, make)
+
+    def of_both(self, first: Form | None, second: Form | None, *, expert: bool = False) -> NewScheme:
+        """Of two matrices that lie in one."""
+        return self.of(first, expert=expert) if first == second else self._dense
+
+    def _groups(self, form: Form) -> bool:
+        """Whether products with many matrices of this form are one."""
+        if isinstance(form, GroupedForm):
+            return not form.ordered
+        return form.block is None and form.values is torch.float8_e4m3fn and device_arch() >= GROUPED_FP8_ARCH
+
+
+class DeviceDense:
+    """Numbers of one type, multiplied by cuBLAS."""
+
+    weight: Tensor  # [n, k]
+
+    def __init__(self, dtype: torch.dtype, transfer: Transfer) -> None:
+        self._dtype = dtype
+        self._transfer = transfer
+
+    def create(self, shape: tuple[int, int]) -> None:
+        self.weight = torch.zeros(shape, dtype=self._dtype, device=self._transfer.device)
+
+    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
+        weights = tensor if isinstance(tensor, Tensor) else tensor.dequantized(self._dtype)
+        self._transfer.place(self.weight, rows, weights)
+
+    def finish(self, device: torch.device) -> None:
+        """The rows lie as they are multiplied."""
+
+    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return linear(x, self.weight, bias)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of these ids [m], in the matrix's type."""
+        out = torch.empty(len(ids), self.weight.shape[1], dtype=self._dtype, device=self.weight.device)
+        return embed(self.weight, ids, out)
+
+
+class DeviceScaled:
+    """fp8 or int8 numbers, multiplied by activations that are quantized to the same type row by row.
+
+    A scale that the checkpoint has for all activations is not used: each token's own loses less.
+    """
+
+    values: Tensor  # [n, k]
+    scales: Tensor  # [n], or [n / 128, k / 128], fp32
+
+    def __init__(self, form: ScaledForm, dtype: torch.dtype, transfer: Transfer) -> None:
+        self._form = form
+        self._dtype = dtype
+        self._transfer = transfer
+
+    def create(self, shape: tuple[int, int]) -> None:
+        n, k = shape
+        device = self._transfer.device
+        self.values = torch.zeros(shape, dtype=self._form.values, device=device)
+        high, wide = self._form.block or (1, k)
+        blocks = (-(-n // high), -(-k // wide)) if self._form.block else (n,)
+        self.scales = torch.ones(blocks, device=device)
+
+    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
+        assert isinstance(tensor, Scaled)
+        self._transfer.place(self.values.view(torch.uint8), rows, tensor.values.view(torch.uint8))
+        scales = tensor.scales.float()
+        if self._form.block is None:
+            self.scales[rows.long()] = scales.reshape(-1).expand(len(rows)).to(self.scales.device)
+            return
+        high = self._form.block[0]
+        first = int(rows[0])
+        if first % high:
+            raise ValueError(
+                f"rows from {first} on begin within a block of {high} rows that share a scale: load them "
+                "apart."
+            )
+        self.scales[first // high : first // high + len(scales)] = scales.to(self.scales.device)
+
+    def finish(self, device: torch.device) -> None:
+        """The rows lie as they are multiplied."""
+
+    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        m, k = x.shape
+        x8 = torch.empty(m, k, dtype=self._form.values, device=x.device)
+        group = self._form.block[1] if self._form.block else 0
+        scales = torch.empty((m, -(-k // group)) if group else (m,), device=x.device)
+        quantize_rows(x, x8, scales, group=group)
+        out = torch.empty(m, len(self.values), dtype=self._dtype, device=x.device)
+        return linear_w8a8(x8, scales, self.values, self.scales, out, bias=bias)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of these ids [m], dequantized; -1 gives zeros."""
+        chosen = ids.clamp(min=0).long()
+        values = self.values[chosen].float()
+        if self._form.block is None:
+            values *= self.scales[chosen, None]
+        else:
+            high, wide = self._form.block
+            values *= self.scales[chosen // high].repeat_interleave(wide, 1)[:, : values.shape[1]]
+        return (values * (ids >= 0)[:, None]).to(self._dtype)
+
+
+class Workspace:
+    """One buffer for the products of all layers, as large as the largest needs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffer = torch.zeros(0, dtype=torch.uint8, device=device)
+
+    def of(self, packed: Packed, rows: int) -> Tensor:
+        if self._buffer.numel() < workspace_bytes(packed, rows, self._device):
+            self._buffer = workspace(packed, rows, self._device)
+        return self._buffer
+
+
+class DeviceGrouped:
+    """Small integers with a scale for each group of columns, which become numbers in registers."""
+
+    packed: Packed
+
+    def __init__(
+        self, form: GroupedForm, dtype: torch.dtype, transfer: Transfer, workspace: Workspace
+    ) -> None:
+        self._form = form
+        self._dtype = dtype
+        self._device = transfer.device
+        self._workspace = workspace
+        self._order: Tensor | None = None
+        self._missing = 0
+
+    def create(self, shape: tuple[int, int]) -> None:
+        n, k = shape
+        groups = -(-k // self._form.group)
+        self._missing = n
+        self._codes = torch.zeros(shape, dtype=torch.uint8 if self._form.bits == 4 else torch.int8)
+        self._scales = torch.zeros(n, groups)
+        self._minimums = torch.zeros(n, groups) if self._form.minimums else None
+
+    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
+        """Once all rows are there they are packed on the device, so that few matrices wait at a time."""
+        assert isinstance(tensor, Grouped)
+        where = rows.long()
+        self._codes[where] = tensor.codes
+        self._scales[where] = tensor.scales.float()
+        if self._minimums is not None and tensor.minimums is not None:
+            self._minimums[where] = tensor.minimums.float()
+        self._order = tensor.order
+        self._missing -= len(rows)
+        if not self._missing:
+            self._pack()
+
+    def finish(self, device: torch.device) -> None:
+        if self._missing:
+            self._pack()
+
+    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        out = torch.empty(len(x), self.packed.n, dtype=self._dtype, device=x.device)
+        space = self._workspace.of(self.packed, len(x))
+        return linear_w4a16(x, self.packed, out, workspace=space, bias=bias)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of these ids [m], dequantized; -1 gives zeros."""
+        out = torch.zeros(len(ids), self.packed.k, dtype=self._dtype, device=ids.device)
+        return packed_rows(self.packed, ids, out)
+
+    def _pack(self) -> None:
+        minimums = None if self._minimums is None else self._minimums.to(self._device)
+        order = None if self._order is None else self._order.to(self._device)
+        self.packed = pack(
+            self._codes.to(self._device),
+            self._scales.to(self._device),
+            minimums,
+            order,
+            bits=self._form.bits,
+            dtype=self._dtype,
+        )
+        self._missing = 0
+        del self._codes, self._scales, self._minimums

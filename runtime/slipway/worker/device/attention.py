@@ -1,0 +1,150 @@
+"""Attention over pages on the device, by what `--attention-backend` names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from slipway.load.errors import LoadError
+from slipway.model.spec import Attention
+from slipway.worker.device.batch import Batch
+from slipway.worker.device.pages import LayerCache
+from slipway_kernels.attention.op import paged_attention, workspace
+
+
+class AttentionBackend(Protocol):
+    """Reads the keys and values that `rope_and_store` has written."""
+
+    graphs: bool
+    """Whether its calls can be captured in a CUDA graph."""
+
+    def attend(
+        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+    ) -> None:
+        """out = softmax(scale · q · Kᵀ) · V for every row.
+
+        q, out  [rows, heads, head_dim]   table  [num_slots, max_blocks] int32
+        """
+
+
+class TritonAttention:
+    """Our kernels: split over keys where requests have one query, large tiles where they have many."""
+
+    graphs = True
+
+    def __init__(
+        self, layers: Sequence[Attention], max_requests: int, max_length: int, device: torch.device
+    ) -> None:
+        self._processors = 132
+        if device.type == "cuda":
+            self._processors = torch.cuda.get_device_properties(device).multi_processor_count
+        shapes = {(one.heads, one.kv_heads, one.head_dim) for one in layers}
+        self._workspaces = {
+            shape: workspace(max_requests, *shape, max_length, device, self._processors) for shape in shapes
+        }
+
+    def attend(
+        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+    ) -> None:
+        paged_attention(
+            q,
+            cache.keys,
+            cache.values,
+            table,
+            batch.slots,
+            batch.query_start,
+            batch.lengths,
+            out,
+            scale=spec.scale,
+            window=spec.window,
+            softcap=spec.softcap,
+            key_scale=cache.key_scale,
+            value_scale=cache.value_scale,
+            num_decodes=batch.num_decodes,
+            max_query=batch.max_query,
+            max_length=batch.max_length,
+            workspace=self._workspaces[spec.heads, spec.kv_heads, spec.head_dim],
+            sms=self._processors,
+        )
+
+
+class SdpaAttention:
+    """torch's scaled_dot_product_attention, request by request on gathered keys: slow, and easy to trust."""
+
+    graphs = False
+
+    def attend(
+        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+    ) -> None:
+        starts, slots, lengths = batch.query_start.tolist(), batch.slots.tolist(), batch.lengths.tolist()
+        for slot, length, begin, end in zip(slots, lengths, starts, starts[1:], strict=False):
+            if slot < 0 or begin == end:
+                continue
+            first = max(0, length - (end - begin) - spec.window + 1) if spec.window else 0
+            out[begin:end] = self._one(q[begin:end], cache, table[slot], first, length, spec)
+
+    def _one(
+        self, q: Tensor, cache: LayerCache, pages: Tensor, first: int, length: int, spec: Attention
+    ) -> Tensor:
+        """q [queries, heads, head_dim], the last positions of [first, length)"""
+        block = cache.keys.shape[2]
+        begin, end = first // block, -(-length // block)
+        which = pages[begin:end].long()
+        keys, values = (
+            self._gathered(part, which, scale, q.dtype)[:, first - begin * block : length - begin * block]
+            for part, scale in ((cache.keys, cache.key_scale), (cache.values, cache.value_scale))
+        )  # [kv_heads, positions, head_dim]
+        query = torch.arange(length - len(q), length, device=q.device)[:, None]
+        key = torch.arange(first, length, device=q.device)
+        seen = key <= query
+        if spec.window:
+            seen &= key > query - spec.window
+        if spec.softcap:
+            return _capped(q, keys, values, seen, spec)
+        y = torch.nn.functional.scaled_dot_product_attention(
+            q.transpose(0, 1), keys, values, attn_mask=seen, scale=spec.scale, enable_gqa=True
+        )
+        return y.transpose(0, 1)
+
+    @staticmethod
+    def _gathered(part: Tensor, pages: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """[pages, kv_heads, block, head_dim] → [kv_heads, positions, head_dim]"""
+        found = part[pages].transpose(0, 1).flatten(1, 2).to(dtype)
+        return found if scale is None else (found.float() * scale.view(-1, 1, 1)).to(dtype)
+
+
+def _capped(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, spec: Attention) -> Tensor:
+    """Attention with soft-capped scores, which torch's function lacks."""
+    group = spec.heads // spec.kv_heads
+    keys, values = (part.repeat_interleave(group, 0).float() for part in (keys, values))
+    scores = torch.einsum("qhd,hkd->hqk", q.float(), keys) * spec.scale
+    scores = (torch.tanh(scores / spec.softcap) * spec.softcap).masked_fill(~seen, -torch.inf)
+    return torch.einsum("hqk,hkd->qhd", scores.softmax(-1), values).to(q.dtype)
+
+
+def backend(
+    name: str, layers: Sequence[Attention], max_requests: int, max_length: int, device: torch.device
+) -> AttentionBackend:
+    """What `--attention-backend` names. Raises LoadError where it cannot serve here.
+
+    layers        of the model
+    max_requests  of a step
+    max_length    longest context
+    """
+    if name in ("auto", "TRITON"):
+        return TritonAttention(layers, max_requests, max_length, device)
+    if name == "TORCH_SDPA":
+        return SdpaAttention()
+    if name == "CPU":
+        raise LoadError(
+            "UnsupportedFormat",
+            "--attention-backend CPU computes on a CPU, and --device is cuda.",
+            hint="Use TRITON, or --device cpu.",
+            argument="attention_backend",
+        )
+    from slipway.worker.device.libraries import library_backend
+
+    return library_backend(name, layers, device)

@@ -1,0 +1,164 @@
+"""A decoder on the device: the operations of a step, in the order of computation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slipway.model.rope import cos_sin
+from slipway.model.spec import DecoderSpec, Layer, Mlp, Moe, Rope
+from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
+from slipway.worker.device.attention import AttentionBackend
+from slipway.worker.device.batch import Batch
+from slipway.worker.device.feed_forward import Experts, fed_forward
+from slipway.worker.device.pages import DevicePages, LayerCache
+from slipway_kernels.embedding.op import softcap
+from slipway_kernels.rms_norm.op import rms_norm
+from slipway_kernels.rope.op import rope_and_store
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer, ready to run. `norms` by role, in the type of activations."""
+
+    spec: Layer
+    weights: LayerWeights
+    norms: dict[str, Tensor]
+    rotation: Tensor | None  # [max_len, rotary_dim / 2, 2] fp32
+    experts: Experts | None
+
+
+class Decoder:
+    """Computes hidden states and logits of a batch, over the pages that it was last told to use."""
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: ModelWeights,
+        tables: Tensor,  # [groups, num_slots, max_blocks] int32
+        attention: AttentionBackend,
+        *,
+        max_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.spec = spec
+        self._weights = weights
+        self._tables = tables
+        self._attention = attention
+        self._dtype = dtype
+        self._device = device
+        self._rotations: list[tuple[Rope, Tensor]] = []
+        self._max_len = max_len
+        self._layers = [
+            _Layer(
+                layer,
+                parts,
+                {role: self._vector(norm) for role, norm in parts.norms.items()},
+                self._rotation(layer.attention.rope),
+                _experts(layer, parts),
+            )
+            for layer, parts in zip(spec.layers, weights.layers, strict=True)
+        ]
+        self._caches: list[LayerCache] = []
+        self._norm_weight = self._vector(weights.norm)
+
+    def use(self, pages: DevicePages) -> None:
+        """Keep keys and values in these pages from now on."""
+        attentions = [layer.attention for layer in self.spec.layers]
+        self._caches = [
+            pages.layer(number, one.kv_heads, one.head_dim) for number, one in enumerate(attentions)
+        ]
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """The residual stream after the last layer, normed: [rows, hidden]."""
+        spec = self.spec
+        residual = self._weights.embedding.parts[0].scheme.rows(batch.token_ids)
+        if spec.embedding_scale != 1.0:  # the models multiply in their own type
+            residual = residual * torch.tensor(spec.embedding_scale, dtype=self._dtype)
+        branch: Tensor | None = None
+        for layer, cache in zip(self._layers, self._caches, strict=True):
+            normed = self._join(residual, branch, layer.norms["attention_norm"])
+            branch = self._attended(layer, cache, normed, batch)
+            branch = self._post(layer, "attention_post_norm", branch)
+            branch = self._fed(layer, self._join(residual, branch, layer.norms["mlp_norm"]), batch)
+            branch = self._post(layer, "mlp_post_norm", branch)
+        return self._join(residual, branch, self._norm_weight)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, hidden] → [rows, vocab] in the type of activations."""
+        logits = self._weights.head.apply(hidden)
+        return softcap(logits, self.spec.logit_softcap) if self.spec.logit_softcap else logits
+
+    def _join(self, residual: Tensor, branch: Tensor | None, weight: Tensor) -> Tensor:
+        """Add the branch, where there is one, to the residual stream; the norm of that."""
+        spec = self.spec
+        x, onto = (residual, None) if branch is None else (branch, residual)
+        return rms_norm(
+            x, weight, spec.norm_eps, torch.empty_like(residual), residual=onto, add_one=spec.norm_add_one
+        )
+
+    def _post(self, layer: _Layer, role: str, branch: Tensor) -> Tensor:
+        """A sandwich's second norm."""
+        if role not in layer.norms:
+            return branch
+        spec = self.spec
+        return rms_norm(branch, layer.norms[role], spec.norm_eps, branch, add_one=spec.norm_add_one)
+
+    def _attended(self, layer: _Layer, cache: LayerCache, x: Tensor, batch: Batch) -> Tensor:
+        """out(attend(rope(qkv(x))))"""
+        attention = layer.spec.attention
+        heads, kv_heads = attention.heads, attention.kv_heads
+        qkv = layer.weights.qkv.apply(x).view(len(x), -1, attention.head_dim)  # [rows, all heads, head_dim]
+        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
+        queries = rope_and_store(
+            q,
+            k,
+            v,
+            cache.keys,
+            cache.values,
+            self._tables[cache.group],
+            batch.row_slots,
+            batch.positions,
+            rotation=layer.rotation,
+            query_norm=layer.norms.get("q_norm"),
+            key_norm=layer.norms.get("k_norm"),
+            eps=self.spec.norm_eps,
+            add_one=self.spec.norm_add_one,
+            key_scale=cache.key_scale,
+            value_scale=cache.value_scale,
+        )
+        out = torch.empty(queries.shape, dtype=qkv.dtype, device=qkv.device)
+        self._attention.attend(queries, cache, self._tables[cache.group], batch, out, attention)
+        return layer.weights.out.apply(out.flatten(1))
+
+    def _fed(self, layer: _Layer, x: Tensor, batch: Batch) -> Tensor:
+        mlp, weights = layer.spec.mlp, layer.weights.mlp
+        if layer.experts is not None:
+            return layer.experts.apply(x, batch)
+        assert isinstance(mlp, Mlp)
+        assert isinstance(weights, MlpWeights)
+        return fed_forward(mlp, weights, x)
+
+    def _vector(self, vector: Vector) -> Tensor:
+        """Norm weights stay in fp32: they are small, and rounding them would cost accuracy."""
+        return vector.values.to(self._device)
+
+    def _rotation(self, rope: Rope | None) -> Tensor | None:
+        """The table of cosines and sines, one for all layers that share it."""
+        if rope is None:
+            return None
+        for known, table in self._rotations:
+            if known == rope:
+                return table
+        table = cos_sin(rope, self._max_len).to(self._device)
+        self._rotations.append((rope, table))
+        return table
+
+
+def _experts(layer: Layer, weights: LayerWeights) -> Experts | None:
+    if isinstance(layer.mlp, Moe) and isinstance(weights.mlp, MoeWeights):
+        return Experts.of(layer.mlp, weights.mlp)
+    return None

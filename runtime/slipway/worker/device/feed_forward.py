@@ -1,0 +1,125 @@
+"""Feed-forward layers on the device: one MLP, or experts chosen row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from slipway.model.spec import Activation, Mlp, Moe
+from slipway.model.weights import MlpWeights, MoeWeights
+from slipway.schemes.fused import FusedLinear
+from slipway.schemes.on_device import DeviceDense, DeviceGrouped, DeviceScaled
+from slipway.worker.device.batch import Batch
+from slipway_kernels.activation.op import gated
+from slipway_kernels.linear_w4a16.layout import Packed
+from slipway_kernels.moe.op import (
+    Arrangement,
+    Scaled,
+    arrange,
+    arrangement,
+    block_m_of,
+    combine,
+    moe_linear,
+    route,
+    tall,
+)
+from slipway_kernels.quantize.op import quantize_rows
+
+
+def fed_forward(mlp: Mlp, weights: MlpWeights, x: Tensor) -> Tensor:
+    """down(activation(gate(x)) · up(x)).   x [rows, hidden] → [rows, hidden]"""
+    both = weights.gate_up.apply(x)  # [rows, 2 · intermediate], the gate's columns first
+    inner = torch.empty(len(x), mlp.intermediate, dtype=x.dtype, device=x.device)
+    gated(both, inner, mlp.activation)
+    return weights.down.apply(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts, their matrices stacked.
+
+    gate_up  [experts, 2 · intermediate, hidden], gate above up
+    down     [experts, hidden, intermediate]
+    """
+
+    moe: Moe
+    router: FusedLinear
+    gate_up: Tensor | Scaled | Packed
+    down: Tensor | Scaled | Packed
+    shared: MlpWeights | None
+    shared_scale: FusedLinear | None
+
+    @classmethod
+    def of(cls, moe: Moe, weights: MoeWeights) -> Experts:
+        """Takes the experts' matrices out of `weights`, one after another, so that none is held twice."""
+        return cls(
+            moe,
+            weights.router,
+            _stacked([expert.gate_up for expert in weights.experts]),
+            _stacked([expert.down for expert in weights.experts]),
+            weights.shared,
+            weights.shared_scale,
+        )
+
+    def operand(self, dtype: torch.dtype) -> torch.dtype:
+        """The type in which rows are multiplied, given that of activations."""
+        return self.gate_up.values.dtype if isinstance(self.gate_up, Scaled) else dtype
+
+    def apply(self, x: Tensor, batch: Batch) -> Tensor:
+        """x [rows, hidden] → [rows, hidden]; rows of padding choose no expert."""
+        moe, rows, device = self.moe, len(x), x.device
+        pairs = rows * moe.top_k
+        ids = torch.empty(rows, moe.top_k, dtype=torch.int32, device=device)
+        weights = torch.empty(rows, moe.top_k, device=device)
+        route(self.router.apply(x), moe.top_k, moe.normalize_top_k, ids, weights, slots=batch.row_slots)
+        order = arrange(
+            ids,
+            arrangement(pairs, moe.experts, block_m_of(pairs, moe.experts, self.operand(x.dtype)), device),
+        )
+        inner = torch.empty(pairs, moe.intermediate, dtype=x.dtype, device=device)
+        _product(x, self.gate_up, order, inner, moe.activation)
+        y = torch.empty(pairs, x.shape[1], dtype=x.dtype, device=device)
+        _product(inner, self.down, order, y)
+        shared = gate = None
+        if moe.shared and self.shared and self.shared_scale:
+            shared = fed_forward(moe.shared, self.shared, x)
+            gate = self.shared_scale.apply(x)
+        return combine(y, ids, weights, torch.empty_like(x), shared=shared, shared_gate=gate)
+
+
+def _stacked(linears: Sequence[FusedLinear]) -> Tensor | Scaled | Packed:
+    """One matrix of all experts', as it is multiplied; each expert's own is let go as it is copied."""
+    schemes = [linear.parts[0].scheme for linear in linears]
+    if isinstance(schemes[0], DeviceGrouped):
+        return tall([scheme.packed for scheme in schemes if isinstance(scheme, DeviceGrouped)])
+    if isinstance(schemes[0], DeviceScaled):
+        scaled = [scheme for scheme in schemes if isinstance(scheme, DeviceScaled)]
+        values = torch.stack([scheme.values.view(torch.uint8) for scheme in scaled])
+        scales = torch.stack([scheme.scales for scheme in scaled])
+        return Scaled(values.view(scaled[0].values.dtype), scales)
+    dense = [scheme for scheme in schemes if isinstance(scheme, DeviceDense)]
+    stack = dense[0].weight.new_empty(len(dense), *dense[0].weight.shape)
+    for place, scheme in zip(stack, dense, strict=True):
+        place.copy_(scheme.weight)
+        scheme.weight = scheme.weight.new_empty(0)
+    return stack
+
+
+def _product(
+    x: Tensor,
+    weights: Tensor | Scaled | Packed,
+    order: Arrangement,
+    out: Tensor,
+    activation: Activation | Literal[""] = "",
+) -> Tensor:
+    """Every pair's row times its expert's matrix; for fp8 matrices rows are quantized first."""
+    if not isinstance(weights, Scaled):
+        return moe_linear(x, weights, order, out, activation=activation)
+    x8 = torch.empty(x.shape, dtype=weights.values.dtype, device=x.device)
+    scales = torch.empty(len(x), device=x.device)
+    quantize_rows(x, x8, scales)
+    return moe_linear(x8, weights, order, out, activation=activation, x_scale=scales)

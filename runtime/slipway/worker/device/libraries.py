@@ -1,0 +1,134 @@
+"""Attention by libraries that may be installed beside us: flash-attn and FlashInfer."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slipway.load.errors import LoadError
+from slipway.model.spec import Attention
+from slipway.worker.device.batch import Batch
+from slipway.worker.device.pages import LayerCache
+
+_MODULES = {"FLASH_ATTN": ("flash_attn", "flash-attn"), "FLASHINFER": ("flashinfer", "flashinfer-python")}
+_WORKSPACE_BYTES = 256 << 20
+
+
+class FlashAttention:
+    """flash-attn's kernel over keys gathered from their pages: its own pages must hold 256 tokens or more."""
+
+    graphs = False
+
+    def __init__(self, library: Any) -> None:
+        self._call = library.flash_attn_varlen_func
+
+    def attend(
+        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+    ) -> None:
+        ends = torch.cumsum(batch.lengths, 0, dtype=torch.int32)
+        keys, values = (
+            _gathered(part, table, batch, q.dtype, scale)
+            for part, scale in ((cache.keys, cache.key_scale), (cache.values, cache.value_scale))
+        )
+        out.copy_(
+            self._call(
+                q,
+                keys,
+                values,
+                cu_seqlens_q=batch.query_start,
+                cu_seqlens_k=torch.nn.functional.pad(ends, (1, 0)),
+                max_seqlen_q=batch.max_query,
+                max_seqlen_k=batch.max_length,
+                softmax_scale=spec.scale,
+                causal=True,
+                window_size=(spec.window - 1, 0) if spec.window else (-1, -1),
+                softcap=spec.softcap,
+            )
+        )
+
+
+class FlashInferAttention:
+    """FlashInfer's prefill kernel, which takes requests of one query too, over our pages as they are."""
+
+    graphs = False
+
+    def __init__(self, library: Any, device: torch.device) -> None:
+        workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._wrapper = library.BatchPrefillWithPagedKVCacheWrapper(workspace, "HND")
+        self._planned: tuple[object, ...] | None = None
+
+    def attend(
+        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+    ) -> None:
+        plan = (id(batch), cache.group, spec)
+        if plan != self._planned:
+            self._plan(q, cache, table, batch, spec)
+            self._planned = plan
+        self._wrapper.run(q, (cache.keys, cache.values), out=out)
+
+    def _plan(self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, spec: Attention) -> None:
+        block = cache.keys.shape[2]
+        blocks = (batch.lengths + block - 1) // block  # [requests]
+        number = torch.arange(table.shape[1], device=table.device)
+        pages = table[batch.slots.long()]  # [requests, max_blocks]
+        used = number < blocks[:, None]
+        # Blocks that left the window have no page; the kernel masks what it reads of any other instead.
+        indices = pages[used].clamp(min=0)
+        starts = torch.nn.functional.pad(torch.cumsum(blocks, 0, dtype=torch.int32), (1, 0))
+        self._wrapper.plan(
+            batch.query_start,
+            starts,
+            indices,
+            (batch.lengths - 1) % block + 1,
+            spec.heads,
+            spec.kv_heads,
+            spec.head_dim,
+            block,
+            causal=True,
+            sm_scale=spec.scale,
+            window_left=spec.window - 1 if spec.window else -1,
+            logits_soft_cap=spec.softcap or None,
+            q_data_type=q.dtype,
+            kv_data_type=cache.keys.dtype,
+        )
+
+
+def library_backend(
+    name: str, layers: Sequence[Attention], device: torch.device
+) -> FlashAttention | FlashInferAttention:
+    """FLASH_ATTN or FLASHINFER. Raises LoadError where the library is missing or lacks what is needed."""
+    module, package = _MODULES[name]
+    try:
+        library = importlib.import_module(module)
+    except ImportError as error:
+        raise LoadError(
+            "UnsupportedFormat",
+            f"--attention-backend {name} needs the package {package}, which cannot be imported: {error}.",
+            hint=f"Install {package} beside Slipway, or use TRITON, which needs nothing more.",
+            argument="attention_backend",
+        ) from None
+    largest = max(layer.head_dim for layer in layers)
+    if largest > 256:
+        raise LoadError(
+            "UnsupportedFormat",
+            f"--attention-backend {name} computes heads of up to 256 numbers; the model's have {largest}.",
+            hint="Use TRITON.",
+            argument="attention_backend",
+        )
+    return FlashAttention(library) if name == "FLASH_ATTN" else FlashInferAttention(library, device)
+
+
+def _gathered(part: Tensor, table: Tensor, batch: Batch, dtype: torch.dtype, scale: Tensor | None) -> Tensor:
+    """Keys or values of all requests, one after another: [positions, kv_heads, head_dim]."""
+    block = part.shape[2]
+    pages = table[batch.slots.long()].clamp(min=0).long()  # [requests, max_blocks]
+    position = torch.arange(batch.max_length, device=table.device)
+    known = position < batch.lengths[:, None]
+    request = torch.arange(len(pages), device=table.device)[:, None].expand_as(known)[known]
+    at = position.expand_as(known)[known]
+    found = part[pages[request, at // block], :, at % block].to(dtype)
+    return found if scale is None else (found.float() * scale.view(-1, 1)).to(dtype)

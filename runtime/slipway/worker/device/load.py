@@ -1,0 +1,147 @@
+"""From a plan of the model to a worker on the device: weights, measured memory, pages, graphs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from slipway.engine.cache_size import CacheSize, cache_size
+from slipway.engine.config import EngineConfig
+from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
+from slipway.load.errors import LoadError
+from slipway.model.build import ModelPlan
+from slipway.model.registry import families
+from slipway.model.roles import expected_shapes
+from slipway.model.weights import ModelWeights, load_weights
+from slipway.schemes.on_device import DeviceSchemes
+from slipway.worker.device.attention import backend
+from slipway.worker.device.decoder import Decoder
+from slipway.worker.device.graphs import GraphSizes
+from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, device_memory, measured_peak
+from slipway.worker.device.pages import DevicePages
+from slipway.worker.device.sampler import Sampler
+from slipway.worker.device.state import SlotState
+from slipway.worker.device.transfer import Transfer
+from slipway.worker.device.worker import DeviceWorker
+from slipway.worker.lower import Native
+from slipway_kernels.cuda.interpret import repair
+from slipway_kernels.sampling.record import RecordLayout
+
+log = logging.getLogger("slipway.engine")
+
+
+def load(
+    plan: ModelPlan,
+    config: EngineConfig,
+    token_budget: int,
+    progress: Callable[[str, int, int], None],
+) -> tuple[DeviceWorker, CacheSize]:
+    """A worker that is ready to warm up, and the size of its cache.
+
+    Raises LoadError where checkpoint and configuration disagree, and Exit where memory does not suffice.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        repair()
+    route = plan.route
+    if not isinstance(route, Native):
+        raise LoadError(
+            "UnsupportedModel",
+            f"{plan.architecture} runs by transformers' code, which --device cuda does not support yet.",
+            hint="Serve it with --device cpu, or a model with native code.",
+            argument="device",
+        )
+    before, total = device_memory(device)
+    progress("load", 0, plan.checkpoint.total_bytes)
+    weights = _weights(route, plan.checkpoint, plan.torch_dtype, device)
+    state_length = plan.max_model_len
+    layout = RecordLayout(plan.vocab)
+    state = SlotState(
+        config.max_num_seqs,
+        state_length,
+        len(plan.kv.groups),
+        -(-state_length // plan.kv.block_size),
+        layout.words,
+        device,
+    )
+    attention = backend(
+        config.attention_backend,
+        [layer.attention for layer in route.spec.layers],
+        config.max_num_seqs,
+        state_length,
+        device,
+    )
+    decoder = Decoder(
+        route.spec,
+        weights,
+        state.tables,
+        attention,
+        max_len=state_length,
+        dtype=plan.torch_dtype,
+        device=device,
+    )
+    max_top = max(1, config.max_logprobs)
+    sampler = Sampler(state, layout, max_top)
+    graph_sizes = GraphSizes.of(
+        config.graph_sizes if attention.graphs and device.type == "cuda" else (),
+        config.max_num_seqs,
+        min(config.graph_max_length, state_length),
+    )
+    worker = DeviceWorker(
+        state, sampler, decoder, graph_sizes, token_budget=token_budget, max_top=max_top, progress=progress
+    )
+    decoder.use(DevicePages(plan.kv, 1, plan.kv_dtype, device, plan.kv_scales))
+    with measured_peak(device) as peak:
+        worker.largest_step()
+    budget = Budget(
+        total=total,
+        share=config.gpu_memory_utilization,
+        weights=_allocated(device),
+        activations=peak(),
+        graphs=GRAPH_BYTES * len(graph_sizes.sizes),
+        others=total - before,
+    )
+    log.info("%s", budget.explained())
+    size = cache_size(config, plan, budget.kv_cache, "--gpu-memory-utilization")
+    pages, count = allocated_within(
+        size.num_pages, lambda number: DevicePages(plan.kv, number, plan.kv_dtype, device, plan.kv_scales)
+    )
+    if count < size.num_pages:
+        size = _shrunk(config, plan, size, count)
+    decoder.use(pages)
+    return worker, size
+
+
+def _weights(route: Native, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> ModelWeights:
+    """Read the weights onto the device."""
+    family = families()[route.architecture]
+    if isinstance(checkpoint, DummyCheckpoint):
+        checkpoint.shapes = expected_shapes(route.spec, family)
+    transfer = Transfer(device)
+    try:
+        return load_weights(
+            route.spec,
+            family,
+            checkpoint,
+            DeviceSchemes(dtype, transfer),
+            route.conversion,
+            device,
+        )
+    finally:
+        transfer.close()
+
+
+def _allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _shrunk(config: EngineConfig, plan: ModelPlan, planned: CacheSize, pages: int) -> CacheSize:
+    """What is left of a pool for which there was less memory than planned, and a warning."""
+    size = cache_size(config, plan, pages * plan.kv.page_bytes, "--gpu-memory-utilization")
+    warning = (
+        f"The device had room for {pages} of the {planned.num_pages} KV pages that were planned: something "
+        "else took its memory meanwhile. Serving with less; --gpu-memory-utilization asks for less at once."
+    )
+    return CacheSize(pages, size.max_model_len, " ".join(filter(None, (warning, size.warning))))

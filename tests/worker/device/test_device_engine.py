@@ -1,0 +1,170 @@
+"""The engine on a device gives what it gives on a CPU, in fp32: tokens, log-probabilities, reasons."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from factory import make_model
+from local_engine import LocalEngine, Output
+from slipway.engine.params import SamplingParams
+
+Request = tuple[list[int], SamplingParams]
+Models = Callable[[str], Path]
+
+NATIVE = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 24},
+    "gemma2": {"head_dim": 24},
+    "gemma3_text": {"head_dim": 24},
+    "mixtral": {},
+    "qwen2_moe": {},
+}
+"""Architectures with sizes that our own code runs: heads of a multiple of 8."""
+
+# Small, because the interpreter runs every program of a kernel in Python.
+BOUNDS: dict[str, object] = {
+    "dtype": "float32",
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 16,
+    "max_model_len": 64,
+    "num_blocks": 24,
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    root = tmp_path_factory.mktemp("native")
+
+    def folder(architecture: str) -> Path:
+        place = root / architecture
+        return place if place.exists() else make_model(architecture, place, **NATIVE[architecture])
+
+    return folder
+
+
+def run(model: Path, work: list[Request], **settings: object) -> list[Output]:
+    with LocalEngine(model, **(BOUNDS | settings)) as engine:
+        return engine.run(work)
+
+
+def requests(vocab: int = 500) -> list[Request]:
+    """Greedy and seeded, with and without filters and penalties; one prompt longer than a step."""
+    rng = random.Random(3)
+    prompts = [[rng.randrange(3, vocab) for _ in range(length)] for length in (5, 21, 1)]
+    greedy = SamplingParams(4, temperature=0.0, num_logprobs=3)
+    seeded = SamplingParams(4, temperature=0.8, top_k=40, top_p=0.9, seed=7, num_logprobs=0)
+    punished = SamplingParams(
+        4,
+        temperature=1.2,
+        seed=8,
+        repetition_penalty=1.3,
+        frequency_penalty=0.4,
+        logit_bias=((11, 3.0),),
+        bad_words=((12,),),
+    )
+    return list(zip(prompts, (greedy, seeded, punished), strict=True))
+
+
+def assert_same(found: list[Output], expected: list[Output]) -> None:
+    assert [one.tokens for one in found] == [one.tokens for one in expected]
+    assert [one.finish_reason for one in found] == [one.finish_reason for one in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        for one, other in zip(ours.logprobs, theirs.logprobs, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+            assert one.rank == other.rank
+            assert [token for token, _ in one.top] == [token for token, _ in other.top]
+
+
+def assert_near(found: Output, expected: Output, largest: float) -> None:
+    """The first token's alternatives are mostly the same, with nearly the same log-probabilities."""
+    ours, theirs = dict(found.logprobs[0].top), dict(expected.logprobs[0].top)
+    common = ours.keys() & theirs.keys()
+    assert len(common) >= 3
+    for token in common:
+        assert ours[token] == pytest.approx(theirs[token], abs=largest)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3_text", "mixtral", "qwen2_moe"])
+def test_tokens_are_the_cpus(models: Models, architecture: str) -> None:
+    model = models(architecture)
+    assert_same(run(model, requests(), device="cuda"), run(model, requests()))
+
+
+def test_preempted_requests_resume_as_if_nothing_had_been(models: Models) -> None:
+    model = models("llama")
+    work = [([i + 3] * 14, SamplingParams(8, temperature=0.0)) for i in range(3)]
+    found = run(model, work, device="cuda", num_blocks=4)
+    assert sum(one.num_preemptions for one in found) > 0
+    assert_same(found, run(model, work))
+
+
+def test_steps_launched_ahead_change_nothing(models: Models) -> None:
+    model = models("llama")
+    ahead = run(model, requests(), device="cuda")
+    in_turn = run(model, requests(), device="cuda", overlap=False)
+    assert [one.tokens for one in ahead] == [one.tokens for one in in_turn]
+    assert [one.logprobs for one in ahead] == [one.logprobs for one in in_turn]
+
+
+def test_prompt_logprobs_are_the_cpus(models: Models) -> None:
+    model = models("llama")
+    work = [(list(range(5, 27)), SamplingParams(2, temperature=0.0, num_prompt_logprobs=2))]
+    found, expected = (run(model, work, device=device)[0].prompt_logprobs for device in ("cuda", "cpu"))
+    assert len(found) == len(expected) == 22
+    assert found[0] == expected[0]
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+def test_torchs_attention_agrees_with_ours(models: Models, architecture: str) -> None:
+    model = models(architecture)
+    theirs = run(model, requests(), device="cuda", attention_backend="TORCH_SDPA")
+    assert_same(theirs, run(model, requests()))
+
+
+def test_a_missing_attention_library_is_named(models: Models) -> None:
+    from slipway.load.errors import LoadError
+
+    with pytest.raises(LoadError, match="FLASH_ATTN needs the package flash-attn"):
+        run(models("llama"), requests(), device="cuda", attention_backend="FLASH_ATTN")
+
+
+def test_a_plan_that_does_not_fit_the_slots_is_refused(models: Models) -> None:
+    from slipway.engine.plan import SlotStart, StepPlan
+
+    with LocalEngine(models("llama"), **(BOUNDS | {"device": "cuda"})) as engine:
+        start = SlotStart(0, [5, 6], 2, 0, SamplingParams(1), 1)
+        with pytest.raises(ValueError, match="never goes past the tokens that are known"):
+            engine.worker.step(StepPlan([start], [], [0], [3]))
+
+
+# fp8 rounds activations to three bits of mantissa on the device, and not at all on a CPU.
+@pytest.mark.parametrize(("quantization", "largest"), [("int4", 0.25), ("int8", 0.25), ("fp8", 0.5)])
+@pytest.mark.parametrize("architecture", ["llama", "mixtral"])
+def test_quantized_products_agree_with_the_cpus(
+    models: Models, architecture: str, quantization: str, largest: float
+) -> None:
+    work = [([9, 8, 7, 6, 5], SamplingParams(1, temperature=0.0, num_logprobs=5))]
+    asked = {"quantization": quantization, "dtype": "bfloat16"}
+    (found,) = run(models(architecture), work, device="cuda", **asked)
+    (expected,) = run(models(architecture), work, **asked)
+    assert_near(found, expected, largest)
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["fp8", "fp8_e5m2"])
+def test_a_narrow_cache_agrees_with_the_full_one(models: Models, kv_cache_dtype: str) -> None:
+    model = models("llama")
+    work = [(list(range(20, 40)), SamplingParams(1, temperature=0.0, num_logprobs=5))]
+    (found,) = run(model, work, device="cuda", kv_cache_dtype=kv_cache_dtype, num_blocks=48)
+    (expected,) = run(model, work)
+    assert found.logprobs != expected.logprobs
+    assert_near(found, expected, 0.25)

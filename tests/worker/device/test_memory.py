@@ -1,0 +1,47 @@
+"""How the device's memory is divided."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slipway.exits import Exit
+from slipway.worker.device.memory import Budget, allocated_within
+
+GIB = 1 << 30
+
+
+def budget(**changed: float) -> Budget:
+    sizes = {"total": 80, "weights": 16, "activations": 2, "graphs": 1, "others": 1} | changed
+    share = sizes.pop("share", 0.9)
+    return Budget(share=share, **{name: int(size * GIB) for name, size in sizes.items()})
+
+
+def test_the_cache_gets_what_the_share_leaves() -> None:
+    assert budget().kv_cache == int(80 * GIB * 0.9) - 19 * GIB
+    assert "53.00 GiB for the KV cache: 90% of 80.00 GiB less 16.00 of weights" in budget().explained()
+
+
+def test_memory_that_others_hold_is_not_given_away() -> None:
+    assert budget(others=40).kv_cache == (80 - 19 - 40) * GIB
+
+
+def test_nothing_is_left_where_weights_take_all() -> None:
+    assert budget(weights=79).kv_cache == 0
+
+
+def test_a_pool_that_does_not_fit_is_made_smaller() -> None:
+    def allocate(count: int) -> int:
+        if count > 700:
+            raise torch.OutOfMemoryError("no room")
+        return count
+
+    assert allocated_within(1000, allocate) == (656, 656)
+
+
+def test_where_not_even_a_quarter_fits_the_start_ends_with_the_reason() -> None:
+    def allocate(count: int) -> int:
+        raise torch.OutOfMemoryError("no room")
+
+    with pytest.raises(Exit, match="no room for a quarter of the KV cache"):
+        allocated_within(1000, allocate)
