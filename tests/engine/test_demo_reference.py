@@ -1,6 +1,6 @@
 """The demo model against transformers: the same weights, the same token ids.
 
-With float32 its weights are dequantized, as transformers has them; with bfloat16 they stay packed, and what
+Its weights are dequantized, as transformers has them; with `--quantization gguf` they stay packed, and what
 they multiply is rounded to 8 bits.
 
 The reference is transformers' own reading of the GGUF file, in fp32. A token of ours that it would not
@@ -97,7 +97,7 @@ def test_log_probabilities_of_packed_weights_are_close(prompts: list[list[int]],
             p + o.tokens for p, o in zip(prompts, engine.run([(p, greedy) for p in prompts]), strict=True)
         ]
         exact = engine.run([(text, judged) for text in texts])
-    with LocalEngine(demo_model, dtype="bfloat16", max_model_len=2048) as engine:
+    with LocalEngine(demo_model, quantization="gguf", max_model_len=2048) as engine:
         packed = engine.run([(text, judged) for text in texts])
     differences = sorted(
         abs(ours.logprob - theirs.logprob)

@@ -18,7 +18,7 @@ WINDOW = 512
 
 def perplexity(model: Path, windows: list[list[int]], dtype: str) -> float:
     judged = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
-    with LocalEngine(model, dtype=dtype, max_model_len=WINDOW + 1) as engine:
+    with LocalEngine(model, dtype=dtype, quantization="gguf", max_model_len=WINDOW + 1) as engine:
         outputs = engine.run([(window, judged) for window in windows])
     entries = [entry for output in outputs for entry in output.prompt_logprobs if entry is not None]
     assert len(entries) == LENGTH - len(windows)

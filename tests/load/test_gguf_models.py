@@ -10,10 +10,10 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf_convert import to_gguf
 from safetensors.torch import load_file
 
 from factory import make_model
+from gguf_convert import to_gguf
 from slipway.engine.config import EngineConfig
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.errors import LoadError
@@ -34,7 +34,8 @@ FAMILIES = (
 
 
 def opened(path: Path, **options: object) -> Checkpoint:
-    settings = EngineConfig(model=str(path), use_tqdm_on_load=False, **options)  # type: ignore[arg-type]
+    defaults = {"use_tqdm_on_load": False, "quantization": "gguf"}
+    settings = EngineConfig(model=str(path), **(defaults | options))  # type: ignore[arg-type]
     return open_checkpoint(settings, lambda phase, done, total: None)
 
 
