@@ -167,6 +167,8 @@ RUNS: tuple[tuple[str, dict[str, object], tuple[int, ...]], ...] = (
     ("qwen3-4b", {}, (1, 64)),
     ("mixtral-8-layers", {}, (1, 64)),
 )
+INTERPRETED_BOUNDS = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "num_blocks": 32}
+"""The interpreter runs every program of a kernel in Python, in the largest step too."""
 INTERPRETED: tuple[tuple[str, dict[str, object], tuple[int, ...]], ...] = (("tiny", {}, (1, 3)),)
 
 
@@ -182,7 +184,7 @@ def main() -> None:
             if rows.late or (arguments.only and shape not in arguments.only):
                 continue
             title: dict[str, object] = {"model": shape, **settings}
-            bounds = {"max_num_seqs": 512, "max_model_len": 16384} if CUDA else {"max_num_seqs": 4}
+            bounds = {"max_num_seqs": 512, "max_model_len": 16384} if CUDA else INTERPRETED_BOUNDS
             engine = Engine(shape, Path(folder), **bounds, **settings)
             phases = {f"{name}_s": took for name, took in engine.start.seconds.items()} if CUDA else {}
             rows.add(**title, what="start", **phases, **memory())

@@ -13,7 +13,7 @@ from device import CUDA
 from shapes import written
 from table import Rows
 
-from engine import Engine, Work, throughput
+from engine import INTERPRETED_BOUNDS, Engine, Work, throughput
 
 WORKS = (Work(1, 512, 128), Work(64, 512, 128), Work(256, 512, 128)) if CUDA else (Work(2, 8, 3),)
 
@@ -52,7 +52,7 @@ def theirs(folder: Path, works: tuple[Work, ...], rows: Rows, shape: str) -> Non
 
 
 def ours(folder: Path, works: tuple[Work, ...], rows: Rows, shape: str) -> None:
-    bounds = {"max_num_seqs": 256, "max_model_len": 8192} if CUDA else {"max_num_seqs": 4}
+    bounds = {"max_num_seqs": 256, "max_model_len": 8192} if CUDA else INTERPRETED_BOUNDS
     engine = Engine(shape, folder, **bounds)
     for work in works:
         if rows.late:

@@ -139,7 +139,8 @@ def main() -> None:
     parser.add_argument("--shape", default="llama-8b" if CUDA else "tiny")
     arguments = parser.parse_args()
     rows = Rows(arguments.out, "http", arguments.deadline)
-    bounds = ("--max-model-len", "8192") if CUDA else ("--max-num-seqs", "4")
+    small = ("--max-num-seqs", "4", "--max-num-batched-tokens", "16", "--num-gpu-blocks-override", "32")
+    bounds = ("--max-model-len", "8192") if CUDA else small
     with tempfile.TemporaryDirectory() as folder:
         model = write_checkpoint(arguments.shape, Path(folder))
         with served(model, *bounds) as (url, ready):
