@@ -83,7 +83,7 @@ def run(model: Path, work: Sequence[Request], settings: Mapping[str, object]) ->
     start = Start(config, hub)  # type: ignore[arg-type]
     core = start.core(start.worker())
     for number, (prompt, params) in enumerate(work):
-        hub.inbox.append(Inbound(0, AddRequest(str(number), prompt, params)))
+        hub.inbox.append(Inbound(0, AddRequest(str(number), list(prompt), params)))
     core.run_once()
     while core.scheduler.has_work or core._under_way:
         core.run_once()
