@@ -51,7 +51,7 @@ class Row:
 ROWS = (
     Row("bfloat16"),
     Row("float32", settings={"dtype": "float32"}),
-    Row("GGUF Q4_1, packed", "gguf", settings={"quantization": "gguf"}),
+    Row("GGUF Q4_1, packed", "gguf"),
     Row("AWQ, groups of 64", "awq"),
     Row("AWQ, groups of 32", "awq", group=32),
     Row("GPTQ, 4 bits, groups of 64", "gptq"),

@@ -83,12 +83,6 @@ def requests(vocab: int, count: int = 8) -> list[Request]:
     return made
 
 
-def started(model: Path, dtype: str, **settings: object) -> LocalEngine:
-    """An engine; GGUF files stay packed."""
-    kept: dict[str, object] = {"quantization": "gguf"} if model.suffix == ".gguf" else {}
-    return LocalEngine(model, dtype=dtype, **kept, **settings)
-
-
 @pytest.fixture(scope="module", params=CASES)
 def case(
     request: pytest.FixtureRequest,
@@ -101,7 +95,7 @@ def case(
         model, dtype = packed_model(architecture, tmp_path_factory.mktemp("packed")), "bfloat16"
     else:
         model = tiny_models(architecture)
-    with started(model, dtype, **BASE) as engine:
+    with LocalEngine(model, dtype=dtype, **BASE) as engine:
         work = requests(engine.start.plan.vocab)
         return model, dtype, work, [engine.run([one])[0] for one in work]
 
@@ -109,7 +103,7 @@ def case(
 @pytest.mark.parametrize("axis", AXES)
 def test_output_is_the_same_under(axis: str, case: tuple[Path, str, list[Request], list[Output]]):
     model, dtype, work, alone = case
-    with started(model, dtype, **(BASE | AXES[axis])) as engine:
+    with LocalEngine(model, dtype=dtype, **(BASE | AXES[axis])) as engine:
         together = engine.run(work)
     assert [o.tokens for o in together] == [o.tokens for o in alone]
     assert [o.logprobs for o in together] == [o.logprobs for o in alone]
@@ -119,7 +113,7 @@ def test_output_is_the_same_under(axis: str, case: tuple[Path, str, list[Request
 
 def test_output_is_the_same_in_any_order_and_company(case: tuple[Path, str, list[Request], list[Output]]):
     model, dtype, work, alone = case
-    with started(model, dtype, **BASE) as engine:
+    with LocalEngine(model, dtype=dtype, **BASE) as engine:
         assert [o.logprobs for o in engine.run(work[::-1])][::-1] == [o.logprobs for o in alone]
         few = engine.run(work[2:5])
         assert [o.tokens for o in few] == [o.tokens for o in alone[2:5]]
@@ -127,7 +121,7 @@ def test_output_is_the_same_in_any_order_and_company(case: tuple[Path, str, list
 
 def test_output_is_the_same_with_a_warm_prefix_cache(case: tuple[Path, str, list[Request], list[Output]]):
     model, dtype, work, alone = case
-    with started(model, dtype, **(BASE | AXES["prefix cache cold"])) as engine:
+    with LocalEngine(model, dtype=dtype, **(BASE | AXES["prefix cache cold"])) as engine:
         engine.run(work)
         warm = engine.run(work)
     assert [o.logprobs for o in warm] == [o.logprobs for o in alone]
@@ -139,7 +133,7 @@ def test_prompt_logprobs_do_not_depend_on_chunks(case: tuple[Path, str, list[Req
     asked = [(p, SamplingParams(2, temperature=0.0, num_prompt_logprobs=3)) for p, _ in work]
     outputs = []
     for axis in ({}, AXES["chunks of 7"], AXES["forced preemption"], AXES["prefix cache cold"]):
-        with started(model, dtype, **(BASE | axis)) as engine:
+        with LocalEngine(model, dtype=dtype, **(BASE | axis)) as engine:
             outputs.append([o.prompt_logprobs for o in engine.run(asked)])
     assert outputs[1:] == outputs[:1] * 3
     assert [len(entries) for entries in outputs[0]] == [len(prompt) for prompt, _ in work]
@@ -150,7 +144,7 @@ def test_a_recorded_run_replays_to_the_bit(
 ):
     model, dtype, work, _ = case
     record = tmp_path / "run.record"
-    with started(model, dtype, **(BASE | AXES["forced preemption"]), record=str(record)) as engine:
+    with LocalEngine(model, dtype=dtype, **(BASE | AXES["forced preemption"]), record=str(record)) as engine:
         engine.run(work)
     config, steps = read_record(record)
     assert len(steps) > 20

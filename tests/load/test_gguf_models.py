@@ -34,8 +34,7 @@ FAMILIES = (
 
 
 def opened(path: Path, **options: object) -> Checkpoint:
-    defaults = {"use_tqdm_on_load": False, "quantization": "gguf"}
-    settings = EngineConfig(model=str(path), **(defaults | options))  # type: ignore[arg-type]
+    settings = EngineConfig(model=str(path), use_tqdm_on_load=False, **options)  # type: ignore[arg-type]
     return open_checkpoint(settings, lambda phase, done, total: None)
 
 

@@ -150,7 +150,7 @@ def packed_models(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_each_matrix_is_held_in_the_form_that_the_file_has(packed_models: Any) -> None:
-    found = plan(packed_models("llama"), dtype="bfloat16", quantization="gguf")
+    found = plan(packed_models("llama"), dtype="bfloat16")
     assert isinstance(found.route, Native)
     family = families()[found.architecture]
     weights = load_weights(found.route.spec, family, found.checkpoint, Schemes(torch.bfloat16))
@@ -174,7 +174,7 @@ def test_a_packed_model_of_mixed_types_is_close_to_the_dequantized_one(
     path = packed_models(architecture)
     tokens = prompt(40)
     exact = Stepper(path).greedy({0: tokens}, 1)[0][0]
-    packed = Stepper(path, dtype="bfloat16", quantization="gguf").greedy({0: tokens}, 1)[0][0]
+    packed = Stepper(path, dtype="bfloat16").greedy({0: tokens}, 1)[0][0]
     assert packed[0] == exact[0]
     assert abs(packed[1] - exact[1]) < 0.1
 
@@ -185,9 +185,8 @@ def test_results_of_a_packed_model_do_not_depend_on_company_chunk_or_threads(
 ) -> None:
     path = packed_models(architecture)
     prompts = {slot: prompt(length, slot) for slot, length in enumerate((45, 3, 70, 18))}
-    asked = {"dtype": "bfloat16", "quantization": "gguf"}
-    together = Stepper(path, **asked).greedy(prompts, 8)
-    alone = Stepper(path, threads=1, block_size=32, **asked)
+    together = Stepper(path, dtype="bfloat16").greedy(prompts, 8)
+    alone = Stepper(path, dtype="bfloat16", threads=1, block_size=32)
     for slot, tokens in prompts.items():
         assert alone.greedy({0: tokens}, 8, chunk=7)[0] == together[slot]
 

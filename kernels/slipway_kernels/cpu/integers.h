@@ -1,7 +1,7 @@
-/* Sixteen int32 lanes, each the sum of products of unsigned codes and signed activations, four at a time. All
- * sums are exact, so every instruction set and every blocking gives the same bits.
+/* Sixteen int32 lanes, each the sum of products of two codes and two activations of 16 bits at a time. All sums
+ * are exact, so every instruction set and every blocking gives the same bits.
  *
- * Included after vector.h; the same rules. Codes and activations travel as P16: sixteen lanes of four bytes. */
+ * Included after vector.h; the same rules. Codes and activations travel as P16: sixteen lanes of two words. */
 
 inline float half_to_float(uint16_t half) {
   uint32_t bits = (uint32_t)(half & 0x7fff) << 13;
@@ -22,8 +22,12 @@ typedef __m512i I16;
 inline I16 splat_whole(const int32_t* p) { return _mm512_set1_epi32(*p); }
 inline I16 no_whole() { return _mm512_setzero_si512(); }
 inline F16 to_float(I16 v) { return _mm512_cvtepi32_ps(v); }
-inline P16 low_nibbles(P16 v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
-inline P16 high_nibbles(P16 v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15)); }
+/* Of each word the bits from SHIFT on. */
+template <int SHIFT, int BITS>
+inline P16 field(P16 v) {
+  if (SHIFT > 0) v = _mm512_srli_epi16(v, SHIFT);
+  return SHIFT + BITS == 16 ? v : _mm512_and_si512(v, _mm512_set1_epi16((1 << BITS) - 1));
+}
 inline F16 load_halves(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 /* Compared as integers, in which NaN is above infinity. */
 inline float largest_magnitude(F16 a, F16 b) {
@@ -33,29 +37,20 @@ inline float largest_magnitude(F16 a, F16 b) {
   memcpy(&value, &largest, 4);
   return value;
 }
-/* Thirty-two values to the nearest integers, which fit eight bits; their sum. */
-inline int32_t store_codes(int8_t* p, F16 low, F16 high) {
+/* Thirty-two values to the nearest integers, which fit sixteen bits; their sum. */
+inline int32_t store_codes(int16_t* p, F16 low, F16 high) {
   __m512i a = _mm512_cvtps_epi32(low), b = _mm512_cvtps_epi32(high);
-  _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a));
-  _mm_storeu_si128((__m128i*)(p + 16), _mm512_cvtepi32_epi8(b));
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(a));
+  _mm256_storeu_si256((__m256i*)(p + 16), _mm512_cvtepi32_epi16(b));
   return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
 }
+inline I16 dot_words(I16 sum, P16 codes, P16 x) {
 #if defined(__AVX512VNNI__)
-template <int BITS>
-inline I16 dot(I16 sum, P16 codes, P16 x) {
-  return _mm512_dpbusd_epi32(sum, codes, x);
-}
+  return _mm512_dpwssd_epi32(sum, codes, x);
 #else
-template <int BITS>
-inline I16 dot(I16 sum, P16 codes, P16 x) {
-  if (BITS == 4) /* 2 · 15 · 127 fits sixteen bits */
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(codes, x), _mm512_set1_epi16(1)));
-  __m512i low = _mm512_set1_epi16(255);
-  __m512i even = _mm512_madd_epi16(_mm512_and_si512(codes, low), _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
-  __m512i odd = _mm512_madd_epi16(_mm512_srli_epi16(codes, 8), _mm512_srai_epi16(x, 8));
-  return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
-}
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(codes, x));
 #endif
+}
 
 #else
 
@@ -70,12 +65,9 @@ inline I16 splat_whole(const int32_t* p) {
 }
 inline I16 no_whole() { return I16{}; }
 SW_PARTWISE(to_float, (I16 v), __builtin_convertvector(v.part[i], Lanes))
-inline P16 low_nibbles(P16 v) {
-  SW_EACH_PART v.part[i] &= 0x0f0f0f0fu;
-  return v;
-}
-inline P16 high_nibbles(P16 v) {
-  SW_EACH_PART v.part[i] = (v.part[i] >> 4) & 0x0f0f0f0fu;
+template <int SHIFT, int BITS>
+inline P16 field(P16 v) {
+  SW_EACH_PART v.part[i] = (v.part[i] >> SHIFT) & ((1u << BITS) - 1) * 0x10001u;
   return v;
 }
 inline F16 load_halves(const uint16_t* p) {
@@ -101,38 +93,29 @@ inline float largest_magnitude(F16 a, F16 b) {
   memcpy(&value, &largest, 4);
   return value;
 }
-inline int32_t store_codes(int8_t* p, F16 low, F16 high) {
+inline int32_t store_codes(int16_t* p, F16 low, F16 high) {
   F16 magic = splat(12582912.0f); /* 1.5 · 2^23: the integer stands in the low bits */
   F16 rounded[2] = {low + magic, high + magic};
   int32_t lane[32], sum = 0;
   memcpy(lane, rounded, 128);
   for (int i = 0; i < 32; ++i) {
-    p[i] = (int8_t)lane[i];
+    p[i] = (int16_t)lane[i];
     sum += p[i];
   }
   return sum;
 }
-/* Four products in each lane. */
-template <int BITS>
+/* Two products in each lane. */
 inline Bits dot_part(Words codes, Words x) {
 #if defined(__AVX2__)
-  if (BITS == 4) /* 2 · 15 · 127 fits sixteen bits */
-    return (Bits)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)codes, (__m256i)x), _mm256_set1_epi16(1));
-  __m256i even = _mm256_srai_epi16(_mm256_slli_epi16((__m256i)x, 8), 8), odd = _mm256_srai_epi16((__m256i)x, 8);
-  return (Bits)_mm256_madd_epi16((__m256i)(codes & 0x00ff00ffu), even) +
-         (Bits)_mm256_madd_epi16((__m256i)((codes >> 8) & 0x00ff00ffu), odd);
+  return (Bits)_mm256_madd_epi16((__m256i)codes, (__m256i)x);
 #elif defined(__SSE2__)
-  __m128i even = _mm_srai_epi16(_mm_slli_epi16((__m128i)x, 8), 8), odd = _mm_srai_epi16((__m128i)x, 8);
-  return (Bits)_mm_madd_epi16((__m128i)(codes & 0x00ff00ffu), even) +
-         (Bits)_mm_madd_epi16((__m128i)((codes >> 8) & 0x00ff00ffu), odd);
+  return (Bits)_mm_madd_epi16((__m128i)codes, (__m128i)x);
 #else
-  return (Bits)(codes & 255u) * ((Bits)(x << 24) >> 24) + (Bits)((codes >> 8) & 255u) * ((Bits)(x << 16) >> 24) +
-         (Bits)((codes >> 16) & 255u) * ((Bits)(x << 8) >> 24) + (Bits)(codes >> 24) * ((Bits)x >> 24);
+  return (Bits)(codes & 0xffffu) * ((Bits)(x << 16) >> 16) + (Bits)(codes >> 16) * ((Bits)x >> 16);
 #endif
 }
-template <int BITS>
-inline I16 dot(I16 sum, P16 codes, P16 x) {
-  SW_EACH_PART sum.part[i] += dot_part<BITS>(codes.part[i], x.part[i]);
+inline I16 dot_words(I16 sum, P16 codes, P16 x) {
+  SW_EACH_PART sum.part[i] += dot_part(codes.part[i], x.part[i]);
   return sum;
 }
 

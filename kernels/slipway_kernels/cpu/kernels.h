@@ -17,7 +17,7 @@ enum {
 /* Weights of integers multiply rows that quantize_row wrote. */
 static inline int sw_is_integers(int dtype) { return dtype == SW_INT4 || dtype == SW_INT8; }
 /* Of such a row: codes of 32 columns, their scale, and what follows from both. */
-enum { SW_CODE_BLOCK_BYTES = 48 };
+enum { SW_CODE_BLOCK_BYTES = 80 };
 static inline size_t sw_code_row_bytes(int width) { return (size_t)((width + 31) / 32) * SW_CODE_BLOCK_BYTES; }
 /* Of a packed block of 32 rows. */
 static inline size_t sw_block_bytes(const sw_weight& w) {

@@ -36,7 +36,7 @@ class Program(Stepper):
 
     The residual stream and all sums are fp32; what enters a product ("act" buffers), the weights and the KV
     cache are of the program's dtype. Weights may also be integers: what enters their products is quantized to
-    8 bits before. No result depends on what else is in the step.
+    16 bits before. No result depends on what else is in the step.
     """
 
     _finished = False

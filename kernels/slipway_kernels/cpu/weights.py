@@ -99,7 +99,7 @@ class PackedCodes(Weight):
 
     Without minimums a code of four bits means itself less 8. A group is a multiple of 32 columns, or the
     whole row where it is at least k. Scales lie in fp16, or in fp32 where `wide_scales`. Products quantize
-    the rows that they multiply to 8 bits for each 32 columns; the layout is in linear/quantized.inl.
+    the rows that they multiply to 16 bits for each 32 columns; the layout is in linear/quantized.inl.
     """
 
     def __init__(

@@ -27,15 +27,15 @@ def linear_gated(x: Tensor, gate: Tensor, up: Tensor, activation: str) -> Tensor
 
 
 def quantized_rows(x: Tensor) -> Tensor:
-    """x as products with integers read it: in each 32 columns of a row the largest is ±127 and all others are
-    rounded to its grid.   x [rows, k], the result fp32
+    """x as products with integers read it: in each 32 columns of a row the largest is ±32,767 and all others
+    are rounded to its grid.   x [rows, k], the result fp32
     """
     rows, k = x.shape
     blocks = torch.nn.functional.pad(x.float(), (0, -k % 32)).view(rows, -1, 32)
     most = blocks.abs().amax(dim=-1, keepdim=True)
-    inverse = torch.full_like(most, 127).div(most).nan_to_num(posinf=0)
+    inverse = torch.full_like(most, 32767).div(most).nan_to_num(posinf=0)
     codes = (blocks * inverse).round()
-    return (codes * (most / 127)).view(rows, -1)[:, :k]
+    return (codes * (most / 32767)).view(rows, -1)[:, :k]
 
 
 def linear_codes(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

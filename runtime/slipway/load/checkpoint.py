@@ -184,7 +184,7 @@ def open_checkpoint(config: EngineConfig, progress: Progress) -> Checkpoint:
             hint="Name a model's folder, or a .gguf file with --load-format auto.",
             argument="model",
         )
-    return GgufCheckpoint(path, progress, packed=config.quantization == "gguf")
+    return GgufCheckpoint(path, progress)
 
 
 def _gguf_in(folder: Path, config: EngineConfig) -> Path | None:

@@ -13,7 +13,7 @@ from slipway_kernels.cpu import PackedCodes, Threads, linear
 class GroupedScheme:
     """A matrix of one `GroupedForm`: GGUF's Q4 to Q8, AWQ, GPTQ and compressed-tensors weights.
 
-    Products quantize the rows that they multiply to 8 bits, with a scale for each 32 columns. `threads` pack
+    Products quantize the rows that they multiply to 16 bits, with a scale for each 32 columns. `threads` pack
     the weights and compute what `apply` is asked for; None leaves it to the caller's own.
     """
 

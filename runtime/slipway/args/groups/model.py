@@ -210,8 +210,7 @@ class Model:
     )
     """How the weights are quantized. Unset reads it from the model's configuration.
 
-    A checkpoint that is quantized has one right name, or none; of GGUF files the name gguf keeps matrices
-    packed, which else are dequantized. Plain weights can be made fp8 (also
+    A checkpoint that is quantized has one right name, or none. Plain weights can be made fp8 (also
     ptpc_fp8), int8, int4 or, of experts alone, experts_int8 as they are read, by rounding.
     """
 

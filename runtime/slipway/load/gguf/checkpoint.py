@@ -22,13 +22,9 @@ _IN_THE_CONFIG = frozenset({"rope_freqs.weight"})
 
 
 class GgufCheckpoint:
-    """Weights as the Hugging Face checkpoint of the same model would hold them, or packed as they are.
+    """Weights as the Hugging Face checkpoint of the same model would hold them, or packed as they are."""
 
-    packed  give integer matrices as they are in `stored`; otherwise all are dequantized
-    """
-
-    def __init__(self, path: Path, progress: Progress, *, packed: bool = False) -> None:
-        self._keeps_packed = packed
+    def __init__(self, path: Path, progress: Progress) -> None:
         self.header: Header = read(path)
         self.family = family(self.header)
         self.config = model_config(self.header)
@@ -46,7 +42,7 @@ class GgufCheckpoint:
 
     def forms(self) -> Mapping[str, Form]:
         """The matrices of types that products can read packed."""
-        packed = [entry for entry in self._entries if self._stays_packed(entry)]
+        packed = [entry for entry in self._entries if _stays_packed(entry)]
         return {name: FORMS[entry.type.name] for entry in packed for name in self._matrix_names(entry)}
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
@@ -57,7 +53,7 @@ class GgufCheckpoint:
     def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | Quantized]]:
         """As `tensors`, with the matrices that `forms` names as they are."""
         for entry, raw in self._read():
-            if self._stays_packed(entry):
+            if _stays_packed(entry):
                 yield from self._packed(entry, raw)
             else:
                 yield from self._dense(entry, raw, dtype)
@@ -86,10 +82,6 @@ class GgufCheckpoint:
             file.release(entry.offset, entry.nbytes)
             done += entry.nbytes
             self._progress("load", done, self.total_bytes)
-
-    def _stays_packed(self, entry: TensorEntry) -> bool:
-        """A matrix, or the matrices of a layer's experts, of a type that products can read."""
-        return self._keeps_packed and entry.type.name in FORMS and len(entry.shape) > 1
 
     def _matrix_names(self, entry: TensorEntry) -> list[str]:
         """The checkpoint's name; where a tensor holds all experts of a layer, that of each."""
@@ -131,6 +123,11 @@ class GgufCheckpoint:
         if self.family.paired_rope and ".attn_k." in entry.name:
             return int(str(self.config["num_key_value_heads"]))
         return 0
+
+
+def _stays_packed(entry: TensorEntry) -> bool:
+    """A matrix, or the matrices of a layer's experts, of a type that products can read."""
+    return entry.type.name in FORMS and len(entry.shape) > 1
 
 
 def _half_split(rows: torch.Tensor, heads: int) -> torch.Tensor:
