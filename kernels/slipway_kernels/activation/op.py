@@ -71,12 +71,9 @@ def _activate(
             f"x is {list(x.shape)} by strides of {x.stride()}, out {list(out.shape)} by {out.stride()}: they "
             "have the same rows, and the columns of a row are adjacent."
         )
-    limit, arch = 0.0, arch_of(x.device)
-    if scales is None:
-        tile = pick(PIECE_TILES, arch)
-    else:
-        limit, group = row_format(out.shape, out, scales, group)
-        tile = row_tile(arch, width, group)
+    arch = arch_of(x.device)
+    limit, group = row_format(out.shape, out, scales, group)
+    tile = pick(PIECE_TILES, arch) if scales is None else row_tile(arch, width, group)
     launch(
         activation_kernel,
         (rows, -(-width // tile.constants["WIDTH"])),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipway_kernels.attention.kernel_inner import attend, begun, pointers, slopes_of, stored_scale
+from slipway_kernels.attention.kernel_inner import attend, begun, operand, pointers, slopes_of, stored_scale
 
 
 @triton.jit
@@ -86,37 +86,18 @@ def decode_kernel(
     mask = known[:, None] & (column < HEAD_DIM)[None, :]
     token = tl.full([ROWS], 0, tl.int32) + tl.load(query_start_ptr + request)
     q = tl.load(pointers(q_ptr, token, head, q_token_stride, q_head_stride, HEAD), mask=mask, other=0.0)
-    OPERAND: tl.constexpr = (
-        tl.float16 if keys_ptr.dtype.element_ty.primitive_bitwidth == 8 else keys_ptr.dtype.element_ty
-    )
     total, peak = begun(sinks_ptr, head, known, split == 0, ROWS)
     acc = tl.zeros([ROWS, HEAD], tl.float32)
     kv_offset = kv_head.to(tl.int64) * kv_head_stride
+    query = tl.full([ROWS], -1, tl.int32) + length
     acc, total, peak = attend(
-        acc,
-        total,
-        peak,
-        q.to(OPERAND),
-        tl.full([ROWS], -1, tl.int32) + length,
-        length - 1,
-        begin,
-        end,
-        keys_ptr + kv_offset,
-        values_ptr + kv_offset,
-        table_ptr + slot.to(tl.int64) * table_stride,
-        page_stride,
-        token_stride,
-        scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES),
+        *(acc, total, peak, operand(q, keys_ptr), query, length - 1, begin, end),
+        *(keys_ptr + kv_offset, values_ptr + kv_offset, table_ptr + slot.to(tl.int64) * table_stride),
+        *(page_stride, token_stride, scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES)),
         softcap,
         slopes_of(slopes_ptr, head, known),
         None,
-        False,
-        TILE,
-        BLOCK,
-        HEAD_DIM,
-        HEAD,
-        BYTES,
-        False,
+        *(False, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, False),
     )
     acc *= (stored_scale(value_scale_ptr, kv_head, SCALE_STRIDE, BYTES) / total)[:, None]
     if sums_ptr is None:
@@ -223,6 +204,7 @@ def prefill_kernel(
     window,
     first_request,
     requests,
+    kv_heads,
     GROUP: tl.constexpr,
     SCALE_STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -236,26 +218,27 @@ def prefill_kernel(
     """softmax(scale · q · Kᵀ + mask) · V of one key head and of as many queries as its heads leave rows.
 
     Bound by the tensor cores. Keys that no row of the tile sees are skipped, and only tiles of keys at the
-    edge of the window or at the diagonal are masked. Late tiles, which see most, start
-    first, so that the last to run are short.
+    edge of the window or at the diagonal are masked. Late tiles, which see most, start first, so that the
+    last to run are short.
     """
     HEADS: tl.constexpr = GROUP if GROUP < ROWS else ROWS
     QUERIES: tl.constexpr = ROWS // HEADS
     TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
-    kv_head = tl.program_id(0) // TILES
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    # One dimension: of tiles there may be more than the 65535 programs that the others take.
+    column = tl.program_id(0) % (kv_heads * TILES)
+    kv_head = column // TILES
+    tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // (kv_heads * TILES)
     request, tile = _request_of(tile, query_start_ptr, first_request, requests, QUERIES)
     query_start = tl.load(query_start_ptr + request)
     count = tl.load(query_start_ptr + request + 1) - query_start
     kv_offset = kv_head.to(tl.int64) * kv_head_stride
     if table_ptr is None:
         kv_offset += query_start.to(tl.int64) * token_stride
-        pages_ptr = None
     else:
         slot = tl.load(slots_ptr + request)
         if slot < 0:
             count = 0
-        pages_ptr = table_ptr + slot.to(tl.int64) * table_stride
+        table_ptr += slot.to(tl.int64) * table_stride
     if tile * QUERIES >= count:
         return
     computed = 0
@@ -264,16 +247,12 @@ def prefill_kernel(
 
     row = tl.arange(0, ROWS)
     index = tile * QUERIES + row // HEADS
-    of_group = (tl.program_id(0) % TILES) * HEADS + row % HEADS
+    of_group = (column % TILES) * HEADS + row % HEADS
     known = (row < QUERIES * HEADS) & (index < count) & (of_group < GROUP)
     head = kv_head * GROUP + of_group
     mask = known[:, None] & (tl.arange(0, HEAD) < HEAD_DIM)[None, :]
     token = query_start + index
     q = tl.load(pointers(q_ptr, token, head, q_token_stride, q_head_stride, HEAD), mask=mask, other=0.0)
-    OPERAND: tl.constexpr = (
-        tl.float16 if keys_ptr.dtype.element_ty.primitive_bitwidth == 8 else keys_ptr.dtype.element_ty
-    )
-    q = q.to(OPERAND)
     keys = keys_ptr + kv_offset
     values = values_ptr + kv_offset
     if DESCRIPTORS:
@@ -281,8 +260,6 @@ def prefill_kernel(
         values = tl.make_tensor_descriptor(values, [count, HEAD_DIM], [token_stride, 1], [TILE, HEAD])
     total, peak = begun(sinks_ptr, head, known, True, ROWS)
     acc = tl.zeros([ROWS, HEAD], tl.float32)
-    scale = scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES)
-    slope = slopes_of(slopes_ptr, head, known)
 
     lowest = computed + tile * QUERIES
     limit = computed + tl.minimum((tile + 1) * QUERIES, count)
@@ -291,30 +268,13 @@ def prefill_kernel(
     if window is not None:
         first = tl.maximum(lowest - window + 1, 0)
     acc, total, peak = attend(
-        acc,
-        total,
-        peak,
-        q,
-        query,
-        lowest,
-        first,
-        limit,
-        keys,
-        values,
-        pages_ptr,
-        page_stride,
-        token_stride,
-        scale,
+        *(acc, total, peak, operand(q, keys_ptr), query, lowest, first, limit),
+        *(keys, values, table_ptr, page_stride, token_stride),
+        scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES),
         softcap,
-        slope,
+        slopes_of(slopes_ptr, head, known),
         window,
-        True,
-        TILE,
-        BLOCK,
-        HEAD_DIM,
-        HEAD,
-        BYTES,
-        DESCRIPTORS,
+        *(True, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, DESCRIPTORS),
     )
     acc *= (stored_scale(value_scale_ptr, kv_head, SCALE_STRIDE, BYTES) / total)[:, None]
     at = pointers(out_ptr, token, head, out_token_stride, out_head_stride, HEAD)

@@ -47,6 +47,13 @@ def _operand(x, BYTES: tl.constexpr):
 
 
 @triton.jit
+def operand(q, keys_ptr):
+    """Queries in the type of their product with keys."""
+    TYPE: tl.constexpr = keys_ptr.dtype.element_ty
+    return q.to(tl.float16 if TYPE.primitive_bitwidth == 8 else TYPE)
+
+
+@triton.jit
 def stored_scale(scale_ptr, kv_head, STRIDE: tl.constexpr, BYTES: tl.constexpr):
     """What stored keys or values are multiplied by."""
     scale = 1.0

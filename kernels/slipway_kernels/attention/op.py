@@ -196,7 +196,10 @@ class _Call:
         if self.table is not None:
             return "pages"
         size = self.keys.element_size()
-        lines = (self.keys.stride(1) * size, self.keys.stride(2) * size, self.keys.data_ptr())
+        lines = (
+            *(self.keys.stride(1) * size, self.keys.stride(2) * size),
+            *(self.keys.data_ptr(), self.values.data_ptr()),
+        )
         described = self.arch >= 90 and size == 2 and not any(line % 16 for line in lines)
         return "described" if described else "rows"
 
@@ -310,7 +313,7 @@ def _decode(call: _Call, requests: int, max_length: int, room: Workspace, sms: i
 
 
 def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
-    group = call.group
+    kv_heads, group = call.keys.shape[1], call.group
     tile = pick(PREFILL, call.arch, keys=call.kind, form=call.form, head=call.head, rows=max_query * group)
     if tile.constants["DESCRIPTORS"]:
         triton.set_allocator(_scratch)
@@ -319,10 +322,9 @@ def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
     tokens = call.q.shape[0] - first
     launch(
         prefill_kernel,
-        (call.keys.shape[1] * -(-group // heads), tokens // queries + requests),
+        (kv_heads * -(-group // heads) * (tokens // queries + requests),),
         *call.pointers(),
-        *call.numbers(),
-        *(first, requests),
+        *(*call.numbers(), first, requests, kv_heads),
         tile=tile,
         **call.constants(),
     )

@@ -19,6 +19,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 ARCHITECTURES = (80, 90, 100)
 """Compute capabilities, times ten, that the tile tables speak of: Ampere, Hopper, Blackwell."""
 
+GRID_LIMIT = 65535
+"""Programs in the second and third dimension of a launch."""
+
 POINTERS = {
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
@@ -106,24 +109,39 @@ def recording(arch: int) -> Iterator[list[Specialization]]:
         _recorded.reset(token)
 
 
+def device_in_use() -> torch.device:
+    """CUDA's where there is one, else the CPU, on which the interpreter stands in for it."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def arch_of(device: torch.device) -> int:
-    """Compute capability times ten; the interpreter takes Hopper's tiles."""
+    """Compute capability times ten; the interpreter takes Hopper's tiles.
+
+    12.x, Blackwell without its tensor memory, counts as 8.9: it has those instructions and 99 KiB of shared
+    memory, where 10.0 has 227.
+    """
     noted = _recorded.get()
     if noted is not None:
         return noted[0]
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        return major * 10 + minor
+        return major * 10 + minor if major < 12 else 89
     return 90
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: object, tile: Tile, **constants: object) -> None:
     """Run `kernel` over `grid`; args in its order, then the tile's constants and further ones by name.
 
-    An empty grid runs nothing. Raises ValueError for tensors on a CPU where no interpreter is active.
+    An empty grid runs nothing. Raises ValueError for tensors on a CPU where no interpreter is active, and for
+    a grid that no device takes.
     """
     if 0 in grid:
         return
+    if any(extent > GRID_LIMIT for extent in grid[1:]):
+        raise ValueError(
+            f"The grid of {kernel.__name__} is {grid}: past its first dimension CUDA takes {GRID_LIMIT} "
+            "programs. Put more into the first."
+        )
     constants = {**tile.constants, **constants}
     noted = _recorded.get()
     if noted is not None:

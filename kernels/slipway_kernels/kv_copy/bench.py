@@ -8,15 +8,12 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.cases import Case, Size
-from slipway_kernels.kv_copy.op import copy_pages, fill_rows, gather_pages, scatter_pages
+from slipway_kernels.kv_copy.op import copy_pages, gather_pages, scatter_pages
 
 
 def cases(device: torch.device, size: Size) -> Iterator[Case]:
-    full = size == "full"
-    for count, size_of in [(1, 2 << 20), (64, 2 << 20), (512, 64 << 10)] if full else [(3, 256)]:
+    for count, size_of in [(1, 2 << 20), (64, 2 << 20), (512, 64 << 10)] if size == "full" else [(3, 256)]:
         yield from _copies(device, count, size_of)
-    for rows, width in [(1, 2048), (256, 8192)] if full else [(3, 40)]:
-        yield _fill(device, rows, width)
 
 
 def _copies(device: torch.device, count: int, size: int) -> Iterator[Case]:
@@ -47,14 +44,3 @@ def _copies(device: torch.device, count: int, size: int) -> Iterator[Case]:
     yield Case(
         f"scatter {name}", back, bytes=moved, peers={"torch": lambda: pool.index_copy_(0, places, buffer)}
     )
-
-
-def _fill(device: torch.device, rows: int, width: int) -> Case:
-    table = torch.zeros(rows, width, device=device, dtype=torch.int32)
-    which = torch.arange(rows, device=device, dtype=torch.int32)
-
-    def run() -> Tensor:
-        fill_rows(table, which, -1)
-        return table
-
-    return Case(f"fill {rows}x{width}", run, lambda: torch.full_like(table, -1), bytes=4 * rows * width)

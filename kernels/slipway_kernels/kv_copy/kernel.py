@@ -30,19 +30,3 @@ def copy_rows_kernel(
     inside = word < tl.where((source >= 0) & (target >= 0), words, 0)
     copied = tl.load(source_ptr + source * source_stride + word, mask=inside)
     tl.store(target_ptr + target * target_stride + word, copied, mask=inside)
-
-
-@triton.jit(do_not_specialize=["value"])
-def fill_rows_kernel(
-    table_ptr,  # [rows, width]
-    rows_ptr,  # [n]
-    stride,
-    width,
-    value,
-    WIDTH: tl.constexpr,
-):
-    """table[rows[i]] = value; a row of -1 is padding."""
-    row = tl.load(rows_ptr + tl.program_id(0)).to(tl.int64)
-    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    inside = column < tl.where(row >= 0, width, 0)
-    tl.store(table_ptr + row * stride + column, tl.full((WIDTH,), 0, tl.int32) + value, mask=inside)

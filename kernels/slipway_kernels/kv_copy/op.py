@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
-from slipway_kernels.cuda.rows import PIECE_TILES
-from slipway_kernels.kv_copy.kernel import copy_rows_kernel, fill_rows_kernel
+from slipway_kernels.kv_copy.kernel import copy_rows_kernel
 
 # Sixteen words a thread are four loads under way.
 COPY_TILES = (Tile(80, {"WIDTH": 2048}, num_warps=4),)
@@ -78,22 +77,6 @@ def swap_in(
         for first, host_first, count in runs(range(len(part)), host_part):
             buffer[first : first + count].copy_(host[host_first : host_first + count], non_blocking=True)
         scatter_pages(buffer, _on_device(part, pool.device), pool)
-
-
-def fill_rows(table: Tensor, rows: Tensor, value: int) -> None:
-    """table[rows[i]] = value.   table [n, width] int32, rows [m] int32, where -1 is padding"""
-    if {table.dtype, rows.dtype} != {torch.int32} or table.stride(1) != 1 or rows.stride() != (1,):
-        raise ValueError(
-            f"The table is {table.dtype} by {table.stride()}, rows {rows.dtype} by {rows.stride()}: "
-            "both are int32, and neighbours are adjacent."
-        )
-    width, tile = table.shape[1], pick(PIECE_TILES, arch_of(table.device))
-    launch(
-        fill_rows_kernel,
-        (len(rows), -(-width // tile.constants["WIDTH"])),
-        *(table, rows, table.stride(0), width, value),
-        tile=tile,
-    )
 
 
 def runs(first: Sequence[int], second: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -10,9 +10,3 @@ def copy_rows(source: Tensor, source_rows: list[int], target: Tensor, target_row
     for one, other in zip(source_rows, target_rows, strict=True):
         if one >= 0 and other >= 0:
             target[other] = source[one]
-
-
-def fill_rows(table: Tensor, rows: list[int], value: int) -> None:
-    for row in rows:
-        if row >= 0:
-            table[row] = value

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from slipway_kernels.quantize.kernel import store_quantized
+from slipway_kernels.rms_norm.kernel import load_added
 
 
 @triton.jit
@@ -33,14 +34,7 @@ def layer_norm_kernel(
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < width
-    x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-    if residual_ptr is not None:
-        at = residual_ptr + row * residual_stride + column
-        x += tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        # The norm reads what the next layer will: the sum as it is stored.
-        stored = x.to(residual_ptr.dtype.element_ty)
-        tl.store(at, stored, mask=inside)
-        x = stored.to(tl.float32)
+    x = load_added(x_ptr, residual_ptr, row, column, inside, x_stride, residual_stride)
     # The row is in registers, so the variance is taken of differences, where a sum of squares would cancel.
     centred = tl.where(inside, x - tl.sum(x, axis=0) / width, 0.0)
     y = centred * tl.rsqrt(tl.sum(centred * centred, axis=0) / width + eps)

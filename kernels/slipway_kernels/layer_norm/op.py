@@ -6,7 +6,7 @@ from torch import Tensor
 
 from slipway_kernels.cuda.launch import arch_of, launch
 from slipway_kernels.layer_norm.kernel import layer_norm_kernel
-from slipway_kernels.quantize.op import row_format, row_tile
+from slipway_kernels.quantize.op import check_columns, check_rows, row_format, row_tile
 
 
 def layer_norm(
@@ -31,20 +31,9 @@ def layer_norm(
     Source: Ba et al. 2016.
     """
     rows, width = x.shape
-    for name, tensor in (("x", x), ("residual", residual), ("out", out)):
-        if tensor is not None and (tensor.shape != x.shape or tensor.stride(1) != 1):
-            raise ValueError(
-                f"{name} is {list(tensor.shape)} by strides of {tensor.stride()}, x is {list(x.shape)}: they "
-                "must be equal, and the columns of a row adjacent."
-            )
-    for name, vector in (("weight", weight), ("bias", bias)):
-        if vector is not None and (vector.shape != (width,) or vector.stride(0) != 1):
-            raise ValueError(
-                f"The {name} is {list(vector.shape)}: it has a number for each of {width} columns."
-            )
-    limit = 0.0
-    if scales is not None:
-        limit, group = row_format(x.shape, out, scales, group)
+    check_rows(x.shape, x=x, residual=residual, out=out)
+    check_columns(width, weight=weight, bias=bias)
+    limit, group = row_format(x.shape, out, scales, group)
     tile = row_tile(arch_of(x.device), width, group)
     launch(
         layer_norm_kernel,

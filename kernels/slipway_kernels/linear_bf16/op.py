@@ -23,7 +23,7 @@ TILES = (
 
 
 def linear_bf16(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None = None) -> Tensor:
-    """out = x · weightᵀ + bias, by whichever way was measured to be the faster.
+    """out = x · weightᵀ + bias, by PyTorch, or by our kernel where OURS says so.
 
     x       [m, k]  bf16 or fp16, columns adjacent
     weight  [n, k]  the same type, columns adjacent
@@ -31,7 +31,7 @@ def linear_bf16(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None =
     bias    [n]
     Returns out. Raises ValueError where shapes disagree.
     """
-    _check(x, weight, out, bias)
+    check_operands(x, weight, out, bias, torch.bfloat16, torch.float16)
     (m, k), n = x.shape, len(weight)
     if m <= FEW and chosen(OURS, arch_of(x.device), x.dtype, m, n, k):
         return few_rows(x, weight, out, bias=bias)
@@ -41,11 +41,11 @@ def linear_bf16(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None =
 
 
 def few_rows(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None = None) -> Tensor:
-    """out = x · weightᵀ + bias by our kernel; as linear_bf16, and fast for at most 16 rows.
+    """out = x · weightᵀ + bias by our kernel, which is made for at most 16 rows.
 
-    out may also be fp32. A row's result does not depend on the other rows.
+    As linear_bf16, but out may also be fp32. A row's result does not depend on the other rows.
     """
-    _check(x, weight, out, bias)
+    check_operands(x, weight, out, bias, torch.bfloat16, torch.float16)
     (m, k), n = x.shape, len(weight)
     tile = pick(TILES, arch_of(x.device), n=n)
     launch(
@@ -60,18 +60,21 @@ def few_rows(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None = No
     return out
 
 
-def _check(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None) -> None:
-    (m, k), n = x.shape, len(weight)
-    if weight.shape != (n, k) or out.shape != (m, n) or (bias is not None and bias.shape != (n,)):
+def check_operands(
+    x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None, first: torch.dtype, second: torch.dtype
+) -> None:
+    """Raises ValueError unless x [m, k] and w [n, k] are both of one type, and out [m, n] and a bias fit."""
+    (m, k), n = x.shape, len(w)
+    if w.shape != (n, k) or out.shape != (m, n) or (bias is not None and bias.shape != (n,)):
         raise ValueError(
-            f"x is {list(x.shape)}, the weight {list(weight.shape)}, out {list(out.shape)}"
-            f"{'' if bias is None else f' and the bias {list(bias.shape)}'}: x is [m, k], a weight [n, k], "
+            f"x is {list(x.shape)}, w {list(w.shape)}, out {list(out.shape)}"
+            f"{'' if bias is None else f' and the bias {list(bias.shape)}'}: x is [m, k], w [n, k], "
             "out [m, n] and a bias [n]."
         )
-    if x.dtype != weight.dtype or x.dtype not in (torch.bfloat16, torch.float16):
-        raise ValueError(f"x is {x.dtype} and the weight {weight.dtype}: both are bfloat16 or both float16.")
-    if 1 not in (k, x.stride(1)) or 1 not in (k, weight.stride(1)) or 1 not in (n, out.stride(1)):
+    if x.dtype != w.dtype or x.dtype not in (first, second):
+        raise ValueError(f"x is {x.dtype} and w {w.dtype}: both are {first} or both {second}.")
+    if 1 not in (k, x.stride(1)) or 1 not in (k, w.stride(1)) or 1 not in (n, out.stride(1)):
         raise ValueError(
-            f"x has strides {x.stride()}, the weight {weight.stride()} and out {out.stride()}: the columns "
-            "of a row are adjacent."
+            f"x has strides {x.stride()}, w {w.stride()} and out {out.stride()}: the columns of a row are "
+            "adjacent."
         )

@@ -52,6 +52,10 @@ class Packed:
         """Bytes that a product reads of it."""
         return self.words.nbytes + self.params.nbytes + (0 if self.order is None else self.order.nbytes)
 
+    def constants(self) -> dict[str, object]:
+        """What a kernel that reads it is compiled for."""
+        return {"BITS": self.bits, "GROUP": self.group, "SHIFTED": self.shifted}
+
 
 def offset(bits: int, dtype: torch.dtype) -> int:
     """What the kernel finds added to a code: see `kernel.numbers`. Eight bits are stored with 128 added."""

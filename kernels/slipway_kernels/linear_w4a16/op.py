@@ -127,10 +127,8 @@ def linear_w4a16(
         workspace[: 4 * ARRIVALS].view(torch.int32) if several else None,
         *(x.stride(0), out.stride(0), m, packed.n, packed.k, plan.blocks),
         tile=plan.tile,
-        BITS=packed.bits,
-        GROUP=packed.group,
-        SHIFTED=packed.shifted,
         PTX=_PTX,
+        **packed.constants(),
     )
     return out
 
@@ -212,10 +210,8 @@ def _dequantized(packed: Packed, ids: Tensor | None, order: Tensor | None, out: 
         *(ids, packed.words, packed.params, packed.mask, order, out),
         *(out.stride(0), first, len(out), packed.n, packed.k),
         tile=tile,
-        BITS=packed.bits,
-        GROUP=packed.group,
-        SHIFTED=packed.shifted,
         PTX=_PTX,
+        **packed.constants(),
     )
     return out
 

@@ -11,6 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
 from slipway_kernels.linear_bf16.choose import Region, chosen
 from slipway_kernels.linear_bf16.kernel import few_rows_kernel
+from slipway_kernels.linear_bf16.op import check_operands
 from slipway_kernels.linear_w8a8.kernel import tiles_kernel
 
 FEW = 16
@@ -68,7 +69,12 @@ def linear_w8a8(
     types disagree, and for fp8 below compute capability 8.9. Source for blocks: DeepSeek-V3 (2024), 3.3.2.
     """
     arch = arch_of(x.device)
-    _check_operands(arch, x, w, out, bias)
+    check_operands(x, w, out, bias, torch.float8_e4m3fn, torch.int8)
+    if x.dtype == torch.float8_e4m3fn and arch < 89:
+        raise ValueError(
+            f"compute capability {arch / 10} has no fp8 arithmetic, which begins at 8.9: load these weights "
+            "as int8 or bfloat16."
+        )
     _check_scales(x, x_scale, w, w_scale)
     (m, k), n = x.shape, len(w)
     blocks = w_scale.ndim == 2
@@ -145,28 +151,6 @@ def _by_torch(
     if out.is_contiguous():
         return torch._scaled_mm(x, w.t(), *scales, bias=bias, out_dtype=out.dtype, out=out)
     return out.copy_(torch._scaled_mm(x, w.t(), *scales, bias=bias, out_dtype=out.dtype))
-
-
-def _check_operands(arch: int, x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None) -> None:
-    (m, k), n = x.shape, len(w)
-    if w.shape != (n, k) or out.shape != (m, n) or (bias is not None and bias.shape != (n,)):
-        raise ValueError(
-            f"x is {list(x.shape)}, w {list(w.shape)}, out {list(out.shape)}"
-            f"{'' if bias is None else f' and the bias {list(bias.shape)}'}: x is [m, k], w [n, k], "
-            "out [m, n] and a bias [n]."
-        )
-    if x.dtype != w.dtype or x.dtype not in (torch.float8_e4m3fn, torch.int8):
-        raise ValueError(f"x is {x.dtype} and w {w.dtype}: both are float8_e4m3fn or both int8.")
-    if x.dtype == torch.float8_e4m3fn and arch < 89:
-        raise ValueError(
-            f"compute capability {arch / 10} has no fp8 arithmetic, which begins at 8.9: load these weights "
-            "as int8 or bfloat16."
-        )
-    if 1 not in (k, x.stride(1)) or 1 not in (k, w.stride(1)) or 1 not in (n, out.stride(1)):
-        raise ValueError(
-            f"x has strides {x.stride()}, w {w.stride()} and out {out.stride()}: the columns of a row are "
-            "adjacent."
-        )
 
 
 def _check_scales(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor) -> None:

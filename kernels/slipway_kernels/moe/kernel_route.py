@@ -201,7 +201,7 @@ def scatter_kernel(
 ):
     """One program a chunk: it finds where its pairs begin in each expert's run, then scatters them.
 
-    Each program scans the chunks' counts itself, which is cheaper than a launch. A pair's rank among its
+    Each program scans the chunks' counts itself, which saves a launch. A pair's rank among its
     neighbours comes from comparing PART of them with each other.
     """
     mine, chunks = tl.program_id(0), tl.num_programs(0)

@@ -288,10 +288,8 @@ def _packed(x: Tensor, weights: Packed, order: Arrangement, out: Tensor, activat
         tile=tile,
         ACTIVATION=activation,
         EVEN_K=k % (WORDS * 32 // weights.bits) == 0,
-        BITS=weights.bits,
-        GROUP=weights.group,
-        SHIFTED=weights.shifted,
         PTX=isinstance(product_w4a16_kernel, triton.runtime.JITFunction),
+        **weights.constants(),
     )
 
 

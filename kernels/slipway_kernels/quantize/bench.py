@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from slipway_kernels.cuda.cases import Case, Size
 from slipway_kernels.quantize import reference
-from slipway_kernels.quantize.op import quantize_rows, quantize_static, quantize_tensor, workspace
+from slipway_kernels.quantize.op import quantize_rows
 
 FULL = [(rows, width) for width in (256, 1024, 2048, 4096, 8192, 14336, 28672) for rows in (1, 64, 2048)]
 SMALL = [(3, 96)]
@@ -23,9 +22,6 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
     for rows in (1, 64, 2048) if size == "full" else (3,):
         yield _of_rows(device, rows, 4096, torch.int8, 128)
         yield _of_rows(device, rows, 4096, E4M3, 0)
-    for rows, width in [(1, 4096), (64, 4096), (2048, 4096)] if size == "full" else SMALL:
-        for dtype in (torch.int8, E4M3):
-            yield from _of_tensor(device, rows, width, dtype)
 
 
 def _of_rows(device: torch.device, rows: int, width: int, dtype: torch.dtype, group: int) -> Case:
@@ -34,7 +30,7 @@ def _of_rows(device: torch.device, rows: int, width: int, dtype: torch.dtype, gr
     shape = (rows, -(-width // group)) if group else (rows,)
     scales = torch.empty(shape, device=device)
     return Case(
-        f"rows {rows}x{width} {_name(dtype)}{f' by {group}' if group else ''}",
+        f"rows {rows}x{width} {str(dtype).removeprefix('torch.')}{f' by {group}' if group else ''}",
         lambda: quantize_rows(x, out, scales, group=group)[0],
         lambda: reference.quantize(x, dtype, group)[0],
         tolerance=0.13 if dtype == E4M3 else 1.0,
@@ -42,38 +38,3 @@ def _of_rows(device: torch.device, rows: int, width: int, dtype: torch.dtype, gr
         peers={"torch": lambda: reference.quantize(x, dtype, group)},
         arch=90 if dtype == E4M3 else 80,
     )
-
-
-def _of_tensor(device: torch.device, rows: int, width: int, dtype: torch.dtype) -> Iterator[Case]:
-    x = torch.randn(rows, width, device=device, dtype=torch.bfloat16)
-    out = torch.empty(rows, width, device=device, dtype=dtype)
-    scale = torch.ones(1, device=device)
-    space = workspace(device)
-
-    def expected() -> Tensor:
-        return reference.quantize(x.view(1, -1), dtype)[0].view(rows, width)
-
-    tolerance, arch = (0.13, 90) if dtype == E4M3 else (1.0, 80)
-    yield Case(
-        f"tensor {rows}x{width} {_name(dtype)}",
-        lambda: quantize_tensor(x, out, scale, space)[0],
-        expected,
-        tolerance,
-        bytes=rows * width * 5,
-        peers={"torch": expected},
-        arch=arch,
-    )
-    given = torch.full((1,), 0.02, device=device)
-    yield Case(
-        f"static {rows}x{width} {_name(dtype)}",
-        lambda: quantize_static(x, out, given),
-        lambda: reference.with_scale(x, given, dtype),
-        tolerance,
-        bytes=rows * width * 3,
-        peers={"torch": lambda: reference.with_scale(x, given, dtype)},
-        arch=arch,
-    )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Quantization in Triton: what other kernels call on a row that they hold, and kernels of its own.
+"""Quantization in Triton: what other kernels call on a row that they hold, and a kernel of its own.
 
 A number is stored as number / scale in fp8 or int8, rounded to nearest with ties to even. All of it is bound
 by memory.
@@ -99,55 +99,3 @@ def quantize_rows_kernel(
     out_ptr += row * out_stride
     scales_ptr += row * scales_stride
     store_quantized(x, width, out_ptr, scales_ptr, LIMIT, GROUP, WIDTH)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def largest_kernel(
-    x_ptr,  # [rows, width]
-    most_ptr,  # [programs]
-    x_stride,
-    rows,
-    width,
-    WIDTH: tl.constexpr,
-):
-    """max |x| over the pieces of each program, which takes every programs-th of all."""
-    pieces = tl.cdiv(width, WIDTH)
-    most = tl.zeros((WIDTH,), tl.float32)
-    for piece in range(tl.program_id(0), rows * pieces, tl.num_programs(0)):
-        row = (piece // pieces).to(tl.int64)
-        column = piece % pieces * WIDTH + tl.arange(0, WIDTH)
-        x = tl.load(x_ptr + row * x_stride + column, mask=column < width, other=0.0).to(tl.float32)
-        most = tl.maximum(most, tl.abs(x), propagate_nan=tl.PropagateNan.ALL)
-    tl.store(most_ptr + tl.program_id(0), largest(most, 0))
-
-
-@triton.jit(do_not_specialize=["programs"])
-def quantize_pieces_kernel(
-    x_ptr,  # [rows, width]
-    out_ptr,  # [rows, width]
-    scale_ptr,  # [1]
-    most_ptr,  # [programs]  or None: the scale is given
-    x_stride,
-    out_stride,
-    width,
-    programs,
-    LIMIT: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """One scale for the tensor: the given one, or max |x| / LIMIT of the partial maxima, which is stored."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    inside = column < width
-    x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-    if most_ptr is not None:
-        # Every program finds the maximum of all: a launch less, and no atomics.
-        program = tl.arange(0, PROGRAMS)
-        most = largest(tl.load(most_ptr + program, mask=program < programs, other=0.0), 0)
-        x *= inverse_scale(most, LIMIT)
-        if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
-            tl.store(scale_ptr, most / LIMIT)
-    else:
-        x /= tl.load(scale_ptr)
-    values = rounded(x, out_ptr.dtype.element_ty, LIMIT)
-    tl.store(out_ptr + row * out_stride + column, values, mask=inside)

@@ -9,6 +9,20 @@ from slipway_kernels.quantize.kernel import store_quantized
 
 
 @triton.jit
+def load_added(x_ptr, residual_ptr, row, column, inside, x_stride, residual_stride):
+    """A row of x in fp32; where there is a residual, the sum of both, which the residual becomes."""
+    x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+    if residual_ptr is not None:
+        at = residual_ptr + row * residual_stride + column
+        x += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        # A norm reads what the next layer will: the sum as it is stored.
+        stored = x.to(residual_ptr.dtype.element_ty)
+        tl.store(at, stored, mask=inside)
+        x = stored.to(tl.float32)
+    return x
+
+
+@triton.jit
 def rms_norm_kernel(
     x_ptr,  # [rows, width]
     residual_ptr,  # [rows, width]  or None
@@ -33,14 +47,7 @@ def rms_norm_kernel(
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
     inside = column < width
-    x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-    if residual_ptr is not None:
-        at = residual_ptr + row * residual_stride + column
-        x += tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        # The norm reads what the next layer will: the sum as it is stored.
-        stored = x.to(residual_ptr.dtype.element_ty)
-        tl.store(at, stored, mask=inside)
-        x = stored.to(tl.float32)
+    x = load_added(x_ptr, residual_ptr, row, column, inside, x_stride, residual_stride)
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
     if ADD_ONE:
         weight += 1.0

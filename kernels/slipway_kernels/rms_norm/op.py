@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import arch_of, launch
-from slipway_kernels.quantize.op import row_format, row_tile
+from slipway_kernels.quantize.op import check_columns, check_rows, row_format, row_tile
 from slipway_kernels.rms_norm.kernel import rms_norm_kernel
 
 
@@ -30,17 +30,9 @@ def rms_norm(
     Source: Zhang & Sennrich 2019.
     """
     rows, width = x.shape
-    for name, tensor in (("residual", residual), ("out", out)):
-        if tensor is not None and tensor.shape != x.shape:
-            raise ValueError(f"{name} is {list(tensor.shape)}, x is {list(x.shape)}: they must be equal.")
-    if weight.shape != (width,) or x.stride(1) != 1 or out.stride(1) != 1:
-        raise ValueError(
-            f"the weight is {list(weight.shape)} and x {list(x.shape)}, by strides of {x.stride()}: a weight "
-            "has one number a column, and the columns of a row are adjacent."
-        )
-    limit = 0.0
-    if scales is not None:
-        limit, group = row_format(x.shape, out, scales, group)
+    check_rows(x.shape, x=x, residual=residual, out=out)
+    check_columns(width, weight=weight)
+    limit, group = row_format(x.shape, out, scales, group)
     tile = row_tile(arch_of(x.device), width, group)
     launch(
         rms_norm_kernel,

@@ -206,12 +206,13 @@ def _count(part: _Rows, history: History) -> None:
 def _scan(part: _Rows, history: History | None, grammar: Tensor | None, *, penalties: bool) -> None:
     space = part.space
     edited = space.edited
+    known: tuple[object, ...] = (None, 0, None, None)
+    if history is not None:
+        known = history.tokens, history.tokens.stride(0), history.num_tokens, history.prompt_len
     launch(
         scan_kernel,
         part.tiles,
-        *(part.logits, part.logits.stride(0), *part.record_arguments),
-        *((None, 0, None, None) if history is None else (history.tokens, history.tokens.stride(0))),
-        *(() if history is None else (history.num_tokens, history.prompt_len)),
+        *(part.logits, part.logits.stride(0), *part.record_arguments, *known),
         *(grammar, 0 if grammar is None else grammar.stride(0)),
         *(edited.view(torch.int32) if penalties and edited is not None else None, *part.row_arguments[2:]),
         *(space.raw_blocks, space.raw_tiles, space.blocks, space.tiles),

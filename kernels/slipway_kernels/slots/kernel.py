@@ -66,7 +66,7 @@ def prepare_kernel(
         token = tl.load(tokens_ptr + position, mask=(row < end) & (position < known), other=0)
         tl.store(token_ids_ptr + row, token, mask=row < end)
         tl.store(positions_ptr + row, position, mask=row < end)
-        tl.store(row_slots_ptr + row, tl.where(row < end, slot, 0), mask=row < end)
+        tl.store(row_slots_ptr + row, slot, mask=row < end)
 
 
 @triton.jit(do_not_specialize=["requests"])

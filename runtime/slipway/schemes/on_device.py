@@ -12,13 +12,12 @@ from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Grouped, Quantized, Scaled
 from slipway.schemes.scheme import NewScheme
 from slipway.worker.device.transfer import Transfer
-from slipway_kernels.cuda.launch import arch_of
+from slipway_kernels.cuda.launch import arch_of, device_in_use
 from slipway_kernels.embedding.op import embed
 from slipway_kernels.linear_w4a16.layout import Packed, pack
 from slipway_kernels.linear_w4a16.op import linear_w4a16, workspace, workspace_bytes
 from slipway_kernels.linear_w4a16.op import rows as packed_rows
-from slipway_kernels.linear_w8a8.op import linear_w8a8
-from slipway_kernels.quantize.op import quantize_rows
+from slipway_kernels.linear_w8a8.quantized import quantized_linear
 
 SCALE_BLOCK = (128, 128)
 """Rows and columns that share a scale, of the block-wise fp8 that the kernels multiply."""
@@ -42,7 +41,7 @@ def keeps(form: Form, dtype: torch.dtype) -> bool:
 
 def device_arch() -> int:
     """Compute capability, times ten, of the device in use."""
-    return arch_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return arch_of(device_in_use())
 
 
 class DeviceSchemes:
@@ -108,6 +107,12 @@ class DeviceDense:
         out = torch.empty(len(ids), self.weight.shape[1], dtype=self._dtype, device=self.weight.device)
         return embed(self.weight, ids, out)
 
+    def taken(self) -> Tensor:
+        """The matrix [n, k], which is held here no more."""
+        weight = self.weight
+        del self.weight
+        return weight
+
 
 class DeviceScaled:
     """fp8 or int8 numbers, multiplied by activations that are quantized to the same type row by row.
@@ -151,13 +156,8 @@ class DeviceScaled:
         """The rows lie as they are multiplied."""
 
     def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        m, k = x.shape
-        x8 = torch.empty(m, k, dtype=self._form.values, device=x.device)
-        group = self._form.block[1] if self._form.block else 0
-        scales = torch.empty((m, -(-k // group)) if group else (m,), device=x.device)
-        quantize_rows(x, x8, scales, group=group)
-        out = torch.empty(m, len(self.values), dtype=self._dtype, device=x.device)
-        return linear_w8a8(x8, scales, self.values, self.scales, out, bias=bias)
+        out = torch.empty(len(x), len(self.values), dtype=self._dtype, device=x.device)
+        return quantized_linear(x, self.values, self.scales, out, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of these ids [m], dequantized; -1 gives zeros."""
@@ -169,6 +169,12 @@ class DeviceScaled:
             high, wide = self._form.block
             values *= self.scales[chosen // high].repeat_interleave(wide, 1)[:, : values.shape[1]]
         return (values * (ids >= 0)[:, None]).to(self._dtype)
+
+    def taken(self) -> Scaled:
+        """The matrix, which is held here no more."""
+        held = Scaled(self.values, self.scales)
+        del self.values, self.scales
+        return held
 
 
 class Workspace:
@@ -211,10 +217,10 @@ class DeviceGrouped:
         """Once all rows are there they are packed on the device, so that few matrices wait at a time."""
         assert isinstance(tensor, Grouped)
         where = rows.long()
-        self._codes[where] = tensor.codes
-        self._scales[where] = tensor.scales.float()
+        self._codes[where] = tensor.codes.cpu()
+        self._scales[where] = tensor.scales.float().cpu()
         if self._minimums is not None and tensor.minimums is not None:
-            self._minimums[where] = tensor.minimums.float()
+            self._minimums[where] = tensor.minimums.float().cpu()
         self._order = tensor.order
         self._missing -= len(rows)
         if not self._missing:
@@ -233,6 +239,12 @@ class DeviceGrouped:
         """Rows of these ids [m], dequantized; -1 gives zeros."""
         out = torch.zeros(len(ids), self.packed.k, dtype=self._dtype, device=ids.device)
         return packed_rows(self.packed, ids, out)
+
+    def taken(self) -> Packed:
+        """The matrix, which is held here no more."""
+        packed = self.packed
+        del self.packed
+        return packed
 
     def _pack(self) -> None:
         minimums = None if self._minimums is None else self._minimums.to(self._device)

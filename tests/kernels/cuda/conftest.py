@@ -15,7 +15,9 @@ if not torch.cuda.is_available():
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    from slipway_kernels.cuda.launch import device_in_use  # imports Triton, which reads the variable
+
+    return device_in_use()
 
 
 @pytest.fixture(autouse=True)

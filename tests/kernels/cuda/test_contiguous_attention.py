@@ -6,6 +6,7 @@ from torch import Tensor
 
 from slipway_kernels.attention import op, reference
 from slipway_kernels.attention.op import contiguous_attention
+from slipway_kernels.cuda.launch import recording
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 TOLERANCE = {FP32: 2e-5, BF16: 2e-2, FP16: 3e-3}
@@ -83,6 +84,27 @@ def test_rows_that_cannot_be_described_are_read_one_by_one(
 ) -> None:
     Prompts(device, (5, 0, 21), dtype=FP32, heads=heads).check()
     Prompts(device, (5, 0, 40), heads=heads, head_dim=20).check()  # 40 bytes apart
+
+
+def test_values_that_cannot_be_described_are_read_one_by_one(device: torch.device) -> None:
+    prompts = Prompts(device, (5, 90))
+    v = prompts.v
+    memory = torch.empty(len(v) * v.stride(0) + 1, device=device, dtype=v.dtype)
+    prompts.v = memory[1:].as_strided(v.shape, v.stride()).copy_(v)  # two bytes past a multiple of 16
+    prompts.check()
+
+
+def test_a_step_of_many_tiles_has_them_in_the_first_dimension_of_its_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grids: list[tuple[int, ...]] = []
+    monkeypatch.setattr(op, "launch", lambda kernel, grid, *rest, **constants: grids.append(grid))
+    q = torch.empty(70_000, 128, 16, dtype=BF16, device="meta")
+    starts = torch.empty(2, dtype=torch.int32, device="meta")
+    with recording(90):
+        contiguous_attention(q, q[:, :1], q[:, 1:2], starts, q, scale=0.3, max_query=len(q))
+    assert len(grids) == 1
+    assert all(programs <= 65535 for programs in grids[0][1:]), "CUDA refuses this grid"
 
 
 @pytest.mark.parametrize(("window", "softcap"), [(1, 0.0), (20, 2.0), (140, 0.0), (0, 2.0)])

@@ -7,7 +7,6 @@ from slipway_kernels.kv_copy import reference
 from slipway_kernels.kv_copy.op import (
     DIRECT_BYTES,
     copy_pages,
-    fill_rows,
     gather_pages,
     runs,
     scatter_pages,
@@ -94,16 +93,6 @@ def test_long_runs_of_pages_need_no_staging(device: torch.device) -> None:
 def test_runs_are_what_follows_in_both_lists() -> None:
     assert list(runs([4, 5, 6, 9, 1], [0, 1, 3, 4, 5])) == [(4, 0, 2), (6, 3, 1), (9, 4, 1), (1, 5, 1)]
     assert list(runs([], [])) == []
-
-
-@pytest.mark.parametrize(("value", "width"), [(0, 40), (-1, 1500)])
-def test_rows_of_a_table_are_filled(device: torch.device, value: int, width: int) -> None:
-    table = torch.randint(1, 100, (6, width + 4), device=device, dtype=torch.int32)[:, :width]
-    expected = table.clone()
-    rows = torch.tensor([4, -1, 0], device=device, dtype=torch.int32)
-    reference.fill_rows(expected, rows.tolist(), value)
-    fill_rows(table, rows, value)
-    assert torch.equal(table, expected)
 
 
 def test_what_cannot_be_copied_is_refused(device: torch.device) -> None:

@@ -6,8 +6,8 @@ import torch
 from slipway_kernels.linear_bf16.choose import Region
 from slipway_kernels.linear_w8a8 import op, reference
 from slipway_kernels.linear_w8a8.op import linear_w8a8
-from slipway_kernels.linear_w8a8.quantized import quantized_linear, workspace
-from slipway_kernels.quantize.reference import limit_of
+from slipway_kernels.linear_w8a8.quantized import quantized_linear
+from slipway_kernels.quantize.reference import quantize
 
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -209,31 +209,19 @@ def test_ampere_s_tiles_compute_the_same(
 
 
 @pytest.mark.parametrize("dtype", [FP8, INT8])
-@pytest.mark.parametrize(("kind", "static"), [("rows", False), ("one for w", True), ("blocks", False)])
+@pytest.mark.parametrize("kind", ["rows", "one for w", "blocks"])
 @pytest.mark.parametrize("m", [3, 21])
 def test_wide_activations_are_quantized_as_the_weight_wants_them(
-    device: torch.device, dtype: torch.dtype, kind: str, static: bool, m: int
+    device: torch.device, dtype: torch.dtype, kind: str, m: int
 ) -> None:
     n, k = 24, 288
     x = torch.randn(m, k, device=device, dtype=torch.bfloat16)
     w = values(n, k, dtype, device)
     w_scale = scales(kind, m, n, k, device)[1]
-    room = workspace(32, w, w_scale)
-    given = x.float().abs().max().reshape(1) / limit_of(dtype) if static else None
-    y = quantized_linear(x, w, w_scale, torch.empty(m, n, device=device), room, x_scale=given)
-    x_scale = room.scales[:m] if given is None else given
-    expected = reference.linear_w8a8(room.values[:m], x_scale, w, w_scale)
-    largest = expected.abs().max()
-    near = tolerance(y.dtype, dtype, m, device)
-    torch.testing.assert_close(y / largest, expected / largest, atol=near, rtol=0)
+    y = quantized_linear(x, w, w_scale, torch.empty(m, n, device=device))
+    x8, x_scale = quantize(x, dtype, 128 if kind == "blocks" else 0)
+    expected = reference.linear_w8a8(x8, x_scale if kind == "blocks" else x_scale[:, 0], w, w_scale)
+    # Of numbers midway between two the kernel may take the other one.
+    assert (y - expected).abs().max() < 0.01 * expected.abs().max()
     exact = x.float() @ reference.widened(w, w_scale).T
     assert (y - exact).abs().max() < 0.05 * exact.abs().max()
-
-
-def test_activations_that_do_not_fit_their_workspace_or_weight_are_refused(device: torch.device) -> None:
-    x, w = torch.zeros(3, 32, device=device), values(4, 32, INT8, device)
-    out, w_scale = torch.empty(3, 4, device=device), torch.ones(1, 1, device=device)
-    with pytest.raises(ValueError, match=r"x is \[3, 32\] and the workspace holds \[2, 32\]"):
-        quantized_linear(x, w, w_scale, out, workspace(2, w, w_scale))
-    with pytest.raises(ValueError, match=r"the weight has scales \[1, 1\] by blocks and x one for all"):
-        quantized_linear(x, w, w_scale, out, workspace(3, w, w_scale), x_scale=torch.ones(1, device=device))

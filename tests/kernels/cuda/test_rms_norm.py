@@ -57,7 +57,10 @@ def test_a_quantized_norm_has_the_scales_of_the_norm(
     assert ((out.float() * each - exact).abs() <= step).all()
 
 
-def test_a_weight_of_another_width_is_refused(device: torch.device) -> None:
+def test_what_does_not_fit_x_is_refused(device: torch.device) -> None:
     x = torch.randn(2, 64, device=device)
-    with pytest.raises(ValueError, match=r"the weight is \[32\] and x \[2, 64\]"):
-        rms_norm(x, torch.ones(32, device=device), 1e-5, torch.empty_like(x))
+    weight, out = torch.ones(64, device=device), torch.empty_like(x)
+    with pytest.raises(ValueError, match=r"weight is \[32\] .* it has a number for each of 64 columns"):
+        rms_norm(x, weight[:32], 1e-5, out)
+    with pytest.raises(ValueError, match=r"residual is \[2, 64\] by strides of \(1, 2\): .* adjacent"):
+        rms_norm(x, weight, 1e-5, out, residual=torch.zeros(64, 2, device=device).T)
