@@ -5,7 +5,6 @@ import os
 import torch
 
 CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
 
 if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"
@@ -13,3 +12,7 @@ if not CUDA:
     from slipway_kernels.cuda.interpret import repair
 
     repair()
+
+from slipway_kernels.cuda.launch import device_in_use  # noqa: E402  imports Triton, which reads the variable
+
+DEVICE = device_in_use()

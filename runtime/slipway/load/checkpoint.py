@@ -122,14 +122,15 @@ class DummyCheckpoint:
         stored = self.config.get("dtype") or self.config.get("torch_dtype")
         self.source_dtype = str(stored) if stored in _NAMES.values() else "bfloat16"
         self.shapes: Mapping[str, tuple[int, ...]] = {}
+        self.device = torch.device("cpu")
         self.quantization = ""
         self.total_bytes = 0
         self._seed = config.seed
         self._progress = progress
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Random weights of `shapes`, which the model sets first."""
-        for done, named in enumerate(dummy(self.shapes, dtype, self._seed), 1):
+        """Random weights of `shapes`, matrices on `device`; the model sets both first."""
+        for done, named in enumerate(dummy(self.shapes, dtype, self._seed, self.device), 1):
             yield named
             self._progress("load", done, len(self.shapes))
 

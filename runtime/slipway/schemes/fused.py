@@ -98,7 +98,8 @@ class FusedLinear:
 
     def apply(self, x: Tensor) -> Tensor:
         """x [m, k] → [m, n]."""
-        return torch.cat([part.scheme.apply(x, bias) for part, bias in self.products()], dim=-1)
+        results = [part.scheme.apply(x, bias) for part, bias in self.products()]
+        return results[0] if len(results) == 1 else torch.cat(results, dim=-1)
 
 
 def stacked(

@@ -18,6 +18,7 @@ from slipway.model.rope import cos_sin
 from slipway.model.route import Room
 from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Moe, Rope
 from slipway.model.weights import (
+    CPU,
     LayerWeights,
     MlpWeights,
     ModelWeights,
@@ -26,7 +27,7 @@ from slipway.model.weights import (
     forms_by_place,
     load_weights,
 )
-from slipway.schemes.choice import Schemes
+from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Buffer, Program
 
@@ -71,13 +72,17 @@ class Native:
         places = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
         return list(places.values())
 
-    def build(self, checkpoint: Checkpoint, room: Room) -> Program:
+    def weights(
+        self, checkpoint: Checkpoint, schemes: SchemeChoice, device: torch.device = CPU
+    ) -> ModelWeights:
+        """The checkpoint's, or random ones, held on `device` as `schemes` says. Raises LoadError."""
         family = families()[self.architecture]
         if isinstance(checkpoint, DummyCheckpoint):
-            checkpoint.shapes = expected_shapes(self.spec, family)
-        weights = load_weights(
-            self.spec, family, checkpoint, Schemes(room.dtype, room.threads), self.conversion
-        )
+            checkpoint.shapes, checkpoint.device = expected_shapes(self.spec, family), device
+        return load_weights(self.spec, family, checkpoint, schemes, self.conversion, device)
+
+    def build(self, checkpoint: Checkpoint, room: Room) -> Program:
+        weights = self.weights(checkpoint, Schemes(room.dtype, room.threads))
         program = room.stepper(Program, self.vocab)
         lower(self.spec, weights, program, room.kv.layer_place)
         return program

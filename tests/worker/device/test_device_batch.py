@@ -55,9 +55,15 @@ def test_a_batch_is_padded_by_requests_of_no_slot_and_no_rows() -> None:
     assert all(values.dtype == np.int32 for values in arrays.values())
 
 
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(9, (1, 2, 4, 8, 9)), (8, (1, 2, 4, 8)), (3, (1, 2, 3)), (40, (1, 2, 4, 8, 16, 24))]
+)
+def test_no_graph_is_of_more_requests_than_a_step_can_have(most: int, sizes: tuple[int, ...]) -> None:
+    assert GraphSizes.of([8, 1, 4, 2, 16, 24], most, max_length=6).sizes == sizes
+
+
 def test_graphs_pad_to_the_next_size_and_leave_prompts_and_long_contexts_alone() -> None:
-    sizes = GraphSizes.of([8, 1, 4, 2, 16, 24], max_requests=9, max_length=6)
-    assert sizes.sizes == (1, 2, 4, 8, 16)
+    sizes = GraphSizes.of([8, 1, 4, 2, 16, 24], most=9, max_length=6)
     lengths = started(s0=1, s1=1, s2=1, s3=7, s4=3)
     assert sizes.size_for(lengths.advance(plan([0, 1, 2], [1, 1, 1]))) == 4
     assert sizes.size_for(lengths.advance(plan([0, 4], [1, 2]))) is None
@@ -66,5 +72,5 @@ def test_graphs_pad_to_the_next_size_and_leave_prompts_and_long_contexts_alone()
 
 
 def test_no_graph_sizes_means_no_graphs() -> None:
-    none = GraphSizes.of([], max_requests=9, max_length=6)
+    none = GraphSizes.of([], most=9, max_length=6)
     assert none.size_for(started(s0=1).advance(plan([0], [1]))) is None

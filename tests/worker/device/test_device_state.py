@@ -8,8 +8,9 @@ import torch
 
 from slipway.worker.device import state
 from slipway.worker.device.state import Arena, SlotState, Upload
+from slipway_kernels.cuda.launch import device_in_use
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = device_in_use()
 
 
 def test_arrays_begin_apart_and_places_are_theirs() -> None:

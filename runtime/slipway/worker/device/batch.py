@@ -49,12 +49,10 @@ class SlotLengths:
     def __init__(self, num_slots: int) -> None:
         self.known = np.zeros(num_slots, np.int64)
         self.computed = np.zeros(num_slots, np.int64)
-        self.prompt = np.zeros(num_slots, np.int64)
 
     def start(self, start: SlotStart) -> None:
         self.known[start.slot] = len(start.tokens)
         self.computed[start.slot] = start.num_computed
-        self.prompt[start.slot] = start.num_prompt
 
     def advance(self, plan: StepPlan) -> StepShape:
         """The shape of the plan's step, which counts as done from now on.

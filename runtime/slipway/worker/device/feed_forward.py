@@ -55,7 +55,7 @@ class Experts:
 
     @classmethod
     def of(cls, moe: Moe, weights: MoeWeights) -> Experts:
-        """Takes the experts' matrices out of `weights`, one after another, so that none is held twice."""
+        """Takes the experts' matrices out of `weights`, so that none is held twice."""
         return cls(
             moe,
             weights.router,
@@ -92,21 +92,15 @@ class Experts:
 
 
 def _stacked(linears: Sequence[FusedLinear]) -> Tensor | Scaled | Packed:
-    """One matrix of all experts', as it is multiplied; each expert's own is let go as it is copied."""
+    """One matrix of all experts', as it is multiplied; their own are let go."""
     schemes = [linear.parts[0].scheme for linear in linears]
     if isinstance(schemes[0], DeviceGrouped):
-        return tall([scheme.packed for scheme in schemes if isinstance(scheme, DeviceGrouped)])
+        return tall([scheme.taken() for scheme in schemes if isinstance(scheme, DeviceGrouped)])
     if isinstance(schemes[0], DeviceScaled):
-        scaled = [scheme for scheme in schemes if isinstance(scheme, DeviceScaled)]
-        values = torch.stack([scheme.values.view(torch.uint8) for scheme in scaled])
-        scales = torch.stack([scheme.scales for scheme in scaled])
-        return Scaled(values.view(scaled[0].values.dtype), scales)
-    dense = [scheme for scheme in schemes if isinstance(scheme, DeviceDense)]
-    stack = dense[0].weight.new_empty(len(dense), *dense[0].weight.shape)
-    for place, scheme in zip(stack, dense, strict=True):
-        place.copy_(scheme.weight)
-        scheme.weight = scheme.weight.new_empty(0)
-    return stack
+        scaled = [scheme.taken() for scheme in schemes if isinstance(scheme, DeviceScaled)]
+        values = torch.stack([one.values.view(torch.uint8) for one in scaled])
+        return Scaled(values.view(scaled[0].values.dtype), torch.stack([one.scales for one in scaled]))
+    return torch.stack([scheme.taken() for scheme in schemes if isinstance(scheme, DeviceDense)])
 
 
 def _product(

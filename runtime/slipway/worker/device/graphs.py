@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +15,10 @@ from slipway.worker.device.batch import StepShape
 
 log = logging.getLogger("slipway.engine")
 
-EARLY = (1, 2, 4, 8)
-"""Sizes captured before the server is ready; the others when a batch first needs them."""
+EARLY = 8
+"""Sizes up to this are captured before the server is ready; the others when a batch first needs them."""
+RUNS_BEFORE = 2
+"""Runs of a step before it is captured: libraries allocate and kernels load in their first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,12 @@ class GraphSizes:
     max_length: int
 
     @classmethod
-    def of(cls, asked: Sequence[int], max_requests: int, max_length: int) -> GraphSizes:
-        """Sizes that the server can meet: none above the least that holds `max_requests`."""
-        ascending = sorted(set(asked))
-        enough = bisect.bisect_left(ascending, max_requests)
-        return cls(tuple(ascending[: enough + 1]), max_length)
+    def of(cls, asked: Iterable[int], most: int, max_length: int) -> GraphSizes:
+        """What is asked for, cut off at `most`, which the largest batches are then padded to.
+
+        most  requests that a step can have: slots and rows are as many, and no more
+        """
+        return cls(tuple(sorted({min(size, most) for size in asked})), max_length)
 
     def size_for(self, shape: StepShape) -> int | None:
         """Requests that a step is padded to, or None where it runs without a graph."""
@@ -45,19 +48,13 @@ class GraphSizes:
         return self.sizes[place] if place < len(self.sizes) else None
 
 
-@dataclass
 class Graphs:
     """Captured steps by what distinguishes them. They share one pool of memory: only one runs at a time."""
 
-    warm_up: int = 2
-    """Runs before a capture: libraries allocate and kernels load in their first ones."""
-    seconds: float = 0.0
-    """Spent on captures."""
-    _graphs: dict[Hashable, torch.cuda.CUDAGraph] = field(default_factory=dict)
-    _pool: Any = None
-
-    def __len__(self) -> int:
-        return len(self._graphs)
+    def __init__(self) -> None:
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._graphs
@@ -71,16 +68,16 @@ class Graphs:
         It reads and writes fixed tensors, and runs a few times: the batch that lies in them is padding.
         """
         begun = time.monotonic()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # One stream for all captures: cuBLAS keeps a workspace, 32 MiB on Hopper, for each that it has seen.
+        stream = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(self.warm_up):
+            for _ in range(RUNS_BEFORE):
                 step()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             step()
         self._pool = self._pool or graph.pool()
         self._graphs[key] = graph
-        self.seconds += time.monotonic() - begun
         log.debug("captured the graph of %s in %.2f s", key, time.monotonic() - begun)

@@ -59,16 +59,20 @@ class FlashInferAttention:
     def __init__(self, library: Any, device: torch.device) -> None:
         workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._wrapper = library.BatchPrefillWithPagedKVCacheWrapper(workspace, "HND")
-        self._planned: tuple[object, ...] | None = None
+        self._planned: tuple[Batch, int, Attention] | None = None
 
     def attend(
         self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
     ) -> None:
-        plan = (id(batch), cache.group, spec)
-        if plan != self._planned:
+        planned = self._planned
+        # The batch itself is kept: once it has gone, the next one may have its id.
+        if planned is None or planned[0] is not batch or planned[1:] != (cache.group, spec):
             self._plan(q, cache, table, batch, spec)
-            self._planned = plan
-        self._wrapper.run(q, (cache.keys, cache.values), out=out)
+            self._planned = batch, cache.group, spec
+        scales = {}
+        if cache.key_scale is not None and cache.value_scale is not None:
+            scales = {"k_scale": float(cache.key_scale), "v_scale": float(cache.value_scale)}
+        self._wrapper.run(q, (cache.keys, cache.values), out=out, **scales)
 
     def _plan(self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, spec: Attention) -> None:
         block = cache.keys.shape[2]

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 
 import torch
 
 from slipway.engine.cache_size import CacheSize, cache_size
 from slipway.engine.config import EngineConfig
-from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
 from slipway.load.errors import LoadError
 from slipway.model.build import ModelPlan
-from slipway.model.registry import families
-from slipway.model.roles import expected_shapes
-from slipway.model.weights import ModelWeights, load_weights
 from slipway.schemes.on_device import DeviceSchemes
 from slipway.worker.device.attention import backend
 from slipway.worker.device.decoder import Decoder
-from slipway.worker.device.graphs import GraphSizes
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, device_memory, measured_peak
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.sampler import Sampler
@@ -27,6 +23,7 @@ from slipway.worker.device.transfer import Transfer
 from slipway.worker.device.worker import DeviceWorker
 from slipway.worker.lower import Native
 from slipway_kernels.cuda.interpret import repair
+from slipway_kernels.cuda.launch import device_in_use
 from slipway_kernels.sampling.record import RecordLayout
 
 log = logging.getLogger("slipway.engine")
@@ -38,11 +35,11 @@ def load(
     token_budget: int,
     progress: Callable[[str, int, int], None],
 ) -> tuple[DeviceWorker, CacheSize]:
-    """A worker that is ready to warm up, and the size of its cache.
+    """A worker that has computed its largest step, and the size of its cache.
 
     Raises LoadError where checkpoint and configuration disagree, and Exit where memory does not suffice.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_in_use()
     if device.type == "cpu":
         repair()
     route = plan.route
@@ -55,7 +52,8 @@ def load(
         )
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
-    weights = _weights(route, plan.checkpoint, plan.torch_dtype, device)
+    with closing(Transfer(device)) as transfer:
+        weights = route.weights(plan.checkpoint, DeviceSchemes(plan.torch_dtype, transfer), device)
     state_length = plan.max_model_len
     layout = RecordLayout(plan.vocab)
     state = SlotState(
@@ -84,15 +82,17 @@ def load(
     )
     max_top = max(1, config.max_logprobs)
     sampler = Sampler(state, layout, max_top)
-    graph_sizes = GraphSizes.of(
-        config.graph_sizes if attention.graphs and device.type == "cuda" else (),
-        config.max_num_seqs,
-        min(config.graph_max_length, state_length),
-    )
     worker = DeviceWorker(
-        state, sampler, decoder, graph_sizes, token_budget=token_budget, max_top=max_top, progress=progress
+        state,
+        sampler,
+        decoder,
+        config.graph_sizes if attention.graphs and device.type == "cuda" else (),
+        graph_length=min(config.graph_max_length, state_length),
+        token_budget=token_budget,
+        max_top=max_top,
+        progress=progress,
     )
-    decoder.use(DevicePages(plan.kv, 1, plan.kv_dtype, device, plan.kv_scales))
+    worker.use(DevicePages(plan.kv, 1, plan.kv_dtype, device, plan.kv_scales))
     with measured_peak(device) as peak:
         worker.largest_step()
     budget = Budget(
@@ -100,7 +100,7 @@ def load(
         share=config.gpu_memory_utilization,
         weights=_allocated(device),
         activations=peak(),
-        graphs=GRAPH_BYTES * len(graph_sizes.sizes),
+        graphs=GRAPH_BYTES * len(worker.graph_sizes.sizes),
         others=total - before,
     )
     log.info("%s", budget.explained())
@@ -110,27 +110,8 @@ def load(
     )
     if count < size.num_pages:
         size = _shrunk(config, plan, size, count)
-    decoder.use(pages)
+    worker.use(pages)
     return worker, size
-
-
-def _weights(route: Native, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> ModelWeights:
-    """Read the weights onto the device."""
-    family = families()[route.architecture]
-    if isinstance(checkpoint, DummyCheckpoint):
-        checkpoint.shapes = expected_shapes(route.spec, family)
-    transfer = Transfer(device)
-    try:
-        return load_weights(
-            route.spec,
-            family,
-            checkpoint,
-            DeviceSchemes(dtype, transfer),
-            route.conversion,
-            device,
-        )
-    finally:
-        transfer.close()
 
 
 def _allocated(device: torch.device) -> int:

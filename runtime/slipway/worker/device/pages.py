@@ -44,6 +44,11 @@ class DevicePages:
         self._scales = scales
         self.pool = torch.zeros(num_pages * layout.page_bytes, dtype=torch.uint8, device=device)
 
+    @property
+    def rows(self) -> Tensor:
+        """[pages, page_bytes] uint8"""
+        return self.pool.view(self.num_pages, self._layout.page_bytes)
+
     def layer(self, number: int, kv_heads: int, head_dim: int) -> LayerCache:
         group, index = self._layout.layer_place[number]
         block, size = self._layout.block_size, self._dtype.itemsize

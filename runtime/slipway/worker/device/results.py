@@ -43,14 +43,14 @@ class Wanted:
 class Pending:
     """A step under way: its tensors on the host are valid once `ready` has happened.
 
-    judged  [requests]  prompt tokens of each request that `prompt` speaks of, one after another
+    judged  requests, by place in the batch, with the prompt's positions that `prompt` speaks of in turn
     """
 
     shape: StepShape | None
     wanted: Sequence[Wanted] = ()
     drawn: Draws | None = None
+    judged: Sequence[tuple[int, range]] = ()
     prompt: Draws | None = None
-    judged: Sequence[int] = ()
     ready: torch.cuda.Event | None = None
 
 
@@ -90,9 +90,13 @@ class Results:
         return found
 
     def copied(
-        self, shape: StepShape, *, reports: bool, prompt: Draws | None = None, judged: Sequence[int] = ()
+        self, shape: StepShape, judged: Sequence[tuple[int, range]], prompt: Draws | None, *, reports: bool
     ) -> Pending:
-        """Start the copies to the host; the device goes on meanwhile."""
+        """Start the copies to the host; the device goes on meanwhile.
+
+        judged   what `judged_rows` found, and `prompt` what the model thought of it: None where it is nothing
+        reports  whether drawn tokens come with log-probabilities
+        """
         host = self._host[self._turn][: shape.num_requests]
         self._turn = (self._turn + 1) % _IN_FLIGHT
         _copy(self.drawn(shape.num_requests), host, reports=reports)
@@ -106,7 +110,7 @@ class Results:
             ready = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             ready.record()
         wanted = [self.wanted[slot] for slot in shape.slots.tolist()]
-        return Pending(shape, wanted, host, prompt, judged, ready)
+        return Pending(shape, wanted, host, judged, prompt, ready)
 
     def output(self, pending: Pending) -> StepOutput:
         """Wait for the step, and give what it drew in the plan's order."""
@@ -125,12 +129,11 @@ class Results:
                 output.logprobs[order[place]] = _reported(drawn, place, wanted.output)
         if pending.prompt is not None:
             rows = iter(range(len(pending.prompt.token)))
-            for place, count in enumerate(pending.judged):
-                if count:
-                    wanted_prompt = pending.wanted[place].prompt
-                    output.prompt_logprobs[order[place]] = [
-                        _reported(pending.prompt, row, wanted_prompt) for row in islice(rows, count)
-                    ]
+            for place, positions in pending.judged:
+                wanted_prompt = pending.wanted[place].prompt
+                output.prompt_logprobs[order[place]] = [
+                    _reported(pending.prompt, row, wanted_prompt) for row in islice(rows, len(positions))
+                ]
         return output
 
     def _on_host(self, rows: int) -> Draws:

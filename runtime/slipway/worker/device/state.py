@@ -49,10 +49,6 @@ class Arena:
             place = place * size + (index[axis] if axis < len(index) else 0)
         return self._starts[name] + place
 
-    @property
-    def nbytes(self) -> int:
-        return self.words.numel() * 4
-
 
 @dataclass(slots=True)
 class _Buffer:

@@ -9,7 +9,7 @@ CHUNK_BYTES = 64 << 20
 
 
 class Transfer:
-    """Copies rows of host tensors to the device. On a CPU, which tests use, it copies them at once."""
+    """Copies rows of host tensors to the device. What is there already, as all is on a CPU, is copied at once."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -23,9 +23,9 @@ class Transfer:
     def place(self, target: Tensor, rows: Tensor, source: Tensor) -> None:
         """target[rows] = source.
 
-        target  [n, k] on the device    rows  [m] int32    source  [m, k] on the host, of any float type
+        target  [n, k] on the device    rows  [m] int32    source  [m, k] of any float type
         """
-        if not self._buffers:
+        if source.device == target.device:
             target[rows.long()] = source.to(target.dtype)
             return
         together = max(1, CHUNK_BYTES // (source[:1].numel() * target.dtype.itemsize))

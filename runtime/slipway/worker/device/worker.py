@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from slipway.engine.plan import PageGrant, SlotStart, StepOutput, StepPlan
 from slipway.worker.device.batch import Batch, SlotLengths, StepShape, batch_arrays, nobody
 from slipway.worker.device.decoder import Decoder
 from slipway.worker.device.graphs import EARLY, Graphs, GraphSizes
+from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.results import Pending, Results, Wanted
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
@@ -36,8 +37,9 @@ class DeviceWorker:
         state: SlotState,
         sampler: Sampler,
         decoder: Decoder,
-        graph_sizes: GraphSizes,
+        graph_sizes: Iterable[int],
         *,
+        graph_length: int,
         token_budget: int,
         max_top: int,
         progress: Callable[[str, int, int], None],
@@ -45,8 +47,10 @@ class DeviceWorker:
         self._state = state
         self._sampler = sampler
         self._decoder = decoder
-        self._graph_sizes = graph_sizes
         self._token_budget = token_budget
+        self.most_requests = min(state.num_slots, token_budget)
+        """Of one step: no fixed tensor has room for more."""
+        self.graph_sizes = GraphSizes.of(graph_sizes, self.most_requests, graph_length)
         self._progress = progress
         self.graphs = Graphs()
         self._lengths = SlotLengths(state.num_slots)
@@ -61,20 +65,28 @@ class DeviceWorker:
             for name in ("lengths", "last_rows")
         }
 
+    def use(self, pages: DevicePages) -> None:
+        """Keep keys and values in these pages from now on."""
+        self._pages = pages
+        self._decoder.use(pages)
+
     def warm_up(self) -> None:
-        """Load the kernels by a step of the largest size, and capture the first graphs."""
-        self.largest_step()
-        sizes = [size for size in self._graph_sizes.sizes if size in EARLY]
+        """Capture the first graphs; `largest_step` has run, so that workspaces have their last addresses."""
+        sizes = [size for size in self.graph_sizes.sizes if size <= EARLY]
         for done, size in enumerate(sizes):
             self._progress("warmup", done, len(sizes))
             self._capture(size, Features())
 
     def largest_step(self) -> None:
-        """Compute as many rows and draw for as many requests as a step can have, all of them padding."""
-        requests = min(self._state.num_slots, self._token_budget)
-        shape = nobody(requests, self._token_budget, self._token_budget)
+        """Compute, draw and judge as much as a step can, all of it padding.
+
+        Loads the kernels and has shared workspaces grow to what any step needs: graphs know their addresses.
+        """
+        rows, requests = self._token_budget, self.most_requests
+        shape = nobody(requests, rows, rows)
         self._send(shape, requests)
-        self._compute(self._batch(shape, self._token_budget, requests), self._sampler.every_feature)
+        hidden = self._compute(self._batch(shape, rows, requests), self._sampler.every_feature)
+        self._report(hidden, [(0, 0, 0)] * min(JUDGED_AT_ONCE, rows))
         if self._state.device.type == "cuda":
             torch.cuda.synchronize(self._state.device)
 
@@ -98,22 +110,18 @@ class DeviceWorker:
             return Pending(None)
         features = self._sampler.features(shape.slots[shape.draws].tolist())
         judged = self._results.judged_rows(shape)
-        size = None if judged else self._graph_sizes.size_for(shape)
+        size = None if judged else self.graph_sizes.size_for(shape)
+        prompt = None
         if size is not None:
             self._capture(size, features)
             self._send(shape, size)
             self.graphs.replay((size, features))
-            return self._results.copied(shape, reports=features.max_top >= 0)
-        self._send(shape, shape.num_requests)
-        batch = self._batch(shape, shape.num_tokens, shape.num_requests)
-        hidden = self._compute(batch, features)
-        if not judged:
-            return self._results.copied(shape, reports=features.max_top >= 0)
-        counts = [0] * shape.num_requests
-        for place, positions in judged:
-            counts[place] = len(positions)
-        prompt = self._judge(shape, judged, hidden)
-        return self._results.copied(shape, reports=features.max_top >= 0, prompt=prompt, judged=counts)
+        else:
+            self._send(shape, shape.num_requests)
+            batch = self._batch(shape, shape.num_tokens, shape.num_requests)
+            hidden = self._compute(batch, features)
+            prompt = self._judge(shape, judged, hidden) if judged else None
+        return self._results.copied(shape, judged, prompt, reports=features.max_top >= 0)
 
     def collect(self, pending: Pending) -> StepOutput:
         """Wait for a step's tokens; in the order of launches."""
@@ -123,7 +131,7 @@ class DeviceWorker:
         """Make the graph of `size` decoding requests, unless there is one."""
         if (size, features) in self.graphs:
             return
-        shape = nobody(size, size, self._graph_sizes.max_length)
+        shape = nobody(size, size, self.graph_sizes.max_length)
         self._send(shape, size)
         batch = self._batch(shape, size, size)
         self.graphs.capture((size, features), partial(self._compute, batch, features))
@@ -144,7 +152,8 @@ class DeviceWorker:
         )
         hidden = self._decoder.hidden(batch)
         drawn = self._results.drawn(len(batch.slots))
-        self._sampler.draw(self._decoder.logits(hidden[batch.last_rows]), batch.draw_slots, features, drawn)
+        logits = self._decoder.logits(hidden.index_select(0, batch.last_rows))
+        self._sampler.draw(logits, batch.draw_slots, features, drawn)
         finish(
             batch.slots,
             batch.query_start,
@@ -158,22 +167,30 @@ class DeviceWorker:
 
     def _judge(self, shape: StepShape, judged: list[tuple[int, range]], hidden: Tensor) -> Draws:
         """Log-probabilities of the prompt's tokens at these positions, each from the row before it."""
+        slots = shape.slots.tolist()
+        offsets = (np.cumsum(shape.num_new) - shape.num_new - shape.first - 1).tolist()
+        return self._report(
+            hidden,
+            [
+                (offsets[place] + position, slots[place], position)
+                for place, positions in judged
+                for position in positions
+            ],
+        )
+
+    def _report(self, hidden: Tensor, tokens: list[tuple[int, int, int]]) -> Draws:
+        """What the model thought of known tokens: each is told by the row before it, its slot and position.
+
+        hidden  [rows, hidden]
+        """
         device = self._state.device
-        starts = np.concatenate(([0], np.cumsum(shape.num_new)))
-        rows: list[int] = []
-        slots: list[int] = []
-        positions: list[int] = []
-        for place, wanted in judged:
-            offset = int(starts[place]) - int(shape.first[place]) - 1
-            rows += [position + offset for position in wanted]
-            slots += [int(shape.slots[place])] * len(wanted)
-            positions += wanted
-        index, slot, position = torch.tensor([rows, slots, positions], device=device).unbind()
-        given = self._state.tokens[slot, position]
-        result = Draws.empty(len(rows), self._results.max_top, device)
-        for begin in range(0, len(rows), JUDGED_AT_ONCE):
+        index = torch.tensor(tokens, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+        rows, slots, positions = index.unbind(1)
+        given = self._state.tokens[slots, positions]
+        result = Draws.empty(len(tokens), self._results.max_top, device)
+        for begin in range(0, len(tokens), JUDGED_AT_ONCE):
             part = slice(begin, begin + JUDGED_AT_ONCE)
-            self._sampler.report(self._decoder.logits(hidden[index[part]]), given[part], result[part])
+            self._sampler.report(self._decoder.logits(hidden[rows[part]]), given[part], result[part])
         return result
 
     def _start(self, start: SlotStart) -> None:
