@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
-from slipway.engine.messages import AbortRequests, AddRequest, Delta, FromEngine, StepDone, TokenLogprobs
+from slipway.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    Delta,
+    FromEngine,
+    Stats,
+    StepDone,
+    TokenLogprobs,
+)
 from slipway.engine.params import SamplingParams
 from slipway.engine.start import Start
 from slipway.engine.wire import Inbound
 
 
 class LocalHub:
-    """The core's hub without sockets: messages in by `inbox`, deltas out by request."""
+    """The core's hub without sockets: messages in by `inbox`, deltas out by request, and the latest stats."""
 
     closed = False
 
     def __init__(self) -> None:
         self.inbox: list[Inbound] = []
         self.deltas: dict[str, list[Delta]] = {}
+        self.stats: deque[Stats] = deque(maxlen=1000)
 
     def poll(self, timeout: float | None) -> list[Inbound]:
         inbox, self.inbox = self.inbox, []
@@ -28,6 +38,7 @@ class LocalHub:
 
     def send(self, client_id: int, message: FromEngine) -> None:
         assert isinstance(message, StepDone)
+        self.stats.append(message.stats)
         for delta in message.deltas:
             self.deltas.setdefault(delta.request_id, []).append(delta)
 

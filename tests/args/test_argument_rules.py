@@ -128,6 +128,10 @@ WARNED = {
         ["--no-enable-chunked-prefill", "--max-num-partial-prefills", "2"],
         ["--max-num-partial-prefills", "2"],
     ),
+    "swap space that nothing fills": (
+        ["--device", "cuda", "--swap-space", "8"],
+        ["--device", "cuda", "--swap-space", "8", "--preemption-mode", "swap"],
+    ),
 }
 
 

@@ -182,6 +182,13 @@ def test_what_acts_on_cuda_only_warns_on_cpu(argument):
     assert not any("acts on CUDA only" in warning for warning in on_cuda.warnings)
 
 
+def test_a_device_that_is_found_counts_as_cuda(tmp_path, monkeypatch):
+    words = ["m", "--preemption-mode", "swap"]
+    assert any("acts on CUDA only" in warning for warning in resolve(words, {}).warnings)
+    monkeypatch.setattr("slipway.args.resolved.NVIDIA_DRIVER", str(tmp_path))
+    assert resolve(words, {}).warnings == ()
+
+
 @of(lambda a: a.unbuilt and a.unbuilt.tunes)
 def test_a_setting_of_something_not_built_warns(argument):
     resolved = resolve(line(argument), {})

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local_engine import LocalHub
+from reading_worker import ReadingWorker
 from slipway.engine.core import EngineCore
-from slipway.engine.executor import InTurn, NullWorker, Overlapped
+from slipway.engine.executor import InTurn, Overlapped
 from slipway.engine.kv_cache import KVCache
 from slipway.engine.messages import AbortRequests, AddRequest
 from slipway.engine.page_pool import PagePool
@@ -29,6 +30,7 @@ class Bench:
         self,
         *,
         num_pages: int = 64,
+        num_host_pages: int = 0,
         block_size: int = 4,
         windows: tuple[int, ...] = (0,),
         overlap: bool = False,
@@ -37,10 +39,15 @@ class Bench:
     ) -> None:
         bounds = SchedulerLimits(**{"token_budget": 16, "max_requests": 8} | limits)  # type: ignore[arg-type]
         self.plans: list[StepPlan] = []
-        self.worker = NullWorker(bounds.max_requests)
+        self.worker = ReadingWorker(bounds.max_requests, block_size, windows)
         self.executor = (Overlapped if overlap else InTurn)(self)
         cache = KVCache(
-            PagePool(num_pages), block_size, windows, prefix_caching=prefix_caching, hash_name="builtin"
+            PagePool(num_pages),
+            block_size,
+            windows,
+            prefix_caching=prefix_caching,
+            hash_name="builtin",
+            num_host_pages=num_host_pages,
         )
         self.scheduler = Scheduler(cache, bounds)
         self.hub = LocalHub()
@@ -61,14 +68,21 @@ class Bench:
 
     def turn(self) -> None:
         self.core.run_once()
-        self.scheduler.cache.check(self.scheduler.running)
+        cache = self.scheduler.cache
+        cache.check(self.scheduler.running)
+        assert cache.num_swapped <= len(self.scheduler.waiting)
 
     def run(self, limit: int = 10_000) -> None:
         for _ in range(limit):
             self.turn()
             if not self.hub.inbox and not self.scheduler.has_work and not self.core._under_way:
+                self.core.run_once()  # at rest it counts the pages
                 return
         raise AssertionError(f"work was left after {limit} turns")
+
+    @property
+    def num_computed(self) -> int:
+        return sum(sum(plan.num_new) for plan in self.plans)
 
     def tokens(self, name: str) -> list[int]:
         return [token for delta in self.hub.deltas[name] for token in delta.token_ids]
@@ -139,6 +153,80 @@ def test_the_youngest_request_is_preempted_and_resumes_with_its_output():
         assert b.tokens("old") == b.tokens("young") == expected(10, 14)
         assert b.hub.deltas["old"][-1].timing.num_preemptions == 0
         assert b.hub.deltas["young"][-1].timing.num_preemptions > 0
+
+
+TWO_FOR_ONE = {"num_pages": 8, "block_size": 4, "token_budget": 64, "prefix_caching": False}
+"""Two requests of 24 tokens where there is room for one."""
+
+
+def add_two(b: Bench) -> None:
+    b.add("old", [1] * 10, 14)
+    b.add("young", [2] * 10, 14)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_swapped_request_resumes_without_computing_anything_twice(overlap: bool):
+    with bench(**TWO_FOR_ONE, num_host_pages=6, overlap=overlap) as b:
+        add_two(b)
+        b.run()
+        assert b.tokens("old") == b.tokens("young") == expected(10, 14)
+        assert b.hub.deltas["young"][-1].timing.num_preemptions == 1
+        assert b.num_computed == 2 * (10 + 13)
+        (out,) = [plan.swap_out for plan in b.plans if plan.swap_out]
+        (back,) = [plan.swap_in for plan in b.plans if plan.swap_in]
+        assert [host for _, host in out] == [host for host, _ in back]
+
+
+def test_where_host_memory_is_full_a_preempted_request_is_computed_again():
+    with bench(**TWO_FOR_ONE, num_host_pages=3) as b:
+        add_two(b)
+        b.run()
+        assert b.tokens("young") == expected(10, 14)
+        assert not any(plan.swap_out for plan in b.plans)
+        assert b.num_computed > 2 * (10 + 13)
+
+
+def test_an_abort_frees_what_host_memory_keeps():
+    with bench(**TWO_FOR_ONE, num_host_pages=6) as b:
+        add_two(b)
+        while not b.scheduler.cache.num_swapped:
+            b.turn()
+        assert b.hub.stats[-1].num_swapped == 1
+        assert b.hub.stats[-1].swap_usage == pytest.approx(4 / 6)
+        b.abort("young")
+        b.turn()
+        assert b.scheduler.cache.host.num_free == 6
+        assert b.hub.stats[-1].num_swapped == 0
+        b.run()
+
+
+def test_a_step_that_swaps_out_and_computes_nothing_is_carried_out():
+    with bench(**TWO_FOR_ONE, num_host_pages=6, overlap=True) as b:
+        b.add("old", [1] * 20, 1)  # holds its pages while its only token is under way
+        b.add("young", [2] * 12, 14)
+        b.run()
+        assert any(plan.swap_out and not plan.slots for plan in b.plans)
+        assert b.tokens("young") == expected(12, 14)
+        assert b.num_computed == 20 + 12 + 13
+
+
+def test_blocks_before_a_window_are_not_swapped():
+    with bench(windows=(8,), num_pages=6, block_size=4, token_budget=64, num_host_pages=2) as b:
+        b.add("old", [1] * 4, 6)
+        b.add("young", [2] * 20, 6)
+        b.run()
+        assert [len(plan.swap_out) for plan in b.plans if plan.swap_out] == [2]
+        assert b.tokens("young") == expected(20, 6)
+
+
+def test_swapped_blocks_can_be_found_again_once_they_are_back():
+    with bench(**(TWO_FOR_ONE | {"prefix_caching": True}), num_host_pages=6) as b:
+        add_two(b)
+        b.run()
+        b.add("again", [2] * 10, 1)
+        b.run()
+        assert any(plan.swap_in for plan in b.plans)
+        assert b.hub.deltas["again"][0].num_cached_tokens == 8
 
 
 def test_with_the_priority_policy_the_lowest_number_runs_first():
@@ -220,6 +308,7 @@ requests = st.tuples(
     overlap=st.booleans(),
     prefix_caching=st.booleans(),
     by_priority=st.booleans(),
+    num_host_pages=st.sampled_from([0, 5, 100]),
 )
 def test_whatever_happens_every_request_gets_its_tokens_and_no_page_leaks(
     script: list[tuple[int, int, int, int, int, int | None]],
@@ -230,11 +319,13 @@ def test_whatever_happens_every_request_gets_its_tokens_and_no_page_leaks(
     overlap: bool,
     prefix_caching: bool,
     by_priority: bool,
+    num_host_pages: int,
 ):
     """Pages are as short as they can be: one request of 70 tokens fits, so preemption is the rule."""
     least = -(-70 // block_size) * len(windows) + 2 * len(windows)
     with bench(
         num_pages=least + spare_pages,
+        num_host_pages=num_host_pages,
         block_size=block_size,
         windows=windows,
         overlap=overlap,
@@ -264,7 +355,7 @@ def test_whatever_happens_every_request_gets_its_tokens_and_no_page_leaks(
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_hundred_thousand_steps_leave_nothing_behind(overlap: bool):
     rng = random.Random(7)
-    with bench(num_pages=60, block_size=4, token_budget=32, overlap=overlap) as b:
+    with bench(num_pages=60, block_size=4, token_budget=32, overlap=overlap, num_host_pages=30) as b:
         open_requests: dict[str, tuple[int, int]] = {}
         count = 0
         while b.core.num_steps < 100_000:

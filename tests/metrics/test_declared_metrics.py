@@ -142,6 +142,12 @@ def test_the_older_forms_hold_the_same_facts(revealing):
     assert value(revealing, "vllm:time_in_queue_requests_sum") == 2
 
 
+def test_what_waits_in_host_memory_is_shown(revealing):
+    revealing.record_step(Stats(1, 2, 0.9, 4, num_swapped=2, swap_usage=0.5))
+    assert value(revealing, "vllm:num_requests_swapped") == 2
+    assert value(revealing, "vllm:cpu_cache_usage_perc") == 0.5
+
+
 def test_a_finished_request_fills_its_histograms(server):
     server.record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 100, 20, 64, 2, "length")
     sums = {

@@ -68,6 +68,7 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         cache_bytes = int(environment.cpu_kvcache_space * (1 << 30)) or None
     graph_sizes = [] if arguments["enforce_eager"] else expand_graph_sizes(arguments["cuda_graph_sizes"])
     budget = arguments["max_num_batched_tokens"]  # its default is the documented one, of CUDA
+    swaps = arguments["preemption_mode"] == "swap"
     same = {name: arguments[name] for name in _SAME_NAME}
     return EngineConfig(
         **same,
@@ -78,6 +79,8 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         prefix_hash=arguments["prefix_caching_hash_algo"],
         num_blocks=arguments["num_gpu_blocks_override"],
         kv_cache_bytes=cache_bytes,
+        swap_bytes=int(arguments["swap_space"] * (1 << 30)) if swaps else 0,
+        offload_bytes=int(arguments["cpu_offload_gb"] * (1 << 30)),
         graph_sizes=graph_sizes,
         graph_max_length=arguments["max_seq_len_to_capture"],
         overlap=False if arguments["disable_async_output_proc"] else None,

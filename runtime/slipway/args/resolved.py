@@ -18,6 +18,7 @@ from slipway.args.rules import BATCH_RULES, RULES
 from slipway.args.schema import ARGUMENTS, RUN_BATCH, SERVE, Schema
 
 HIDDEN = "***"
+NVIDIA_DRIVER = "/dev/nvidiactl"
 SECRETS = frozenset(name for name, argument in ARGUMENTS.items() if argument.secret)
 
 
@@ -181,6 +182,11 @@ def _check_template(template: str | None) -> None:
         )
 
 
+def _on_cuda(device: str) -> bool:
+    """Whether the engine will compute on CUDA, as far as this can be told without torch's seconds."""
+    return device == "cuda" or (device == "auto" and os.path.exists(NVIDIA_DRIVER))
+
+
 def _apply_dispositions(values: dict[str, Any], given: set[str], warn: Warn) -> None:
     for argument in _asked(frozenset(given)):
         value = values[argument.name]
@@ -188,7 +194,7 @@ def _apply_dispositions(values: dict[str, Any], given: set[str], warn: Warn) -> 
             raise ArgumentError(f"{argument.flag} is refused: {argument.reason}.", argument.name)
         if argument.disposition is Disposition.WARN:
             warn(f"{argument.flag} has no effect: {argument.reason}.")
-        elif argument.cuda_only and value != argument.default and values["device"] != "cuda":
+        elif argument.cuda_only and value not in (None, argument.default) and not _on_cuda(values["device"]):
             warn(f"{argument.flag} has no effect on CPU: it acts on CUDA only.")
         elif argument.unbuilt and argument.unbuilt.tunes and value != argument.default:
             warn(f"{argument.flag} has no effect yet: {argument.unbuilt.feature} is not built.")

@@ -215,6 +215,13 @@ def _partial_prefills_are_chunks(values: Values, given: Given) -> str | None:
     return "--max-num-partial-prefills has no effect with chunked prefill off."
 
 
+def _nothing_is_swapped(values: Values, given: Given) -> str | None:
+    swaps = values["preemption_mode"] == "swap" or values["device"] != "cuda"
+    if swaps or values["swap_space"] == ARGUMENTS["swap_space"].default:
+        return None
+    return "--swap-space has no effect without --preemption-mode swap."
+
+
 RULES: tuple[Rule, ...] = (
     *(needs(a, needed) for a in ARGUMENTS.values() for needed in a.requires),
     *(known_or_plugin(a) for a in ARGUMENTS.values() if a.extended_by),
@@ -252,6 +259,7 @@ RULES: tuple[Rule, ...] = (
     Rule("guided_decoding_disable_any_whitespace", _whitespace_backend, warns=True),
     Rule("guided_decoding_disable_additional_properties", _properties_backend, warns=True),
     Rule("max_num_partial_prefills", _partial_prefills_are_chunks, warns=True),
+    Rule("swap_space", _nothing_is_swapped, warns=True),
 )
 
 

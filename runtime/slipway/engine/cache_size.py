@@ -21,6 +21,15 @@ class CacheSize:
     warning: str = ""
 
 
+def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:
+    """Pages in host memory for preempted requests; never more than all requests can use."""
+    if config.device != "cuda":
+        return 0
+    kv = plan.kv
+    most = -(-plan.max_model_len // kv.block_size) * len(kv.groups) * config.max_num_seqs
+    return min(most, config.swap_bytes // kv.page_bytes)
+
+
 def cache_size(config: EngineConfig, plan: ModelPlan, room: int, more: str) -> CacheSize:
     """How many pages, and what they make of `--max-model-len`.
 

@@ -62,7 +62,7 @@ class EngineCore:
         for client_id, message in arrived:
             self._receive(client_id, message)
         plan, requests = self.scheduler.schedule(time.monotonic())
-        if requests:
+        if requests or plan.swap_out:  # pages are given away in the next plan: copy them before
             self._under_way.append((plan, requests, time.monotonic()))
             self.executor.submit(plan)
             self._checked = False
@@ -161,6 +161,8 @@ class EngineCore:
                 self.num_steps,
                 num_step_tokens,
                 step_seconds,
+                num_swapped=scheduler.cache.num_swapped,
+                swap_usage=scheduler.cache.host.usage,
             )
             # Totals belong to the core: the first client reports them, so that sums stay right.
             if client_id == min(deltas):
@@ -174,9 +176,9 @@ class EngineCore:
 
         Only counted, not walked: a walk takes 4 ms for 16 k pages, and the next request waits.
         """
-        pool = self.scheduler.cache.pool
-        if pool.num_free != pool.num_pages:
-            raise RuntimeError(f"{pool.num_pages - pool.num_free} pages are held and no request runs")
+        for pool in (self.scheduler.cache.pool, self.scheduler.cache.host):
+            if pool.num_free != pool.num_pages:
+                raise RuntimeError(f"{pool.num_pages - pool.num_free} pages are held and no request runs")
         self._tell({client_id: [] for client_id in self._clients}, [], [])
         self._checked = True
 

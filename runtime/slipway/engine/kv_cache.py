@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slipway.engine.page_pool import PagePool
-from slipway.engine.plan import PageGrant
+from slipway.engine.plan import PageCopy, PageGrant
 from slipway.engine.request import Request
 
 
@@ -19,10 +19,14 @@ class PrefixHit:
     num_tokens: int
     tables: list[list[int]]
     """[group][block]  -1 before a sliding group's window"""
+    swapped: bool = False
+    """The request was preempted: these are its own pages, in host memory."""
 
 
 class KVCache:
     """Gives requests pages for their tokens, one block table for each group of layers.
+
+    `num_host_pages` in host memory can keep what preempted requests have computed.
 
     `windows` has one entry a group: the tokens a query sees, 0 for all. All groups have blocks of
     `block_size` tokens. Blocks are hashed in a chain from the request's cache salt, so that equal keys
@@ -37,8 +41,11 @@ class KVCache:
         *,
         prefix_caching: bool,
         hash_name: str,
+        num_host_pages: int = 0,
     ) -> None:
         self.pool = pool
+        self.host = PagePool(num_host_pages)
+        self._swapped: dict[Request, PrefixHit] = {}
         self.block_size = block_size
         self.windows = tuple(windows)
         self._prefix_caching = prefix_caching
@@ -62,7 +69,10 @@ class KVCache:
 
         At least the last token is left to compute: its logits are wanted. Where its block was found it
         is computed again into the shared page, which on one device gives the bits that are there.
+        Of a request that was swapped out it is all that it had computed.
         """
+        if request in self._swapped:
+            return self._swapped[request]
         if not self._prefix_caching or request.wants_prompt_logprobs:
             return PrefixHit(0, [[] for _ in self.windows])
         keys = self._keys(request, len(request.tokens) // self.block_size)
@@ -80,17 +90,26 @@ class KVCache:
 
     def can_admit(self, request: Request, hit: PrefixHit, chunk: int) -> bool:
         """Whether all known tokens would fit: admitting less would only lead to preemption."""
-        shared = [page for table in hit.tables for page in table if page >= 0]
+        shared = [] if hit.swapped else _pages(hit.tables)
         wanted = self.peak_pages(request.num_tokens, chunk) - len(shared)
         return wanted <= self.pool.num_free - self.pool.num_idle(shared)
 
-    def admit(self, request: Request, hit: PrefixHit) -> list[PageGrant]:
-        """Give the request the pages of its prefix hit. Call `extend` for the rest."""
-        self.pool.share(page for table in hit.tables for page in table if page >= 0)
-        request.tables = hit.tables
+    def admit(self, request: Request, hit: PrefixHit) -> tuple[list[PageGrant], list[PageCopy]]:
+        """Give the request the pages of its prefix hit. Call `extend` for the rest.
+
+        Where they were swapped out it gets others, and the copies from the host that fill these.
+        """
         request.num_computed = hit.num_tokens
-        request.num_registered = len(hit.tables[0])
-        return [PageGrant(g, request.slot, 0, list(table)) for g, table in enumerate(hit.tables) if table]
+        copies: list[PageCopy] = []
+        if hit.swapped:
+            request.tables, copies = _moved(hit.tables, self.pool)
+            self.forget(request)
+        else:
+            self.pool.share(_pages(hit.tables))
+            request.tables = hit.tables
+            request.num_registered = len(hit.tables[0])
+        grants = [PageGrant(g, request.slot, 0, list(t)) for g, t in enumerate(request.tables) if t]
+        return grants, copies
 
     def can_hold(self, request: Request, grant: int) -> bool:
         blocks = self.num_blocks(request.num_computed + grant)
@@ -134,6 +153,29 @@ class KVCache:
                     self.pool.register(table[block], (group, keys[block]))
         request.num_registered = known
 
+    def swap_out(self, request: Request) -> list[PageCopy]:
+        """Copies to the host from which the request resumes where it is; none where there is no room for all.
+
+        `release` then takes the pages themselves back.
+        """
+        self.trim(request)
+        if len(_pages(request.tables)) > self.host.num_free:
+            return []
+        tables, copies = _moved(request.tables, self.host)
+        self._swapped[request] = PrefixHit(request.num_computed, tables, swapped=True)
+        return copies
+
+    def forget(self, request: Request) -> None:
+        """Free what host memory keeps of a request."""
+        hit = self._swapped.pop(request, None)
+        if hit is not None:
+            self.host.release(_pages(hit.tables))
+
+    @property
+    def num_swapped(self) -> int:
+        """Requests that host memory keeps."""
+        return len(self._swapped)
+
     def release(self, request: Request) -> None:
         """Take all pages back. The end of a prefix is reused before its beginning."""
         for table in request.tables:
@@ -142,7 +184,8 @@ class KVCache:
         request.num_computed = request.num_registered = 0
 
     def check(self, requests: Iterable[Request]) -> None:
-        self.pool.check(page for r in requests for table in r.tables for page in table if page >= 0)
+        self.pool.check(page for request in requests for page in _pages(request.tables))
+        self.host.check(page for hit in self._swapped.values() for page in _pages(hit.tables))
 
     def _first_block(self, window: int, position: int) -> int:
         """The first block that a query at this position reads."""
@@ -155,6 +198,19 @@ class KVCache:
             start = len(keys) * size
             keys.append(self._hash(parent, request.tokens[start : start + size]))
         return keys[:count]
+
+
+def _pages(tables: list[list[int]]) -> list[int]:
+    return [page for table in tables for page in table if page >= 0]
+
+
+def _moved(tables: list[list[int]], pool: PagePool) -> tuple[list[list[int]], list[PageCopy]]:
+    """Tables of the same form with new pages from `pool`, and the copies that fill these."""
+    sources = _pages(tables)
+    targets = pool.allocate(len(sources))
+    new = iter(targets)
+    moved = [[next(new) if page >= 0 else -1 for page in table] for table in tables]
+    return moved, list(zip(sources, targets, strict=True))
 
 
 def _builtin(parent: object, tokens: Sequence[int]) -> object:

@@ -148,6 +148,10 @@ class Stats(msgspec.Struct, array_like=True, gc=False):
     """Prompt tokens looked up in the prefix cache."""
     prefix_hits: int = 0
     preemptions: int = 0
+    num_swapped: int = 0
+    """Preempted requests whose pages host memory keeps."""
+    swap_usage: float = 0.0
+    """Pages of the swap space in use over pages, 0 to 1."""
 
 
 class StepDone(Message, frozen=True):

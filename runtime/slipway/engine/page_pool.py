@@ -26,7 +26,7 @@ class PagePool:
 
     @property
     def usage(self) -> float:
-        return 1 - self.num_free / self.num_pages
+        return 1 - self.num_free / self.num_pages if self.num_pages else 0.0
 
     def allocate(self, count: int) -> list[int]:
         """Take `count` pages, forgetting what they held. The caller has looked at `num_free`."""

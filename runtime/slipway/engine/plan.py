@@ -7,6 +7,9 @@ import msgspec
 from slipway.engine.messages import TokenLogprobs
 from slipway.engine.params import SamplingParams
 
+PageCopy = tuple[int, int]
+"""Source page, target page; one of them is the host's."""
+
 
 class SlotStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A request takes a slot: new, or resumed after a preemption with the output it had."""
@@ -41,6 +44,10 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """[num_requests]"""
     num_new: list[int]
     """[num_requests]  tokens to compute now; they sum to the token budget or less"""
+    swap_out: list[PageCopy] = []
+    """Pages of preempted requests to copy to the host before anything else: others may own them now."""
+    swap_in: list[PageCopy] = []
+    """Pages to copy back after that and before the step computes."""
 
 
 class StepOutput(msgspec.Struct, array_like=True, gc=False):

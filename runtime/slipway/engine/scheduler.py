@@ -6,7 +6,7 @@ import bisect
 from dataclasses import dataclass
 
 from slipway.engine.kv_cache import KVCache
-from slipway.engine.plan import PageGrant, SlotStart, StepPlan
+from slipway.engine.plan import PageCopy, PageGrant, SlotStart, StepPlan
 from slipway.engine.request import Request
 
 
@@ -30,6 +30,8 @@ class _PlanBuilder:
         self.starts: list[SlotStart] = []
         self.pages: list[PageGrant] = []
         self.granted: list[tuple[Request, int]] = []
+        self.swap_out: list[PageCopy] = []
+        self.swap_in: list[PageCopy] = []
         self.preempted = False
 
     def add(self, request: Request, grant: int, pages: list[PageGrant]) -> None:
@@ -42,7 +44,8 @@ class _PlanBuilder:
 
     def build(self) -> StepPlan:
         slots = [request.slot for request, _ in self.granted]
-        return StepPlan(self.starts, self.pages, slots, [grant for _, grant in self.granted])
+        grants = [grant for _, grant in self.granted]
+        return StepPlan(self.starts, self.pages, slots, grants, self.swap_out, self.swap_in)
 
 
 class Scheduler:
@@ -53,7 +56,7 @@ class Scheduler:
     after preemption are that one case.
 
     Invariants: `running` and `waiting` are sorted, the oldest promise first; a request is in one of them
-    until it ends; only running requests have a slot and pages.
+    until it ends; only running requests have a slot and pages; only waiting ones are kept in host memory.
     """
 
     def __init__(self, cache: KVCache, limits: SchedulerLimits) -> None:
@@ -102,6 +105,7 @@ class Scheduler:
             self._vacate(request)
         else:
             self.waiting.remove(request)
+            self.cache.forget(request)
 
     def computed(self, request: Request, now: float) -> None:
         """A step has computed the tokens granted to this request."""
@@ -130,7 +134,8 @@ class Scheduler:
             if not self.cache.can_admit(request, hit, limits.token_budget):
                 return
             self._start(request, now)
-            pages = self.cache.admit(request, hit)
+            pages, copies = self.cache.admit(request, hit)
+            plan.swap_in += copies
             self._count_prefix(request, hit.num_tokens)
             plan.starts.append(self._slot_start(request))
             plan.add(request, grant, pages + self.cache.extend(request, grant))
@@ -167,6 +172,7 @@ class Scheduler:
             self.prefix_hits += hit
 
     def _preempt(self, request: Request, plan: _PlanBuilder) -> None:
+        plan.swap_out += self.cache.swap_out(request)
         self._vacate(request)
         self.add(request)
         request.num_preemptions += 1

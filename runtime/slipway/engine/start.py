@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slipway.engine.cache_size import CacheSize, cache_size
+from slipway.engine.cache_size import CacheSize, cache_size, num_host_pages
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
 from slipway.engine.executor import Ahead, Executor, InTurn, LaunchingWorker, Overlapped, Worker
@@ -196,6 +196,7 @@ class Start:
             [group.window for group in kv.groups],
             prefix_caching=config.enable_prefix_caching,
             hash_name=config.prefix_hash,
+            num_host_pages=num_host_pages(config, self.plan),
         )
         assert self.hub is not None
         executor: Executor

@@ -210,16 +210,12 @@ DEPRECATED = (
         summary="Requests whose KV cache lies in host memory.",
         unit="requests",
         deprecated_in=(0, 8),
-        status="not built yet",
-        reason="nothing is swapped yet; stays at 0",
     ),
     _gauge(
         name="vllm:cpu_cache_usage_perc",
         summary="Share of the swap space's pages in use, 0 to 1.",
         unit="ratio",
         deprecated_in=(0, 8),
-        status="not built yet",
-        reason="nothing is swapped yet; stays at 0",
     ),
     _gauge(
         name="vllm:cpu_prefix_cache_hit_rate",
@@ -227,7 +223,7 @@ DEPRECATED = (
         unit="ratio",
         deprecated_in=(0, 8),
         status="not built yet",
-        reason="nothing is swapped yet; stays at 0",
+        reason="prefixes are looked up on the device alone; stays at 0",
     ),
     _gauge(
         name="vllm:gpu_prefix_cache_hit_rate",

@@ -85,6 +85,8 @@ class ServerMetrics:
         self._set("vllm:num_requests_running", stats.num_running)
         self._set("vllm:num_requests_waiting", stats.num_waiting)
         self._set("vllm:gpu_cache_usage_perc", stats.cache_usage)
+        self._set("vllm:num_requests_swapped", stats.num_swapped)
+        self._set("vllm:cpu_cache_usage_perc", stats.swap_usage)
         if stats.prefix_queries or stats.preemptions:
             self._count("vllm:gpu_prefix_cache_queries", stats.prefix_queries)
             self._count("vllm:gpu_prefix_cache_hits", stats.prefix_hits)

@@ -58,10 +58,9 @@ class Cache:
     prefix_caching_hash_algo: str = arg("builtin", choices=("builtin", "sha256"))
     """Hash of prefix blocks. Where tenants share a server, sha256 keeps one from guessing another's."""
 
-    swap_space: float = arg(
-        4.0,
-        minimum=0,
-        unit="GiB per device",
-        unbuilt=Unbuilt("swapping to host memory", tunes=True),
-    )
-    """Host memory for the KV cache of preempted requests, with --preemption-mode swap."""
+    swap_space: float = arg(4.0, minimum=0, unit="GiB per device", cuda_only=True)
+    """Host memory for the KV cache of preempted requests, with --preemption-mode swap.
+
+    It is pinned at the start, so the container's memory must hold it. Requests that find it full are
+    computed again.
+    """

@@ -72,10 +72,7 @@ class Scheduler:
     """Old number of steps for each decision of the scheduler."""
 
     preemption_mode: str | None = arg(
-        "recompute",
-        choices=("recompute", "swap"),
-        words={"none": None},
-        unbuilt=Unbuilt("swapping to host memory", works=("recompute",)),
+        "recompute", choices=("recompute", "swap"), words={"none": None}, cuda_only=True
     )
     """What becomes of a request whose blocks are needed: computed again later, or kept in host memory."""
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import torch
 
-from slipway.engine.cache_size import CacheSize, cache_size
+from slipway.engine.cache_size import CacheSize, cache_size, num_host_pages
 from slipway.engine.config import EngineConfig
 from slipway.load.errors import LoadError
 from slipway.model.build import ModelPlan
@@ -19,6 +19,7 @@ from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, 
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
+from slipway.worker.device.swap import SwapSpace
 from slipway.worker.device.transfer import Transfer
 from slipway.worker.device.worker import DeviceWorker
 from slipway.worker.lower import Native
@@ -86,6 +87,7 @@ def load(
         state,
         sampler,
         decoder,
+        SwapSpace(num_host_pages(config, plan), plan.kv.page_bytes, device),
         config.graph_sizes if attention.graphs and device.type == "cuda" else (),
         graph_length=min(config.graph_max_length, state_length),
         token_budget=token_budget,

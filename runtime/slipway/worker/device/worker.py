@@ -17,6 +17,7 @@ from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.results import Pending, Results, Wanted
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
+from slipway.worker.device.swap import SwapSpace
 from slipway_kernels.sampling.device import Draws
 from slipway_kernels.sampling.record import Features
 from slipway_kernels.slots.op import finish, prepare
@@ -37,6 +38,7 @@ class DeviceWorker:
         state: SlotState,
         sampler: Sampler,
         decoder: Decoder,
+        swap: SwapSpace,
         graph_sizes: Iterable[int],
         *,
         graph_length: int,
@@ -47,6 +49,7 @@ class DeviceWorker:
         self._state = state
         self._sampler = sampler
         self._decoder = decoder
+        self._swap = swap
         self._token_budget = token_budget
         self.most_requests = min(state.num_slots, token_budget)
         """Of one step: no fixed tensor has room for more."""
@@ -100,6 +103,7 @@ class DeviceWorker:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Pending:
         """Give the device a step. Raises ValueError where the plan does not fit the slots."""
+        self._swap.follow(plan, self._pages)
         for start in plan.starts:
             self._start(start)
         for grant in plan.pages:

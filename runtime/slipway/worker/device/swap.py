@@ -1,0 +1,64 @@
+"""Pages in host memory that preempted requests are copied to and from (`--preemption-mode swap`)."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import Tensor
+
+from slipway.engine.machine import available_memory
+from slipway.engine.plan import StepPlan
+from slipway.exits import OUT_OF_MEMORY, Exit
+from slipway.worker.device.memory import GIB
+from slipway.worker.device.pages import DevicePages
+from slipway_kernels.kv_copy.op import DIRECT_BYTES, swap_in, swap_out
+
+STAGING_BYTES = 32 << 20
+"""Small pages are gathered on the device before they travel, so many at a time."""
+
+
+class SwapSpace:
+    """Host pages of the pool's size, pinned, so that copies run while the host goes on.
+
+    Raises Exit where the host has no memory for them.
+    """
+
+    def __init__(self, num_pages: int, page_bytes: int, device: torch.device) -> None:
+        size = num_pages * page_bytes
+        if size > (left := available_memory()):
+            raise _no_room(size, f"{left / GIB:.2f} GiB are left")
+        self._host = torch.empty((num_pages, page_bytes), dtype=torch.uint8)
+        staged = min(num_pages, STAGING_BYTES // page_bytes) if page_bytes < DIRECT_BYTES else 0
+        self._staging: Tensor | None = None
+        if staged:
+            self._staging = torch.empty((staged, page_bytes), dtype=torch.uint8, device=device)
+        if size and device.type == "cuda":
+            # Not by torch's allocator of pinned memory: it rounds up to the next power of two.
+            status = int(torch.cuda.cudart().cudaHostRegister(self._host.data_ptr(), size, 0))  # type: ignore[no-untyped-call]
+            if status:
+                raise _no_room(size, f"the driver refused to pin it with CUDA error {status}")
+            weakref.finalize(self, _unpin, self._host).atexit = False
+
+    def follow(self, plan: StepPlan, pool: DevicePages) -> None:
+        """Give the device the plan's copies, after all work that it was given before."""
+        if plan.swap_out:
+            pages, host_pages = zip(*plan.swap_out, strict=True)
+            swap_out(pool.rows, pages, self._host, host_pages, self._staging)
+        if plan.swap_in:
+            host_pages, pages = zip(*plan.swap_in, strict=True)
+            swap_in(self._host, host_pages, pool.rows, pages, self._staging)
+
+
+def _unpin(memory: Tensor) -> None:
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]
+
+
+def _no_room(size: int, why: str) -> Exit:
+    return Exit(
+        OUT_OF_MEMORY,
+        f"the host has no room for {size / GIB:.2f} GiB of preempted requests: {why}",
+        "Lower --swap-space, give the container more memory, or leave --preemption-mode swap out.",
+        "swap_space",
+    )

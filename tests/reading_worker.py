@@ -1,0 +1,55 @@
+"""A worker without a model whose pages hold something, so that a wrong page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slipway.engine.executor import NullWorker
+from slipway.engine.plan import StepOutput, StepPlan
+
+
+class ReadingWorker(NullWorker):
+    """Writes a hash of all tokens so far where a model would write keys and values, and reads what it would.
+
+    Raises ValueError where a position that a query sees holds anything else.
+    """
+
+    def __init__(self, num_slots: int, block_size: int, windows: Sequence[int]) -> None:
+        super().__init__(num_slots)
+        self._block_size = block_size
+        self._windows = tuple(windows)
+        self._hashes: list[list[int]] = [[] for _ in range(num_slots)]
+        """[slot][position]  of the tokens up to there"""
+        self._pages: dict[int, dict[int, int]] = {}
+        self._host: dict[int, dict[int, int]] = {}
+
+    def step(self, plan: StepPlan) -> StepOutput:
+        for page, host_page in plan.swap_out:
+            self._host[host_page] = dict(self._pages[page])
+        for host_page, page in plan.swap_in:
+            self._pages[page] = dict(self._host[host_page])
+        for start in plan.starts:
+            self._hashes[start.slot] = []
+            for token in start.tokens:
+                self._learn(start.slot, token)
+        output = super().step(plan)
+        for slot, num_new, token in zip(plan.slots, plan.num_new, output.tokens, strict=True):
+            self._compute(slot, range(self.computed[slot] - num_new, self.computed[slot]))
+            if token >= 0:
+                self._learn(slot, token)
+        return output
+
+    def _learn(self, slot: int, token: int) -> None:
+        known = self._hashes[slot]
+        known.append(hash((known[-1] if known else 0, token)))
+
+    def _compute(self, slot: int, positions: range) -> None:
+        known, size = self._hashes[slot], self._block_size
+        for group, window in enumerate(self._windows):
+            table = self.tables[slot][group]
+            for position in positions:
+                self._pages.setdefault(table[position // size], {})[position % size] = known[position]
+            seen = max(0, positions[0] - window + 1) if window else 0
+            for position in range(seen, positions[-1] + 1):
+                if self._pages[table[position // size]].get(position % size) != known[position]:
+                    raise ValueError(f"slot {slot} reads position {position} of group {group}: not its own")
