@@ -68,6 +68,7 @@ def test_a_dead_engine_ends_every_stream_and_turns_health(start: Callable[..., S
     answer = served.post("/v1/chat/completions", {"messages": HELLO})
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "engine_dead"
+    assert answer.headers["connection"] == "close"
     assert served.get("/metrics").status_code == 200
 
 

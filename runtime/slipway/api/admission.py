@@ -37,6 +37,11 @@ class Admission:
         """A request that arrived now would be served, and others should come."""
         return self.phase == "open" and self.loaded and self.failure is None and self._engine.state == "ready"
 
+    @property
+    def leaving(self) -> bool:
+        """The next request had better go to another server."""
+        return self.phase != "open" or self.cause is not None
+
     def check(self) -> None:
         """Raises ApiError 503 where nothing can be served now, with the reason."""
         if self.phase == "closed":

@@ -1,4 +1,4 @@
-"""The outermost layer: request ids, connections that close while draining, and the last resort."""
+"""The outermost layer: request ids, connections that close with the server, and the last resort."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Edge:
                 headers = MutableHeaders(scope=message)
                 if self._request_id_header:
                     headers["X-Request-Id"] = request_id
-                if self._admission.phase != "open":
+                if self._admission.leaving:
                     headers["Connection"] = "close"
             await send(message)
 

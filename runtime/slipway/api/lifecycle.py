@@ -10,17 +10,17 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slipway.api import tls
 from slipway.api.app import build_app
 from slipway.api.configure import Arguments, Settings
+from slipway.api.connections import KEEP_ALIVE_SECONDS, LINGER_SECONDS, Connection, HttpServer
 from slipway.api.frontend import Frontend
 from slipway.api.greeting import greeting
 from slipway.api.model import read_texts
@@ -40,11 +40,6 @@ SICK_SECONDS = 1.5
 """How long /health says 503 before a failed server ends, so that a probe can see it."""
 STOP_SECONDS = 1
 """For connections and the engine to close at the end."""
-KEEP_ALIVE_SECONDS = 75
-"""Longer than what clients and balancers keep idle connections: they close first, and no request is
-sent into a closing connection."""
-LINGER_SECONDS = 1.0
-"""While the server drains: for the next request on a connection whose client does not know of it."""
 WATCH_SECONDS = 1.0
 
 T = TypeVar("T")
@@ -70,34 +65,6 @@ async def in_daemon(work: Callable[[], T]) -> T:
 
     threading.Thread(target=run_work, daemon=True).start()
     return await asyncio.wrap_future(outcome)
-
-
-class HttpServer(uvicorn.Server):
-    """Signals are the life cycle's."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def take_leave(self) -> None:
-        """Take no more connections, and end those at rest.
-
-        One whose answer began before the signal was never told that it would be closed, and its client may
-        send again on it: that request is served too, if it comes soon, and told.
-        """
-        for listener in self.servers:
-            listener.close()
-        for connection in [*self.server_state.connections]:
-            assert isinstance(connection, HttpToolsProtocol)
-            if connection.cycle is None or connection.cycle.response_complete:
-                connection.shutdown()
-            else:
-                connection.timeout_keep_alive = LINGER_SECONDS
-
-    async def left(self) -> None:
-        """Until every connection is closed."""
-        while self.server_state.connections:
-            await asyncio.sleep(0.02)
 
 
 class Lifecycle:
@@ -241,25 +208,26 @@ class Lifecycle:
     async def _drain(self, http: HttpServer, failures: list[asyncio.Task[Any]]) -> int:
         """Serve on for the grace, then let open requests end; a second signal cuts it short.
 
-        Ctrl-C has no grace: no balancer stands before a terminal. Raises Exit where the engine fails.
+        Ctrl-C has no grace, and nothing at rest is waited for: no balancer stands before a terminal.
+        Raises Exit where the engine fails.
         """
         admission = self._front.admission
         if not admission.loaded:
             return 0
         admission.phase = "draining"
-        grace = self._settings.drain_grace if self._signals[0] == signal.SIGTERM else 0.0
+        terminal = self._signals[0] == signal.SIGINT
+        grace, linger = (0.0, 0.0) if terminal else (self._settings.drain_grace, LINGER_SECONDS)
         logger.info("Draining: %d requests are open.", admission.num_open)
         hurry = self._start(self._second_signal.wait())
         watched = [hurry, *failures]
         await asyncio.wait(watched, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        http.take_leave()
-        empty = self._start(self._emptied(http))
+        empty = self._start(self._empty(http, linger))
         await asyncio.wait(
             [empty, *watched],
             timeout=self._settings.drain_timeout,
             return_when=asyncio.FIRST_COMPLETED,
         )
-        for task in failures:
+        for task in (*failures, empty):
             if task.done():
                 task.result()
         if hurry.done():
@@ -268,12 +236,10 @@ class Lifecycle:
             logger.warning("%d requests were cut by --drain-timeout.", admission.num_open)
         return 0
 
-    async def _emptied(self, http: HttpServer) -> None:
-        """Until no generating request is open, and no connection on which one may still come."""
-        while self._front.admission.num_open:
-            await self._front.admission.wait_idle()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(http.left(), 2 * LINGER_SECONDS)
+    async def _empty(self, http: HttpServer, linger: float) -> None:
+        """Until no connection is left, and no request either, whose work ends after its last byte."""
+        await http.take_leave(linger)
+        await self._front.admission.wait_idle()
 
 
 def http_server(front: Frontend, arguments: Arguments) -> HttpServer:
@@ -281,7 +247,7 @@ def http_server(front: Frontend, arguments: Arguments) -> HttpServer:
     config = uvicorn.Config(
         build_app(front, arguments),
         loop="none",
-        http="httptools",
+        http=Connection,
         lifespan="off",
         ws="none",
         log_config=None,
