@@ -6,19 +6,22 @@ how fast they are is not, and no time is written.
 
 from __future__ import annotations
 
-import argparse
 import gc
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 
 import torch
-from device import DEVICE
+from device import CUDA, DEVICE
+from stage import Part, run
 from table import Rows
 
 from slipway_kernels.cuda.ahead import cases_of, operations
 from slipway_kernels.cuda.cases import Case, Size
 from slipway_kernels.cuda.launch import arch_of
 from slipway_kernels.cuda.measure import Ceilings, ceilings, seconds
+
+FIRST = ("attention", "linear_w4a16", "linear_w8a8", "linear_bf16", "moe", "sampling", "rope")
+"""Operations in order of worth; the rest are one part, `others`."""
 
 
 def correctness(case: Case) -> dict[str, object]:
@@ -56,33 +59,34 @@ def timed(case: Case, limits: Ceilings) -> dict[str, object]:
     return fields
 
 
-def found(names: list[str]) -> Iterator[tuple[str, Case]]:
-    size: Size = "full" if DEVICE.type == "cuda" else "small"
+def found(names: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
+    """Cases one at a time: the largest fill half of a device."""
+    size: Size = "full" if CUDA else "small"
     for name in names:
-        for case in cases_of(name)(DEVICE, size):
+        cases = cases_of(name)(DEVICE, size)
+        while case := next(cases, None):
             if case.arch <= arch_of(DEVICE):
                 yield name, case
+            del case
+            gc.collect()
+            if CUDA:
+                torch.cuda.empty_cache()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--deadline", type=float, default=500, help="seconds after which no case is begun")
-    parser.add_argument("--only", nargs="*", default=list(operations()), help="operations")
-    arguments = parser.parse_args()
-    rows = Rows(arguments.out, "kernels", arguments.deadline)
-    limits = ceilings() if DEVICE.type == "cuda" else None
+def check(names: tuple[str, ...], rows: Rows) -> bool:
+    """All cases of these operations. Stops where the device answers no more."""
+    limits = ceilings() if CUDA else None
     if limits:
         rows.add(
             ceiling_TB_s=limits.bandwidth / 1e12,
             ceiling_bf16_TFLOP_s=limits.bf16 / 1e12,
             ceiling_fp8_TFLOP_s=limits.fp8 / 1e12,
         )
-    wrong = 0
-    for name, case in found(arguments.only):
+    right = True
+    for name, case in found(names):
         if rows.late:
             rows.add(cut_off_at=f"{name} {case.name}")
-            break
+            return False
         fields: dict[str, object] = {"op": name, "case": case.name}
         try:
             fields |= correctness(case)
@@ -90,12 +94,19 @@ def main() -> int:
                 fields |= timed(case, limits)
         except Exception as error:  # one kernel that fails must not cost the rest of the table
             fields |= {"correct": False, "failed": f"{type(error).__name__}: {error}"[:300]}
-        wrong += fields.get("correct") is False
+        right &= fields.get("correct") is not False
         rows.add(**fields)
         del case
-        gc.collect()
-    return 1 if wrong else 0
+        if CUDA:
+            torch.cuda.synchronize()  # raises where a kernel has broken the device: what follows would lie
+    return right
+
+
+def parts() -> dict[str, Part]:
+    others = tuple(name for name in operations() if name not in FIRST)
+    groups = {name: (name,) for name in FIRST} | {"others": others}
+    return {part: partial(check, names) for part, names in groups.items()}
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run("kernels", parts(), __doc__))

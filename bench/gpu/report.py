@@ -1,32 +1,38 @@
-"""The rows of a run as Markdown: `python bench/gpu/report.py ROWS.jsonl`."""
+"""The rows of runs as Markdown: `python bench/gpu/report.py ROWS.jsonl...`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from table import Row, commit, markdown, read
+from table import markdown, read
+from targets import Row, judged
 
 
-def columns(rows: list[Row]) -> list[str]:
-    """Every field of any row, in the order in which they first came."""
-    return list(dict.fromkeys(name for row in rows for name in row if name != "stage"))
+def columns(rows: list[Row], *first: str) -> list[str]:
+    """Every field of any row, in the order in which they first came; the stage only where it is asked for."""
+    return [*first, *dict.fromkeys(name for row in rows for name in row if name != "stage")]
 
 
 def report(rows: list[Row]) -> str:
-    parts = [f"# Measured on {rows[0].get('device', 'an unnamed device') if rows else 'nothing'}, {commit()}"]
+    """A part for each stage, and in the kernels' for each operation; targets that were missed come first.
+
+    All rows are judged again: what one was measured against may be of another run.
+    """
+    rows = [row | judged(row, rows) for row in rows]
+    parts = ["# Measured"]
+    missed = [row for row in rows if False in (row.get("met"), row.get("correct")) or "failed" in row]
+    if missed:
+        parts += ["## Not as it should be", markdown(missed, columns(missed, "stage"))]
     for stage in dict.fromkeys(str(row["stage"]) for row in rows):
-        own = [row for row in rows if row["stage"] == stage]
-        groups = dict.fromkeys(str(row.get("op", row.get("what", ""))) for row in own)
-        if stage != "kernels":
-            parts += [f"## {stage}", markdown(own, columns(own))]
-            continue
         parts.append(f"## {stage}")
+        own = [row for row in rows if row["stage"] == stage]
+        groups = dict.fromkeys(str(row.get("op", "")) for row in own)
         for group in groups:
-            some = [row for row in own if str(row.get("op", row.get("what", ""))) == group]
+            some = [row for row in own if str(row.get("op", "")) == group]
             parts.append(markdown(some, columns(some)))
     return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
-    print(report(read(Path(sys.argv[1]))), end="")
+    print(report([row for path in sys.argv[1:] for row in read(Path(path))]), end="")

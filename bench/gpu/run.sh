@@ -1,28 +1,51 @@
 #!/usr/bin/env bash
-# Everything that wants a GPU, stage by stage: bench/gpu/run.sh [compile] [kernels] [invariance] [engine] [http] [peers]
-# Each stage ends before its deadline and writes every row as soon as it is measured, so that a run which is
-# cut off keeps what it has. `compile` fills Triton's cache in parallel processes; ARCH (90 on an H100 or H200)
-# keeps it to one architecture. Without a GPU the kernels run in the interpreter: right or wrong is checked, and
-# no time is written. OUT names the folder for results, PYTHON the interpreter, DEADLINE a stage's seconds.
+# Everything that wants a GPU, stage by stage: bench/gpu/run.sh [STAGE | STAGE:PART,PART]...
+# Stages, in order of worth: compile kernels invariance text engine http peers. `compile` fills Triton's cache in
+# parallel processes, so that no launch waits for the compiler. Each stage ends before its deadline and writes every
+# row as soon as it is measured: a run that is cut off keeps what it has. Without a GPU the kernels run in the
+# interpreter: right or wrong is checked, and no time is written.
+#   OUT       the folder for results           PYTHON  the interpreter
+#   DEADLINE  seconds for each stage           LIMIT   seconds for all of them
+#   PACKAGES  what bench/gpu/packages.sh made  ARCH    architecture to compile for, by default this GPU's
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=${OUT:-build/gpu}
 python=${PYTHON:-python3}
-deadline=${DEADLINE:-520}
+deadline=${DEADLINE:-500}
+limit=${LIMIT:-86400}
+packages=$(realpath -m "${PACKAGES:-build/gpu-packages}")
 mkdir -p "$out"
-wheels=$(printf '%s:' wheels/*.whl 2>/dev/null || true)
-export PYTHONPATH="$PWD/runtime:$PWD/kernels:$PWD/bench/gpu:$PWD/bench:${wheels}${PYTHONPATH:-}"
-stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(compile kernels invariance engine http peers)
+export PYTHONPATH="$PWD/runtime:$PWD/kernels:$PWD/bench/gpu:$PWD/bench:$packages${PYTHONPATH:+:$PYTHONPATH}"
 status=0
-for stage in "${stages[@]}"; do
+"$python" -m slipway_kernels.build >/dev/null || status=1 # for the stage text: the others do without
+"$python" bench/gpu/machine.py "$out/rows.jsonl"
+[ $# -gt 0 ] || set -- compile kernels invariance text engine http peers
+for asked in "$@"; do
+  stage=${asked%%:*}
+  parts=()
+  [ "$stage" = "$asked" ] || IFS=, read -ra parts <<<"${asked#*:}"
+  left=$((limit - SECONDS))
+  [ "$left" -lt "$deadline" ] || left=$deadline
+  if [ "$left" -lt 5 ]; then
+    echo "$asked is left out: $limit seconds are over." >&2
+    status=1
+    continue
+  fi
   case $stage in
-    compile) timeout "$deadline" "$python" -m slipway_kernels.cuda.ahead --quiet ${ARCH:+--arch "$ARCH"} || status=1 ;;
-    kernels | invariance | engine | http | peers)
-      [ "$stage" = http ] && script=serving || script=$stage  # http.py would hide the standard library's
-      "$python" "bench/gpu/$script.py" --out "$out/rows.jsonl" --deadline "$deadline" || status=1 ;;
-    *) echo "There is no stage $stage: compile, kernels, invariance, engine, http, peers." >&2; exit 2 ;;
+    compile)
+      arch=${ARCH:-$("$python" -c 'import torch as t; print(t.cuda.get_device_capability()[0] * 10 if t.cuda.is_available() else "")')}
+      timeout "$left" "$python" -m slipway_kernels.cuda.ahead --quiet "${parts[@]}" ${arch:+--arch "$arch"} || status=1
+      ;;
+    kernels | invariance | text | engine | http | peers)
+      [ "$stage" = http ] && script=serving || script=$stage # http.py would hide the standard library's
+      "$python" "bench/gpu/$script.py" --out "$out/rows.jsonl" --deadline "$left" "${parts[@]}" || status=1
+      ;;
+    *)
+      echo "There is no stage $stage: compile, kernels, invariance, text, engine, http, peers." >&2
+      exit 2
+      ;;
   esac
+  echo "$asked: done at $SECONDS s" >&2
 done
 "$python" bench/gpu/report.py "$out/rows.jsonl" >"$out/report.md"
 echo "rows: $out/rows.jsonl, tables: $out/report.md"

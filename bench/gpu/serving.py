@@ -1,16 +1,15 @@
 """A server through HTTP, from its start on: the stage `http`.
 
 Writes a safetensors checkpoint of random weights, starts `slipway serve` on it (its pages are in the page
-cache then), and loads it with bench/load.py's client: time to ready, TTFT and inter-token percentiles,
-throughput.
+cache then), and loads it with bench/load.py's client: time to ready by phase, TTFT and inter-token
+percentiles, throughput.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,54 +22,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-from device import CUDA
-from shapes import SHAPES, written
+from checkpoints import write_plain
+from device import CUDA, DEVICE
+from shapes import written
+from stage import run
 from table import Rows
 
-from load import Load, run
+import load
+from load import Load
 
-SHARD_BYTES = 4 << 30
 PATIENCE = 300
 """Seconds for a server to become ready."""
-
-
-def write_checkpoint(name: str, folder: Path) -> Path:
-    """Random weights of the shape as safetensors, in shards, made on the device where there is one."""
-    from safetensors.torch import save_file
-
-    from slipway.model.registry import families
-    from slipway.model.roles import expected_shapes
-
-    place = written(name, folder)
-    family = families()[SHAPES[name]["architectures"][0]]  # type: ignore[index]
-    shapes = expected_shapes(family.spec(SHAPES[name]), family)
-    device = torch.device("cuda" if CUDA else "cpu")
-    shard: dict[str, torch.Tensor] = {}
-    index: dict[str, str] = {}
-    size, count = 0, 0
-
-    def flush() -> None:
-        nonlocal size, count
-        count += 1
-        file = f"model-{count:05}.safetensors"
-        save_file(shard, place / file)
-        index.update(dict.fromkeys(shard, file))
-        shard.clear()
-        size = 0
-
-    for key, shape in shapes.items():
-        if len(shape) > 1:
-            tensor = torch.randn(shape, dtype=torch.bfloat16, device=device) * 0.02
-        else:
-            tensor = torch.ones(shape, dtype=torch.bfloat16)
-        shard[key] = tensor.cpu()
-        size += tensor.numel() * 2
-        if size > SHARD_BYTES:
-            flush()
-    flush()
-    (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    return place
+SMALL = ("--max-num-seqs", "4", "--max-num-batched-tokens", "16", "--num-gpu-blocks-override", "32")
 
 
 @contextmanager
@@ -81,11 +44,19 @@ def served(model: Path, *arguments: str) -> Iterator[tuple[str, float]]:
         port = free.getsockname()[1]
     command = (
         *(sys.executable, "-m", "slipway", "serve", str(model), "--port", str(port), "--device", "cuda"),
-        *("--skip-tokenizer-init", "--served-model-name", "m", "--disable-log-requests", *arguments),
+        *(
+            "--skip-tokenizer-init",
+            "--served-model-name",
+            "m",
+            "--disable-log-requests",
+            "--uvicorn-log-level",
+            "warning",
+            *arguments,
+        ),
     )
     environment = os.environ | ({} if CUDA else {"TRITON_INTERPRET": "1"})
     begun = time.monotonic()
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    process = subprocess.Popen(command, env=environment)  # of the part's session, and ended with it
     url = f"http://127.0.0.1:{port}"
     try:
         while not _ready(url):
@@ -96,11 +67,11 @@ def served(model: Path, *arguments: str) -> Iterator[tuple[str, float]]:
             time.sleep(0.1)
         yield url, time.monotonic() - begun
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             process.wait()
 
 
@@ -114,10 +85,11 @@ def _ready(url: str) -> bool:
 
 LOADS = (
     ("one stream", Load(4, 1, 512, 128, vocab=32000)),
-    ("32 streams", Load(128, 32, 512, 128, vocab=32000)),
-    ("256 streams", Load(512, 256, 512, 128, vocab=32000)),
-    ("10 requests a second", Load(200, 200, 1000, 100, rate=10.0, vocab=32000)),
+    ("32 streams", Load(128, 32, 512, 128, vocab=32000, seed=1)),
+    ("256 streams", Load(512, 256, 512, 128, vocab=32000, seed=2)),
+    ("10 requests a second", Load(200, 200, 1000, 100, rate=10.0, vocab=32000, seed=3)),
 )
+"""Each with prompts of its own: the prefix cache must not spare what is measured."""
 INTERPRETED = (("two streams", Load(2, 2, 8, 3, vocab=500)),)
 
 
@@ -132,27 +104,36 @@ def flat(figures: dict[str, object]) -> dict[str, object]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--deadline", type=float, default=500, help="seconds after which nothing is begun")
-    parser.add_argument("--shape", default="llama-8b" if CUDA else "tiny")
-    arguments = parser.parse_args()
-    rows = Rows(arguments.out, "http", arguments.deadline)
-    small = ("--max-num-seqs", "4", "--max-num-batched-tokens", "16", "--num-gpu-blocks-override", "32")
-    bounds = ("--max-model-len", "8192") if CUDA else small
+def phases(url: str) -> dict[str, object]:
+    """Seconds of each phase of the start, as the server's metrics tell."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^slipway:startup_seconds\{[^}]*phase="(\w+)"[^}]*\} (\S+)', text, re.MULTILINE)
+    return {f"{phase}_s": float(took) for phase, took in found}
+
+
+def measure(rows: Rows) -> bool:
+    shape = "llama-8b" if CUDA else "tiny"
+    bounds = ("--max-model-len", "8192", "--max-num-seqs", "512") if CUDA else SMALL
     with tempfile.TemporaryDirectory() as folder:
-        model = write_checkpoint(arguments.shape, Path(folder))
+        model = written(shape, Path(folder))
+        begun = time.monotonic()
+        write_plain(model, DEVICE)
+        rows.add(model=shape, what="checkpoint written", seconds=time.monotonic() - begun if CUDA else None)
         with served(model, *bounds) as (url, ready):
-            rows.add(model=arguments.shape, what="ready", seconds=ready if CUDA else None)
-            for name, load in LOADS if CUDA else INTERPRETED:
+            told = phases(url)
+            if not told:
+                raise RuntimeError(f"{url}/metrics tells no phases of the start")
+            rows.add(model=shape, what="ready", **({"seconds": ready, **told} if CUDA else {}))
+            for name, work in LOADS if CUDA else INTERPRETED:
                 if rows.late:
-                    return
-                figures = asyncio.run(run(url, "m", load))
+                    return False
+                figures = asyncio.run(load.run(url, "m", work))
                 if figures["errors"]:
                     raise RuntimeError(f"{name}: {figures['errors']}")
-                rows.add(model=arguments.shape, what=name, **(flat(figures) if CUDA else {}))
+                rows.add(model=shape, what=name, **(flat(figures) if CUDA else {}))
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("http", {"serve": measure}, __doc__))

@@ -76,6 +76,17 @@ SHAPES: dict[str, dict[str, object]] = {
         "vocab_size": 32000,
         "max_position_embeddings": 32768,
     },
+    "small": {
+        **_LLAMA,
+        "hidden_size": 1024,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "vocab_size": 8192,
+        "max_position_embeddings": 4096,
+    },
     "tiny": {
         **_LLAMA,
         "hidden_size": 64,

@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-Row = dict[str, object]
+from targets import Row, judged
 
 
 class Rows:
-    """A JSON-lines file that has every row measured so far, whenever the run is cut off."""
+    """A JSON-lines file that has every row measured so far, whenever the run is cut off.
+
+    A row that has a target says which, and whether it was met: None where nothing was measured.
+    """
 
     def __init__(self, path: Path, stage: str, deadline: float) -> None:
         self._path = path
@@ -27,20 +30,25 @@ class Rows:
         return time.monotonic() > self._deadline
 
     def add(self, **fields: object) -> None:
+        row = {"stage": self._stage, **fields}
+        row |= judged(row, read(self._path))
         with self._path.open("a") as file:
-            file.write(json.dumps({"stage": self._stage, **fields}) + "\n")
+            file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        shown = " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
-        print(f"{self._stage}: {shown}", flush=True)
+        shown = (f"{name}={_shown(value)}" for name, value in row.items() if name != "stage")
+        print(f"{self._stage}: {' '.join(shown)}", flush=True)
 
 
 def commit() -> str:
-    """What was measured: the commit, marked where files differ from it; "unknown" outside of a checkout."""
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or os.environ.get("SLIPWAY_COMMIT", "unknown")
+    """What was measured: the commit, marked where files differ from it, or outside of a checkout what
+    SLIPWAY_COMMIT says."""
+    words = ("git", "describe", "--always", "--dirty", "--abbrev=12")
+    try:
+        found = subprocess.run(words, capture_output=True, text=True, check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return os.environ.get("SLIPWAY_COMMIT", "unknown")
+    return found.stdout.strip()
 
 
 def read(path: Path) -> list[Row]:

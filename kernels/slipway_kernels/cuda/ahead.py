@@ -23,11 +23,12 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
 
 import slipway_kernels
 from slipway_kernels.cuda.cases import Cases
@@ -121,26 +122,44 @@ def rows_of(values: Iterable[object]) -> Iterator[Tile]:
 def build(entry: Entry) -> dict[str, object]:
     """Compile one kernel. Returns its registers, stack and shared bytes, and the instructions that it has."""
     s = entry.specialization
-    positions = {name: index for index, name in enumerate(s.kernel.arg_names)}
-    source = ASTSource(
-        fn=s.kernel,
-        signature=dict(s.types),
-        constexprs=dict(s.constants),
-        attrs={(positions[name],): [["tt.divisibility", 16]] for name in s.aligned},
-    )
     tile = s.tile
     options = {
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
         "enable_fp_fusion": tile.fuses,
     }
-    built = triton.compile(source, target=GPUTarget("cuda", s.arch, 32), options=options)
+    target = GPUTarget("cuda", s.arch, 32)
+    built = triton.compile(_source(s, target, options), target=target, options=options)
     ptx = built.asm["ptx"]
     return {
         **_usage(built.asm["cubin"]),
         "shared": built.metadata.shared,
         "instructions": [name for name in INSTRUCTIONS if name in ptx],
     }
+
+
+def _source(s: Specialization, target: GPUTarget, options: Mapping[str, object]) -> ASTSource:
+    """What a launch would compile, put together by Triton's own function: it is part of the name under which
+    Triton keeps the result, so that a launch finds what was compiled here."""
+
+    def known(parameter: Any) -> object:
+        """As Triton tells launches apart: D for a multiple of 16, None where it does not look."""
+        name, kind = parameter.name, s.types[parameter.name]
+        if kind == "constexpr":
+            return s.constants[name]
+        if parameter.do_not_specialize or kind in ("fp32", "u1") or kind.startswith("tensordesc"):
+            return None
+        return "D" if name in s.aligned else ""
+
+    parameters = s.kernel.params
+    _, signature, constants, attributes = s.kernel._pack_args(
+        make_backend(target),
+        dict(options),
+        {one.name: s.constants.get(one.name) for one in parameters},
+        [(s.types[one.name], known(one)) for one in parameters],
+        None,
+    )
+    return ASTSource(s.kernel, signature, constants, attributes)
 
 
 def _usage(cubin: bytes) -> dict[str, object]:

@@ -1,0 +1,114 @@
+"""What an H200 is expected to reach, so that a table shows at a glance where it does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+Row = dict[str, object]
+"""One line of a run: `stage`, what was measured, and the figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound on one figure of some rows.
+
+    fields  what a row must have, each by a pattern for all of it
+    figure  of the row, by the rows before it; None where it was not measured
+    least, most  bounds of the figure
+    """
+
+    name: str
+    fields: Mapping[str, str]
+    figure: Callable[[Row, Sequence[Row]], float | None]
+    least: float | None = None
+    most: float | None = None
+
+    def is_of(self, row: Row) -> bool:
+        return all(re.fullmatch(pattern, str(row.get(name))) for name, pattern in self.fields.items())
+
+    def met(self, row: Row, before: Sequence[Row]) -> bool | None:
+        found = self.figure(row, before)
+        if found is None:
+            return None
+        return (self.least is None or found >= self.least) and (self.most is None or found <= self.most)
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} ≥ {self.least:g}" if self.least is not None else f"{self.name} ≤ {self.most:g}"
+
+
+def judged(row: Row, before: Sequence[Row]) -> Row:
+    """`target` and `met`, for a row that has a target."""
+    for target in TARGETS:
+        if target.is_of(row):
+            return {"target": target.text, "met": target.met(row, before)}
+    return {}
+
+
+def _number(row: Row, name: str) -> float | None:
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _own(name: str) -> Callable[[Row, Sequence[Row]], float | None]:
+    return lambda row, before: _number(row, name)
+
+
+def _against_torch(row: Row, before: Sequence[Row]) -> float | None:
+    ours, theirs = _number(row, "us"), _number(row, "torch us")
+    return theirs / ours if ours and theirs else None
+
+
+def _against_bf16(row: Row, before: Sequence[Row]) -> float | None:
+    """The rate as a multiple of the latest that the same model had in bf16."""
+    wanted = {"stage": "engine", "model": "llama-8b", "what": "decode", "batch": row.get("batch")}
+    base = [other for other in before if all(other.get(name) == value for name, value in wanted.items())]
+    ours, theirs = _number(row, "tok_s"), _number(base[-1], "tok_s") if base else None
+    return ours / theirs if ours and theirs else None
+
+
+def _kernel(op: str, case: str) -> dict[str, str]:
+    return {"stage": "kernels", "op": op, "case": case}
+
+
+def _engine(model: str, what: str, **more: str) -> dict[str, str]:
+    return {"stage": "engine", "model": model, "what": what, **more}
+
+
+FP8 = "llama-8b-fp8"
+AWQ = "llama-8b-awq"
+TARGETS = (
+    Target(
+        "share of the bandwidth",
+        _kernel("attention", r"decode (16|64|256) after (4096|16384) 32/8x128 (bf16|e4m3)"),
+        _own("of ceiling"),
+        0.8,
+    ),
+    Target(
+        "TFLOP/s",
+        _kernel("attention", r"prompt 8192 32/8x128 bf16( contiguous)?"),
+        _own("TFLOP/s"),
+        450,
+    ),
+    Target(
+        "share of the bandwidth",
+        _kernel("linear_w4a16", r"(1|8|16)x(4096x28672|14336x4096), 4 bits by 128, bfloat16"),
+        _own("of ceiling"),
+        0.7,
+    ),
+    Target("speed of torch._scaled_mm", _kernel("linear_w8a8", r"fp8 \d+x\d+x\d+"), _against_torch, 0.8),
+    Target("tok/s", _engine("llama-8b", "decode", batch="1"), _own("tok_s"), 225),
+    Target("tok/s", _engine("llama-8b", "prefill"), _own("tok_s"), 36_000),
+    Target("tok/s", _engine("llama-8b", "1000/1000"), _own("tok_s"), 11_000),
+    Target("tok/s", _engine(FP8, "1000/1000"), _own("tok_s"), 15_000),
+    Target("rate of bf16", _engine(FP8, "decode", batch="1"), _against_bf16, 1.7),
+    Target("rate of bf16", _engine(AWQ, "decode", batch="1"), _against_bf16, 1.6),
+    Target(
+        "seconds",
+        {"stage": "http", "model": "llama-8b", "what": "ready"},
+        _own("seconds"),
+        most=15,
+    ),
+)
