@@ -39,6 +39,7 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
         (["--preemption-mode", "swap"], {}, "swap_bytes", 4 << 30),
         (["--preemption-mode", "swap", "--swap-space", "0.5"], {}, "swap_bytes", 1 << 29),
         (["--swap-space", "8"], {}, "swap_bytes", 0),
+        (["--cpu-offload-gb", "1.5"], {}, "offload_bytes", 3 << 29),
         (["--prefix-caching-hash-algo", "sha256"], {}, "prefix_hash", "sha256"),
         (["--no-enable-prefix-caching"], {}, "enable_prefix_caching", False),
         (["--scheduling-policy", "priority"], {}, "scheduling_policy", "priority"),

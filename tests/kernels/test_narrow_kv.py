@@ -110,6 +110,48 @@ def test_scales_bring_what_is_too_large_or_small_into_range(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_step_finds_the_scales_that_later_ones_keep(dtype: str, threads: int) -> None:
+    q, k, v = inputs(60, 4, 2, 32, dtype)
+    q, k, v = q / 4096, k * 4096, v * 2.0**20
+    k[40:], v[40:] = k[40:] * 2, v[40:] * 4  # of later steps; the divisors leave them room
+    cache = NarrowCache("e4m3", dtype, 16, 2, 32, threads, 60)
+    cache.program.find_kv_scales(200.0, 100.0)
+    begun = cache.attend(q[:40], k[:40], v[:40], 40)
+    cache.program.finish(np.zeros((0, 8), np.float32))
+    cache.slots.num_computed[0] = 0
+    again = cache.attend(q, k, v, 40)
+    assert torch.equal(again[:40], begun)
+    key, value = (float(x[:40].float().abs().max()) for x in (k, v))
+    keys, values = rounded(k, "e4m3", key / 200), rounded(v, "e4m3", value / 100)
+    expected = reference.attention(q, keys, values, 0.3)
+    tolerance = 2e-5 if dtype == "fp32" else 2e-2
+    found = again.float().view(expected.shape)
+    torch.testing.assert_close(found / 2.0**20, expected / 2.0**20, atol=tolerance, rtol=tolerance)
+
+
+def test_a_scale_is_not_made_of_zeros_infinities_or_nan() -> None:
+    q, k, v = inputs(16, 2, 1, 32, "fp32")
+    cache = NarrowCache("e4m3", "fp32", 16, 1, 32, 1, 16)
+    cache.program.find_kv_scales(448.0, 448.0)
+    wild = v.clone()
+    wild[3, 0, :2] = torch.tensor([torch.inf, torch.nan])
+    cache.attend(q, torch.zeros_like(k), wild, 16)
+    cache.program.finish(np.zeros((1, 8), np.float32))
+    cache.slots.num_computed[0] = 0
+    largest = float(wild.nan_to_num(0.0, posinf=0.0).abs().max())
+    expected = reference.attention(q, rounded(k, "e4m3"), rounded(v, "e4m3", largest / 448), 0.3)
+    found = cache.attend(q, k, v, 16).view(expected.shape)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
+def test_divisors_that_are_not_above_zero_are_refused() -> None:
+    cache = NarrowCache("e4m3", "fp32", 16, 1, 32, 1, 16)
+    with pytest.raises(ValueError, match=r"divisors of 200.0 and 0.0: both must be above 0"):
+        cache.program.find_kv_scales(200.0, 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("window", [0, 20])
 def test_a_row_does_not_depend_on_chunk_block_size_or_threads(dtype: str, window: int) -> None:
     q, k, v = inputs(100, 6, 2, 24, dtype)

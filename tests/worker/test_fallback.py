@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ import torch
 from factory import make_model
 from model.stepping import Stepper, assert_same_as_reference, plan, prompt
 from slipway.load.errors import LoadError
+from slipway.load.quantized.form import Form
+from slipway.schemes.choice import Schemes
+from slipway.schemes.scheme import NewScheme
+from slipway.worker.packed_modules import pack_modules
 
 SIZES = {
     "hidden_size": 64,
@@ -182,6 +187,22 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_its_name(tmp_path: Path)
     save_file({**tensors, "stray": torch.zeros(2)}, folder / "model.safetensors")
     with pytest.raises(LoadError, match=r"missing: transformer\.h\.1\.mlp\.c_fc\.weight.*model: stray"):
         Stepper(folder)
+
+
+def test_weights_are_let_go_as_they_are_packed() -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SIZES))
+    weights = [weakref.ref(part.weight) for part in model.modules() if isinstance(part, torch.nn.Linear)]
+    held: list[int] = []
+
+    class Watched(Schemes):
+        def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
+            held.append(sum(weight() is not None for weight in weights))
+            return super().of(form, expert=expert)
+
+    pack_modules(model, Watched(torch.float32), torch.float32)
+    assert held == list(range(len(weights), 0, -1))
 
 
 def test_random_weights_make_a_model_that_runs(folders: Any) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 2
+ABI = 3
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -96,6 +96,7 @@ SIGNATURES = {
     "sw_program_destroy": "-p",
     "sw_store_kv_as": "-pi",
     "sw_scale_kv": "-piiff",
+    "sw_find_kv_scales": "-pff",
     "sw_buffer": "ipii",
     "sw_buffer_at": "ppi",
     "sw_buffer_stride": "ipi",
@@ -134,15 +135,15 @@ def library() -> ctypes.CDLL:
             "installed without a C++ compiler. Install g++ and run `python -m slipway_kernels.build`."
         )
     loaded = ctypes.CDLL(str(LIBRARY))
-    for name, signature in SIGNATURES.items():
-        function = getattr(loaded, name)
-        function.restype = TYPES[signature[0]]
-        function.argtypes = [TYPES[letter] for letter in signature[1:]]
-    if loaded.sw_abi() != ABI:
+    if loaded.sw_abi() != ABI:  # first: a library of another version may lack some of the functions
         raise RuntimeError(
             f"{LIBRARY} has interface version {loaded.sw_abi()}, these Python files need {ABI}: it was built "
             "from other sources. Run `python -m slipway_kernels.build`."
         )
+    for name, signature in SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype = TYPES[signature[0]]
+        function.argtypes = [TYPES[letter] for letter in signature[1:]]
     named, used = os.environ.get("SLIPWAY_CPU_ISA"), loaded.sw_isa().decode()
     if named and named != used:
         raise RuntimeError(

@@ -89,7 +89,11 @@ void sw_program_destroy(Program* program) { delete program; }
 
 void sw_store_kv_as(Program* p, int stored) { p->stored = stored; }
 void sw_scale_kv(Program* p, int group, int layer, float key, float value) {
-  p->kv_scales.push_back({group, layer, key, value});
+  p->scale_kv(group, layer, key, value);
+}
+void sw_find_kv_scales(Program* p, float key_divisor, float value_divisor) {
+  p->key_divisor = key_divisor;
+  p->value_divisor = value_divisor;
 }
 
 int sw_buffer(Program* p, int width, int dtype) { return p->add_buffer(width, dtype, p->max_tokens); }

@@ -1,5 +1,7 @@
 #include "operations.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include <algorithm>
@@ -80,24 +82,72 @@ bool Linear::run(Worker& worker) const {
   return true;
 }
 
-void RopeAndStore::rotate_row(const Program& p, int row, int first, int last) const {
+namespace {
+
+/* Infinities and NaN do not count: a scale of them would spoil all that is ever stored. */
+float largest_magnitude(const float* values, int count) {
+  float largest = 0.0f;
+  for (int i = 0; i < count; ++i) {
+    float magnitude = fabsf(values[i]);
+    if (magnitude <= FLT_MAX) largest = std::max(largest, magnitude);
+  }
+  return largest;
+}
+
+void keep_larger(std::atomic<float>& largest, float to) {
+  for (float seen = largest; seen < to && !largest.compare_exchange_weak(seen, to);) {
+  }
+}
+
+float scale_of(float largest, float divisor) {
+  return largest / divisor >= FLT_MIN ? largest / divisor : 1.0f; /* 1 where all is 0 */
+}
+
+}  // namespace
+
+const float* RopeAndStore::angles(const Program& p, int row) const {
+  return cos_sin ? cos_sin + size_t(p.position[row]) * rotary_dim : nullptr;
+}
+
+/* The layer's scales become those of this step's keys and values. */
+void RopeAndStore::find_scales(Worker& worker) const {
+  Program& p = worker.program;
+  alignas(64) float rotated[SW_MAX_HEAD_DIM];
+  float key = 0.0f, value = 0.0f;
+  int dim = shape.head_dim;
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) {
+    value = std::max(value, largest_magnitude(v + row * stride, shape.kv_heads * dim));
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      sw_kernels().rotate_query(k + row * stride + size_t(head) * dim, dim, angles(p, row), rotary_dim, norm.k,
+                                norm.eps, norm.add_one, rotated, SW_FP32);
+      key = std::max(key, largest_magnitude(rotated, dim));
+    }
+  }
+  keep_larger(p.largest_key, key);
+  keep_larger(p.largest_value, value);
+  worker.barrier();
+  if (worker.thread == 0)
+    p.scale_kv(group, layer, scale_of(p.largest_key.exchange(0.0f), p.key_divisor),
+               scale_of(p.largest_value.exchange(0.0f), p.value_divisor));
+  worker.barrier();
+}
+
+void RopeAndStore::rotate_row(const Program& p, const LayerPages& pages, int row, int first, int last) const {
   int slot = p.plan.slots[p.request[row]], position = p.position[row], dim = shape.head_dim;
-  const float* angles = cos_sin ? cos_sin + size_t(position) * rotary_dim : nullptr;
-  LayerPages pages = p.layer_pages(group, layer, shape.kv_heads, dim);
   const int32_t* table = p.table(group, slot);
   size_t bytes = p.element_bytes();
   for (int i = first; i < last; ++i) {
     int head = i - 2 * shape.kv_heads;
     if (i < shape.kv_heads) {
-      sw_kernels().store_key(pages, table, position, i, k + row * stride + size_t(i) * dim, angles, rotary_dim,
-                             norm.k, norm.eps, norm.add_one);
+      sw_kernels().store_key(pages, table, position, i, k + row * stride + size_t(i) * dim, angles(p, row),
+                             rotary_dim, norm.k, norm.eps, norm.add_one);
     } else if (head < 0) {
       int kv_head = i - shape.kv_heads;
       sw_kernels().store_value(pages, table, position, kv_head, v + row * stride + size_t(kv_head) * dim,
                                p.last_of_request[row]);
     } else if (q_out) {
-      sw_kernels().rotate_query(q + row * stride + size_t(head) * dim, dim, angles, rotary_dim, norm.q, norm.eps,
-                                norm.add_one,
+      sw_kernels().rotate_query(q + row * stride + size_t(head) * dim, dim, angles(p, row), rotary_dim, norm.q,
+                                norm.eps, norm.add_one,
                                 static_cast<char*>(q_out) + (row * q_out_stride + size_t(head) * dim) * bytes,
                                 p.dtype);
     }
@@ -106,6 +156,8 @@ void RopeAndStore::rotate_row(const Program& p, int row, int first, int last) co
 
 bool RopeAndStore::run(Worker& worker) const {
   const Program& p = worker.program;
+  if (p.key_divisor > 0.0f) find_scales(worker);
+  LayerPages pages = p.layer_pages(group, layer, shape.kv_heads, shape.head_dim);
   int units = 2 * shape.kv_heads + (q_out ? shape.heads : 0);
   int threads = p.pool->size();
   /* Whole rows where there are enough of them, else pieces of rows. */
@@ -116,7 +168,7 @@ bool RopeAndStore::run(Worker& worker) const {
   for (int first = worker.claim(together); first < count; first = worker.claim(together))
     for (int unit = first; unit < std::min(first + together, count); ++unit) {
       int piece = unit % pieces;
-      rotate_row(p, unit / pieces, piece * units / pieces, (piece + 1) * units / pieces);
+      rotate_row(p, pages, unit / pieces, piece * units / pieces, (piece + 1) * units / pieces);
     }
   return true;
 }

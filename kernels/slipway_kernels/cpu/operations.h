@@ -60,7 +60,9 @@ struct RopeAndStore : Operation {
   bool run(Worker&) const override;
 
  private:
-  void rotate_row(const Program&, int row, int first, int last) const;
+  void find_scales(Worker&) const;
+  const float* angles(const Program&, int row) const;
+  void rotate_row(const Program&, const LayerPages&, int row, int first, int last) const;
 };
 
 struct Attend : Operation {

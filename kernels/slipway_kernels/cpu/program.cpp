@@ -85,6 +85,15 @@ LayerPages Program::layer_pages(int group, int layer, int kv_heads, int head_dim
   return found;
 }
 
+void Program::scale_kv(int group, int layer, float key, float value) {
+  for (KvScale& scale : kv_scales)
+    if (scale.group == group && scale.layer == layer) {
+      scale = {group, layer, key, value};
+      return;
+    }
+  kv_scales.push_back({group, layer, key, value});
+}
+
 const int32_t* Program::table(int group, int slot) const {
   return slots->block_table + (size_t(group) * slots->num_slots + slot) * slots->max_blocks;
 }
@@ -192,6 +201,7 @@ void Program::draw(Worker& worker, float* logits, size_t stride, int first, int 
 }
 
 void Program::conclude() {
+  if (num_rows > 0) key_divisor = value_divisor = 0.0f;
   for (int r = 0; r < plan.num_requests; ++r) {
     int slot = plan.slots[r];
     slots->num_computed[slot] += plan.num_new[r];

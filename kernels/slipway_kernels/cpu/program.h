@@ -67,6 +67,7 @@ struct Program {
   void reserve_attention_parts(int heads);
   bool copies_now() const { return num_rows <= SW_COPIED_ROWS; }
   LayerPages layer_pages(int group, int layer, int kv_heads, int head_dim) const;
+  void scale_kv(int group, int layer, float key, float value);
   const int32_t* table(int group, int slot) const;
 
   const sw_slots* slots;
@@ -83,7 +84,10 @@ struct Program {
     int group, layer;
     float key, value;
   };
-  std::vector<KvScale> kv_scales; /* of the layers whose scales are not 1 */
+  std::vector<KvScale> kv_scales; /* of the other layers they are 1 */
+  /* In the next step each layer's scales become its largest key and value over these; 0: scales stay. */
+  float key_divisor = 0.0f, value_divisor = 0.0f;
+  std::atomic<float> largest_key{0.0f}, largest_value{0.0f}; /* of the layer at hand */
 
   std::vector<Buffer> buffers;
   std::vector<std::unique_ptr<Operation>> operations;

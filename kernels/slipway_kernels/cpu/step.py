@@ -110,6 +110,20 @@ class Stepper:
         """
         self._c.sw_scale_kv(self._pointer, *place, key, value)
 
+    def find_kv_scales(self, key_divisor: float, value_divisor: float) -> None:
+        """Have the next step that computes anything find what keys and values are divided by from then on.
+
+        A layer's scales become the largest finite magnitude of its keys, rotated, and of its values, each
+        over its divisor; 1 where all of them are 0. What that step stores is already divided by them. Pages
+        written before are read by the new scales, too: no request may still need them.
+        Raises ValueError where a divisor is not above 0.
+        """
+        if key_divisor <= 0 or value_divisor <= 0:
+            raise ValueError(
+                f"Scales are found by divisors of {key_divisor} and {value_divisor}: both must be above 0."
+            )
+        self._c.sw_find_kv_scales(self._pointer, key_divisor, value_divisor)
+
     def _plan(self, slots: Ints, num_new: Ints) -> tuple[PlanStruct, tuple[Ints, Ints]]:
         """The C form and the arrays that it points at."""
         chosen = np.ascontiguousarray(slots, np.int32)

@@ -45,6 +45,7 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
     for rows in (64, 2048) if size == "full" else (3,):
         yield _case(device, "llama", LLAMA, rows, torch.float8_e4m3fn)
         yield _case(device, "llama", LLAMA, rows, torch.float8_e5m2)
+        yield _keys_alone(device, rows)
 
 
 def _case(device: torch.device, name: str, model: Model, rows: int, cache: torch.dtype) -> Case:
@@ -94,3 +95,23 @@ def _case(device: torch.device, name: str, model: Model, rows: int, cache: torch
         bytes=rows * heads * head_dim * 4 + kv * (2 + cache.itemsize) + rows * model.rotary_dim * 4,
         peers={"torch": peer},
     )
+
+
+def _keys_alone(device: torch.device, rows: int) -> Case:
+    """A copy of the keys, rotated and kept: what the scales of an fp8 cache are found from."""
+    kv_heads, head_dim = LLAMA.kv_heads, LLAMA.head_dim
+    keys, values = torch.randn(2, rows, kv_heads, head_dim, device=device, dtype=torch.bfloat16).unbind()
+    row = torch.arange(rows, device=device, dtype=torch.int32)
+    where = (row % SLOTS, row // SLOTS)
+    rotation = reference.angles(MAX_LEN, LLAMA.rotary_dim).to(device)
+
+    def run() -> Tensor:
+        rotated = keys.clone()
+        rope_and_store(rotated[:, :0], rotated, values, None, None, None, *where, rotation=rotation)
+        return rotated
+
+    def expected() -> Tensor:
+        return reference.rope(keys.float(), rotation[where[1].long()], False)
+
+    copied = rows * kv_heads * head_dim * 8
+    return Case(f"llama {rows}x0+{kv_heads}x{head_dim} keys alone", run, expected, bytes=copied)

@@ -45,6 +45,7 @@ _SAME_NAME = (
     "max_logprobs",
     "block_size",
     "kv_cache_dtype",
+    "calculate_kv_scales",
     "quantization_param_path",
     "enable_prefix_caching",
     "max_num_seqs",

@@ -35,6 +35,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     # cache
     block_size: int = 16
     kv_cache_dtype: str = "auto"
+    calculate_kv_scales: bool = False
     quantization_param_path: str | None = None
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
@@ -57,6 +58,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""
     gpu_memory_utilization: float = 0.9
+    offload_bytes: int = 0
+    """Host memory for weights of layers that come to the device in each step, on CUDA."""
     graph_sizes: list[int] = []
     """Batches that run as CUDA graphs; empty: none."""
     graph_max_length: int = 8192

@@ -48,6 +48,8 @@ class Environment:
     omp_num_threads: int | None
     allow_long_max_model_len: bool
     attention_backend: str
+    k_scale_constant: int
+    v_scale_constant: int
     enable_v1_multiprocessing: bool
     engine_iteration_timeout_s: int
     keep_alive_on_engine_death: bool

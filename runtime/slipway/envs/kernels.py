@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slipway.envs.runtime import NO_CUDA, NO_FP8_CACHE, OWN_KERNELS, TUNING
-from slipway.envs.variable import Variable, allow, no_effect, not_built
+from slipway.envs.runtime import NO_CUDA, OWN_KERNELS, TUNING
+from slipway.envs.variable import Variable, allow, implemented, no_effect, not_built
 
 SCALES = allow("tunes --calculate-kv-scales; the bare name may clash with other programs")
 
@@ -14,7 +14,8 @@ KERNELS = (
         200,
         "Divisor of the key scale that --calculate-kv-scales finds for an FP8 KV cache.",
         SCALES,
-        NO_FP8_CACHE,
+        implemented(),
+        minimum=1,
     ),
     Variable(
         "Q_SCALE_CONSTANT",
@@ -22,7 +23,7 @@ KERNELS = (
         200,
         "Divisor of the query scale that --calculate-kv-scales finds for an FP8 KV cache.",
         SCALES,
-        NO_FP8_CACHE,
+        no_effect("queries are not rounded to eight bits"),
     ),
     Variable(
         "V_SCALE_CONSTANT",
@@ -30,7 +31,8 @@ KERNELS = (
         100,
         "Divisor of the value scale that --calculate-kv-scales finds for an FP8 KV cache.",
         SCALES,
-        NO_FP8_CACHE,
+        implemented(),
+        minimum=1,
     ),
     Variable(
         "VLLM_ENABLE_MOE_ALIGN_BLOCK_SIZE_TRITON",

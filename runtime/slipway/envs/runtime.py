@@ -16,7 +16,6 @@ from slipway.envs.variable import (
 )
 
 NO_CUDA = not_built("it concerns CUDA, and this version serves on CPU")
-NO_FP8_CACHE = not_built("a KV cache in FP8 is not supported yet")
 NO_MEDIA = not_built("images, audio and video are not supported yet")
 OWN_KERNELS = no_effect("Slipway has kernels of its own and this choice does not exist in them")
 NO_STATISTICS = no_effect("Slipway never sends usage statistics")

@@ -14,7 +14,7 @@ from slipway.envs import read
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
-from slipway.load.quantized.kv_scales import KVScales, scales_of_file
+from slipway.load.quantized.kv_scales import KVDivisors, KVScales, scales_of_file
 from slipway.load.quantized.names import conversion
 from slipway.load.quantized.on_the_fly import ON_THE_FLY
 from slipway.model.config import Config, merged
@@ -42,7 +42,9 @@ class ModelPlan:
     kv_dtype: torch.dtype
     """Of the KV cache."""
     kv_scales: KVScales = field(default_factory=dict)
-    """What keys and values are divided by where the cache is fp8; empty where it is not."""
+    """What keys and values are divided by where the cache is fp8, at first; empty where it is not."""
+    kv_divisors: KVDivisors | None = None
+    """How the first step finds the scales that keys and values have from then on; None: it does not."""
     warnings: list[str] = field(default_factory=list)
     """What the model made us decide otherwise than asked, in sentences."""
 
@@ -132,13 +134,24 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
         native=isinstance(route, Native),
         device=config.device.upper(),
     )
+    if config.device == "cuda" and config.graph_sizes and not isinstance(route, Native):
+        warnings.append(
+            f"transformers' code runs {route.architecture}: its steps are launched kernel by kernel, not as "
+            "CUDA graphs, which costs small batches most."
+        )
     if quantized and made is None and not checkpoint.quantization:
         warnings.append(
             "Random weights are plain, whatever config.json says of quantization: --quantization "
             f"{', '.join(ON_THE_FLY)} quantizes them."
         )
     scales = _kv_scales(checkpoint, config, len(route.windows)) if kv_dtype != dtype else {}
-    return ModelPlan(checkpoint, route, layout, length, dtype, kv_dtype, scales, warnings)
+    divisors = None
+    if config.calculate_kv_scales and scales:
+        origin = "the checkpoint" if config.quantization_param_path is None else "--quantization-param-path"
+        warnings.append(f"--calculate-kv-scales has no effect: {origin} gives scales of keys and values.")
+    elif config.calculate_kv_scales and kv_dtype != dtype:
+        divisors, scales = _kv_divisors(), dict.fromkeys(range(len(route.windows)), (1.0, 1.0))
+    return ModelPlan(checkpoint, route, layout, length, dtype, kv_dtype, scales, divisors, warnings)
 
 
 def _kept(device: str, dtype: torch.dtype) -> Callable[[Form], bool]:
@@ -162,6 +175,16 @@ def _kv_scales(checkpoint: Checkpoint, config: EngineConfig, layers: int) -> KVS
             argument="model" if path is None else "quantization_param_path",
         )
     return scales
+
+
+def _kv_divisors() -> KVDivisors:
+    """By which the first step finds scales.
+
+    Later keys and values may be larger than the first. e4m3 ends at 448, so that divisors of 200 and 100
+    leave room for 2.2 and 4.5 times as much; and in floats that room costs nothing but the smallest numbers.
+    """
+    environment = read(os.environ)
+    return float(environment.k_scale_constant), float(environment.v_scale_constant)
 
 
 def _route(settings: Config, checkpoint: Checkpoint, config: EngineConfig) -> Route:

@@ -31,6 +31,9 @@ class Model(Protocol):
     def step(self, slots: Ints, num_new: Ints) -> StepResult:
         """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance."""
 
+    def find_kv_scales(self, key_divisor: float, value_divisor: float) -> None:
+        """Have the next step find the scales of keys and values: `slipway_kernels.cpu.step` has the rule."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:

@@ -131,7 +131,7 @@ class Builder:
         gate, up, down = roles
         hidden = self.spec.hidden
         forms = (self.forms.get((number, role, expert)) for role in (gate, up))
-        both = self.schemes.of_both(*forms, expert=expert >= 0)
+        both = self.schemes.in_layer(number).of_both(*forms, expert=expert >= 0)
         if self.schemes.gates_alternate:
             gate_up = gated(hidden, intermediate, both, gate=gate, up=up, bias=bias)
         else:
@@ -143,7 +143,8 @@ class Builder:
         self, number: int, k: int, sizes: Mapping[str, int], bias: bool = False, expert: int = -1
     ) -> FusedLinear:
         forms = {role: self.forms.get((number, role, expert)) for role in sizes}
-        schemes = {role: self.schemes.of(form, expert=expert >= 0) for role, form in forms.items()}
+        choice = self.schemes.in_layer(number)
+        schemes = {role: choice.of(form, expert=expert >= 0) for role, form in forms.items()}
         return self._own(number, stacked(k, sizes, schemes, bias=bias), expert)
 
     def _own(self, layer: int, linear: FusedLinear, expert: int = -1) -> FusedLinear:

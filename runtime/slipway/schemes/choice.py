@@ -25,6 +25,9 @@ class SchemeChoice(Protocol):
     gates_alternate: bool
     """Whether gate and up alternate in runs of rows, or stand one above the other."""
 
+    def in_layer(self, number: int) -> SchemeChoice:
+        """For the matrices of that layer; -1: of what is in none."""
+
     def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
         """The scheme of a matrix; `form`: None for plain numbers. `expert`: one of many."""
 
@@ -48,6 +51,10 @@ class Schemes:
         self._threads = threads
         self._made: dict[GroupedForm, NewScheme] = {}
         self._rows: NewScheme = partial(RowScheme, threads)
+
+    def in_layer(self, number: int) -> Schemes:
+        """All layers are held alike."""
+        return self
 
     def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
         """`form`: None for plain numbers. Experts are held as all others."""

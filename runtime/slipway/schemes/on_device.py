@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -25,6 +27,18 @@ FP8_ARCH = 89
 """Compute capability, times ten, from which fp8 is multiplied."""
 GROUPED_FP8_ARCH = 90
 """The same, of experts."""
+CPU = torch.device("cpu")
+
+Move = Callable[[Tensor], Tensor]
+"""What comes in a tensor's place, with the same shape and type."""
+
+
+def relocated(packed: Packed, to: Move) -> Packed:
+    """The matrix with each of its tensors where `to` puts it."""
+    order = None if packed.order is None else to(packed.order)
+    return replace(
+        packed, words=to(packed.words), params=to(packed.params), mask=to(packed.mask), order=order
+    )
 
 
 def keeps(form: Form, dtype: torch.dtype) -> bool:
@@ -47,17 +61,30 @@ def device_arch() -> int:
 class DeviceSchemes:
     """The schemes of one model on a device: one function for each form, so that neighbours of a form fuse.
 
+    on_host    layers whose matrices are gathered in host memory, from which they are moved once they are read
+    workspace  of products, shared with others; by default one of its own
     What is quantized stays as it is where the kernels multiply it, else it is dequantized as it is read. With
     float32, which asks for all the precision there is, everything is dequantized.
     """
 
-    def __init__(self, dtype: torch.dtype, transfer: Transfer) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        transfer: Transfer,
+        on_host: Collection[int] = (),
+        workspace: Workspace | None = None,
+    ) -> None:
         self.dtype = self.bias_dtype = dtype
         self.gates_alternate = False
         self._transfer = transfer
         self._dense: NewScheme = partial(DeviceDense, dtype, transfer)
         self._made: dict[Form, NewScheme] = {}
-        self._workspace = Workspace(transfer.device)
+        self._workspace = workspace or Workspace(transfer.device)
+        self._on_host = frozenset(on_host)
+        self._host = DeviceSchemes(dtype, Transfer(CPU), workspace=self._workspace) if on_host else self
+
+    def in_layer(self, number: int) -> DeviceSchemes:
+        return self._host if number in self._on_host else self
 
     def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
         """`form`: None for plain numbers. `expert`: of many, whose products the kernels group."""
@@ -106,6 +133,10 @@ class DeviceDense:
         """Rows of these ids [m], in the matrix's type."""
         out = torch.empty(len(ids), self.weight.shape[1], dtype=self._dtype, device=self.weight.device)
         return embed(self.weight, ids, out)
+
+    def move(self, to: Move) -> None:
+        """Hold the matrix where `to` puts it."""
+        self.weight = to(self.weight)
 
     def taken(self) -> Tensor:
         """The matrix [n, k], which is held here no more."""
@@ -170,6 +201,10 @@ class DeviceScaled:
             values *= self.scales[chosen // high].repeat_interleave(wide, 1)[:, : values.shape[1]]
         return (values * (ids >= 0)[:, None]).to(self._dtype)
 
+    def move(self, to: Move) -> None:
+        """Hold the matrix where `to` puts it."""
+        self.values, self.scales = to(self.values), to(self.scales)
+
     def taken(self) -> Scaled:
         """The matrix, which is held here no more."""
         held = Scaled(self.values, self.scales)
@@ -181,12 +216,12 @@ class Workspace:
     """One buffer for the products of all layers, as large as the largest needs."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._buffer = torch.zeros(0, dtype=torch.uint8, device=device)
 
     def of(self, packed: Packed, rows: int) -> Tensor:
-        if self._buffer.numel() < workspace_bytes(packed, rows, self._device):
-            self._buffer = workspace(packed, rows, self._device)
+        if self._buffer.numel() < workspace_bytes(packed, rows, self.device):
+            self._buffer = workspace(packed, rows, self.device)
         return self._buffer
 
 
@@ -200,22 +235,21 @@ class DeviceGrouped:
     ) -> None:
         self._form = form
         self._dtype = dtype
-        self._device = transfer.device
+        self._home = transfer.device
+        self._device = workspace.device
         self._workspace = workspace
         self._order: Tensor | None = None
         self._missing = 0
 
     def create(self, shape: tuple[int, int]) -> None:
-        n, k = shape
-        groups = -(-k // self._form.group)
-        self._missing = n
-        self._codes = torch.zeros(shape, dtype=torch.uint8 if self._form.bits == 4 else torch.int8)
-        self._scales = torch.zeros(n, groups)
-        self._minimums = torch.zeros(n, groups) if self._form.minimums else None
+        self._shape = shape
+        self._missing = shape[0]
 
     def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
         """Once all rows are there they are packed on the device, so that few matrices wait at a time."""
         assert isinstance(tensor, Grouped)
+        if self._missing == self._shape[0]:
+            self._begin(CPU)
         where = rows.long()
         self._codes[where] = tensor.codes.cpu()
         self._scales[where] = tensor.scales.float().cpu()
@@ -227,6 +261,8 @@ class DeviceGrouped:
             self._pack()
 
     def finish(self, device: torch.device) -> None:
+        if self._missing == self._shape[0]:
+            self._begin(self._device)
         if self._missing:
             self._pack()
 
@@ -240,16 +276,29 @@ class DeviceGrouped:
         out = torch.zeros(len(ids), self.packed.k, dtype=self._dtype, device=ids.device)
         return packed_rows(self.packed, ids, out)
 
+    def move(self, to: Move) -> None:
+        """Hold the matrix where `to` puts it."""
+        self.packed = relocated(self.packed, to)
+
     def taken(self) -> Packed:
         """The matrix, which is held here no more."""
         packed = self.packed
         del self.packed
         return packed
 
+    def _begin(self, device: torch.device) -> None:
+        """Make room for the codes, where the first of them comes: not for those of all matrices at once."""
+        n, k = self._shape
+        groups = -(-k // self._form.group)
+        codes = torch.uint8 if self._form.bits == 4 else torch.int8
+        self._codes = torch.zeros(n, k, dtype=codes, device=device)
+        self._scales = torch.zeros(n, groups, device=device)
+        self._minimums = torch.zeros(n, groups, device=device) if self._form.minimums else None
+
     def _pack(self) -> None:
         minimums = None if self._minimums is None else self._minimums.to(self._device)
         order = None if self._order is None else self._order.to(self._device)
-        self.packed = pack(
+        packed = pack(
             self._codes.to(self._device),
             self._scales.to(self._device),
             minimums,
@@ -257,5 +306,9 @@ class DeviceGrouped:
             bits=self._form.bits,
             dtype=self._dtype,
         )
+        self.packed = relocated(packed, lambda tensor: tensor.to(self._home))
         self._missing = 0
         del self._codes, self._scales, self._minimums
+
+
+DeviceScheme = DeviceDense | DeviceScaled | DeviceGrouped

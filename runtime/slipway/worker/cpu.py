@@ -44,15 +44,21 @@ class CpuWorker:
             threads=threads,
             progress=progress,
         )
+        self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
         self._wants: list[tuple[int, int]] = [(-1, -1)] * num_slots
         """[slot]  alternatives wanted with each output token and each prompt token"""
 
     def warm_up(self) -> None:
-        """Compute one token in slot 0, so that the first request finds pages mapped and caches warm."""
+        """Compute one token in slot 0, so that the first request finds pages mapped and caches warm.
+
+        It is no request's: scales of keys and values are not found in it.
+        """
+        divisors, self._kv_divisors = self._kv_divisors, None
         params = SamplingParams(1, temperature=0.0)
         self.step(StepPlan([SlotStart(0, [0], 1, 0, params, 1)], [], [], []))
         self.slots.block_table[:, 0, 0] = np.arange(self.slots.block_table.shape[0])
         self.step(StepPlan([], [], [0], [1]))
+        self._kv_divisors = divisors
 
     def idle(self) -> bool:
         """Something useful while nothing runs, a few milliseconds of it; False where there is no more."""
@@ -67,6 +73,9 @@ class CpuWorker:
             self.slots.block_table[grant.group, grant.slot, grant.start : end] = grant.pages
         if not plan.slots:
             return StepOutput([], [])
+        if self._kv_divisors is not None:
+            self._model.find_kv_scales(*self._kv_divisors)
+            self._kv_divisors = None
         result = self._model.step(np.array(plan.slots, np.int32), np.array(plan.num_new, np.int32))
         return self._output(plan, result)
 

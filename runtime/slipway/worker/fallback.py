@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from slipway.engine.config import EngineConfig
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
@@ -25,21 +24,20 @@ from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.model.config import Config
 from slipway.model.route import Room
-from slipway.model.weights import check_complete
-from slipway.schemes.choice import Schemes
-from slipway.worker.packed_modules import Independent, pack_modules
-from slipway.worker.probe import Call, Probe, check_calls
+from slipway.schemes.choice import SchemeChoice, Schemes
+from slipway.worker.packed_modules import Independent, pack_modules, quantize_modules
+from slipway.worker.probe import Call, Probe
+from slipway.worker.transformers_model import (
+    ATTENTION,
+    attend,
+    configuration,
+    empty_model,
+    fix_rotation,
+    loaded_model,
+    scale_and_softcap,
+)
 from slipway_kernels.cpu import ExternalProgram, StepResult
 from slipway_kernels.cpu.binding import Ints
-
-ATTENTION = "slipway"
-"""Our name in transformers' attention interface. Unknown to its mask interface, it gets no masks made."""
-
-
-def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **settings: Any) -> Any:
-    """What transformers calls for each layer; the layer itself knows where its cache lies."""
-    layer: Probe | PagedLayer = module.paged  # type: ignore[assignment]
-    return layer.attend(module, query, key, value, settings), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,7 @@ class Fallback:
     """A model of transformers before its weights.
 
     calls  of the attention interface, one for each layer in order
+    body   the module that makes hidden states of tokens; empty where no single one does
     """
 
     config: Config
@@ -56,6 +55,7 @@ class Fallback:
     vocab: int
     calls: tuple[Call, ...]
     windows: tuple[int, ...]
+    body: str
     conversion: OnTheFly | None = None
 
     @property
@@ -71,21 +71,50 @@ class Fallback:
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(checkpoint.forms().values())
 
-    def build(self, checkpoint: Checkpoint, room: Room) -> FallbackModel:
-        """Read the weights, pack the products, give each layer its place in the cache."""
-        # The kernels' threads own the cores; and torch's results may depend on how many it has.
-        torch.set_num_threads(1)
+    def model(self, checkpoint: Checkpoint, dtype: torch.dtype, max_len: int) -> transformers.PreTrainedModel:
+        """The model on the host, with its weights or random ones, for requests of up to `max_len` tokens.
+
+        Raises LoadError unless the checkpoint holds exactly its weights.
+        """
         with torch.device("meta"):
-            empty = _empty_model(self.settings, self.trust)
+            empty = empty_model(self.settings, self.trust)
         if isinstance(checkpoint, DummyCheckpoint):
             shapes = {name: tuple(tensor.shape) for name, tensor in empty.state_dict().items()}
             checkpoint.shapes = {
                 name: shape for name, shape in shapes.items() if name not in empty.all_tied_weights_keys
             }
-        model = _loaded(type(empty), self.settings, checkpoint, room.dtype)
+        model = loaded_model(type(empty), self.settings, checkpoint, dtype)
+        fix_rotation(model, max_len)
+        return model
+
+    def on_device(
+        self, checkpoint: Checkpoint, schemes: SchemeChoice, max_len: int, device: torch.device
+    ) -> transformers.PreTrainedModel:
+        """The model on an accelerator: as torch has it, but for matrices that are quantized on the way.
+
+        Raises LoadError unless the checkpoint holds exactly its weights, and where it has no body.
+        """
+        if not self.body:
+            raise LoadError(
+                "UnsupportedModel",
+                f"{self.architecture} has no one module that holds all layers and gets the tokens; without "
+                "one --device cuda cannot tell hidden states from logits.",
+                hint="Serve it with --device cpu.",
+                argument="device",
+            )
+        model = self.model(checkpoint, schemes.dtype, max_len)
+        if self.conversion is not None:
+            quantize_modules(model, schemes, self.conversion, device)
+        model.to(device)  # type: ignore[arg-type]
+        return model
+
+    def build(self, checkpoint: Checkpoint, room: Room) -> FallbackModel:
+        """Read the weights, pack the products, give each layer its place in the cache."""
+        # The kernels' threads own the cores; and torch's results may depend on how many it has.
+        torch.set_num_threads(1)
+        model = self.model(checkpoint, room.dtype, room.slots.max_len)
         program = room.stepper(ExternalProgram, self.vocab)
         left = pack_modules(model, Schemes(room.dtype, room.threads), room.dtype, self.conversion)
-        _fix_rotation(model, room.slots.max_len)
         heads, dim = self.kv_shape
         for call, window, place in zip(self.calls, self.windows, room.kv.layer_place, strict=True):
             module = model.get_submodule(call.module)
@@ -99,11 +128,11 @@ def fallback(settings: Config, folder: Path | None, config: EngineConfig) -> Fal
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    hf_config = _transformers_config(settings, folder, config)
+    hf_config = configuration(settings, folder, config)
     hf_config.pad_token_id = None  # else some models look for padding in every step
     with torch.device("meta"):
-        model = _empty_model(hf_config, config.trust_remote_code)
-        calls, vocab = Probe.of(model)
+        model = empty_model(hf_config, config.trust_remote_code)
+        calls, vocab, body = Probe.of(model)
     return Fallback(
         {**hf_config.to_dict(), **settings},
         hf_config,
@@ -112,6 +141,7 @@ def fallback(settings: Config, folder: Path | None, config: EngineConfig) -> Fal
         vocab,
         calls,
         tuple(call.window for call in calls),
+        body,
     )
 
 
@@ -145,6 +175,10 @@ class FallbackModel:
         logits = output.logits[0] if self._keeps else output.logits[0][wanted]
         return self._program.finish(logits[: len(wanted)])
 
+    def find_kv_scales(self, key_divisor: float, value_divisor: float) -> None:
+        """Have the next step find the scales of keys and values."""
+        self._program.find_kv_scales(key_divisor, value_divisor)
+
 
 @dataclass(frozen=True, slots=True)
 class PagedLayer:
@@ -160,8 +194,8 @@ class PagedLayer:
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]
     ) -> Tensor:
         """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
-        heads, rows, size = query.shape[1:]
-        scale = settings.get("scaling")
+        heads, rows = query.shape[1:3]
+        scale, softcap = scale_and_softcap(query, settings)
         self.program.store_kv(self.place, self._flat(key), self._flat(value), self.kv_heads, self.head_dim)
         out = self.program.attention(
             self.place,
@@ -169,9 +203,9 @@ class PagedLayer:
             heads,
             self.kv_heads,
             self.head_dim,
-            size**-0.5 if scale is None else float(scale),
+            scale,
             self.window,
-            settings.get("softcap") or 0.0,
+            softcap,
         )
         return out.view(1, rows, heads, self.head_dim)[..., : value.shape[-1]]
 
@@ -179,96 +213,3 @@ class PagedLayer:
         """[1, heads, rows, size] → [rows, heads · head_dim]; zeros added to a head change no score."""
         padded = nn.functional.pad(x[0].transpose(0, 1), (0, self.head_dim - x.shape[-1]))
         return padded.flatten(1)
-
-
-def _transformers_config(
-    settings: Config, folder: Path | None, config: EngineConfig
-) -> transformers.PreTrainedConfig:
-    """The configuration object; the one place that may import code from the model's folder."""
-    made: transformers.PreTrainedConfig
-    kind = str(settings.get("model_type", ""))
-    own_code = folder if "auto_map" in settings else None
-    if own_code and config.trust_remote_code:
-        made = transformers.AutoConfig.from_pretrained(
-            own_code, trust_remote_code=config.trust_remote_code, code_revision=config.code_revision
-        )
-        made.update(dict(settings))
-        return made
-    if kind in transformers.CONFIG_MAPPING:
-        made = transformers.CONFIG_MAPPING[kind].from_dict(dict(settings))
-        return made
-    raise LoadError(
-        "UnsupportedModel",
-        f"The model type {kind!r} is known neither here nor to transformers {transformers.__version__}.",
-        hint="It comes with its own code: --trust-remote-code runs that, with all rights of this process."
-        if own_code
-        else "A newer transformers may know it.",
-        argument="trust_remote_code" if own_code else "model",
-    )
-
-
-def _empty_model(config: transformers.PreTrainedConfig, trust: bool) -> transformers.PreTrainedModel:
-    model: transformers.PreTrainedModel
-    make: Any = transformers.AutoModelForCausalLM.from_config
-    try:
-        model = make(config, trust_remote_code=trust, attn_implementation=ATTENTION)
-    except KeyError:  # the model chooses among attention classes of its own
-        check_calls(make(config, trust_remote_code=trust, attn_implementation="eager"), [])
-        raise
-    except ValueError as error:
-        raise LoadError(
-            "UnsupportedModel",
-            f"transformers has no causal model for {type(config).__name__}, or none with exchangeable "
-            f"attention: {str(error).splitlines()[0]}",
-            hint="Serve a text-generation model.",
-            argument="model",
-        ) from error
-    return model
-
-
-def _loaded(
-    kind: type[transformers.PreTrainedModel],
-    config: transformers.PreTrainedConfig,
-    checkpoint: Checkpoint,
-    dtype: torch.dtype,
-) -> transformers.PreTrainedModel:
-    """The model with its weights. Raises LoadError unless the checkpoint holds exactly these."""
-    load: Any = kind.from_pretrained
-    model: transformers.PreTrainedModel
-    model, found = load(
-        None,
-        config=config,
-        state_dict=dict(checkpoint.tensors(dtype)),
-        dtype=dtype,
-        attn_implementation=ATTENTION,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
-    )
-    check_complete(kind.__name__, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]))
-    for name, stored, wanted in sorted(found["mismatched_keys"]):
-        raise LoadError(
-            "BadCheckpoint",
-            f"The tensor {name} has the shape {list(stored)}, and config.json asks for {list(wanted)}.",
-            hint="config.json and weights are of different models or versions: fetch both again.",
-            argument="model",
-        )
-    return model
-
-
-def _fix_rotation(model: nn.Module, max_len: int) -> None:
-    """Keep rotary embeddings from choosing their frequencies by the longest row of a step."""
-    for name, module in model.named_modules():
-        kind = getattr(module, "rope_type", None)
-        kinds = set(kind.values()) if isinstance(kind, dict) else {kind}
-        if not kinds & {"dynamic", "longrope"}:
-            continue
-        if isinstance(kind, dict):
-            raise LoadError(
-                "UnsupportedModel",
-                f"The layer {name} has rotary frequencies that depend on length and on the layer.",
-                hint="Set another kind of scaling by --hf-overrides.",
-                argument="model",
-            )
-        initialize = ROPE_INIT_FUNCTIONS[str(kind)]
-        module.inv_freq, module.attention_scaling = initialize(module.config, None, seq_len=max_len)
-        module.rope_type = "default"  # which is never updated

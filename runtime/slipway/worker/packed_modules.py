@@ -1,8 +1,11 @@
-"""Replaces a torch model's matrix products by packed ones, whose rows do not depend on each other."""
+"""Replaces a torch model's matrix products: on CPU all, on a device those whose weights are quantized.
+
+On CPU the rows of a product do not depend on each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,21 +15,26 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
+from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.schemes.choice import Schemes
+from slipway.model.weights import CPU
+from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.scheme import Scheme
 
 
 class PackedLinear(nn.Module):
     """x [..., k] → x · Wᵀ + bias [..., n] in the type of x."""
 
+    bias: Tensor | None  # [n]
+
     def __init__(self, scheme: Scheme, bias: Tensor | None) -> None:
         super().__init__()
         self.scheme = scheme
-        self._bias = None if bias is None else bias.detach().float()  # [n]
+        self.register_buffer("bias", bias, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.scheme.apply(x, self._bias).to(x.dtype)
+        y = self.scheme.apply(x.reshape(-1, x.shape[-1]), self.bias)
+        return y.view(*x.shape[:-1], -1).to(x.dtype)
 
 
 class PackedEmbedding(nn.Module):
@@ -100,7 +108,7 @@ _ROUNDED_BY_PLACE = frozenset(
 
 def pack_modules(
     model: transformers.PreTrainedModel,
-    schemes: Schemes,
+    schemes: SchemeChoice,
     dtype: torch.dtype,
     conversion: OnTheFly | None = None,
 ) -> bool:
@@ -114,37 +122,84 @@ def pack_modules(
     def pack(matrix: Tensor, role: str = "expert") -> Scheme:
         widths.add(matrix.shape[0])
         form = conversion.form(role, tuple(matrix.shape)) if conversion else None
-        scheme = schemes.of(form)()
-        scheme.create((matrix.shape[0], matrix.shape[1]))
-        rows = torch.arange(matrix.shape[0], dtype=torch.int32)
-        scheme.load(rows, conversion.quantized(matrix, form) if conversion and form else matrix)
-        scheme.finish(torch.device("cpu"))
-        return scheme
-
-    find_head: Any = model.get_output_embeddings
-    head = find_head()
+        return _held(matrix, form, schemes, conversion, CPU)
 
     tied = {id(module.weight): module.weight for module in model.modules() if type(module) is nn.Embedding}
     shared: dict[int, Scheme] = {}
-    for name, module in list(model.named_modules()):
-        if isinstance(module, (nn.Linear, Conv1D)) and _is_plain(module):
-            matrix = module.weight.detach()
-            # Conv1D keeps [k, n]
-            scheme = shared.get(id(module.weight)) or pack(
-                matrix.t() if isinstance(module, Conv1D) else matrix,
-                "head" if module is head else "router" if name.endswith(_ROUTERS) else "linear",
-            )
-            if id(module.weight) in tied:
-                shared[id(module.weight)] = scheme
-            _replace(model, name, PackedLinear(scheme, module.bias))
-        elif _has_gated_experts(module):
+    for name, module, role in _products(model):
+        if role == "expert":
             _replace(model, name, PackedExperts(module, pack))
+            continue
+        scheme = shared.get(id(module.weight)) or pack(_matrix(module), role)
+        if id(module.weight) in tied:
+            shared[id(module.weight)] = scheme
+        _replace(model, name, PackedLinear(scheme, _bias(module, schemes)))
     for name, module in list(model.named_modules()):
         if type(module) is nn.Embedding and id(module.weight) in shared:
             _replace(model, name, PackedEmbedding(shared[id(module.weight)], dtype))
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     ragged = any(n % VECTORS for n in widths)
     return ragged or any(w.ndim > 1 and id(w) not in looked_up for w in model.parameters())
+
+
+def quantize_modules(
+    model: transformers.PreTrainedModel, schemes: SchemeChoice, conversion: OnTheFly, device: torch.device
+) -> None:
+    """Hold on `device`, as `conversion` has them, the linear layers and experts that it quantizes.
+
+    The rest of `model` stays as it is, and where it is.
+    """
+
+    def hold(matrix: Tensor, role: str = "expert") -> Scheme:
+        form = conversion.form(role, tuple(matrix.shape))
+        return _held(matrix.to(device), form, schemes, conversion, device)
+
+    for name, module, role in _products(model):
+        if role == "expert":
+            _replace(model, name, PackedExperts(module, hold))
+        elif conversion.form(role, tuple(_matrix(module).shape)) is not None:
+            _replace(model, name, PackedLinear(hold(_matrix(module), role), _bias(module, schemes)))
+
+
+def _held(
+    matrix: Tensor,
+    form: Form | None,
+    schemes: SchemeChoice,
+    conversion: OnTheFly | None,
+    device: torch.device,
+) -> Scheme:
+    """matrix [n, k], in that form where there is one."""
+    scheme = schemes.of(form)()
+    scheme.create((matrix.shape[0], matrix.shape[1]))
+    rows = torch.arange(matrix.shape[0], dtype=torch.int32)
+    scheme.load(rows, conversion.quantized(matrix, form) if conversion and form else matrix)
+    scheme.finish(device)
+    return scheme
+
+
+def _products(model: transformers.PreTrainedModel) -> Iterator[tuple[str, Any, str]]:
+    """Linear layers and gated experts, by name, with their role; each may be replaced, and is then let go."""
+    find_head: Any = model.get_output_embeddings
+    head = id(find_head())
+    left = list(model.named_modules())[::-1]
+    while left:
+        name, module = left.pop()
+        if isinstance(module, (nn.Linear, Conv1D)) and _is_plain(module):
+            role = "head" if id(module) == head else "router" if name.endswith(_ROUTERS) else "linear"
+            yield name, module, role
+        elif _has_gated_experts(module):
+            yield name, module, "expert"
+
+
+def _matrix(module: nn.Linear | Conv1D) -> Tensor:
+    """[n, k]"""
+    weight = module.weight.detach()
+    return weight.t() if isinstance(module, Conv1D) else weight
+
+
+def _bias(module: nn.Linear | Conv1D, schemes: SchemeChoice) -> Tensor | None:
+    """[n]"""
+    return None if module.bias is None else module.bias.detach().to(schemes.bias_dtype)
 
 
 _ROUTERS = (".gate", ".router", ".shared_expert_gate")

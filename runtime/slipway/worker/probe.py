@@ -36,21 +36,28 @@ class Call:
 class Probe:
     """Stands in for the paged layers while the model runs on the meta device, and takes notes."""
 
-    def __init__(self, names: Mapping[nn.Module, str]) -> None:
+    def __init__(self, names: Mapping[nn.Module, str], tokens: Tensor) -> None:
         self._names = names
+        self._tokens = tokens
+        self._entered: list[str] = []
         self.calls: list[Call] = []
 
     @classmethod
-    def of(cls, model: nn.Module) -> tuple[tuple[Call, ...], int]:
-        """The calls that the model makes, in order, and the width of its logits.
+    def of(cls, model: nn.Module) -> tuple[tuple[Call, ...], int, str]:
+        """The calls that the model makes, in order, the width of its logits, and its body's name.
+
+        The body is the outermost module within that gets the tokens and holds all layers; empty where there
+        is none.
 
         Raises LoadError, naming the layer, where attention bypasses the interface or asks it for what the
         kernels cannot do.
         """
-        probe = cls({module: name for name, module in model.named_modules()})
+        tokens = torch.zeros((1, 2), dtype=torch.long)
+        probe = cls({module: name for name, module in model.named_modules()}, tokens)
+        hooks = []
         for module in model.modules():
             module.paged = probe  # type: ignore[assignment]
-        tokens = torch.zeros((1, 2), dtype=torch.long)
+            hooks.append(module.register_forward_pre_hook(probe.enter, with_kwargs=True))
         positions = torch.arange(2)[None]
         try:
             with torch.inference_mode():
@@ -62,8 +69,23 @@ class Probe:
         finally:
             for module in model.modules():
                 del module.paged
+            for hook in hooks:
+                hook.remove()
         check_calls(model, probe.calls)
-        return tuple(probe.calls), output.logits.shape[-1]
+        return tuple(probe.calls), output.logits.shape[-1], probe.body
+
+    @property
+    def body(self) -> str:
+        """Once the model has run."""
+        for name in self._entered:
+            if name and all(call.module.startswith(f"{name}.") for call in self.calls):
+                return name
+        return ""
+
+    def enter(self, module: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Called before each module runs."""
+        if any(one is self._tokens for one in (*given, *named.values())):
+            self._entered.append(self._names[module])
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: Mapping[str, Any]

@@ -251,3 +251,7 @@ def test_a_models_plan_takes_the_checkpoints_scales(quantized: Callable[..., Pat
     scales = {f"model.layers.2.self_attn.{kind}_scale": torch.tensor(0.5) for kind in "kv"}
     folder = changed(quantized("fp8"), lambda tensors: tensors.update(scales))
     assert plan(folder, kv_cache_dtype="fp8").kv_scales == {2: (0.5, 0.5)}
+    asked = plan(folder, kv_cache_dtype="fp8", calculate_kv_scales=True)
+    assert (asked.kv_scales, asked.kv_divisors) == ({2: (0.5, 0.5)}, None)
+    notice = "--calculate-kv-scales has no effect: the checkpoint gives scales of keys and values."
+    assert notice in asked.warnings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import Disposition, HumanInt, Unbuilt, arg, group
+from slipway.args.declare import Disposition, HumanInt, arg, group
 
 
 @group("CacheConfig")
@@ -12,17 +12,19 @@ class Cache:
     block_size: int = arg(16, choices=(1, 8, 16, 32, 64, 128), unit="tokens")
     """Tokens in a block of the KV cache, the unit in which prefixes are shared."""
 
-    calculate_kv_scales: bool = arg(
-        False,
-        negatable=True,
-        unbuilt=Unbuilt("finding the scales of an fp8 KV cache while serving", tunes=True),
-    )
-    """Find the scales of an fp8 KV cache while serving, instead of reading them from the checkpoint."""
+    calculate_kv_scales: bool = arg(False, negatable=True)
+    """Find the scales of an fp8 KV cache in the first step, for a checkpoint that has none.
 
-    cpu_offload_gb: float = arg(
-        0.0, minimum=0, unit="GiB per device", cuda_only=True, unbuilt=Unbuilt("weights in host memory")
-    )
-    """Host memory that holds weights which the device has no room for; they are streamed in each step."""
+    Each layer's are the largest key and value of that step over K_SCALE_CONSTANT and V_SCALE_CONSTANT, and
+    stay until the server ends: what it answers depends, by rounding, on the first request that it got.
+    """
+
+    cpu_offload_gb: float = arg(0.0, minimum=0, unit="GiB per device", cuda_only=True)
+    """Host memory that holds weights which the device has no room for; they are streamed in each step.
+
+    Whole layers stay there, as many as it has room for. The device keeps two buffers of a layer's size for
+    them, so that a layer or two frees nothing. The container's memory must hold them beside everything else.
+    """
 
     enable_prefix_caching: bool = arg(True, negatable=True, tri_state=True)
     """Keep the blocks of a prompt for later prompts that begin the same way."""
@@ -39,7 +41,8 @@ class Cache:
     )
     """Type of the KV cache. auto is the model's; fp8 is fp8_e4m3 and takes half the memory.
 
-    Keys and values are divided by the checkpoint's scales, by those of --quantization-param-path, or by 1.
+    Keys and values are divided by the checkpoint's scales, by those of --quantization-param-path or those
+    that --calculate-kv-scales finds, or by 1.
     """
 
     kv_cache_memory_bytes: HumanInt | None = arg(minimum=1, unit="bytes per device")

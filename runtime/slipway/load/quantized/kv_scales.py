@@ -11,6 +11,8 @@ from slipway.model.config import table
 
 KVScales = Mapping[int, tuple[float, float]]
 """Layer → scale of its keys and of its values; 1 where it is missing."""
+KVDivisors = tuple[float, float]
+"""What the largest key and the largest value of a layer are divided by to be its scales."""
 
 
 def scales_of_file(path: str, rank: int = 0) -> KVScales:

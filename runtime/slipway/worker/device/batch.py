@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipway.engine.plan import SlotStart, StepPlan
+from slipway.load.quantized.kv_scales import KVDivisors
 
 Ints = NDArray[np.int32]
 PADDING = -1
@@ -122,6 +123,8 @@ class Batch:
     num_decodes: int
     max_query: int
     max_length: int
+    kv_divisors: KVDivisors | None = None
+    """Of a step that finds the scales of keys and values: every later one keeps them."""
 
 
 def batch_arrays(shape: StepShape, num_requests: int) -> dict[str, Ints]:

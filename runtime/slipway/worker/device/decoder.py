@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from slipway.model.rope import cos_sin
-from slipway.model.spec import DecoderSpec, Layer, Mlp, Moe, Rope
-from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
+from slipway.model.spec import DecoderSpec, Layer, Mlp, Rope
+from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, Vector
+from slipway.schemes.on_device import Move
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
-from slipway.worker.device.feed_forward import Experts, fed_forward
+from slipway.worker.device.feed_forward import Experts, experts_of, fed_forward
+from slipway.worker.device.kv_scales import find_scales
+from slipway.worker.device.offload import StreamedLayers, moved
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway_kernels.embedding.op import softcap
 from slipway_kernels.rms_norm.op import rms_norm
@@ -29,6 +34,10 @@ class _Layer:
     rotation: Tensor | None  # [max_len, rotary_dim / 2, 2] fp32
     experts: Experts | None
 
+    def moved(self, to: Move) -> _Layer:
+        """With every matrix where `to` puts it; norms stay."""
+        return replace(self, experts=moved(self.weights, self.experts, to))
+
 
 class Decoder:
     """Computes hidden states and logits of a batch, over the pages that it was last told to use."""
@@ -43,7 +52,9 @@ class Decoder:
         max_len: int,
         dtype: torch.dtype,
         device: torch.device,
+        on_host: Sequence[int] = (),
     ) -> None:
+        """on_host  layers whose weights stay in host memory, ascending"""
         self.spec = spec
         self._weights = weights
         self._tables = tables
@@ -52,18 +63,24 @@ class Decoder:
         self._device = device
         self._rotations: list[tuple[Rope, Tensor]] = []
         self._max_len = max_len
-        self._layers = [
+        layers = [
             _Layer(
                 layer,
                 parts,
                 {role: self._vector(norm) for role, norm in parts.norms.items()},
                 self._rotation(layer.attention.rope),
-                _experts(layer, parts),
+                experts_of(layer.mlp, parts.mlp),
             )
             for layer, parts in zip(spec.layers, weights.layers, strict=True)
         ]
+        self._layers = StreamedLayers(layers, on_host, device)
         self._caches: list[LayerCache] = []
         self._norm_weight = self._vector(weights.norm)
+
+    @property
+    def graphs(self) -> bool:
+        """Whether steps can be captured in CUDA graphs."""
+        return self._attention.graphs
 
     def use(self, pages: DevicePages) -> None:
         """Keep keys and values in these pages from now on."""
@@ -79,7 +96,7 @@ class Decoder:
         if spec.embedding_scale != 1.0:  # the models multiply in their own type
             residual = residual * torch.tensor(spec.embedding_scale, dtype=self._dtype)
         branch: Tensor | None = None
-        for layer, cache in zip(self._layers, self._caches, strict=True):
+        for layer, cache in zip(self._layers.in_turn(), self._caches, strict=True):
             normed = self._join(residual, branch, layer.norms["attention_norm"])
             branch = self._attended(layer, cache, normed, batch)
             branch = self._post(layer, "attention_post_norm", branch)
@@ -113,20 +130,27 @@ class Decoder:
         heads, kv_heads = attention.heads, attention.kv_heads
         qkv = layer.weights.qkv.apply(x).view(len(x), -1, attention.head_dim)  # [rows, all heads, head_dim]
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
-        queries = rope_and_store(
+        rope = partial(
+            rope_and_store,
+            row_slots=batch.row_slots,
+            positions=batch.positions,
+            rotation=layer.rotation,
+            query_norm=layer.norms.get("q_norm"),
+            key_norm=layer.norms.get("k_norm"),
+            eps=self.spec.norm_eps,
+            add_one=self.spec.norm_add_one,
+        )
+        if batch.kv_divisors is not None:
+            rotated = k.clone()
+            rope(rotated[:, :0], rotated, v, None, None, None)
+            find_scales(cache, rotated, v, batch)
+        queries = rope(
             q,
             k,
             v,
             cache.keys,
             cache.values,
             self._tables[cache.group],
-            batch.row_slots,
-            batch.positions,
-            rotation=layer.rotation,
-            query_norm=layer.norms.get("q_norm"),
-            key_norm=layer.norms.get("k_norm"),
-            eps=self.spec.norm_eps,
-            add_one=self.spec.norm_add_one,
             key_scale=cache.key_scale,
             value_scale=cache.value_scale,
         )
@@ -156,9 +180,3 @@ class Decoder:
         table = cos_sin(rope, self._max_len).to(self._device)
         self._rotations.append((rope, table))
         return table
-
-
-def _experts(layer: Layer, weights: LayerWeights) -> Experts | None:
-    if isinstance(layer.mlp, Moe) and isinstance(weights.mlp, MoeWeights):
-        return Experts.of(layer.mlp, weights.mlp)
-    return None

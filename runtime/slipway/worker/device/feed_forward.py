@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from slipway.model.spec import Activation, Mlp, Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
-from slipway.schemes.on_device import DeviceDense, DeviceGrouped, DeviceScaled
+from slipway.schemes.on_device import DeviceDense, DeviceGrouped, DeviceScaled, Move, relocated
 from slipway.worker.device.batch import Batch
 from slipway_kernels.activation.op import gated
 from slipway_kernels.linear_w4a16.layout import Packed
@@ -69,6 +69,10 @@ class Experts:
         """The type in which rows are multiplied, given that of activations."""
         return self.gate_up.values.dtype if isinstance(self.gate_up, Scaled) else dtype
 
+    def moved(self, to: Move) -> Experts:
+        """With the stacked matrices where `to` puts them."""
+        return replace(self, gate_up=_relocated(self.gate_up, to), down=_relocated(self.down, to))
+
     def apply(self, x: Tensor, batch: Batch) -> Tensor:
         """x [rows, hidden] → [rows, hidden]; rows of padding choose no expert."""
         moe, rows, device = self.moe, len(x), x.device
@@ -91,6 +95,13 @@ class Experts:
         return combine(y, ids, weights, torch.empty_like(x), shared=shared, shared_gate=gate)
 
 
+def experts_of(mlp: Mlp | Moe, weights: MlpWeights | MoeWeights) -> Experts | None:
+    """A layer's experts, where it has any; see `Experts.of`."""
+    if isinstance(mlp, Moe) and isinstance(weights, MoeWeights):
+        return Experts.of(mlp, weights)
+    return None
+
+
 def _stacked(linears: Sequence[FusedLinear]) -> Tensor | Scaled | Packed:
     """One matrix of all experts', as it is multiplied; their own are let go."""
     schemes = [linear.parts[0].scheme for linear in linears]
@@ -101,6 +112,14 @@ def _stacked(linears: Sequence[FusedLinear]) -> Tensor | Scaled | Packed:
         values = torch.stack([one.values.view(torch.uint8) for one in scaled])
         return Scaled(values.view(scaled[0].values.dtype), torch.stack([one.scales for one in scaled]))
     return torch.stack([scheme.taken() for scheme in schemes if isinstance(scheme, DeviceDense)])
+
+
+def _relocated(weights: Tensor | Scaled | Packed, to: Move) -> Tensor | Scaled | Packed:
+    if isinstance(weights, Tensor):
+        return to(weights)
+    if isinstance(weights, Scaled):
+        return Scaled(to(weights.values), to(weights.scales))
+    return relocated(weights, to)
 
 
 def _product(

@@ -5,23 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from slipway.engine.cache_size import CacheSize, cache_size, num_host_pages
 from slipway.engine.config import EngineConfig
-from slipway.load.errors import LoadError
 from slipway.model.build import ModelPlan
 from slipway.schemes.on_device import DeviceSchemes
 from slipway.worker.device.attention import backend
 from slipway.worker.device.decoder import Decoder
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, device_memory, measured_peak
+from slipway.worker.device.offload import layers_on_host
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
 from slipway.worker.device.transfer import Transfer
-from slipway.worker.device.worker import DeviceWorker
+from slipway.worker.device.worker import AnyDecoder, DeviceWorker
 from slipway.worker.lower import Native
 from slipway_kernels.cuda.interpret import repair
 from slipway_kernels.cuda.launch import device_in_use
@@ -43,18 +45,8 @@ def load(
     device = device_in_use()
     if device.type == "cpu":
         repair()
-    route = plan.route
-    if not isinstance(route, Native):
-        raise LoadError(
-            "UnsupportedModel",
-            f"{plan.architecture} runs by transformers' code, which --device cuda does not support yet.",
-            hint="Serve it with --device cpu, or a model with native code.",
-            argument="device",
-        )
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
-    with closing(Transfer(device)) as transfer:
-        weights = route.weights(plan.checkpoint, DeviceSchemes(plan.torch_dtype, transfer), device)
     state_length = plan.max_model_len
     layout = RecordLayout(plan.vocab)
     state = SlotState(
@@ -65,22 +57,7 @@ def load(
         layout.words,
         device,
     )
-    attention = backend(
-        config.attention_backend,
-        [layer.attention for layer in route.spec.layers],
-        config.max_num_seqs,
-        state_length,
-        device,
-    )
-    decoder = Decoder(
-        route.spec,
-        weights,
-        state.tables,
-        attention,
-        max_len=state_length,
-        dtype=plan.torch_dtype,
-        device=device,
-    )
+    decoder = _decoder(plan, config, state.tables, device)
     max_top = max(1, config.max_logprobs)
     sampler = Sampler(state, layout, max_top)
     worker = DeviceWorker(
@@ -88,11 +65,12 @@ def load(
         sampler,
         decoder,
         SwapSpace(num_host_pages(config, plan), plan.kv.page_bytes, device),
-        config.graph_sizes if attention.graphs and device.type == "cuda" else (),
+        config.graph_sizes if decoder.graphs and device.type == "cuda" else (),
         graph_length=min(config.graph_max_length, state_length),
         token_budget=token_budget,
         max_top=max_top,
         progress=progress,
+        kv_divisors=plan.kv_divisors,
     )
     worker.use(DevicePages(plan.kv, 1, plan.kv_dtype, device, plan.kv_scales))
     with measured_peak(device) as peak:
@@ -114,6 +92,39 @@ def load(
         size = _shrunk(config, plan, size, count)
     worker.use(pages)
     return worker, size
+
+
+def _decoder(plan: ModelPlan, config: EngineConfig, tables: Tensor, device: torch.device) -> AnyDecoder:
+    """The model with its weights on the device.
+
+    tables  [groups, num_slots, max_blocks] int32
+    """
+    route, dtype, length = plan.route, plan.torch_dtype, plan.max_model_len
+    attention = partial(
+        backend, config.attention_backend, max_requests=config.max_num_seqs, max_length=length, device=device
+    )
+    on_host = layers_on_host(plan, config.offload_bytes)
+    with closing(Transfer(device)) as transfer:
+        schemes = DeviceSchemes(dtype, transfer, on_host)
+        if isinstance(route, Native):
+            weights = route.weights(plan.checkpoint, schemes, device)
+            layers = attention([layer.attention for layer in route.spec.layers])
+            return Decoder(
+                route.spec,
+                weights,
+                tables,
+                layers,
+                max_len=length,
+                dtype=dtype,
+                device=device,
+                on_host=on_host,
+            )
+        from slipway.worker.device.fallback import FallbackDecoder, attentions  # imports transformers
+        from slipway.worker.fallback import Fallback
+
+        assert isinstance(route, Fallback)
+        model = route.on_device(plan.checkpoint, schemes, length, device)
+        return FallbackDecoder(route, model, tables, attention(attentions(route)), dtype)
 
 
 def _allocated(device: torch.device) -> int:

@@ -17,7 +17,8 @@ class LayerCache:
 
     keys, values  [pages, kv_heads, block, head_dim]  views of the pool
     group         whose block table names the pages
-    key_scale, value_scale  [1] fp32: what stored numbers are multiplied by, or None for 1
+    key_scale, value_scale  [1] fp32: what stored numbers are multiplied by, or None for 1; graphs read them
+                            where they lie, so that a step may find them
     """
 
     keys: Tensor

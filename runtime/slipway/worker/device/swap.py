@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import torch
 from torch import Tensor
 
@@ -12,6 +10,7 @@ from slipway.engine.plan import StepPlan
 from slipway.exits import OUT_OF_MEMORY, Exit
 from slipway.worker.device.memory import GIB
 from slipway.worker.device.pages import DevicePages
+from slipway.worker.device.pinned import pin
 from slipway_kernels.kv_copy.op import DIRECT_BYTES, swap_in, swap_out
 
 STAGING_BYTES = 32 << 20
@@ -33,12 +32,8 @@ class SwapSpace:
         self._staging: Tensor | None = None
         if staged:
             self._staging = torch.empty((staged, page_bytes), dtype=torch.uint8, device=device)
-        if size and device.type == "cuda":
-            # Not by torch's allocator of pinned memory: it rounds up to the next power of two.
-            status = int(torch.cuda.cudart().cudaHostRegister(self._host.data_ptr(), size, 0))  # type: ignore[no-untyped-call]
-            if status:
-                raise _no_room(size, f"the driver refused to pin it with CUDA error {status}")
-            weakref.finalize(self, _unpin, self._host).atexit = False
+        if size and device.type == "cuda" and (status := pin(self._host, self)):
+            raise _no_room(size, f"the driver refused to pin it with CUDA error {status}")
 
     def follow(self, plan: StepPlan, pool: DevicePages) -> None:
         """Give the device the plan's copies, after all work that it was given before."""
@@ -48,11 +43,6 @@ class SwapSpace:
         if plan.swap_in:
             host_pages, pages = zip(*plan.swap_in, strict=True)
             swap_in(self._host, host_pages, pool.rows, pages, self._staging)
-
-
-def _unpin(memory: Tensor) -> None:
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]
 
 
 def _no_room(size: int, why: str) -> Exit:

@@ -9,7 +9,7 @@ CHUNK_BYTES = 64 << 20
 
 
 class Transfer:
-    """Copies rows of host tensors to the device. What is there already, as all is on a CPU, is copied at once."""
+    """Copies rows of host tensors to the device. What lies there, or goes to a CPU, is copied at once."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -25,8 +25,8 @@ class Transfer:
 
         target  [n, k] on the device    rows  [m] int32    source  [m, k] of any float type
         """
-        if source.device == target.device:
-            target[rows.long()] = source.to(target.dtype)
+        if target.device.type == "cpu" or source.device == target.device:
+            target[rows.long()] = source.to(target.device, target.dtype)
             return
         together = max(1, CHUNK_BYTES // (source[:1].numel() * target.dtype.itemsize))
         neighbours = bool(len(rows)) and int(rows[-1] - rows[0]) == len(rows) - 1

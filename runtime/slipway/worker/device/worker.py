@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from slipway.engine.plan import PageGrant, SlotStart, StepOutput, StepPlan
+from slipway.load.quantized.kv_scales import KVDivisors
 from slipway.worker.device.batch import Batch, SlotLengths, StepShape, batch_arrays, nobody
-from slipway.worker.device.decoder import Decoder
 from slipway.worker.device.graphs import EARLY, Graphs, GraphSizes
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.results import Pending, Results, Wanted
@@ -26,6 +28,23 @@ JUDGED_AT_ONCE = 256
 """Rows of logits that prompt log-probabilities take at a time."""
 
 
+class AnyDecoder(Protocol):
+    """The model on the device: our code's `Decoder`, or transformers'."""
+
+    @property
+    def graphs(self) -> bool:
+        """Whether steps can be captured in CUDA graphs."""
+
+    def use(self, pages: DevicePages) -> None:
+        """Keep keys and values in these pages from now on."""
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """[rows, hidden], of which `logits` makes logits."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, hidden] → [rows, vocab]"""
+
+
 class DeviceWorker:
     """Keeps requests in slots on the device and runs the decoder over them.
 
@@ -37,7 +56,7 @@ class DeviceWorker:
         self,
         state: SlotState,
         sampler: Sampler,
-        decoder: Decoder,
+        decoder: AnyDecoder,
         swap: SwapSpace,
         graph_sizes: Iterable[int],
         *,
@@ -45,7 +64,9 @@ class DeviceWorker:
         token_budget: int,
         max_top: int,
         progress: Callable[[str, int, int], None],
+        kv_divisors: KVDivisors | None = None,
     ) -> None:
+        """kv_divisors: the first step of requests finds the scales of keys and values by them."""
         self._state = state
         self._sampler = sampler
         self._decoder = decoder
@@ -55,6 +76,7 @@ class DeviceWorker:
         """Of one step: no fixed tensor has room for more."""
         self.graph_sizes = GraphSizes.of(graph_sizes, self.most_requests, graph_length)
         self._progress = progress
+        self._kv_divisors = kv_divisors  # until the first step has found the scales
         self.graphs = Graphs()
         self._lengths = SlotLengths(state.num_slots)
         self._results = Results(state.num_slots, max_top, state.device)
@@ -88,7 +110,9 @@ class DeviceWorker:
         rows, requests = self._token_budget, self.most_requests
         shape = nobody(requests, rows, rows)
         self._send(shape, requests)
-        hidden = self._compute(self._batch(shape, rows, requests), self._sampler.every_feature)
+        # Padding sets no scales; but what finds them is loaded, and the memory that it takes measured.
+        batch = replace(self._batch(shape, rows, requests), kv_divisors=self._kv_divisors)
+        hidden = self._compute(batch, self._sampler.every_feature)
         self._report(hidden, [(0, 0, 0)] * min(JUDGED_AT_ONCE, rows))
         if self._state.device.type == "cuda":
             torch.cuda.synchronize(self._state.device)
@@ -114,7 +138,8 @@ class DeviceWorker:
             return Pending(None)
         features = self._sampler.features(shape.slots[shape.draws].tolist())
         judged = self._results.judged_rows(shape)
-        size = None if judged else self.graph_sizes.size_for(shape)
+        divisors, self._kv_divisors = self._kv_divisors, None
+        size = None if judged or divisors else self.graph_sizes.size_for(shape)
         prompt = None
         if size is not None:
             self._capture(size, features)
@@ -123,7 +148,7 @@ class DeviceWorker:
         else:
             self._send(shape, shape.num_requests)
             batch = self._batch(shape, shape.num_tokens, shape.num_requests)
-            hidden = self._compute(batch, features)
+            hidden = self._compute(replace(batch, kv_divisors=divisors), features)
             prompt = self._judge(shape, judged, hidden) if judged else None
         return self._results.copied(shape, judged, prompt, reports=features.max_top >= 0)
 

@@ -1,0 +1,145 @@
+"""A model of transformers on a device: its code computes everything but attention and draws.
+
+It is launched as it runs, and never captured as a graph: it may look at what it has computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from slipway.model.spec import Attention
+from slipway.worker.device.attention import AttentionBackend
+from slipway.worker.device.batch import Batch
+from slipway.worker.device.kv_scales import find_scales
+from slipway.worker.device.pages import DevicePages, LayerCache
+from slipway.worker.fallback import Fallback
+from slipway.worker.transformers_model import scale_and_softcap
+from slipway_kernels.rope.op import rope_and_store
+
+
+def attentions(route: Fallback) -> list[Attention]:
+    """What each layer asks of attention; its scale and soft-cap it tells with every call."""
+    kv_heads, head_dim = route.kv_shape
+    return [
+        Attention(call.heads, kv_heads, head_dim, None, head_dim**-0.5, window)
+        for call, window in zip(route.calls, route.windows, strict=True)
+    ]
+
+
+class FallbackDecoder:
+    """Computes hidden states and logits of a batch as `Decoder` does, by a module of transformers.
+
+    The batch is one sequence, [1, rows], whatever requests the rows belong to. Hidden states are what the
+    model's body makes; what lies behind it, mostly the head alone, turns them into logits.
+    """
+
+    graphs = False
+
+    def __init__(
+        self,
+        route: Fallback,
+        model: transformers.PreTrainedModel,
+        tables: Tensor,  # [groups, num_slots, max_blocks] int32
+        attention: AttentionBackend,
+        dtype: torch.dtype,
+    ) -> None:
+        # Weights without gradients: autograd notes nothing, in whatever mode a step runs.
+        model.requires_grad_(False)
+        self._model: Any = model.eval()  # type: ignore[no-untyped-call]
+        body: Any = model.get_submodule(route.body)
+        self._compute = body.forward
+        body.forward = self._computed
+        self._known: Any = None
+        self._layers = attentions(route)
+        self._paged = PagedStep(tables, attention, dtype)
+        for number, (call, spec) in enumerate(zip(route.calls, self._layers, strict=True)):
+            module: Any = model.get_submodule(call.module)
+            module.paged = PagedLayer(self._paged, number, spec)
+
+    def use(self, pages: DevicePages) -> None:
+        """Keep keys and values in these pages from now on."""
+        self._paged.caches = [
+            pages.layer(number, one.kv_heads, one.head_dim) for number, one in enumerate(self._layers)
+        ]
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """What the model's body makes of the rows: [rows, hidden]."""
+        self._paged.batch = batch
+        self._known = self._compute(
+            input_ids=batch.token_ids.long()[None],
+            position_ids=batch.positions.long()[None],
+            use_cache=False,
+        )
+        hidden: Tensor = self._known.last_hidden_state[0]
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, hidden] → [rows, vocab], as the model itself makes them: scaled, bound, whatever."""
+        self._known = type(self._known)(last_hidden_state=hidden[None])
+        nobody = torch.zeros((1, len(hidden)), dtype=torch.long, device=hidden.device)
+        logits: Tensor = self._model(input_ids=nobody, use_cache=False).logits[0]
+        return logits
+
+    def _computed(self, *given: object, **named: object) -> object:
+        """Stands where the model calls its body: what that has made before."""
+        return self._known
+
+
+@dataclass(slots=True)
+class PagedStep:
+    """What the layers of a model share: the pages, and the batch that is being computed."""
+
+    tables: Tensor  # [groups, num_slots, max_blocks] int32
+    attention: AttentionBackend
+    dtype: torch.dtype
+    batch: Batch = field(init=False)
+    caches: Sequence[LayerCache] = field(init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedLayer:
+    """One layer's attention over the pages."""
+
+    step: PagedStep
+    number: int
+    spec: Attention
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]
+    ) -> Tensor:
+        """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
+        step, cache = self.step, self.step.caches[self.number]
+        batch, table = step.batch, step.tables[cache.group]
+        scale, softcap = scale_and_softcap(query, settings)
+        queries, keys, values = (self._by_row(part) for part in (query, key, value))
+        if batch.kv_divisors is not None:
+            find_scales(cache, keys, values, batch)
+        rope_and_store(
+            keys[:, :0],  # queries come rotated
+            keys,
+            values,
+            cache.keys,
+            cache.values,
+            table,
+            batch.row_slots,
+            batch.positions,
+            key_scale=cache.key_scale,
+            value_scale=cache.value_scale,
+        )
+        out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        spec = replace(self.spec, scale=scale, softcap=softcap)
+        step.attention.attend(queries, cache, table, batch, out, spec)
+        return out[None, ..., : value.shape[-1]].to(query.dtype)
+
+    def _by_row(self, x: Tensor) -> Tensor:
+        """[1, heads, rows, size] → [rows, heads, head_dim]; zeros added to a head change no score."""
+        rows = x[0].transpose(0, 1).to(self.step.dtype)
+        if missing := self.spec.head_dim - rows.shape[2]:
+            return nn.functional.pad(rows, (0, missing))
+        return rows if rows.stride(2) == 1 else rows.contiguous()

@@ -1,0 +1,228 @@
+"""Weights in host memory, which come to the device layer by layer in every step (`--cpu-offload-gb`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from slipway.engine.machine import available_memory
+from slipway.exits import OUT_OF_MEMORY, Exit
+from slipway.load.checkpoint import Checkpoint
+from slipway.model.build import ModelPlan
+from slipway.model.registry import families
+from slipway.model.weights import Builder, LayerWeights, MlpWeights, MoeWeights, forms_by_place
+from slipway.schemes.fused import FusedLinear
+from slipway.schemes.on_device import DeviceScheme, DeviceSchemes, Move
+from slipway.worker.device.feed_forward import Experts, experts_of
+from slipway.worker.device.memory import GIB
+from slipway.worker.device.pinned import pin
+from slipway.worker.device.transfer import Transfer
+from slipway.worker.lower import Native
+
+log = logging.getLogger("slipway.engine")
+
+BUFFERS = 2
+"""Layers that the device has room for: one is computed while the next one arrives."""
+_ALIGNMENT = 256
+"""Bytes that the address of a matrix is a multiple of, as torch's own are at least."""
+
+
+class Movable(Protocol):
+    """A layer of which every matrix can be put elsewhere."""
+
+    def moved(self, to: Move) -> Self:
+        """The layer with `to(tensor)` in the place of each tensor that it multiplies by."""
+
+
+L = TypeVar("L", bound=Movable)
+
+
+class StreamedLayers(Generic[L]):
+    """A model's layers, some of which lie in host memory and are copied to the device when their turn comes.
+
+    A copied layer's tensors are views of one of two buffers, at addresses that never change: so its layers
+    are computed like any other, in a CUDA graph too, which holds the copies as well. They run on a stream of
+    their own, each as soon as the layer that its buffer held has been computed. Every step copies all of
+    them, so that steps know nothing of each other.
+    """
+
+    def __init__(self, layers: list[L], on_host: Sequence[int], device: torch.device) -> None:
+        """Moves the layers of these numbers, ascending. Raises Exit where the host's memory is not pinned.
+
+        The list itself is kept and changed: with a copy, what was moved would be held twice meanwhile.
+        """
+        self._layers = layers
+        self._turns = {number: turn for turn, number in enumerate(on_host)}
+        sizes = [_bytes(layers[number].moved) for number in on_host]
+        self._host = torch.empty(sum(sizes), dtype=torch.uint8)
+        largest = max(sizes, default=0)
+        buffers = [
+            torch.empty(largest, dtype=torch.uint8, device=device) for _ in range(min(BUFFERS, len(sizes)))
+        ]
+        self._copies: list[tuple[Tensor, Tensor]] = []
+        """[turn]  a layer in host memory, and its place on the device"""
+        for turn, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+            pair = self._host[end - size : end], buffers[turn % BUFFERS][:size]
+            layers[on_host[turn]] = layers[on_host[turn]].moved(_into(*pair))
+            self._copies.append(pair)
+        self._stream: torch.cuda.Stream | None = None
+        if sizes and device.type == "cuda":
+            if status := pin(self._host, self):
+                raise _no_room(self._host.nbytes, f"the driver refused to pin it with CUDA error {status}")
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._arrived = [torch.cuda.Event() for _ in sizes]  # type: ignore[no-untyped-call]
+
+    def in_turn(self) -> Iterator[L]:
+        """Each layer when it can be computed; it has been, or is launched, when the next one is asked for."""
+        for turn in range(min(BUFFERS, len(self._copies))):
+            self._fetch(turn)
+        for number, layer in enumerate(self._layers):
+            turn = self._turns.get(number, -1)
+            if turn >= 0 and self._stream is not None:
+                torch.cuda.current_stream().wait_event(self._arrived[turn])
+            yield layer
+            if 0 <= turn < len(self._copies) - BUFFERS:
+                self._fetch(turn + BUFFERS)
+
+    def _fetch(self, turn: int) -> None:
+        """Copy a layer, after all that was launched: the last reader of its buffer is among that."""
+        source, target = self._copies[turn]
+        if self._stream is None:
+            target.copy_(source)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+            self._arrived[turn].record()
+
+
+def layers_on_host(plan: ModelPlan, limit: int) -> tuple[int, ...]:
+    """The layers whose weights stay in host memory, where they may take `limit` bytes; the log says what.
+
+    Raises Exit where the host has no room for them.
+    """
+    if not limit:
+        return ()
+    if not isinstance(plan.route, Native):
+        log.warning(
+            "--cpu-offload-gb has no effect: transformers' code runs %s, and its weights stay on the device.",
+            plan.architecture,
+        )
+        return ()
+    sizes = layer_bytes(plan.route, plan.checkpoint, plan.torch_dtype)
+    layers = chosen(sizes, limit)
+    if not layers:
+        log.warning(
+            "--cpu-offload-gb %.2f keeps no weights in host memory: each layer takes up to %.2f GiB, and the "
+            "device needs room for %d of them whatever is copied, so that more than those must fit.",
+            *(limit / GIB, max(sizes, default=0) / GIB, BUFFERS),
+        )
+        return ()
+    taken, room = sum(sizes[one] for one in layers), BUFFERS * max(sizes[one] for one in layers)
+    if taken > (left := available_memory()):
+        raise _no_room(taken, f"{left / GIB:.2f} GiB are left")
+    log.info(
+        "%d of %d layers stay in host memory, %.2f GiB of weights%s; on the device two buffers for them take "
+        "%.2f GiB",
+        *(len(layers), len(sizes), taken / GIB),
+        ", which is less than --cpu-offload-gb allows" if sum(sizes) < limit else "",
+        room / GIB,
+    )
+    return layers
+
+
+def chosen(sizes: Sequence[int], limit: int) -> tuple[int, ...]:
+    """As many layers as take `limit` bytes together; none where the buffers would take what that frees.
+
+    sizes  bytes of each layer
+    They are spread evenly: a copy runs while the layers are computed that lie between the last one of its
+    buffer and its own, and neighbours would have none of those. Each is the last of its run, so that the
+    first copies of a step have layers before them, too.
+    """
+    for count in range(len(sizes), 0, -1):
+        layers = tuple(place * len(sizes) // count - 1 for place in range(1, count + 1))
+        taken = [sizes[one] for one in layers]
+        if sum(taken) <= limit:
+            return layers if sum(taken) > BUFFERS * max(taken) else ()
+    return ()
+
+
+def layer_bytes(route: Native, checkpoint: Checkpoint, dtype: torch.dtype) -> list[int]:
+    """What each layer's matrices take on the device; found from their shapes, before any of them is read."""
+    meta = torch.device("meta")
+    forms = forms_by_place(route.spec, families()[route.architecture], checkpoint, route.conversion)
+    builder = Builder(route.spec, DeviceSchemes(dtype, Transfer(meta)), forms)
+    weights = builder.build()
+    for owner in builder.owners.values():
+        if isinstance(owner, FusedLinear):
+            owner.finish(meta)
+    layers = zip(route.spec.layers, weights.layers, strict=True)
+    return [_bytes(partial(moved, parts, experts_of(layer.mlp, parts.mlp))) for layer, parts in layers]
+
+
+def moved(weights: LayerWeights, experts: Experts | None, to: Move) -> Experts | None:
+    """Put every matrix of a layer elsewhere; its experts, where it has any, come back changed."""
+    for linear in _linears(weights):
+        for part in linear.parts:
+            assert isinstance(part.scheme, DeviceScheme)
+            part.scheme.move(to)
+    return None if experts is None else experts.moved(to)
+
+
+def _linears(weights: LayerWeights) -> Iterator[FusedLinear]:
+    """All matrices but those of experts, which are stacked elsewhere."""
+    yield from (weights.qkv, weights.out)
+    mlp: MlpWeights | MoeWeights | None = weights.mlp
+    if isinstance(mlp, MoeWeights):
+        yield mlp.router
+        if mlp.shared_scale is not None:
+            yield mlp.shared_scale
+        mlp = mlp.shared
+    if mlp is not None:
+        yield from (mlp.gate_up, mlp.down)
+
+
+def _into(host: Tensor, buffer: Tensor) -> Move:
+    """Copies tensors to `host`, one after another; in their place come the same bytes of `buffer`."""
+    begin = 0
+
+    def move(tensor: Tensor) -> Tensor:
+        nonlocal begin
+        end = begin + tensor.nbytes
+        here, there = (part[begin:end].view(tensor.dtype).view(tensor.shape) for part in (host, buffer))
+        here.copy_(tensor)
+        begin = _aligned(end)
+        return there
+
+    return move
+
+
+def _bytes(moved_by: Callable[[Move], object]) -> int:
+    """What `_into` would take."""
+    sizes: list[int] = []
+
+    def count(tensor: Tensor) -> Tensor:
+        sizes.append(_aligned(tensor.nbytes))
+        return tensor
+
+    moved_by(count)
+    return sum(sizes)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _no_room(size: int, why: str) -> Exit:
+    return Exit(
+        OUT_OF_MEMORY,
+        f"the host has no room for {size / GIB:.2f} GiB of weights: {why}",
+        "Lower --cpu-offload-gb, or give the container more memory.",
+        "cpu_offload_gb",
+    )
