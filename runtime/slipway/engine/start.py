@@ -96,10 +96,19 @@ def chosen_device(asked: str) -> str:
 
 def describe(error: Exception) -> Failed:
     """What clients are told of an exception that ends the engine."""
+    import torch  # which the engine has imported, unless it failed before
+
     if isinstance(error, LoadError):
         error = Exit(BY_REASON[error.code], error.message, error.hint, error.argument or "")
     elif isinstance(error, MemoryError):
         error = Exit(OUT_OF_MEMORY, str(error))
+    elif isinstance(error, torch.OutOfMemoryError):
+        error = Exit(
+            OUT_OF_MEMORY,
+            f"The device's memory is not enough: {error}",
+            "Quantize the model (--quantization), keep some of its weights on the host (--cpu-offload-gb), or "
+            "take a larger device; where the server ran before, lower --gpu-memory-utilization.",
+        )
     elif not isinstance(error, Exit):
         error = Exit(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
     code = error.exit_code
