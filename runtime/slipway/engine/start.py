@@ -106,7 +106,7 @@ def describe(error: Exception) -> Failed:
         error = Exit(
             OUT_OF_MEMORY,
             f"The device's memory is not enough: {error}",
-            "Quantize the model (--quantization), keep some of its weights on the host (--cpu-offload-gb), or "
+            "Quantize the model (--quantization), keep some of its weights on the host (--cpu-offload-gb) or "
             "take a larger device; where the server ran before, lower --gpu-memory-utilization.",
         )
     elif not isinstance(error, Exit):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,10 @@ import pytest
 
 from factory import make_model
 from local_engine import LocalEngine, Output
+from repeated_graphs import Repeated
 from slipway.engine.params import SamplingParams
 from slipway.engine.plan import SlotStart, StepPlan
 from slipway.load.errors import LoadError
-from slipway.worker.device.graphs import GraphSizes
 
 Request = tuple[list[int], SamplingParams]
 Models = Callable[[str], Path]
@@ -138,23 +138,6 @@ def test_steps_launched_ahead_change_nothing(models: Models, llama: Run) -> None
     assert [one.logprobs for one in llama.outputs] == [one.logprobs for one in in_turn]
 
 
-class Repeated:
-    """Graphs without a GPU: what would be captured is run again."""
-
-    def __init__(self) -> None:
-        self.steps: dict[Hashable, Callable[[], object]] = {}
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self.steps
-
-    def capture(self, key: Hashable, step: Callable[[], object]) -> None:
-        step()
-        self.steps[key] = step
-
-    def replay(self, key: Hashable) -> None:
-        self.steps[key]()
-
-
 @pytest.mark.parametrize(("slots", "budget", "largest"), [(3, 8, 3), (8, 4, 4)])
 def test_batches_padded_to_a_graphs_size_give_what_they_give_without(
     models: Models, llama: Run, slots: int, budget: int, largest: int
@@ -162,11 +145,18 @@ def test_batches_padded_to_a_graphs_size_give_what_they_give_without(
     """The largest graph fits the slots, the rows and the workspaces, whichever of them are fewer."""
     settings = {"device": "cuda", "max_num_seqs": slots, "max_num_batched_tokens": budget}
     with LocalEngine(models("llama"), **(BOUNDS | settings)) as engine:
-        worker, repeated = engine.worker, Repeated()
-        worker.graphs = repeated
-        worker.graph_sizes = GraphSizes.of([1, 16], worker.most_requests, 64)
+        repeated = Repeated.into(engine.worker, [1, 16], 64)
         found = engine.run(requests())
     assert {size for size, _ in repeated.steps} == {largest}
+    assert_same(found, llama.outputs)
+
+
+def test_a_device_that_is_full_of_graphs_serves_the_rest_without(models: Models, llama: Run) -> None:
+    with LocalEngine(models("llama"), **(BOUNDS | {"device": "cuda"})) as engine:
+        repeated = Repeated.into(engine.worker, [1, 2, 3, 4], 64, room=1)
+        found = engine.run(requests())
+    assert repeated.full
+    assert len(repeated.steps) == 1
     assert_same(found, llama.outputs)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ import torch
 from factory import make_model
 from local_engine import LocalEngine, Output
 from outliers import make_outlying
+from repeated_graphs import Repeated
 from slipway.engine.params import SamplingParams
 from slipway.worker.device.batch import Batch
-from slipway.worker.device.graphs import GraphSizes
 from slipway.worker.device.kv_scales import find_scales
 from slipway.worker.device.pages import LayerCache
 
@@ -91,25 +90,6 @@ def test_the_first_step_alone_finds_what_the_cpu_finds(models: tuple[Path, Path]
     assert distance(second, expected[1]) < 0.02
 
 
-class Repeated:
-    """Graphs without a GPU: what would be captured is run again, with what it was captured with."""
-
-    def __init__(self) -> None:
-        self.steps: dict[Hashable, Callable[[], object]] = {}
-        self.replayed = 0
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self.steps
-
-    def capture(self, key: Hashable, step: Callable[[], object]) -> None:
-        step()
-        self.steps[key] = step
-
-    def replay(self, key: Hashable) -> None:
-        self.replayed += 1
-        self.steps[key]()
-
-
 def test_graphs_are_captured_before_and_find_nothing(models: tuple[Path, Path]) -> None:
     """Also where the first step is a decode by its shape, which a graph would run."""
     _, outlying = models
@@ -117,10 +97,8 @@ def test_graphs_are_captured_before_and_find_nothing(models: tuple[Path, Path]) 
         expected = answer(served, [5], 3)
         found = scales(served)
     with engine(outlying, **FOUND) as served:
-        worker, repeated = served.worker, Repeated()
-        worker.graphs = repeated
-        worker.graph_sizes = GraphSizes.of([1], worker.most_requests, 64)
-        worker.warm_up()
+        repeated = Repeated.into(served.worker, [1], 64)
+        served.worker.warm_up()
         assert scales(served) == [1.0] * 4
         assert answer(served, [5], 3) == expected
         assert scales(served) == found

@@ -51,6 +51,9 @@ class GraphSizes:
 class Graphs:
     """Captured steps by what distinguishes them. They share one pool of memory: only one runs at a time."""
 
+    full = False
+    """The device had no room for another one: what is missing is launched kernel by kernel from then on."""
+
     def __init__(self) -> None:
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
@@ -63,21 +66,39 @@ class Graphs:
         self._graphs[key].replay()
 
     def capture(self, key: Hashable, step: Callable[[], object]) -> None:
-        """Remember what `step` launches.
+        """Remember what `step` launches, or become full.
 
         It reads and writes fixed tensors, and runs a few times: the batch that lies in them is padding.
         """
         begun = time.monotonic()
+        try:
+            self._graphs[key] = self._captured(step)
+        except RuntimeError as error:
+            # Where memory ends within a capture, the capture's own end fails too, and says so instead.
+            if not any(isinstance(one, torch.OutOfMemoryError) for one in (error, error.__context__)):
+                raise
+            self.full = True
+            torch.cuda.empty_cache()
+            log.warning(
+                "The device has no room for another CUDA graph after %d: batches without one are slower. "
+                "Lower --gpu-memory-utilization, or name fewer --cuda-graph-sizes.",
+                len(self._graphs),
+            )
+        else:
+            log.debug("captured the graph of %s in %.2f s", key, time.monotonic() - begun)
+
+    def _captured(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
         # One stream for all captures: cuBLAS keeps a workspace, 32 MiB on Hopper, for each that it has seen.
         stream = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(RUNS_BEFORE):
-                step()
-        torch.cuda.current_stream().wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(RUNS_BEFORE):
+                    step()
+        finally:
+            torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             step()
         self._pool = self._pool or graph.pool()
-        self._graphs[key] = graph
-        log.debug("captured the graph of %s in %.2f s", key, time.monotonic() - begun)
+        return graph

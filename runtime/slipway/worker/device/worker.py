@@ -100,7 +100,7 @@ class DeviceWorker:
         sizes = [size for size in self.graph_sizes.sizes if size <= EARLY]
         for done, size in enumerate(sizes):
             self._progress("warmup", done, len(sizes))
-            self._capture(size, Features())
+            self._captured(size, Features())
 
     def largest_step(self) -> None:
         """Compute, draw and judge as much as a step can, all of it padding.
@@ -141,8 +141,7 @@ class DeviceWorker:
         divisors, self._kv_divisors = self._kv_divisors, None
         size = None if judged or divisors else self.graph_sizes.size_for(shape)
         prompt = None
-        if size is not None:
-            self._capture(size, features)
+        if size is not None and self._captured(size, features):
             self._send(shape, size)
             self.graphs.replay((size, features))
         else:
@@ -156,14 +155,16 @@ class DeviceWorker:
         """Wait for a step's tokens; in the order of launches."""
         return self._results.output(pending)
 
-    def _capture(self, size: int, features: Features) -> None:
-        """Make the graph of `size` decoding requests, unless there is one."""
-        if (size, features) in self.graphs:
-            return
+    def _captured(self, size: int, features: Features) -> bool:
+        """Whether there is a graph of `size` decoding requests; a missing one is made where it has room."""
+        key = size, features
+        if key in self.graphs or self.graphs.full:
+            return key in self.graphs
         shape = nobody(size, size, self.graph_sizes.max_length)
         self._send(shape, size)
         batch = self._batch(shape, size, size)
-        self.graphs.capture((size, features), partial(self._compute, batch, features))
+        self.graphs.capture(key, partial(self._compute, batch, features))
+        return key in self.graphs
 
     def _compute(self, batch: Batch, features: Features) -> Tensor:
         """All of a step on the device, from rows to the slots' new lengths. Returns the hidden states."""
