@@ -1,22 +1,17 @@
 """Triton kernels, on a GPU where there is one and in the interpreter elsewhere."""
 
-import os
-
 import pytest
 import torch
 
+from slipway_kernels.cuda.interpret import repair
+from slipway_kernels.cuda.launch import device_in_use
+
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel's module is imported
-
-    from slipway_kernels.cuda.interpret import repair
-
     repair()
 
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:
-    from slipway_kernels.cuda.launch import device_in_use  # imports Triton, which reads the variable
-
     return device_in_use()
 
 

@@ -1,8 +1,8 @@
 """The worker for CUDA: on a GPU where there is one, its kernels in the interpreter elsewhere."""
 
-import os
-
 import torch
 
+from slipway_kernels.cuda.interpret import repair
+
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel's module is imported
+    repair()
