@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -98,7 +98,11 @@ class FusedLinear:
 
     def apply(self, x: Tensor) -> Tensor:
         """x [m, k] → [m, n]."""
-        results = [part.scheme.apply(x, bias) for part, bias in self.products()]
+        return self.side_by_side(lambda scheme, bias: scheme.apply(x, bias))
+
+    def side_by_side(self, product: Callable[[Scheme, Tensor | None], Tensor]) -> Tensor:
+        """Each part's product, given its scheme and its bias: [m, n]."""
+        results = [product(part.scheme, bias) for part, bias in self.products()]
         return results[0] if len(results) == 1 else torch.cat(results, dim=-1)
 
 

@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Grouped, Quantized, Scaled
+from slipway.schemes.quantized_rows import QuantizedRows
 from slipway.schemes.scheme import NewScheme
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
@@ -19,6 +20,7 @@ from slipway_kernels.embedding.op import embed
 from slipway_kernels.linear_w4a16.layout import Packed, pack
 from slipway_kernels.linear_w4a16.op import linear_w4a16, workspace, workspace_bytes
 from slipway_kernels.linear_w4a16.op import rows as packed_rows
+from slipway_kernels.linear_w8a8.op import linear_w8a8
 from slipway_kernels.linear_w8a8.quantized import quantized_linear
 
 SCALE_BLOCK = (128, 128)
@@ -187,8 +189,17 @@ class DeviceScaled:
         """The rows lie as they are multiplied."""
 
     def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        out = torch.empty(len(x), len(self.values), dtype=self._dtype, device=x.device)
-        return quantized_linear(x, self.values, self.scales, out, bias=bias)
+        return quantized_linear(x, self.values, self.scales, self._room(len(x)), bias=bias)
+
+    @property
+    def operand(self) -> tuple[torch.dtype, int]:
+        """In which type rows are multiplied, and how many of their columns share a scale; 0: all."""
+        return self._form.values, self._form.block[1] if self._form.block else 0
+
+    def multiply(self, x: QuantizedRows, bias: Tensor | None = None) -> Tensor:
+        """As `apply`, of rows that are quantized as `operand` says."""
+        room = self._room(len(x.values))
+        return linear_w8a8(x.values, x.scales, self.values, self.scales, room, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of these ids [m], dequantized; -1 gives zeros."""
@@ -204,6 +215,9 @@ class DeviceScaled:
     def move(self, to: Move) -> None:
         """Hold the matrix where `to` puts it."""
         self.values, self.scales = to(self.values), to(self.scales)
+
+    def _room(self, rows: int) -> Tensor:
+        return torch.empty(rows, len(self.values), dtype=self._dtype, device=self.values.device)
 
     def taken(self) -> Scaled:
         """The matrix, which is held here no more."""

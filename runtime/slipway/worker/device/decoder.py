@@ -12,13 +12,16 @@ from torch import Tensor
 from slipway.model.rope import cos_sin
 from slipway.model.spec import DecoderSpec, Layer, Mlp, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, Vector
+from slipway.schemes.fused import FusedLinear
 from slipway.schemes.on_device import Move
+from slipway.schemes.quantized_rows import Rows
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.feed_forward import Experts, experts_of, fed_forward
 from slipway.worker.device.kv_scales import find_scales
 from slipway.worker.device.offload import StreamedLayers, moved
 from slipway.worker.device.pages import DevicePages, LayerCache
+from slipway.worker.device.products import normed_for, product
 from slipway_kernels.embedding.op import softcap
 from slipway_kernels.rms_norm.op import rms_norm
 from slipway_kernels.rope.op import rope_and_store
@@ -97,25 +100,29 @@ class Decoder:
             residual = residual * torch.tensor(spec.embedding_scale, dtype=self._dtype)
         branch: Tensor | None = None
         for layer, cache in zip(self._layers.in_turn(), self._caches, strict=True):
-            normed = self._join(residual, branch, layer.norms["attention_norm"])
+            weights = layer.weights
+            normed = self._join(residual, branch, layer.norms["attention_norm"], weights.qkv)
             branch = self._attended(layer, cache, normed, batch)
             branch = self._post(layer, "attention_post_norm", branch)
-            branch = self._fed(layer, self._join(residual, branch, layer.norms["mlp_norm"]), batch)
+            gate_up = weights.mlp.gate_up if isinstance(weights.mlp, MlpWeights) else None
+            branch = self._fed(layer, self._join(residual, branch, layer.norms["mlp_norm"], gate_up), batch)
             branch = self._post(layer, "mlp_post_norm", branch)
-        return self._join(residual, branch, self._norm_weight)
+        hidden = self._join(residual, branch, self._norm_weight, None)
+        assert isinstance(hidden, Tensor)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab] in the type of activations."""
         logits = self._weights.head.apply(hidden)
         return softcap(logits, self.spec.logit_softcap) if self.spec.logit_softcap else logits
 
-    def _join(self, residual: Tensor, branch: Tensor | None, weight: Tensor) -> Tensor:
-        """Add the branch, where there is one, to the residual stream; the norm of that."""
+    def _join(
+        self, residual: Tensor, branch: Tensor | None, weight: Tensor, reader: FusedLinear | None
+    ) -> Rows:
+        """Add the branch, where there is one, to the residual stream; the norm of that, for its reader."""
         spec = self.spec
         x, onto = (residual, None) if branch is None else (branch, residual)
-        return rms_norm(
-            x, weight, spec.norm_eps, torch.empty_like(residual), residual=onto, add_one=spec.norm_add_one
-        )
+        return normed_for(reader, x, weight, spec.norm_eps, residual=onto, add_one=spec.norm_add_one)
 
     def _post(self, layer: _Layer, role: str, branch: Tensor) -> Tensor:
         """A sandwich's second norm."""
@@ -124,11 +131,12 @@ class Decoder:
         spec = self.spec
         return rms_norm(branch, layer.norms[role], spec.norm_eps, branch, add_one=spec.norm_add_one)
 
-    def _attended(self, layer: _Layer, cache: LayerCache, x: Tensor, batch: Batch) -> Tensor:
+    def _attended(self, layer: _Layer, cache: LayerCache, x: Rows, batch: Batch) -> Tensor:
         """out(attend(rope(qkv(x))))"""
         attention = layer.spec.attention
         heads, kv_heads = attention.heads, attention.kv_heads
-        qkv = layer.weights.qkv.apply(x).view(len(x), -1, attention.head_dim)  # [rows, all heads, head_dim]
+        qkv = product(layer.weights.qkv, x)
+        qkv = qkv.view(len(qkv), -1, attention.head_dim)  # [rows, all heads, head_dim]
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
         rope = partial(
             rope_and_store,
@@ -158,9 +166,10 @@ class Decoder:
         self._attention.attend(queries, cache, self._tables[cache.group], batch, out, attention)
         return layer.weights.out.apply(out.flatten(1))
 
-    def _fed(self, layer: _Layer, x: Tensor, batch: Batch) -> Tensor:
+    def _fed(self, layer: _Layer, x: Rows, batch: Batch) -> Tensor:
         mlp, weights = layer.spec.mlp, layer.weights.mlp
         if layer.experts is not None:
+            assert isinstance(x, Tensor)
             return layer.experts.apply(x, batch)
         assert isinstance(mlp, Mlp)
         assert isinstance(weights, MlpWeights)

@@ -13,8 +13,9 @@ from slipway.model.spec import Activation, Mlp, Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
 from slipway.schemes.on_device import DeviceDense, DeviceGrouped, DeviceScaled, Move, relocated
+from slipway.schemes.quantized_rows import Rows
 from slipway.worker.device.batch import Batch
-from slipway_kernels.activation.op import gated
+from slipway.worker.device.products import gated_for, product
 from slipway_kernels.linear_w4a16.layout import Packed
 from slipway_kernels.moe.op import (
     Arrangement,
@@ -30,12 +31,10 @@ from slipway_kernels.moe.op import (
 from slipway_kernels.quantize.op import quantize_rows
 
 
-def fed_forward(mlp: Mlp, weights: MlpWeights, x: Tensor) -> Tensor:
+def fed_forward(mlp: Mlp, weights: MlpWeights, x: Rows) -> Tensor:
     """down(activation(gate(x)) · up(x)).   x [rows, hidden] → [rows, hidden]"""
-    both = weights.gate_up.apply(x)  # [rows, 2 · intermediate], the gate's columns first
-    inner = torch.empty(len(x), mlp.intermediate, dtype=x.dtype, device=x.device)
-    gated(both, inner, mlp.activation)
-    return weights.down.apply(inner)
+    both = product(weights.gate_up, x)  # [rows, 2 · intermediate], the gate's columns first
+    return product(weights.down, gated_for(weights.down, both, mlp.activation))
 
 
 @dataclass(frozen=True, slots=True)
