@@ -1,4 +1,4 @@
-"""The harness is a folder of scripts; their modules are found as the scripts find them."""
+"""The harness for GPUs is a folder of scripts; their modules are found as the scripts find them."""
 
 import sys
 from pathlib import Path

@@ -1,18 +1,20 @@
 """The invariance matrix: a request's output does not depend on how or with whom it was computed.
 
-Bit-exact, log-probabilities included, in fp32, in bf16 and with packed integer weights, for greedy and
-seeded requests. Axes that do not exist yet and join this table with their features: speculation, tensor
-and pipeline parallelism, CUDA graphs, LoRA or merged weights. Streamed or not is proved through HTTP in
-tests/api.
+Bit-exact, log-probabilities included, in fp32, in bf16 and in every way to quantize, for greedy and seeded
+requests. Axes that do not exist yet and join this table with their features: speculation, tensor and
+pipeline parallelism, LoRA or merged weights. CUDA graphs are proved on a GPU, by bench/gpu, and streamed or
+not through HTTP in tests/api.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from quantize import quantize, recipe
 
 from factory import make_model
 from gguf_convert import to_gguf
@@ -56,7 +58,35 @@ AXES: dict[str, dict[str, object]] = {
 }
 
 ARCHITECTURES = ["llama", "gemma3_text", "mixtral"]
-CASES = [*(f"{a}-{d}" for a in ARCHITECTURES for d in ("float32", "bfloat16")), "qwen2_moe-packed"]
+CHECKPOINTS = {"awq": 32, "gptq": 16, "gptq-asym": 32, "w4a16": 32, "w8a8": 32, "fp8": 32, "fp8-block": 32}
+"""Ways to quantize a checkpoint, with the columns that share a scale where some do."""
+SETTINGS: dict[str, dict[str, object]] = {
+    "int4": {"quantization": "int4"},
+    "int8": {"quantization": "int8"},
+    "experts_int8": {"quantization": "experts_int8"},
+    "fp8kv": {"quantization": "fp8", "kv_cache_dtype": "fp8"},
+    "e5m2": {"kv_cache_dtype": "fp8_e5m2"},
+}
+"""Ways to quantize a plain one, or its KV cache."""
+CASES = [
+    *(f"{architecture} {dtype}" for architecture in ARCHITECTURES for dtype in ("float32", "bfloat16")),
+    "qwen2_moe gguf",
+    *(f"llama {method}" for method in CHECKPOINTS),
+    *(f"{'mixtral' if way == 'experts_int8' else 'llama'} {way}" for way in SETTINGS),
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and how it is served, with requests and what each gives alone in one chunk."""
+
+    model: Path
+    settings: dict[str, object]
+    work: list[Request]
+    alone: list[Output]
+
+    def served(self, **settings: object) -> LocalEngine:
+        return LocalEngine(self.model, **(BASE | self.settings | settings))
 
 
 def packed_model(architecture: str, folder: Path) -> Path:
@@ -88,64 +118,61 @@ def case(
     request: pytest.FixtureRequest,
     tiny_models: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, str, list[Request], list[Output]]:
-    """Model, dtype, requests, and what each gives alone in one chunk."""
-    architecture, dtype = request.param.rsplit("-", 1)
-    if dtype == "packed":
-        model, dtype = packed_model(architecture, tmp_path_factory.mktemp("packed")), "bfloat16"
+) -> Case:
+    architecture, way = request.param.split()
+    folder = tmp_path_factory.mktemp("case")
+    settings: dict[str, object] = {"dtype": "bfloat16"}
+    if way == "gguf":
+        model = packed_model(architecture, folder)
+    elif way in CHECKPOINTS:
+        model = quantize(tiny_models(architecture), folder / way, recipe(way, group=CHECKPOINTS[way]))
     else:
         model = tiny_models(architecture)
-    with LocalEngine(model, dtype=dtype, **BASE) as engine:
+        settings |= SETTINGS.get(way, {"dtype": way})
+    with LocalEngine(model, **(BASE | settings)) as engine:
         work = requests(engine.start.plan.vocab)
-        return model, dtype, work, [engine.run([one])[0] for one in work]
+        return Case(model, settings, work, [engine.run([one])[0] for one in work])
 
 
 @pytest.mark.parametrize("axis", AXES)
-def test_output_is_the_same_under(axis: str, case: tuple[Path, str, list[Request], list[Output]]):
-    model, dtype, work, alone = case
-    with LocalEngine(model, dtype=dtype, **(BASE | AXES[axis])) as engine:
-        together = engine.run(work)
-    assert [o.tokens for o in together] == [o.tokens for o in alone]
-    assert [o.logprobs for o in together] == [o.logprobs for o in alone]
+def test_output_is_the_same_under(axis: str, case: Case) -> None:
+    with case.served(**AXES[axis]) as engine:
+        together = engine.run(case.work)
+    assert [o.tokens for o in together] == [o.tokens for o in case.alone]
+    assert [o.logprobs for o in together] == [o.logprobs for o in case.alone]
     if "preemption" in axis:
         assert sum(o.num_preemptions for o in together) > 0
 
 
-def test_output_is_the_same_in_any_order_and_company(case: tuple[Path, str, list[Request], list[Output]]):
-    model, dtype, work, alone = case
-    with LocalEngine(model, dtype=dtype, **BASE) as engine:
-        assert [o.logprobs for o in engine.run(work[::-1])][::-1] == [o.logprobs for o in alone]
-        few = engine.run(work[2:5])
-        assert [o.tokens for o in few] == [o.tokens for o in alone[2:5]]
+def test_output_is_the_same_in_any_order_and_company(case: Case) -> None:
+    with case.served() as engine:
+        assert [o.logprobs for o in engine.run(case.work[::-1])][::-1] == [o.logprobs for o in case.alone]
+        few = engine.run(case.work[2:5])
+        assert [o.tokens for o in few] == [o.tokens for o in case.alone[2:5]]
 
 
-def test_output_is_the_same_with_a_warm_prefix_cache(case: tuple[Path, str, list[Request], list[Output]]):
-    model, dtype, work, alone = case
-    with LocalEngine(model, dtype=dtype, **(BASE | AXES["prefix cache cold"])) as engine:
-        engine.run(work)
-        warm = engine.run(work)
-    assert [o.logprobs for o in warm] == [o.logprobs for o in alone]
+def test_output_is_the_same_with_a_warm_prefix_cache(case: Case) -> None:
+    with case.served(**AXES["prefix cache cold"]) as engine:
+        engine.run(case.work)
+        warm = engine.run(case.work)
+    assert [o.logprobs for o in warm] == [o.logprobs for o in case.alone]
     assert sum(o.num_cached_tokens for o in warm) > 100
 
 
-def test_prompt_logprobs_do_not_depend_on_chunks(case: tuple[Path, str, list[Request], list[Output]]):
-    model, dtype, work, _ = case
-    asked = [(p, SamplingParams(2, temperature=0.0, num_prompt_logprobs=3)) for p, _ in work]
+def test_prompt_logprobs_do_not_depend_on_chunks(case: Case) -> None:
+    asked = [(p, SamplingParams(2, temperature=0.0, num_prompt_logprobs=3)) for p, _ in case.work]
     outputs = []
     for axis in ({}, AXES["chunks of 7"], AXES["forced preemption"], AXES["prefix cache cold"]):
-        with LocalEngine(model, dtype=dtype, **(BASE | axis)) as engine:
+        with case.served(**axis) as engine:
             outputs.append([o.prompt_logprobs for o in engine.run(asked)])
     assert outputs[1:] == outputs[:1] * 3
-    assert [len(entries) for entries in outputs[0]] == [len(prompt) for prompt, _ in work]
+    assert [len(entries) for entries in outputs[0]] == [len(prompt) for prompt, _ in case.work]
 
 
-def test_a_recorded_run_replays_to_the_bit(
-    case: tuple[Path, str, list[Request], list[Output]], tmp_path: Path
-):
-    model, dtype, work, _ = case
+def test_a_recorded_run_replays_to_the_bit(case: Case, tmp_path: Path) -> None:
     record = tmp_path / "run.record"
-    with LocalEngine(model, dtype=dtype, **(BASE | AXES["forced preemption"]), record=str(record)) as engine:
-        engine.run(work)
+    with case.served(**AXES["forced preemption"], record=str(record)) as engine:
+        engine.run(case.work)
     config, steps = read_record(record)
     assert len(steps) > 20
     assert replay(Start(config).worker(), steps) is None
