@@ -196,8 +196,8 @@ class Operator:
 
 
 def requests_of(plane: ControlPlane, user: str) -> list[Object]:
-    """What a user asked of the API server, in the words of the audit log."""
-    return [event for event in plane.audit() if event["user"]["username"] == user]
+    """What a user asked of the API server, in the words of the audit log; whom it turned away has no name."""
+    return [event for event in plane.audit() if event["user"].get("username") == user]
 
 
 def writes_in(requests: Iterable[Object]) -> list[str]:
