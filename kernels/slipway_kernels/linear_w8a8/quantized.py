@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from slipway_kernels.linear_w8a8.op import linear_w8a8
-from slipway_kernels.quantize.op import quantize_rows
+from slipway_kernels.quantize.quantized import QuantizedRows
 
 
 def quantized_linear(
@@ -17,9 +16,5 @@ def quantized_linear(
     x  [m, k]  bf16, fp16 or fp32, columns adjacent
     The rest is as in `linear_w8a8`. Returns out. Raises ValueError where shapes disagree.
     """
-    (m, k), device = x.shape, x.device
-    group = 0 if w_scale.ndim == 1 else 128
-    values = torch.empty(m, k, dtype=w.dtype, device=device)
-    scales = torch.empty((m, -(-k // group)) if group else (m,), dtype=torch.float32, device=device)
-    quantize_rows(x, values, scales, group=group)
-    return linear_w8a8(values, scales, w, w_scale, out, bias=bias)
+    rows = QuantizedRows.of(w.dtype, 0 if w_scale.ndim == 1 else 128, x)
+    return linear_w8a8(rows.values, rows.scales, w, w_scale, out, bias=bias)

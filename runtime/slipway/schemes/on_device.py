@@ -12,7 +12,6 @@ from torch.nn.functional import linear
 
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Grouped, Quantized, Scaled
-from slipway.schemes.quantized_rows import QuantizedRows
 from slipway.schemes.scheme import NewScheme
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
@@ -22,6 +21,7 @@ from slipway_kernels.linear_w4a16.op import linear_w4a16, workspace, workspace_b
 from slipway_kernels.linear_w4a16.op import rows as packed_rows
 from slipway_kernels.linear_w8a8.op import linear_w8a8
 from slipway_kernels.linear_w8a8.quantized import quantized_linear
+from slipway_kernels.quantize.quantized import QuantizedRows
 
 SCALE_BLOCK = (128, 128)
 """Rows and columns that share a scale, of the block-wise fp8 that the kernels multiply."""

@@ -14,14 +14,13 @@ from slipway.model.spec import DecoderSpec, Layer, Mlp, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway.schemes.on_device import Move
-from slipway.schemes.quantized_rows import Rows
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.feed_forward import Experts, experts_of, fed_forward
 from slipway.worker.device.kv_scales import find_scales
 from slipway.worker.device.offload import StreamedLayers, moved
 from slipway.worker.device.pages import DevicePages, LayerCache
-from slipway.worker.device.products import normed_for, product
+from slipway.worker.device.products import Rows, normed_for, product
 from slipway_kernels.embedding.op import softcap
 from slipway_kernels.rms_norm.op import rms_norm
 from slipway_kernels.rope.op import rope_and_store

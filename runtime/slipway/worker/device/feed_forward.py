@@ -13,9 +13,8 @@ from slipway.model.spec import Activation, Mlp, Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
 from slipway.schemes.on_device import DeviceDense, DeviceGrouped, DeviceScaled, Move, relocated
-from slipway.schemes.quantized_rows import Rows
 from slipway.worker.device.batch import Batch
-from slipway.worker.device.products import gated_for, product
+from slipway.worker.device.products import Rows, gated_for, product
 from slipway_kernels.linear_w4a16.layout import Packed
 from slipway_kernels.moe.op import (
     Arrangement,
@@ -28,7 +27,7 @@ from slipway_kernels.moe.op import (
     route,
     tall,
 )
-from slipway_kernels.quantize.op import quantize_rows
+from slipway_kernels.quantize.quantized import QuantizedRows
 
 
 def fed_forward(mlp: Mlp, weights: MlpWeights, x: Rows) -> Tensor:
@@ -131,7 +130,5 @@ def _product(
     """Every pair's row times its expert's matrix; for fp8 matrices rows are quantized first."""
     if not isinstance(weights, Scaled):
         return moe_linear(x, weights, order, out, activation=activation)
-    x8 = torch.empty(x.shape, dtype=weights.values.dtype, device=x.device)
-    scales = torch.empty(len(x), device=x.device)
-    quantize_rows(x, x8, scales)
-    return moe_linear(x8, weights, order, out, activation=activation, x_scale=scales)
+    rows = QuantizedRows.of(weights.values.dtype, 0, x)
+    return moe_linear(rows.values, weights, order, out, activation=activation, x_scale=rows.scales)

@@ -11,8 +11,6 @@ from typing import Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from slipway.engine.machine import available_memory
-from slipway.exits import OUT_OF_MEMORY, Exit
 from slipway.load.checkpoint import Checkpoint
 from slipway.model.build import ModelPlan
 from slipway.model.registry import families
@@ -21,12 +19,15 @@ from slipway.schemes.fused import FusedLinear
 from slipway.schemes.on_device import DeviceScheme, DeviceSchemes, Move
 from slipway.worker.device.feed_forward import Experts, experts_of
 from slipway.worker.device.memory import GIB
-from slipway.worker.device.pinned import pin
+from slipway.worker.device.pinned import HostMemory
 from slipway.worker.device.transfer import Transfer
 from slipway.worker.lower import Native
 
 log = logging.getLogger("slipway.engine")
 
+WEIGHTS = HostMemory(
+    "weights", "cpu_offload_gb", "Lower --cpu-offload-gb, or give the container more memory."
+)
 BUFFERS = 2
 """Layers that the device has room for: one is computed while the next one arrives."""
 _ALIGNMENT = 256
@@ -73,8 +74,7 @@ class StreamedLayers(Generic[L]):
             self._copies.append(pair)
         self._stream: torch.cuda.Stream | None = None
         if sizes and device.type == "cuda":
-            if status := pin(self._host, self):
-                raise _no_room(self._host.nbytes, f"the driver refused to pin it with CUDA error {status}")
+            WEIGHTS.pin(self._host, self)
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._arrived = [torch.cuda.Event() for _ in sizes]  # type: ignore[no-untyped-call]
 
@@ -125,8 +125,7 @@ def layers_on_host(plan: ModelPlan, limit: int) -> tuple[int, ...]:
         )
         return ()
     taken, room = sum(sizes[one] for one in layers), BUFFERS * max(sizes[one] for one in layers)
-    if taken > (left := available_memory()):
-        raise _no_room(taken, f"{left / GIB:.2f} GiB are left")
+    WEIGHTS.check(taken)
     log.info(
         "%d of %d layers stay in host memory, %.2f GiB of weights%s; on the device two buffers for them take "
         "%.2f GiB",
@@ -217,12 +216,3 @@ def _bytes(moved_by: Callable[[Move], object]) -> int:
 
 def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _no_room(size: int, why: str) -> Exit:
-    return Exit(
-        OUT_OF_MEMORY,
-        f"the host has no room for {size / GIB:.2f} GiB of weights: {why}",
-        "Lower --cpu-offload-gb, or give the container more memory.",
-        "cpu_offload_gb",
-    )

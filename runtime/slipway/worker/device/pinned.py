@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from slipway.engine.machine import available_memory
+from slipway.exits import OUT_OF_MEMORY, Exit
+from slipway.worker.device.memory import GIB
 
-def pin(memory: Tensor, owner: object) -> int:
-    """Pin `memory` until `owner` is gone. Returns CUDA's error number, 0 where there is none.
 
-    Not by torch's allocator of pinned memory: it rounds up to the next power of two.
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """What is kept in host memory, and what is said where there is no room for it.
+
+    content   in the plural
+    argument  that asks for it, and `hint` what to do
     """
-    status = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))  # type: ignore[no-untyped-call]
-    if not status:
+
+    content: str
+    argument: str
+    hint: str
+
+    def check(self, size: int) -> None:
+        """Raises Exit where so many bytes are not to be had."""
+        if size > (left := available_memory()):
+            raise self._no_room(size, f"{left / GIB:.2f} GiB are left")
+
+    def pin(self, memory: Tensor, owner: object) -> None:
+        """Pin `memory` until `owner` is gone. Raises Exit where the driver refuses.
+
+        Not by torch's allocator of pinned memory: it rounds up to the next power of two.
+        """
+        status = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))  # type: ignore[no-untyped-call]
+        if status:
+            raise self._no_room(memory.nbytes, f"the driver refused to pin it with CUDA error {status}")
         weakref.finalize(owner, _unpin, memory).atexit = False
-    return status
+
+    def _no_room(self, size: int, why: str) -> Exit:
+        message = f"the host has no room for {size / GIB:.2f} GiB of {self.content}: {why}"
+        return Exit(OUT_OF_MEMORY, message, self.hint, self.argument)
 
 
 def _unpin(memory: Tensor) -> None:

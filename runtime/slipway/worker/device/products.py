@@ -8,10 +8,12 @@ from torch import Tensor
 from slipway.model.spec import Activation
 from slipway.schemes.fused import FusedLinear
 from slipway.schemes.on_device import DeviceScaled
-from slipway.schemes.quantized_rows import QuantizedRows, Rows
 from slipway.schemes.scheme import Scheme
 from slipway_kernels.activation.op import gated
+from slipway_kernels.quantize.quantized import QuantizedRows
 from slipway_kernels.rms_norm.op import rms_norm
+
+Rows = Tensor | QuantizedRows
 
 
 def product(linear: FusedLinear, x: Rows) -> Tensor:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slipway.engine.machine import available_memory
 from slipway.engine.plan import StepPlan
-from slipway.exits import OUT_OF_MEMORY, Exit
-from slipway.worker.device.memory import GIB
 from slipway.worker.device.pages import DevicePages
-from slipway.worker.device.pinned import pin
+from slipway.worker.device.pinned import HostMemory
 from slipway_kernels.kv_copy.op import DIRECT_BYTES, swap_in, swap_out
 
+PREEMPTED = HostMemory(
+    "preempted requests",
+    "swap_space",
+    "Lower --swap-space, give the container more memory, or leave --preemption-mode swap out.",
+)
 STAGING_BYTES = 32 << 20
 """Small pages are gathered on the device before they travel, so many at a time."""
 
@@ -25,15 +27,14 @@ class SwapSpace:
 
     def __init__(self, num_pages: int, page_bytes: int, device: torch.device) -> None:
         size = num_pages * page_bytes
-        if size > (left := available_memory()):
-            raise _no_room(size, f"{left / GIB:.2f} GiB are left")
+        PREEMPTED.check(size)
         self._host = torch.empty((num_pages, page_bytes), dtype=torch.uint8)
         staged = min(num_pages, STAGING_BYTES // page_bytes) if page_bytes < DIRECT_BYTES else 0
         self._staging: Tensor | None = None
         if staged:
             self._staging = torch.empty((staged, page_bytes), dtype=torch.uint8, device=device)
-        if size and device.type == "cuda" and (status := pin(self._host, self)):
-            raise _no_room(size, f"the driver refused to pin it with CUDA error {status}")
+        if size and device.type == "cuda":
+            PREEMPTED.pin(self._host, self)
 
     def follow(self, plan: StepPlan, pool: DevicePages) -> None:
         """Give the device the plan's copies, after all work that it was given before."""
@@ -43,12 +44,3 @@ class SwapSpace:
         if plan.swap_in:
             host_pages, pages = zip(*plan.swap_in, strict=True)
             swap_in(self._host, host_pages, pool.rows, pages, self._staging)
-
-
-def _no_room(size: int, why: str) -> Exit:
-    return Exit(
-        OUT_OF_MEMORY,
-        f"the host has no room for {size / GIB:.2f} GiB of preempted requests: {why}",
-        "Lower --swap-space, give the container more memory, or leave --preemption-mode swap out.",
-        "swap_space",
-    )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slipway_kernels.quantize.op import quantize_rows
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizedRows:
@@ -25,7 +27,12 @@ class QuantizedRows:
         """Room for numbers of `dtype` in the place of like [rows, k]. group  0: all of a row"""
         rows, k = like.shape
         shape = (rows, -(-k // group)) if group else (rows,)
-        return cls(torch.empty_like(like, dtype=dtype), torch.empty(shape, device=like.device), group)
+        values = torch.empty(rows, k, dtype=dtype, device=like.device)
+        return cls(values, torch.empty(shape, dtype=torch.float32, device=like.device), group)
 
-
-Rows = Tensor | QuantizedRows
+    @classmethod
+    def of(cls, dtype: torch.dtype, group: int, x: Tensor) -> QuantizedRows:
+        """x [rows, k], bf16, fp16 or fp32 with adjacent columns, by a kernel of its own."""
+        rows = cls.empty(dtype, group, x)
+        quantize_rows(x, rows.values, rows.scales, group=group)
+        return rows
