@@ -11,10 +11,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "bench"))  # quantize.py packs what tests read
-if not os.path.exists("/dev/nvidiactl"):
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, whichever test does so first
 
-from factory import make_model
+from factory import ARCHITECTURES, model_folders
+from slipway import driver
+
+if not driver.loaded():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, whichever test does so first
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +30,4 @@ def demo_model() -> Path:
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Folder of the tiny random model of an architecture; each is made once a session."""
-    root = tmp_path_factory.mktemp("models")
-
-    def folder(architecture: str) -> Path:
-        place = root / architecture
-        return place if place.exists() else make_model(architecture, place)
-
-    return folder
+    return model_folders(tmp_path_factory.mktemp("models"), {name: (name, {}) for name in ARCHITECTURES})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,17 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512},
     "phi3": _DECODER,
 }
+
+
+def model_folders(root: Path, variants: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Callable[[str], Path]:
+    """Finds the folder of a variant, an architecture with sizes; each is made when it is first asked for."""
+
+    def folder(variant: str) -> Path:
+        architecture, overrides = variants[variant]
+        place = root / variant
+        return place if place.exists() else make_model(architecture, place, **overrides)
+
+    return folder
 
 
 def make_model(

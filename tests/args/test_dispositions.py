@@ -185,7 +185,7 @@ def test_what_acts_on_cuda_only_warns_on_cpu(argument):
 def test_a_device_that_is_found_counts_as_cuda(tmp_path, monkeypatch):
     words = ["m", "--preemption-mode", "swap"]
     assert any("acts on CUDA only" in warning for warning in resolve(words, {}).warnings)
-    monkeypatch.setattr("slipway.args.resolved.NVIDIA_DRIVER", str(tmp_path))
+    monkeypatch.setattr("slipway.driver.CONTROL", str(tmp_path))
     assert resolve(words, {}).warnings == ()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from slipway import driver
 from slipway.args import command_line, config_file, derive
 from slipway.args.command_line import Written
 from slipway.args.declare import Argument, Disposition
@@ -18,7 +19,6 @@ from slipway.args.rules import BATCH_RULES, RULES
 from slipway.args.schema import ARGUMENTS, RUN_BATCH, SERVE, Schema
 
 HIDDEN = "***"
-NVIDIA_DRIVER = "/dev/nvidiactl"
 SECRETS = frozenset(name for name, argument in ARGUMENTS.items() if argument.secret)
 
 
@@ -184,7 +184,7 @@ def _check_template(template: str | None) -> None:
 
 def _on_cuda(device: str) -> bool:
     """Whether the engine will compute on CUDA, as far as this can be told without torch's seconds."""
-    return device == "cuda" or (device == "auto" and os.path.exists(NVIDIA_DRIVER))
+    return device == "cuda" or (device == "auto" and driver.loaded())
 
 
 def _apply_dispositions(values: dict[str, Any], given: set[str], warn: Warn) -> None:

@@ -10,11 +10,11 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from slipway import driver
 from slipway.engine.cache_size import CacheSize, cache_size, num_host_pages
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
@@ -129,7 +129,7 @@ class Start:
         """Read the model, allocate its state, compute one token. Raises LoadError and Exit."""
         config = self.config
         self.progress("load", 0, 0)
-        on_cpu = config.device == "cpu" or not Path("/dev/nvidiactl").exists()  # torch is not imported yet
+        on_cpu = config.device == "cpu" or not driver.loaded()
         with reserved(stored_bytes(config.model) if on_cpu else 0):
             worker = self._load(config)
         self.idle = worker.idle
