@@ -7,6 +7,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from factory import make_model
+from local_engine import Output
 
 FACTORS = {"q_proj": 2.0**-11, "k_proj": 2.0**11, "v_proj": 2.0**20, "o_proj": 2.0**-20}
 """Powers of two round nothing; queries stay within fp16, which devices multiply them with fp8 keys in."""
@@ -23,3 +24,9 @@ def make_outlying(place: Path, **sizes: object) -> tuple[Path, Path]:
                 weights[name] = weights[name] * factor
     save_file(weights, file, metadata={"format": "pt"})
     return plain, outlying
+
+
+def distance(one: Output, other: Output) -> float:
+    """Mean difference of the prompt's log-probabilities."""
+    pairs = zip(one.prompt_logprobs[1:], other.prompt_logprobs[1:], strict=True)
+    return sum(abs(a.logprob - b.logprob) for a, b in pairs if a and b) / (len(one.prompt_logprobs) - 1)

@@ -10,7 +10,7 @@ import pytest
 
 from local_engine import LocalEngine, Output
 from model.stepping import Stepper, plan, prompt
-from outliers import make_outlying
+from outliers import distance, make_outlying
 from slipway.engine.params import SamplingParams
 
 Models = Callable[[str], Path]
@@ -31,12 +31,6 @@ def answers(model: Path, *prompts: list[int], **settings: object) -> list[Output
     """One after another, of one engine."""
     with engine(model, **settings) as served:
         return [answer(served, tokens) for tokens in prompts]
-
-
-def distance(one: Output, other: Output) -> float:
-    """Mean difference of the prompt's log-probabilities."""
-    pairs = zip(one.prompt_logprobs[1:], other.prompt_logprobs[1:], strict=True)
-    return sum(abs(a.logprob - b.logprob) for a, b in pairs if a and b) / (len(one.prompt_logprobs) - 1)
 
 
 @pytest.mark.parametrize("model_impl", ["auto", "transformers"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from factory import make_model
+from factory import make_model, model_folders
 from gguf_convert import to_gguf
 from model.stepping import Stepper, assert_same_as_reference, plan, prompt
 from slipway.load.errors import LoadError
@@ -85,14 +85,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    root = tmp_path_factory.mktemp("lowered")
-
-    def folder(variant: str) -> Path:
-        architecture, overrides = VARIANTS[variant]
-        place = root / variant
-        return place if place.exists() else make_model(architecture, place, **overrides)
-
-    return folder
+    return model_folders(tmp_path_factory.mktemp("lowered"), VARIANTS)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

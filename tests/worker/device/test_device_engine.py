@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from factory import make_model
+from device_runs import SMALL, assert_near, assert_same
+from factory import model_folders
 from local_engine import LocalEngine, Output
 from repeated_graphs import Repeated
 from slipway.engine.params import SamplingParams
@@ -35,27 +36,11 @@ NATIVE: dict[str, dict[str, object]] = {
 }
 """Architectures with sizes that our own code runs: heads of a multiple of 8, and two layers."""
 
-# Small, because the interpreter runs every program of a kernel in Python.
-BOUNDS: dict[str, object] = {
-    "dtype": "float32",
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 8,
-    "max_model_len": 64,
-    "block_size": 8,
-    "num_blocks": 32,
-}
-
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    root = tmp_path_factory.mktemp("native")
-
-    def folder(architecture: str) -> Path:
-        place = root / architecture
-        sizes = {"num_hidden_layers": 2} | NATIVE[architecture]
-        return place if place.exists() else make_model(architecture, place, **sizes)
-
-    return folder
+    sizes = {name: (name, {"num_hidden_layers": 2} | own) for name, own in NATIVE.items()}
+    return model_folders(tmp_path_factory.mktemp("native"), sizes)
 
 
 @dataclass
@@ -68,12 +53,12 @@ class Run:
 
 @pytest.fixture(scope="module")
 def llama(models: Models) -> Iterator[Run]:
-    with LocalEngine(models("llama"), **(BOUNDS | {"device": "cuda"})) as engine:
+    with LocalEngine(models("llama"), **(SMALL | {"device": "cuda"})) as engine:
         yield Run(engine, engine.run(requests()))
 
 
 def run(model: Path, work: list[Request], **settings: object) -> list[Output]:
-    with LocalEngine(model, **(BOUNDS | settings)) as engine:
+    with LocalEngine(model, **(SMALL | settings)) as engine:
         return engine.run(work)
 
 
@@ -93,25 +78,6 @@ def requests(vocab: int = 500) -> list[Request]:
         bad_words=((12,),),
     )
     return list(zip(prompts, (greedy, seeded, punished), strict=True))
-
-
-def assert_same(found: list[Output], expected: list[Output]) -> None:
-    assert [one.tokens for one in found] == [one.tokens for one in expected]
-    assert [one.finish_reason for one in found] == [one.finish_reason for one in expected]
-    for ours, theirs in zip(found, expected, strict=True):
-        for one, other in zip(ours.logprobs, theirs.logprobs, strict=True):
-            assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
-            assert one.rank == other.rank
-            assert [token for token, _ in one.top] == [token for token, _ in other.top]
-
-
-def assert_near(found: Output, expected: Output, largest: float) -> None:
-    """The first token's alternatives are mostly the same, with nearly the same log-probabilities."""
-    ours, theirs = dict(found.logprobs[0].top), dict(expected.logprobs[0].top)
-    common = ours.keys() & theirs.keys()
-    assert len(common) >= 3
-    for token in common:
-        assert ours[token] == pytest.approx(theirs[token], abs=largest)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma3_text", "mixtral", "qwen2_moe"])
@@ -144,7 +110,7 @@ def test_batches_padded_to_a_graphs_size_give_what_they_give_without(
 ) -> None:
     """The largest graph fits the slots, the rows and the workspaces, whichever of them are fewer."""
     settings = {"device": "cuda", "max_num_seqs": slots, "max_num_batched_tokens": budget}
-    with LocalEngine(models("llama"), **(BOUNDS | settings)) as engine:
+    with LocalEngine(models("llama"), **(SMALL | settings)) as engine:
         repeated = Repeated.into(engine.worker, [1, 16], 64)
         found = engine.run(requests())
     assert {size for size, _ in repeated.steps} == {largest}
@@ -152,7 +118,7 @@ def test_batches_padded_to_a_graphs_size_give_what_they_give_without(
 
 
 def test_a_device_that_is_full_of_graphs_serves_the_rest_without(models: Models, llama: Run) -> None:
-    with LocalEngine(models("llama"), **(BOUNDS | {"device": "cuda"})) as engine:
+    with LocalEngine(models("llama"), **(SMALL | {"device": "cuda"})) as engine:
         repeated = Repeated.into(engine.worker, [1, 2, 3, 4], 64, room=1)
         found = engine.run(requests())
     assert repeated.full

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from factory import make_model
+from device_runs import SMALL, assert_near, assert_same
+from factory import model_folders
 from local_engine import LocalEngine, Output
 from model.stepping import plan
 from slipway.engine.params import SamplingParams
@@ -32,16 +33,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Learned positions, transposed matrices, fused ones, windows, soft-caps and padded heads, experts."""
 
-# Small, because the interpreter runs every program of a kernel in Python.
-BOUNDS: dict[str, object] = {
-    "dtype": "float32",
-    "model_impl": "transformers",
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 8,
-    "max_model_len": 64,
-    "block_size": 8,
-    "num_blocks": 32,
-}
+BOUNDS = SMALL | {"model_impl": "transformers"}
 LATENT = {  # DeepSeek's attention: keys of 24 numbers, values of 12
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -60,14 +52,7 @@ LATENT = {  # DeepSeek's attention: keys of 24 numbers, values of 12
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    root = tmp_path_factory.mktemp("fallback")
-
-    def folder(variant: str) -> Path:
-        architecture, sizes = VARIANTS[variant]
-        place = root / variant
-        return place if place.exists() else make_model(architecture, place, **sizes)
-
-    return folder
+    return model_folders(tmp_path_factory.mktemp("fallback"), VARIANTS)
 
 
 def work() -> list[Request]:
@@ -85,28 +70,10 @@ def run(model: Path, asked: list[Request] | None = None, **settings: object) -> 
         return engine.run(asked or work())
 
 
-def assert_same(found: list[Output], expected: list[Output]) -> None:
-    assert [one.tokens for one in found] == [one.tokens for one in expected]
-    for ours, theirs in zip(found, expected, strict=True):
-        for one, other in zip(ours.logprobs, theirs.logprobs, strict=True):
-            assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
-            assert one.rank == other.rank
-            assert [token for token, _ in one.top] == [token for token, _ in other.top]
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_tokens_of_transformers_models_are_the_cpus(models: Models, variant: str) -> None:
     model = models(variant)
     assert_same(run(model, device="cuda"), run(model))
-
-
-def assert_near(found: Output, expected: Output, largest: float) -> None:
-    """The first token's alternatives are mostly the same, with nearly the same log-probabilities."""
-    ours, theirs = dict(found.logprobs[0].top), dict(expected.logprobs[0].top)
-    common = ours.keys() & theirs.keys()
-    assert len(common) >= 2
-    for token in common:
-        assert ours[token] == pytest.approx(theirs[token], abs=largest)
 
 
 def test_keys_and_values_of_different_sizes_are_padded(tmp_path: Path) -> None:
@@ -199,7 +166,7 @@ def test_a_quantized_checkpoint_is_dequantized_and_says_so(
     with LocalEngine(folder, **(BOUNDS | {"device": "cuda", "dtype": "bfloat16"})) as engine:
         assert "only ours multiplies quantized weights" in " ".join(engine.start.warnings)
         found = engine.run(work())
-    assert_near(found[0], run(folder, dtype="bfloat16")[0], 0.1)
+    assert_near(found[0], run(folder, dtype="bfloat16")[0], 0.1, shared=2)
 
 
 @pytest.mark.parametrize(
@@ -208,13 +175,13 @@ def test_a_quantized_checkpoint_is_dequantized_and_says_so(
 def test_weights_are_quantized_on_the_way(models: Models, variant: str, quantization: str) -> None:
     asked = {"quantization": quantization, "dtype": "bfloat16"}
     model = models(variant)
-    assert_near(run(model, device="cuda", **asked)[0], run(model, **asked)[0], 0.5)
+    assert_near(run(model, device="cuda", **asked)[0], run(model, **asked)[0], 0.5, shared=2)
 
 
 def test_keys_and_values_are_kept_in_fp8_where_asked(models: Models) -> None:
     asked = {"kv_cache_dtype": "fp8", "dtype": "bfloat16"}
     model = models("phi3")
-    assert_near(run(model, device="cuda", **asked)[0], run(model, **asked)[0], 0.3)
+    assert_near(run(model, device="cuda", **asked)[0], run(model, **asked)[0], 0.3, shared=2)
 
 
 @pytest.mark.parametrize(("variant", "body"), [("opt", "model.decoder"), ("gpt2", "transformer")])

@@ -9,7 +9,7 @@ import torch
 
 from factory import make_model
 from local_engine import LocalEngine, Output
-from outliers import make_outlying
+from outliers import distance, make_outlying
 from repeated_graphs import Repeated
 from slipway.engine.params import SamplingParams
 from slipway.worker.device.batch import Batch
@@ -47,12 +47,6 @@ def answer(served: LocalEngine, tokens: list[int], count: int = 1) -> Output:
 def answers(model: Path, *prompts: list[int], **settings: object) -> list[Output]:
     with engine(model, **settings) as served:
         return [answer(served, tokens) for tokens in prompts]
-
-
-def distance(one: Output, other: Output) -> float:
-    """Mean difference of the prompt's log-probabilities."""
-    pairs = zip(one.prompt_logprobs[1:], other.prompt_logprobs[1:], strict=True)
-    return sum(abs(a.logprob - b.logprob) for a, b in pairs if a and b) / (len(one.prompt_logprobs) - 1)
 
 
 def scales(served: LocalEngine) -> list[float]:
