@@ -27,7 +27,7 @@ def assert_same(found: list[Output], expected: list[Output]) -> None:
 
 
 def assert_near(found: Output, expected: Output, largest: float, *, shared: int = 3) -> None:
-    """So many of the first token's alternatives or more are the same, with nearly the same log-probabilities."""
+    """At least `shared` alternatives of the first token are in both, with nearly the same log-probabilities."""
     ours, theirs = dict(found.logprobs[0].top), dict(expected.logprobs[0].top)
     common = ours.keys() & theirs.keys()
     assert len(common) >= shared
