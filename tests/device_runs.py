@@ -27,7 +27,7 @@ def assert_same(found: list[Output], expected: list[Output]) -> None:
 
 
 def assert_near(found: Output, expected: Output, largest: float, *, shared: int = 3) -> None:
-    """At least `shared` alternatives of the first token are in both, with nearly the same log-probabilities."""
+    """At least `shared` of the first token's alternatives are in both, about as probable."""
     ours, theirs = dict(found.logprobs[0].top), dict(expected.logprobs[0].top)
     common = ours.keys() & theirs.keys()
     assert len(common) >= shared
