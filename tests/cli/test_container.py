@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +47,28 @@ def test_a_refused_argument_is_told_in_the_termination_message(
     cause = json.loads(message.read_text())
     assert (cause["code"], cause["reason"], cause["argument"]) == (2, "BadArguments", argument)
     assert cause["message"] in capsys.readouterr().err
+
+
+SIGTERM_IN_MSGSPEC = """
+import os, signal, sys
+from slipway.cli import serve
+
+class SendOnce:
+    def find_spec(self, name, path=None, target=None):
+        if name == "datetime" and "msgspec" in sys.modules:
+            sys.meta_path.remove(self)
+            print("sent", flush=True)
+            signal.raise_signal(signal.SIGTERM)
+
+sys.modules.pop("datetime", None)
+sys.meta_path.insert(0, SendOnce())
+os.getpid = lambda: 1
+sys.exit(serve.run(["/nowhere"]))
+"""
+
+
+def test_sigterm_inside_the_import_of_an_extension_is_not_lost():
+    """msgspec does not look whether its own imports failed, and takes an exception there for none."""
+    command = [sys.executable, "-c", SIGTERM_IN_MSGSPEC]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "sent\n"), ended.stderr

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
+from typing import NoReturn
 
 from slipway import envs
 from slipway.args import ArgumentError, Resolved, resolve
@@ -56,6 +57,10 @@ def resolve_or_explain(argv: Sequence[str], schema: Schema) -> Resolved | int:
     return resolved
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    """No request was admitted yet, so that nothing is left to finish."""
-    raise SystemExit(0)
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """No request was admitted yet, so that nothing is left to finish.
+
+    Not by an exception: it may come up inside the import of a C extension, and not each of them looks
+    whether its own imports failed. msgspec goes on with a null pointer for `datetime`.
+    """
+    os._exit(0)
