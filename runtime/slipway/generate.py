@@ -51,18 +51,18 @@ def main(argv: Sequence[str]) -> int:
     """Status 1 where --check finds a stale file."""
     paths = [word for word in argv if not word.startswith("-")]
     root = Path(paths[0]) if paths else REPOSITORY
-    stale = [
-        name
+    stale = {
+        name: content
         for name, content in outputs().items()
         if not (root / name).is_file() or (root / name).read_text(encoding="utf-8") != content
-    ]
+    }
     if "--check" in argv:
         for name in stale:
             print(f"{name} is stale: run `make generate`.", file=sys.stderr)
         return 1 if stale else 0
-    for name in stale:
+    for name, content in stale.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(outputs()[name], encoding="utf-8")
+        (root / name).write_text(content, encoding="utf-8")
         print(f"wrote {name}")
     return 0
 
