@@ -93,7 +93,7 @@ class SpeakingServer:
                     said = {"delta": {"content": piece}} if chat else {"text": piece}
                     self._event({"choices": [said]})
                 if server.released:
-                    server.released.wait(timeout=30)
+                    server.released.wait()
                     return
                 if server.error:
                     self._event({"error": {"message": server.error}})

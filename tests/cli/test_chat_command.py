@@ -6,6 +6,8 @@ import fcntl
 import io
 import os
 import pty
+import select
+import signal
 import subprocess
 import sys
 import termios
@@ -153,8 +155,16 @@ def read_until(terminal: int, words: bytes) -> bytes:
     """What the program prints, up to and with `words`."""
     seen = b""
     while words not in seen:
+        readable, _, _ = select.select([terminal], [], [], 60)
+        assert readable, seen
         seen += os.read(terminal, 1024)
     return seen
+
+
+def at_a_terminal() -> None:
+    """What a shell sees to before it runs a command; a test run in the background may ignore Ctrl-C."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_at_a_terminal_ctrl_c_ends_the_answer_and_ctrl_d_the_session(server):
@@ -166,7 +176,7 @@ def test_at_a_terminal_ctrl_c_ends_the_answer_and_ctrl_d_the_session(server):
         stdout=inside,
         stderr=inside,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=at_a_terminal,
     )
     os.close(inside)
     try:
