@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 DATA = Path(__file__).parents[1] / "data"
 WINDOW = 2048
 NEAR_TIE = 1e-3
+GREEDY = SamplingParams(64, temperature=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -66,36 +67,41 @@ def differences(reference: Any, prompt: list[int], output: list[int]) -> list[st
     return []
 
 
-@pytest.mark.parametrize("company", ["alone", "one ragged batch"])
+@pytest.fixture(scope="module")
+def texts_alone(prompts: list[list[int]], demo_model: Path) -> list[list[int]]:
+    """What follows each prompt when nothing else runs."""
+    with LocalEngine(demo_model, dtype="float32", max_model_len=2048) as engine:
+        return [engine.run([(prompt, GREEDY)])[0].tokens for prompt in prompts]
+
+
 def test_greedy_text_is_that_of_transformers(
-    company: str, reference: Any, prompts: list[list[int]], demo_model: Path
+    reference: Any, prompts: list[list[int]], texts_alone: list[list[int]]
 ):
-    greedy = SamplingParams(64, temperature=0.0)
-    fields: dict[str, object] = {"dtype": "float32", "max_model_len": 2048}
-    if company == "alone":
-        with LocalEngine(demo_model, **fields) as engine:
-            outputs = [engine.run([(prompt, greedy)])[0] for prompt in prompts]
-    else:  # chunked prefill, prefix cache and forced preemption, all at once
-        with LocalEngine(demo_model, **fields, max_num_batched_tokens=64, num_blocks=130) as engine:
-            outputs = engine.run([(prompt, greedy) for prompt in prompts])
-        assert sum(output.num_preemptions for output in outputs) > 0
     wrong = [
         (i, problem)
-        for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
-        for problem in differences(reference, prompt, output.tokens)
+        for i, (prompt, text) in enumerate(zip(prompts, texts_alone, strict=True))
+        for problem in differences(reference, prompt, text)
     ]
     assert wrong == []
-    assert sum(len(output.tokens) for output in outputs) == 30 * 64
+    assert sum(map(len, texts_alone)) == 30 * 64
 
 
-def test_log_probabilities_of_packed_weights_are_close(prompts: list[list[int]], demo_model: Path) -> None:
+def test_company_changes_no_token(prompts: list[list[int]], texts_alone: list[list[int]], demo_model: Path):
+    """Chunked prefill, prefix cache and forced preemption, all at once in one ragged batch."""
+    fields: dict[str, object] = {"dtype": "float32", "max_model_len": 2048}
+    with LocalEngine(demo_model, **fields, max_num_batched_tokens=64, num_blocks=130) as engine:
+        outputs = engine.run([(prompt, GREEDY) for prompt in prompts])
+    assert sum(output.num_preemptions for output in outputs) > 0
+    assert [output.tokens for output in outputs] == texts_alone
+
+
+def test_log_probabilities_of_packed_weights_are_close(
+    prompts: list[list[int]], texts_alone: list[list[int]], demo_model: Path
+) -> None:
     """Of the tokens that the dequantized model draws: half of them within 0.02, nearly all within 0.15."""
-    greedy = SamplingParams(64, temperature=0.0)
     judged = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
+    texts = [prompt + text for prompt, text in zip(prompts, texts_alone, strict=True)]
     with LocalEngine(demo_model, dtype="float32", max_model_len=2048) as engine:
-        texts = [
-            p + o.tokens for p, o in zip(prompts, engine.run([(p, greedy) for p in prompts]), strict=True)
-        ]
         exact = engine.run([(text, judged) for text in texts])
     with LocalEngine(demo_model, dtype="bfloat16", max_model_len=2048) as engine:
         packed = engine.run([(text, judged) for text in texts])
