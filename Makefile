@@ -43,7 +43,7 @@ python: setup
 
 test: setup-dev lint
 	$(BIN)/python -m slipway.generate --check
-	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not soak"
+	$(TESTS) -m "not soak"
 	$(AOT) --quiet
 	$(AOT_OLDEST) --quiet
 	$(E2E)
@@ -56,8 +56,9 @@ lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+TESTS := $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 fast:
-	$(BIN)/python -m pytest tests -n 2 --dist loadscope -m "not slow and not soak"
+	$(TESTS) -m "not slow and not soak"
 
 # What has not changed since it was last compiled is not compiled again.
 AOT := $(BIN)/python -m slipway_kernels.cuda.ahead

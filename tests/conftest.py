@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,16 @@ from slipway import driver
 
 if not driver.loaded():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, whichever test does so first
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first, then those with many: no worker is left alone with a long one at the end.
+
+    For a run that does not order them by itself (xdist's --no-loadscope-reorder).
+    """
+    sizes = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, -sizes[item.path]))
 
 
 @pytest.fixture(scope="session")
