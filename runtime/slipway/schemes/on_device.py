@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Grouped, Quantized, Scaled
 from slipway.schemes.scheme import NewScheme
-from slipway.worker.device.transfer import Transfer
+from slipway.schemes.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
 from slipway_kernels.embedding.op import embed
 from slipway_kernels.linear_w4a16.layout import Packed, pack

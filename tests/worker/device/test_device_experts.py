@@ -12,7 +12,7 @@ from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear, stacked
 from slipway.schemes.on_device import DeviceSchemes
 from slipway.worker.device.feed_forward import Experts
-from slipway.worker.device.transfer import Transfer
+from slipway.schemes.transfer import Transfer
 from slipway_kernels.cuda.launch import device_in_use
 from slipway_kernels.linear_w4a16.layout import Packed
 

@@ -22,8 +22,8 @@ from slipway.load.checkpoint import open_checkpoint
 from slipway.model.build import ModelPlan, plan_model
 from slipway.model.weights import Builder, LayerWeights, MlpWeights
 from slipway.schemes.on_device import DeviceDense, DeviceSchemes, Move
+from slipway.schemes.transfer import Transfer
 from slipway.worker.device.offload import StreamedLayers, chosen, layer_bytes, layers_on_host
-from slipway.worker.device.transfer import Transfer
 from slipway.worker.lower import Native
 from slipway_kernels.cuda.launch import device_in_use
 

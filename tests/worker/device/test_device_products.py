@@ -10,8 +10,8 @@ from slipway.load.quantized.form import ScaledForm
 from slipway.load.quantized.tensors import Scaled
 from slipway.schemes.fused import FusedLinear, stacked
 from slipway.schemes.on_device import DeviceSchemes
+from slipway.schemes.transfer import Transfer
 from slipway.worker.device.products import gated_for, normed_for, product
-from slipway.worker.device.transfer import Transfer
 from slipway_kernels.activation.op import gated
 from slipway_kernels.quantize.quantized import QuantizedRows
 from slipway_kernels.rms_norm.op import rms_norm

@@ -14,6 +14,7 @@ from slipway.engine.cache_size import CacheSize, cache_size, num_host_pages
 from slipway.engine.config import EngineConfig
 from slipway.model.build import ModelPlan
 from slipway.schemes.on_device import DeviceSchemes
+from slipway.schemes.transfer import Transfer
 from slipway.worker.device.attention import backend
 from slipway.worker.device.decoder import Decoder
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, device_memory, measured_peak
@@ -22,7 +23,6 @@ from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
-from slipway.worker.device.transfer import Transfer
 from slipway.worker.device.worker import AnyDecoder, DeviceWorker
 from slipway.worker.lower import Native
 from slipway_kernels.cuda.interpret import repair

@@ -17,10 +17,10 @@ from slipway.model.registry import families
 from slipway.model.weights import Builder, LayerWeights, MlpWeights, MoeWeights, forms_by_place
 from slipway.schemes.fused import FusedLinear
 from slipway.schemes.on_device import DeviceScheme, DeviceSchemes, Move
+from slipway.schemes.transfer import Transfer
 from slipway.worker.device.feed_forward import Experts, experts_of
 from slipway.worker.device.memory import GIB
 from slipway.worker.device.pinned import HostMemory
-from slipway.worker.device.transfer import Transfer
 from slipway.worker.lower import Native
 
 log = logging.getLogger("slipway.engine")
