@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slipway_kernels.cuda.cases import Case, Size
 from slipway_kernels.linear_w4a16.layout import Packed, pack, unpack
-from slipway_kernels.moe import op, reference
+from slipway_kernels.moe import op, op_route, reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,27 @@ class Model:
 MIXTRAL = Model("Mixtral-8x7B", 8, 2, 4096, 14336)
 QWEN = Model("Qwen3-30B-A3B", 128, 8, 2048, 768)
 TOY = Model("toy", 6, 2, 96, 160)
+TILED = Model("tiled toy", 6, 2, 160, 128)
 ROWS = (1, 8, 64, 256, 2048)
 Weights = Tensor | op.Scaled | Packed
+INTEGERS = 73.0
+"""Standard deviation of whole numbers from -127 to 127."""
 BITS = {"w4": 4, "w8": 8}
-TYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "fp32": torch.float32}
+TYPES = {
+    "bf16": torch.bfloat16,
+    "fp8": torch.float8_e4m3fn,
+    "fp8 by blocks": torch.float8_e4m3fn,
+    "int8": torch.int8,
+    "fp32": torch.float32,
+}
 
 
 def cases(device: torch.device, size: Size) -> Iterator[Case]:
     if size == "small":
         yield from _steps(TOY, 5, device)
-        for kind in ("bf16", "fp8", "w4"):
+        for kind in ("bf16", "fp8", "int8", "w4"):
             yield from _products(TOY, (5,), kind, device)
+        yield from _products(TILED, (5,), "fp8 by blocks", device)
         return
     for model in (MIXTRAL, QWEN):
         for rows in ROWS:
@@ -46,6 +56,8 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
         yield from _products(model, ROWS, "fp8", device)
         yield from _products(model, ROWS, "w4", device)
     yield from _products(QWEN, (1, 2048), "w8", device)
+    for kind in ("fp8 by blocks", "int8"):
+        yield from _products(QWEN, (1, 64, 256, 512, 2048), kind, device)
     yield from _products(TOY, (1, 64), "fp32", device)
     yield from _products(TOY, (1, 40, 150, 400), "bf16", device)  # k is no multiple of a tile's depth
     yield from _products(TOY, (1, 400), "w4", device)
@@ -59,7 +71,7 @@ def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
     ids, weights = torch.empty(shape, dtype=torch.int32, device=device), torch.empty(shape, device=device)
 
     def route() -> Tensor:
-        op.route(logits, model.top_k, True, ids, weights)
+        op_route.route(logits, model.top_k, True, ids, weights)
         return weights
 
     def torch_route() -> tuple[Tensor, Tensor]:
@@ -75,7 +87,7 @@ def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
     )
     drawn = _drawn(model, rows).to(device)
     block_m = op.block_m_of(drawn.numel(), model.experts, torch.bfloat16)
-    order = op.arrangement(drawn.numel(), model.experts, block_m, device)
+    order = op_route.arrangement(drawn.numel(), model.experts, block_m, device)
 
     def expected_places() -> Tensor:
         blocks = len(order.expert_of_block)
@@ -83,7 +95,7 @@ def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
 
     yield Case(
         f"{model.name} arrange {rows}",
-        lambda: op.arrange(drawn, order).places,
+        lambda: op_route.arrange(drawn, order).places,
         expected_places,
         tolerance=0,
         bytes=4 * (drawn.numel() + len(order.places)),
@@ -94,7 +106,7 @@ def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
     out = torch.empty(rows, model.width, device=device, dtype=torch.bfloat16)
     yield Case(
         f"{model.name} combine {rows}",
-        lambda: op.combine(y, drawn, shares, out),
+        lambda: op_route.combine(y, drawn, shares, out),
         lambda: reference.combine(y, drawn, shares),
         bytes=2 * (y.numel() + out.numel()),
         peers={"torch": lambda: torch.einsum("rjw,rj->rw", y.view(*shape, -1), shares.bfloat16())},
@@ -107,7 +119,7 @@ def _deepseek(device: torch.device) -> Iterator[Case]:
     ids, weights = torch.empty(64, 8, dtype=torch.int32, device=device), torch.empty(64, 8, device=device)
 
     def run() -> Tensor:
-        op.route(
+        op_route.route(
             *(logits, 8, True, ids, weights),
             kind="sigmoid",
             bias=bias,
@@ -142,8 +154,19 @@ def _weights(experts: int, height: int, k: int, kind: str, device: torch.device)
         return pack(codes, scales, bits=BITS[kind])
     values = torch.empty(experts, height, k, device=device, dtype=TYPES[kind])
     for expert in values:
-        expert.copy_(torch.randn(height, k, device=device) / k**0.5)
-    return op.Scaled(values, torch.rand(experts, height, device=device)) if kind == "fp8" else values
+        expert.copy_(_numbers((height, k), values.dtype, device, 1 / k**0.5))
+    if values.dtype.itemsize > 1:
+        return values
+    shape = (experts, -(-height // 128), -(-k // 128)) if kind.endswith("blocks") else (experts, height)
+    scales = torch.rand(shape, device=device)
+    return op.Scaled(values, scales / (INTEGERS**2 * k**0.5) if kind == "int8" else scales)
+
+
+def _numbers(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, deviation: float) -> Tensor:
+    """Floats of this deviation, or integers of INTEGERS, at random."""
+    if dtype == torch.int8:
+        return torch.randint(-127, 128, shape, dtype=dtype, device=device)
+    return (torch.randn(shape, device=device) * deviation).to(dtype)
 
 
 def _exact(weights: Weights, experts: int) -> Tensor:
@@ -154,7 +177,10 @@ def _exact(weights: Weights, experts: int) -> Tensor:
         numbers = numbers.view(*scales.shape, -1) * scales[..., None]
         return numbers.view(experts, -1, weights.k)
     if isinstance(weights, op.Scaled):
-        return weights.values.float() * weights.scales[..., None]
+        if not weights.group:
+            return weights.values.float() * weights.scales[..., None]
+        wide = weights.scales.repeat_interleave(128, 1).repeat_interleave(128, 2)
+        return weights.values.float() * wide[:, : weights.values.shape[1], : weights.values.shape[2]]
     return weights
 
 
@@ -165,10 +191,12 @@ def _product(title: str, model: Model, rows: int, weights: Weights, gated: bool)
     n = model.inner if gated else model.width
     ids = _drawn(model, rows)
     touched, pairs = len(set(ids.flatten().tolist())), ids.numel()
-    x = torch.randn(rows if gated else pairs, k, device=device).to(dtype)
-    is_fp8 = isinstance(weights, op.Scaled)
-    out = torch.empty(pairs, n, device=device, dtype=torch.bfloat16 if is_fp8 else dtype)
-    x_scale = torch.ones(len(x), device=device) if is_fp8 else None
+    x = _numbers((rows if gated else pairs, k), dtype, device, 1.0)
+    scaled = isinstance(weights, op.Scaled)
+    out = torch.empty(pairs, n, device=device, dtype=torch.bfloat16 if scaled else dtype)
+    x_scale = None
+    if isinstance(weights, op.Scaled):
+        x_scale = torch.ones(len(x), *weights.scales.shape[2:], device=device)
     block_m = op.block_m_of(pairs, model.experts, dtype)
     order = _arranged(ids, model.experts, block_m, device)
     activation: op.Activation = "silu" if gated else ""
@@ -181,20 +209,22 @@ def _product(title: str, model: Model, rows: int, weights: Weights, gated: bool)
         flops=2 * pairs * (2 * n if gated else n) * k,
         peers=_torch_grouped(x, weights, ids.to(device), gated),
         instructions=() if dtype == torch.float32 else (tensor_core, "cp.async"),
-        arch=90 if is_fp8 else 80,
+        arch=90 if dtype == torch.float8_e4m3fn else 80,
     )
 
 
-def _arranged(ids: Tensor, experts: int, block_m: int, device: torch.device) -> op.Arrangement:
+def _arranged(ids: Tensor, experts: int, block_m: int, device: torch.device) -> op_route.Arrangement:
     """By the reference: on meta tensors nothing may run."""
-    room = op.arrangement(ids.numel(), experts, block_m, device)
+    room = op_route.arrangement(ids.numel(), experts, block_m, device)
     places, blocks, counts = reference.arrange(ids, experts, block_m, len(room.expert_of_block))
-    return op.Arrangement(places.to(device), blocks.to(device), counts.to(device), room.partial, block_m)
+    written = (places.to(device), blocks.to(device), counts.to(device))
+    return op_route.Arrangement(*written, room.partial, block_m)
 
 
 def _torch_grouped(x: Tensor, weights: Weights, ids: Tensor, gated: bool) -> dict[str, Callable[[], object]]:
     """torch's product over rows that are sorted by expert; it is spared the sorting."""
-    if isinstance(weights, Packed) or x.dtype == torch.float32:
+    by_blocks = isinstance(weights, op.Scaled) and weights.group
+    if isinstance(weights, Packed) or by_blocks or x.dtype not in (torch.bfloat16, torch.float8_e4m3fn):
         return {}
     pairs = ids.flatten()
     order = pairs.sort(stable=True).indices // (len(pairs) // len(x))

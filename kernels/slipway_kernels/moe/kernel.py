@@ -24,12 +24,24 @@ def block_and_column(columns, TOGETHER: tl.constexpr):
 
 
 @triton.jit
+def _added(total, x, weight_at, scale, depth, left, EVEN_K: tl.constexpr, BLOCKS: tl.constexpr):
+    """total + x · weightᵀ of one block of columns; by BLOCKS the product has scales [BLOCK_M] of its own."""
+    w = tl.load(weight_at) if EVEN_K else tl.load(weight_at, mask=depth[:, None] < left, other=0.0)
+    SUM: tl.constexpr = tl.int32 if x.dtype == tl.int8 else tl.float32
+    if BLOCKS:
+        total += tl.dot(x, w, out_dtype=SUM).to(tl.float32) * scale[:, None]
+    else:
+        total = tl.dot(x, w, total, input_precision="ieee", out_dtype=SUM)
+    return total
+
+
+@triton.jit
 def product_kernel(
     x_ptr,  # [rows or pairs, k]
     weight_ptr,  # [experts, n, k], or [experts, 2 · n, k], gate above up
     out_ptr,  # [pairs, n]
-    x_scale_ptr,  # [rows or pairs] fp32;  or None
-    weight_scale_ptr,  # [experts, n or 2 · n] fp32;  or None
+    x_scale_ptr,  # [rows or pairs] fp32, by blocks [rows or pairs, k / 128];  or None
+    weight_scale_ptr,  # [experts, n or 2 · n] fp32, by blocks [experts, n or 2 · n / 128, k / 128];  or None
     places_ptr,  # [blocks · BLOCK_M] int32: a pair or -1
     expert_of_block_ptr,  # [blocks] int32: an expert or -1
     x_stride,
@@ -42,6 +54,7 @@ def product_kernel(
     share,  # pairs that read one row of x
     ACTIVATION: tl.constexpr,
     EVEN_K: tl.constexpr,
+    BLOCKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -52,10 +65,12 @@ def product_kernel(
     Bound by memory while an expert has few rows: each weight is read once and a deep pipeline keeps the
     reads on their way; by the tensor cores beyond some 200 rows an expert. A program with an activation has
     a block of the gate and the same block of up, BLOCK_N / 2 wide each, so that their results meet in
-    registers. Padding reads row 0 and writes nothing.
+    registers. Padding reads row 0 and writes nothing. With BLOCKS each 128 by 128 weights have a scale, as
+    have 128 columns of a row of x: BLOCK_K is 128 then, and BLOCK_N at most that.
     """
     GATED: tl.constexpr = ACTIVATION != ""
     WIDTH: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    INTEGERS: tl.constexpr = x_ptr.dtype.element_ty == tl.int8
     block, column = block_and_column(tl.cdiv(n, WIDTH), TOGETHER)
     expert = tl.load(expert_of_block_ptr + block).to(tl.int64)
     if expert < 0:
@@ -71,26 +86,39 @@ def product_kernel(
     # [BLOCK_K, WIDTH]
     weight_at = weight_ptr + weight_row.to(tl.int64)[None, :] * weight_stride + depth[:, None]
     up = tl.full((), n, tl.int64) * weight_stride
-    total = tl.zeros((BLOCK_M, WIDTH), tl.float32)
+    total = tl.zeros((BLOCK_M, WIDTH), tl.int32 if INTEGERS and not BLOCKS else tl.float32)
     total_up = total
-    for step in range(tl.cdiv(k, BLOCK_K)):
-        if EVEN_K:
-            x = tl.load(x_at)
-            w = tl.load(weight_at)
-        else:
-            left = k - step * BLOCK_K
-            x = tl.load(x_at, mask=depth[None, :] < left, other=0.0)
-            w = tl.load(weight_at, mask=depth[:, None] < left, other=0.0)
-        total = tl.dot(x, w, total, input_precision="ieee")
+    steps = tl.cdiv(k, BLOCK_K)
+    scale, scale_up = None, None
+    if BLOCKS:
+        x_scale_at = x_scale_ptr + row * steps
+        scale_at = weight_scale_ptr + expert * scale_stride + column * WIDTH // 128 * steps
+        x_scale = tl.load(x_scale_at)
+        scale = x_scale * tl.load(scale_at)
         if GATED:
-            if EVEN_K:
-                w = tl.load(weight_at + up)
-            else:
-                w = tl.load(weight_at + up, mask=depth[:, None] < k - step * BLOCK_K, other=0.0)
-            total_up = tl.dot(x, w, total_up, input_precision="ieee")
+            scale_up_at = scale_at + n // 128 * steps
+            scale_up = x_scale * tl.load(scale_up_at)
+    for step in range(steps):
+        left = k - step * BLOCK_K
+        x = tl.load(x_at) if EVEN_K else tl.load(x_at, mask=depth[None, :] < left, other=0.0)
+        if BLOCKS:  # the next block's scales are on their way while this block is multiplied
+            more = step + 1 < steps
+            x_scale = tl.load(x_scale_at + step + 1, mask=more & (row >= 0), other=0.0)
+            next_scale = x_scale * tl.load(scale_at + step + 1, mask=more, other=0.0)
+            if GATED:
+                next_up = x_scale * tl.load(scale_up_at + step + 1, mask=more, other=0.0)
+        total = _added(total, x, weight_at, scale, depth, left, EVEN_K, BLOCKS)
+        if GATED:
+            total_up = _added(total_up, x, weight_at + up, scale_up, depth, left, EVEN_K, BLOCKS)
+        if BLOCKS:
+            scale = next_scale
+            if GATED:
+                scale_up = next_up
         x_at += BLOCK_K
         weight_at += BLOCK_K
-    if x_scale_ptr is not None:
+    total = total.to(tl.float32)
+    total_up = total_up.to(tl.float32)
+    if x_scale_ptr is not None and not BLOCKS:
         x_scale = tl.load(x_scale_ptr + row)[:, None]
         scale_at = weight_scale_ptr + expert * scale_stride + weight_row
         total *= x_scale * tl.load(scale_at)[None, :]

@@ -24,9 +24,9 @@ SCATTER = (Tile(80, {"CHUNK": CHUNK, "PART": 128}, num_warps=4),)
 COMBINE = (Tile(80, {"COLUMNS": 256}, num_warps=1),)
 
 
-def _product(arch: int, block_m: int, n: int, k: int, warps: int, stages: int) -> Tile:
+def _product(arch: int, block_m: int, n: int, k: int, warps: int, stages: int, **when: str) -> Tile:
     sizes = {"BLOCK_M": block_m, "BLOCK_N": n, "BLOCK_K": k, "TOGETHER": 8}
-    return Tile(arch, sizes, warps, stages, when={"block_m": str(block_m)})
+    return Tile(arch, sizes, warps, stages, when={"block_m": str(block_m), **when})
 
 
 # Few rows: narrow blocks make enough programs for all multiprocessors, and two or three of them share one,
@@ -41,11 +41,23 @@ HALF = (
     _product(90, 64, 128, 64, 4, 4),
     _product(90, 128, 256, 64, 8, 4),
 )
-FP8 = (
+EIGHT_BITS = (  # sm_80: int8 alone
+    _product(80, 16, 64, 256, 4, 4),
+    _product(80, 32, 64, 256, 4, 4),
+    _product(80, 64, 128, 128, 4, 4),
+    _product(80, 128, 128, 128, 8, 3),
     _product(90, 16, 64, 256, 4, 4),
     _product(90, 32, 64, 256, 4, 4),
     _product(90, 64, 128, 128, 4, 4),
-    _product(90, 128, 256, 128, 8, 4),
+    _product(90, 128, 256, 128, 8, 4, dtype="torch.float8_e4m3fn"),
+    _product(90, 128, 128, 128, 8, 4),  # Blackwell multiplies int8 in registers
+)
+# Each step ends with an addition in fp32, beside which a second program on the multiprocessor multiplies.
+BLOCKS = (
+    _product(80, 16, 64, 128, 4, 4),
+    _product(80, 32, 64, 128, 4, 4),
+    _product(80, 64, 128, 128, 4, 4),
+    _product(80, 128, 128, 128, 8, 3),
 )
 FLOAT = (  # no tensor cores
     _product(80, 16, 64, 32, 4, 3),

@@ -131,7 +131,7 @@ class Builder:
         gate, up, down = roles
         hidden = self.spec.hidden
         forms = (self.forms.get((number, role, expert)) for role in (gate, up))
-        both = self.schemes.in_layer(number).of_both(*forms, expert=expert >= 0)
+        both = self.schemes.in_layer(number).of_both(*forms, row=intermediate, expert=expert >= 0)
         if self.schemes.gates_alternate:
             gate_up = gated(hidden, intermediate, both, gate=gate, up=up, bias=bias)
         else:
@@ -142,9 +142,11 @@ class Builder:
     def _stacked(
         self, number: int, k: int, sizes: Mapping[str, int], bias: bool = False, expert: int = -1
     ) -> FusedLinear:
-        forms = {role: self.forms.get((number, role, expert)) for role in sizes}
-        choice = self.schemes.in_layer(number)
-        schemes = {role: choice.of(form, expert=expert >= 0) for role, form in forms.items()}
+        choice, schemes, row = self.schemes.in_layer(number), {}, 0
+        for role, size in sizes.items():
+            form = self.forms.get((number, role, expert))
+            schemes[role] = choice.of(form, row=row, expert=expert >= 0)
+            row += size
         return self._own(number, stacked(k, sizes, schemes, bias=bias), expert)
 
     def _own(self, layer: int, linear: FusedLinear, expert: int = -1) -> FusedLinear:

@@ -28,11 +28,18 @@ class SchemeChoice(Protocol):
     def in_layer(self, number: int) -> SchemeChoice:
         """For the matrices of that layer; -1: of what is in none."""
 
-    def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
-        """The scheme of a matrix; `form`: None for plain numbers. `expert`: one of many."""
+    def of(self, form: Form | None, *, row: int = 0, expert: bool = False) -> NewScheme:
+        """The scheme of a matrix.
 
-    def of_both(self, first: Form | None, second: Form | None, *, expert: bool = False) -> NewScheme:
-        """Of two matrices that lie in one."""
+        form    None for plain numbers
+        row     where it begins among the neighbours with which it may be fused
+        expert  whether it is one of many
+        """
+
+    def of_both(
+        self, first: Form | None, second: Form | None, *, row: int, expert: bool = False
+    ) -> NewScheme:
+        """Of two matrices that lie in one, in which the second begins at `row`."""
 
 
 class Schemes:
@@ -56,8 +63,8 @@ class Schemes:
         """All layers are held alike."""
         return self
 
-    def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
-        """`form`: None for plain numbers. Experts are held as all others."""
+    def of(self, form: Form | None, *, row: int = 0, expert: bool = False) -> NewScheme:
+        """Experts are held as all others, and no row's place matters."""
         if isinstance(form, GroupedForm) and self._keeps_packed and GroupedScheme.fits(form):
             return self._made.setdefault(form, partial(GroupedScheme, form, self._threads))
         if isinstance(form, ScaledForm) and self._keeps_packed and RowScheme.takes(form):
@@ -68,7 +75,9 @@ class Schemes:
         """Whether a matrix of this form is multiplied as it is stored."""
         return self.of(form) is not self._dense
 
-    def of_both(self, first: Form | None, second: Form | None, *, expert: bool = False) -> NewScheme:
-        """Of two matrices that lie in one. Where they differ both are dequantized: no form holds the other's
+    def of_both(
+        self, first: Form | None, second: Form | None, *, row: int, expert: bool = False
+    ) -> NewScheme:
+        """Where the two differ both are dequantized: no form holds the other's
         scales without another rounding."""
         return self.of(first) if first == second else self._dense

@@ -55,6 +55,11 @@ def keeps(form: Form, dtype: torch.dtype) -> bool:
     return form.block in (None, SCALE_BLOCK) and (form.values is torch.int8 or device_arch() >= FP8_ARCH)
 
 
+def begins_block(form: Form | None, row: int) -> bool:
+    """Whether a block of rows that share a scale begins at `row`."""
+    return not isinstance(form, ScaledForm) or form.block is None or row % form.block[0] == 0
+
+
 def device_arch() -> int:
     """Compute capability, times ten, of the device in use."""
     return arch_of(device_in_use())
@@ -88,25 +93,29 @@ class DeviceSchemes:
     def in_layer(self, number: int) -> DeviceSchemes:
         return self._host if number in self._on_host else self
 
-    def of(self, form: Form | None, *, expert: bool = False) -> NewScheme:
-        """`form`: None for plain numbers. `expert`: of many, whose products the kernels group."""
+    def of(self, form: Form | None, *, row: int = 0, expert: bool = False) -> NewScheme:
+        """Experts' products are grouped. What begins within a block of rows that share a scale is not fused
+        with its neighbour above."""
         if form is None or not keeps(form, self.dtype) or (expert and not self._groups(form)):
             return self._dense
         if isinstance(form, ScaledForm):
-            return self._made.setdefault(form, partial(DeviceScaled, form, self.dtype, self._transfer))
+            made = partial(DeviceScaled, form, self.dtype, self._transfer)
+            return self._made.setdefault(form, made) if begins_block(form, row) else made
         make = partial(DeviceGrouped, form, self.dtype, self._transfer, self._workspace)
         # Each matrix has an order of columns of its own, so that no two can be one.
         return make if form.ordered else self._made.setdefault(form, make)
 
-    def of_both(self, first: Form | None, second: Form | None, *, expert: bool = False) -> NewScheme:
-        """Of two matrices that lie in one."""
-        return self.of(first, expert=expert) if first == second else self._dense
+    def of_both(
+        self, first: Form | None, second: Form | None, *, row: int, expert: bool = False
+    ) -> NewScheme:
+        """Where one matrix cannot hold both as they are, they are dequantized."""
+        return self.of(first, expert=expert) if first == second and begins_block(first, row) else self._dense
 
     def _groups(self, form: Form) -> bool:
         """Whether products with many matrices of this form are one."""
         if isinstance(form, GroupedForm):
             return not form.ordered
-        return form.block is None and form.values is torch.float8_e4m3fn and device_arch() >= GROUPED_FP8_ARCH
+        return form.values is torch.int8 or device_arch() >= GROUPED_FP8_ARCH
 
 
 class DeviceDense:

@@ -9,19 +9,8 @@ from torch import Tensor
 from slipway_kernels.cuda.launch import pick, recording
 from slipway_kernels.linear_w4a16.layout import Packed, pack, unpack
 from slipway_kernels.moe import reference
-from slipway_kernels.moe.op import (
-    Arrangement,
-    Scaled,
-    _table,
-    arrange,
-    arrangement,
-    block_m_of,
-    by_torch,
-    combine,
-    moe_linear,
-    route,
-    tall,
-)
+from slipway_kernels.moe.op import Scaled, _table, block_m_of, by_torch, moe_linear, tall
+from slipway_kernels.moe.op_route import Arrangement, arrange, arrangement, combine, route
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
@@ -114,6 +103,90 @@ def test_fp8_products_scale_rows_and_columns(
     expected = reference.product(x.float() * x_scale[:, None], exact, ids, activation)
     close = 1e-4 if device.type == "cpu" else 2e-3  # Hopper's tensor cores sum fp8 with 13 bits or so
     torch.testing.assert_close(out, expected, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize(
+    ("rows", "block_m", "n", "k", "activation"),
+    [(5, 16, 40, 80, "silu"), (40, 32, 24, 160, ""), (70, 64, 72, 256, "silu"), (75, 128, 40, 64, "")],
+)
+def test_int8_products_are_exact_sums(
+    device: torch.device, rows: int, block_m: int, n: int, k: int, activation: str
+) -> None:
+    experts = 4
+    x = torch.randint(-128, 128, (rows, k), dtype=torch.int8, device=device)
+    shape = (experts, 2 * n if activation else n, k)
+    values = torch.randint(-128, 128, shape, dtype=torch.int8, device=device)
+    x_scale = (torch.rand(rows, device=device) + 0.5) / 100
+    scales = (torch.rand(shape[:2], device=device) + 0.5) / (100 * k**0.5)
+    ids = random_ids(rows, 2, experts, device)
+    ids[-1, 0] = -1
+    out = torch.empty(rows * 2, n, device=device)
+    order = arranged(ids, experts, block_m)
+    moe_linear(x, Scaled(values, scales), order, out, activation=activation, x_scale=x_scale)
+    exact = values.float() * scales[..., None]
+    expected, here = (
+        reference.product(x.float() * x_scale[:, None], exact, ids, activation),
+        ids.flatten() >= 0,
+    )
+    torch.testing.assert_close(out[here], expected[here], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+@pytest.mark.parametrize(
+    ("rows", "block_m", "n", "k", "activation"),
+    [
+        (5, 16, 128, 128, "silu"),
+        (9, 16, 40, 300, ""),  # neither rows nor columns fill their blocks
+        (40, 32, 256, 200, "gelu"),
+        (70, 64, 200, 384, ""),
+        (75, 128, 128, 256, "silu"),
+    ],
+)
+def test_blocks_of_weights_have_scales_of_their_own(
+    device: torch.device, rows: int, block_m: int, n: int, k: int, activation: str, dtype: torch.dtype
+) -> None:
+    experts, blocks = 3, -(-k // 128)
+    height = 2 * n if activation else n
+    x = torch.randn(rows, k, device=device).mul(30).clamp(-127, 127).to(dtype)
+    values = torch.randn(experts, height, k, device=device).mul(30).clamp(-127, 127).to(dtype)
+    x_scale = (torch.rand(rows, blocks, device=device) + 0.1) / 30
+    scales = (torch.rand(experts, -(-height // 128), blocks, device=device) + 0.1) / (30 * k**0.5)
+    ids = random_ids(rows, 2, experts, device)
+    ids[0, 1] = -1
+    out = torch.empty(rows * 2, n, device=device)
+    order = arranged(ids, experts, block_m)
+    moe_linear(x, Scaled(values, scales), order, out, activation=activation, x_scale=x_scale)
+    exact = values.float() * spread(spread(scales, 1), 2)[:, :height, :k]
+    expected = reference.product(x.float() * spread(x_scale, 1)[:, :k], exact, ids, activation)
+    here = ids.flatten() >= 0
+    close = 1e-5 if device.type == "cpu" else 1e-3
+    torch.testing.assert_close(out[here], expected[here], atol=close, rtol=close)
+
+
+def spread(scales: Tensor, dim: int) -> Tensor:
+    """Each scale as often as a block of 128 has rows or columns."""
+    return scales.repeat_interleave(128, dim)
+
+
+def test_scales_that_do_not_fit_are_refused(device: torch.device) -> None:
+    def like(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int8, device=device)
+
+    ids = torch.zeros(2, 1, dtype=torch.int32, device=device)
+    order, x, rows, out = arranged(ids, 3), like(2, 256), torch.ones(2), torch.empty(2, 192, device=device)
+    plain, by_blocks = torch.ones(3, 192), torch.ones(3, 2, 2)
+    for scales, x_scale, message in (
+        (plain[:, :100], rows, r"scales of the weights are .* \[3, 100\], .* must be float32 \[3, 192\]"),
+        (by_blocks, rows, r"scales of x are .* \[2\], .* must be float32 \[2, 2\]"),
+        (plain.double(), rows, "scales of the weights are torch.float64"),
+        (by_blocks, torch.ones(2, 2).T.contiguous().T, "adjacent"),
+    ):
+        experts = Scaled(like(3, 192, 256), scales.to(device))
+        with pytest.raises(ValueError, match=message):
+            moe_linear(x, experts, order, out, x_scale=x_scale.to(device))
+    experts = Scaled(like(3, 384, 256), torch.ones(3, 3, 2, device=device))
+    with pytest.raises(ValueError, match="up begins at row 192, within a block of 128 rows"):
+        moe_linear(x, experts, order, out, activation="silu", x_scale=torch.ones(2, 2, device=device))
 
 
 @pytest.mark.parametrize(("rows", "top_k", "experts"), [(1, 2, 4), (11, 4, 16), (14, 2, 40)])
@@ -273,15 +346,19 @@ def test_fp8_is_refused_before_hopper() -> None:
 def test_a_block_of_rows_that_no_tile_computes_is_refused(device: torch.device) -> None:
     ids = torch.zeros(2, 1, dtype=torch.int32, device=device)
     order, x = arranged(ids, 4, 8), torch.randn(2, 32, device=device)
-    with pytest.raises(ValueError, match="no tile for block_m 8"):
+    with pytest.raises(ValueError, match=r"no tile for block_m 8, dtype torch.float32"):
         moe_linear(x, torch.randn(4, 16, 32, device=device), order, torch.empty(2, 16, device=device))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fn])
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int8])
 @pytest.mark.parametrize("pairs", [1, 100, 1000, 100_000])
-def test_every_number_of_pairs_has_blocks_of_a_size_that_is_computed(dtype: torch.dtype, pairs: int) -> None:
+def test_every_number_of_pairs_has_blocks_of_a_size_that_is_computed(
+    dtype: torch.dtype, pairs: int, blocks: bool
+) -> None:
     size = block_m_of(pairs, 8, dtype)
-    assert pick(_table(dtype), 90, block_m=str(size)).constants["BLOCK_M"] == size
+    tile = pick(_table(dtype, blocks), 90, block_m=str(size), dtype=str(dtype))
+    assert tile.constants["BLOCK_M"] == size
 
 
 def test_weights_that_do_not_fit_are_refused(device: torch.device) -> None:

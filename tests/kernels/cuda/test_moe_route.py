@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.moe import reference
-from slipway_kernels.moe.op import Arrangement, arrange, arrangement, combine, route
+from slipway_kernels.moe.op_route import Arrangement, arrange, arrangement, combine, route
 
 
 def routed(logits: Tensor, top_k: int, normalize: bool = False, **options: object) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from quantize import quantize, recipe
 
 from device_runs import SMALL, assert_near, assert_same
 from factory import model_folders
@@ -40,6 +41,7 @@ NATIVE: dict[str, dict[str, object]] = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     sizes = {name: (name, {"num_hidden_layers": 2} | own) for name, own in NATIVE.items()}
+    sizes["wide_moe"] = ("qwen2_moe", {"num_hidden_layers": 2, "moe_intermediate_size": 128})
     return model_folders(tmp_path_factory.mktemp("native"), sizes)
 
 
@@ -168,6 +170,26 @@ def test_quantized_products_agree_with_the_cpus(
     asked = {"quantization": quantization, "dtype": "bfloat16"}
     (found,) = run(models(architecture), work, device="cuda", **asked)
     (expected,) = run(models(architecture), work, **asked)
+    assert_near(found, expected, largest)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "method", "largest"),
+    [
+        ("llama", "fp8-block", 0.5),  # its keys and values begin within a block of 128 rows
+        ("llama", "w8a8", 0.25),
+        ("qwen2_moe", "fp8-block", 0.5),  # and so do its experts' rows of up
+        ("qwen2_moe", "w8a8", 0.25),
+        ("wide_moe", "fp8-block", 0.5),
+    ],
+)
+def test_quantized_checkpoints_agree_with_the_cpus(
+    models: Models, tmp_path: Path, architecture: str, method: str, largest: float
+) -> None:
+    model = quantize(models(architecture), tmp_path / method, recipe(method))
+    work = [([9, 8, 7, 6, 5], SamplingParams(1, temperature=0.0, num_logprobs=5))]
+    (found,) = run(model, work, device="cuda", dtype="bfloat16")
+    (expected,) = run(model, work, dtype="bfloat16")
     assert_near(found, expected, largest)
 
 

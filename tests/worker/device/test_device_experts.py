@@ -11,8 +11,8 @@ from slipway.model.spec import Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear, stacked
 from slipway.schemes.on_device import DeviceSchemes
-from slipway.worker.device.feed_forward import Experts
 from slipway.schemes.transfer import Transfer
+from slipway.worker.device.feed_forward import Experts
 from slipway_kernels.cuda.launch import device_in_use
 from slipway_kernels.linear_w4a16.layout import Packed
 
@@ -23,6 +23,14 @@ FORMS: dict[str, tuple[Form | None, Quantized | torch.Tensor]] = {
         ScaledForm(torch.float8_e4m3fn),
         Scaled(torch.ones(WIDE, WIDE).to(torch.float8_e4m3fn), torch.ones(WIDE)),
     ),
+    "fp8 by blocks": (
+        ScaledForm(torch.float8_e4m3fn, (128, 128)),
+        Scaled(torch.ones(WIDE, WIDE).to(torch.float8_e4m3fn), torch.ones(1, 1)),
+    ),
+    "int8 by row": (
+        ScaledForm(torch.int8),
+        Scaled(torch.ones(WIDE, WIDE, dtype=torch.int8), torch.ones(WIDE)),
+    ),
     "int8": (
         GroupedForm(8, 32),
         Grouped(8, 32, torch.ones(WIDE, WIDE, dtype=torch.int8), torch.ones(WIDE, WIDE // 32).half()),
@@ -31,7 +39,7 @@ FORMS: dict[str, tuple[Form | None, Quantized | torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_stacked_is_not_held_a_second_time(form: str) -> None:
+def test_what_is_stacked_keeps_its_form_and_is_not_held_a_second_time(form: str) -> None:
     schemes = DeviceSchemes(torch.bfloat16, Transfer(device_in_use()))
 
     def matrix() -> FusedLinear:
@@ -41,7 +49,12 @@ def test_what_is_stacked_is_not_held_a_second_time(form: str) -> None:
         return linear
 
     weights = MoeWeights(matrix(), tuple(MlpWeights(matrix(), matrix()) for _ in range(EXPERTS)), None, None)
-    Experts.of(Moe(EXPERTS, 2, WIDE // 2, "silu", normalize_top_k=True), weights)
+    experts = Experts.of(Moe(EXPERTS, 2, WIDE // 2, "silu", normalize_top_k=True), weights)
+    assert (
+        isinstance(experts.gate_up, torch.Tensor)
+        == isinstance(experts.down, torch.Tensor)
+        == (form == "plain")
+    )
     for expert in weights.experts:
         for linear in (expert.gate_up, expert.down):
             held = vars(linear.parts[0].scheme).values()

@@ -16,17 +16,8 @@ from slipway.schemes.on_device import DeviceDense, DeviceGrouped, DeviceScaled, 
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.products import Rows, gated_for, product
 from slipway_kernels.linear_w4a16.layout import Packed
-from slipway_kernels.moe.op import (
-    Arrangement,
-    Scaled,
-    arrange,
-    arrangement,
-    block_m_of,
-    combine,
-    moe_linear,
-    route,
-    tall,
-)
+from slipway_kernels.moe.op import Scaled, block_m_of, moe_linear, tall
+from slipway_kernels.moe.op_route import Arrangement, arrange, arrangement, combine, route
 from slipway_kernels.quantize.quantized import QuantizedRows
 
 
@@ -127,8 +118,8 @@ def _product(
     out: Tensor,
     activation: Activation | Literal[""] = "",
 ) -> Tensor:
-    """Every pair's row times its expert's matrix; for fp8 matrices rows are quantized first."""
+    """Every pair's row times its expert's matrix; for `Scaled` matrices rows are quantized first."""
     if not isinstance(weights, Scaled):
         return moe_linear(x, weights, order, out, activation=activation)
-    rows = QuantizedRows.of(weights.values.dtype, 0, x)
+    rows = QuantizedRows.of(weights.values.dtype, weights.group, x)
     return moe_linear(rows.values, weights, order, out, activation=activation, x_scale=rows.scales)
