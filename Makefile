@@ -68,7 +68,8 @@ aot: setup-dev
 	$(AOT_OLDEST)
 
 # On clusters of its own, built from pinned sources: the first time takes a quarter of an hour.
-E2E := $(BIN)/python -m pytest e2e -n 2 --no-loadscope-reorder -m "not soak" -rs
+# Three at a time on two cores: the longest waits for pods most of its time.
+E2E := $(BIN)/python -m pytest e2e -n 3 --no-loadscope-reorder -m "not soak" -rs
 e2e: setup-dev
 	$(E2E)
 

@@ -22,22 +22,24 @@ from e2e.installation import Installation
 ON_NODE = frozenset(
     f"test_{name}"
     for name in (
-        *("failures", "failures_rollout", "failures_runtime", "ground_node", "helm_cluster", "images"),
-        *("images_render", "layers", "path", "streams", "walk"),
+        *("failures", "failures_rollout", "failures_runtime", "ground_node", "helm_cluster", "layers"),
+        *("path", "streams", "walk"),
     )
 )
-"""Files whose tests run pods or containers. They take longest, and share a cluster with the images in it."""
+"""Files whose tests run pods. They take longest, and share a cluster with the images in it."""
+PODMAN = frozenset({"test_images", "test_images_render"})
+"""Files whose tests run containers without a cluster."""
 
 
 class Scheduling(LoadScopeScheduling):
     """Each file goes to one worker of pytest-xdist, and those on the node all to the same one.
 
-    Two would pull the same gigabytes twice, and load models at the same time.
+    Two would pull the same gigabytes twice. Those of podman, too, go to one.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.partition("::")[0]).stem
-        return "node" if file in ON_NODE else file
+        return "node" if file in ON_NODE else "podman" if file in PODMAN else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
@@ -49,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         on_node = not {"cluster", "released"}.isdisjoint(getattr(item, "fixturenames", ()))
         assert item.path.stem in ON_NODE or not on_node, f"{item.path} belongs to ON_NODE of {__file__}"
-    items.sort(key=lambda item: item.path.stem not in ON_NODE)
+    items.sort(key=lambda item: (item.path.stem not in ON_NODE, item.path.stem not in PODMAN))
 
 
 @pytest.fixture(scope="session")
