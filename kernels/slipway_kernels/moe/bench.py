@@ -192,11 +192,10 @@ def _product(title: str, model: Model, rows: int, weights: Weights, gated: bool)
     ids = _drawn(model, rows)
     touched, pairs = len(set(ids.flatten().tolist())), ids.numel()
     x = _numbers((rows if gated else pairs, k), dtype, device, 1.0)
-    scaled = isinstance(weights, op.Scaled)
-    out = torch.empty(pairs, n, device=device, dtype=torch.bfloat16 if scaled else dtype)
-    x_scale = None
+    out_dtype, x_scale = dtype, None
     if isinstance(weights, op.Scaled):
-        x_scale = torch.ones(len(x), *weights.scales.shape[2:], device=device)
+        out_dtype, x_scale = torch.bfloat16, torch.ones(len(x), *weights.scales.shape[2:], device=device)
+    out = torch.empty(pairs, n, device=device, dtype=out_dtype)
     block_m = op.block_m_of(pairs, model.experts, dtype)
     order = _arranged(ids, model.experts, block_m, device)
     activation: op.Activation = "silu" if gated else ""

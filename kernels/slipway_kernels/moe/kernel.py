@@ -36,6 +36,13 @@ def _added(total, x, weight_at, scale, depth, left, EVEN_K: tl.constexpr, BLOCKS
 
 
 @triton.jit
+def _scales(x_scale_at, scale_at, up, block):
+    """Of the products with a block of columns: the gate's, and those of up beyond it. [BLOCK_M] each"""
+    x_scale = tl.load(x_scale_at + block)
+    return x_scale * tl.load(scale_at + block), x_scale * tl.load(scale_at + up + block)
+
+
+@triton.jit
 def product_kernel(
     x_ptr,  # [rows or pairs, k]
     weight_ptr,  # [experts, n, k], or [experts, 2 · n, k], gate above up
@@ -93,27 +100,19 @@ def product_kernel(
     if BLOCKS:
         x_scale_at = x_scale_ptr + row * steps
         scale_at = weight_scale_ptr + expert * scale_stride + column * WIDTH // 128 * steps
-        x_scale = tl.load(x_scale_at)
-        scale = x_scale * tl.load(scale_at)
-        if GATED:
-            scale_up_at = scale_at + n // 128 * steps
-            scale_up = x_scale * tl.load(scale_up_at)
+        up_scale = n // 128 * steps if GATED else 0
+        scale, scale_up = _scales(x_scale_at, scale_at, up_scale, 0)
     for step in range(steps):
         left = k - step * BLOCK_K
         x = tl.load(x_at) if EVEN_K else tl.load(x_at, mask=depth[None, :] < left, other=0.0)
         if BLOCKS:  # the next block's scales are on their way while this block is multiplied
-            more = step + 1 < steps
-            x_scale = tl.load(x_scale_at + step + 1, mask=more & (row >= 0), other=0.0)
-            next_scale = x_scale * tl.load(scale_at + step + 1, mask=more, other=0.0)
-            if GATED:
-                next_up = x_scale * tl.load(scale_up_at + step + 1, mask=more, other=0.0)
+            following = tl.minimum(step + 1, steps - 1)
+            next_scale, next_up = _scales(x_scale_at, scale_at, up_scale, following)
         total = _added(total, x, weight_at, scale, depth, left, EVEN_K, BLOCKS)
         if GATED:
             total_up = _added(total_up, x, weight_at + up, scale_up, depth, left, EVEN_K, BLOCKS)
         if BLOCKS:
-            scale = next_scale
-            if GATED:
-                scale_up = next_up
+            scale, scale_up = next_scale, next_up
         x_at += BLOCK_K
         weight_at += BLOCK_K
     total = total.to(tl.float32)

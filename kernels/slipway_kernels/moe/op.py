@@ -106,8 +106,6 @@ def moe_linear(
             f"x is {x.dtype}, the weights are {values.dtype}: both must be of one type with adjacent "
             "columns, and both or neither must have scales."
         )
-    if isinstance(weights, Scaled):
-        _check_scales(x, x_scale, weights, n if activation else 0)
     if isinstance(weights, Packed):
         _packed(x, weights, order, out, activation)
     elif isinstance(weights, Tensor) and _torch_is_faster(x, pairs, experts):
@@ -158,14 +156,17 @@ def _plain(
     activation: Activation,
     x_scale: Tensor | None,
 ) -> None:
-    values = weights.values if isinstance(weights, Scaled) else weights
-    scales = weights.scales if isinstance(weights, Scaled) else None
     (pairs, n), (rows, k), arch = out.shape, x.shape, arch_of(x.device)
+    scales: Tensor | None = None
+    if isinstance(weights, Tensor):
+        values, blocks = weights, False
+    else:
+        _check_scales(x, x_scale, weights, n if activation else 0)
+        values, scales, blocks = weights.values, weights.scales, weights.group > 0
     if values.dtype == torch.float8_e4m3fn and arch < 90:
         raise ValueError(
             f"products of fp8 start with sm_90, and this device is sm_{arch}: dequantize the experts to bf16."
         )
-    blocks = isinstance(weights, Scaled) and weights.group > 0
     tile = pick(_table(x.dtype, blocks), arch, block_m=str(order.block_m), dtype=str(x.dtype))
     launch(
         product_kernel,
