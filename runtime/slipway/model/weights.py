@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -142,11 +143,11 @@ class Builder:
     def _stacked(
         self, number: int, k: int, sizes: Mapping[str, int], bias: bool = False, expert: int = -1
     ) -> FusedLinear:
-        choice, schemes, row = self.schemes.in_layer(number), {}, 0
-        for role, size in sizes.items():
-            form = self.forms.get((number, role, expert))
-            schemes[role] = choice.of(form, row=row, expert=expert >= 0)
-            row += size
+        choice = self.schemes.in_layer(number)
+        schemes = {
+            role: choice.of(self.forms.get((number, role, expert)), row=row, expert=expert >= 0)
+            for role, row in zip(sizes, accumulate(sizes.values(), initial=0), strict=False)
+        }
         return self._own(number, stacked(k, sizes, schemes, bias=bias), expert)
 
     def _own(self, layer: int, linear: FusedLinear, expert: int = -1) -> FusedLinear:

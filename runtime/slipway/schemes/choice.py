@@ -78,6 +78,6 @@ class Schemes:
     def of_both(
         self, first: Form | None, second: Form | None, *, row: int, expert: bool = False
     ) -> NewScheme:
-        """Where the two differ both are dequantized: no form holds the other's
-        scales without another rounding."""
+        """Where the two differ both are dequantized: no form holds the other's scales without another
+        rounding."""
         return self.of(first) if first == second else self._dense

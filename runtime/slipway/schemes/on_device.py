@@ -98,12 +98,13 @@ class DeviceSchemes:
         with its neighbour above."""
         if form is None or not keeps(form, self.dtype) or (expert and not self._groups(form)):
             return self._dense
+        make: NewScheme
         if isinstance(form, ScaledForm):
-            made = partial(DeviceScaled, form, self.dtype, self._transfer)
-            return self._made.setdefault(form, made) if begins_block(form, row) else made
-        make = partial(DeviceGrouped, form, self.dtype, self._transfer, self._workspace)
-        # Each matrix has an order of columns of its own, so that no two can be one.
-        return make if form.ordered else self._made.setdefault(form, make)
+            make, fuses = partial(DeviceScaled, form, self.dtype, self._transfer), begins_block(form, row)
+        else:
+            make = partial(DeviceGrouped, form, self.dtype, self._transfer, self._workspace)
+            fuses = not form.ordered  # each matrix has an order of columns of its own
+        return self._made.setdefault(form, make) if fuses else make
 
     def of_both(
         self, first: Form | None, second: Form | None, *, row: int, expert: bool = False
@@ -187,7 +188,7 @@ class DeviceScaled:
             return
         high = self._form.block[0]
         first = int(rows[0])
-        if first % high:
+        if not begins_block(self._form, first):
             raise ValueError(
                 f"rows from {first} on begin within a block of {high} rows that share a scale: load them "
                 "apart."
