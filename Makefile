@@ -56,6 +56,7 @@ lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Files with slow tests come first: tests/conftest.py.
 TESTS := $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 fast:
 	$(TESTS) -m "not slow and not soak"

@@ -104,11 +104,13 @@ class Failures:
 
         Some fail and serve in turns: a second look may find them serving.
         """
-        until(
-            lambda: not case.untold(self.status(name)),
-            lambda: f"{name} does not say {case.untold(self.status(name))}: {self.status(name)}",
-            PATIENCE,
-        )
+
+        def lacking() -> str:
+            status = self.status(name)
+            untold = case.untold(status)
+            return f"{name} does not say {untold}: {status}" if untold else ""
+
+        until(lambda: not lacking(), lacking, PATIENCE)
 
 
 def small_images(cluster: Cluster, folder: Path) -> dict[str, str]:
