@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from slipway_kernels.cuda import ahead, launch
 
 PROGRAM = """
 import sys
@@ -73,3 +80,132 @@ def test_a_launch_finds_what_was_compiled_ahead(operation: str) -> None:
     built, sought, missing = map(int, found.stdout.split())
     assert sought == built > 0
     assert missing == 0
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ahead.Entry]:
+    """Two kernels for every architecture, as a run meets them, and an empty cache."""
+    found = []
+    for arch in launch.ARCHITECTURES:
+        for name in ("one", "two"):
+            kernel = SimpleNamespace(cache_key=name, __name__=name)
+            wanted = launch.Specialization(kernel, {}, {}, frozenset(), launch.Tile(arch, {}), arch)
+            found.append(ahead.Entry("toy", wanted, ("a case",), frozenset()))
+    monkeypatch.setenv("SLIPWAY_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["ahead", "toy", "--jobs", "2"])
+    monkeypatch.setattr(ahead, "entries", lambda operation, architectures: found)
+    return found
+
+
+def compiled(**more: object) -> dict[str, object]:
+    return {"registers": 32, "stack": 0, "shared": 0, "instructions": [], **more}
+
+
+def test_a_process_compiles_for_one_architecture(
+    kernels: list[ahead.Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a compiler keeps from one architecture must not reach another: Triton 3.6 keeps conversions."""
+    monkeypatch.setattr(ahead, "build", lambda entry: compiled(process=os.getpid()))
+    ahead.compile_all(kernels, jobs=1)
+    seen = defaultdict(set)
+    for entry in kernels:
+        seen[json.loads(entry.result.read_text())["process"]].add(entry.specialization.arch)
+    assert sorted(seen.values(), key=min) == [{arch} for arch in launch.ARCHITECTURES]
+    assert os.getpid() not in seen
+
+
+def test_a_kernel_that_fails_fails_again_until_it_is_compiled_anew(
+    kernels: list[ahead.Entry], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(entry: ahead.Entry) -> dict[str, object]:
+        if entry.key == kernels[0].key:
+            os.write(1, b"a line of PTX\n" * 1000)
+            raise RuntimeError("no such instruction")
+        return compiled()
+
+    monkeypatch.setattr(ahead, "build", refuse)
+    assert ahead.main() == 1
+    first = capfd.readouterr().out
+    monkeypatch.setattr(ahead, "build", lambda entry: compiled())
+    assert ahead.main() == 1
+    assert "RuntimeError: no such instruction" in first
+    assert str(kernels[0].log) in first
+    assert "a line of PTX" not in first
+    assert kernels[0].log.read_text().count("a line of PTX") == 1000
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--again"])
+    assert ahead.main() == 0
+    assert not kernels[0].log.exists()
+
+
+def test_a_compiler_that_dies_is_a_failure_of_one_kernel(
+    kernels: list[ahead.Entry], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def die(entry: ahead.Entry) -> dict[str, object]:
+        if entry.key == kernels[0].key:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return compiled()
+
+    monkeypatch.setattr(ahead, "build", die)
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--jobs", "1"])
+    assert ahead.main() == 1
+    shown = capfd.readouterr().out
+    assert f"the compiler ended with status {-signal.SIGKILL}" in shown
+    assert f"{len(kernels)} kernels, {len(kernels)} compiled now, 1 failed" in shown
+
+
+def form(name: str, architectures: tuple[int, ...]) -> list[ahead.Entry]:
+    """A kernel of the operation `toy`, in two tiles for every architecture."""
+    kernel = SimpleNamespace(cache_key=name, __name__=name)
+    made = []
+    for arch in architectures:
+        for size in (16, 32):
+            tile = launch.Tile(arch, {"SIZE": size})
+            constants = {"SIZE": size, "BIAS": True}
+            wanted = launch.Specialization(kernel, {}, constants, frozenset(), tile, arch)
+            made.append(ahead.Entry("toy", wanted, ("a case",), frozenset()))
+    return made
+
+
+def arches(entries: list[ahead.Entry]) -> set[int]:
+    return {entry.specialization.arch for entry in entries}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12, 200])
+def test_two_pairwise_runs_meet_every_form_architecture_and_triton(count: int) -> None:
+    found = [entry for number in range(count) for entry in form(f"kernel{number}", launch.ARCHITECTURES)]
+    runs = [ahead.pairwise(found, run) for run in (0, 1)]
+    assert all(runs)
+    assert {entry.form for run in runs for entry in run} == {entry.form for entry in found}
+    assert arches(runs[0]) | arches(runs[1]) == set(launch.ARCHITECTURES)
+    assert not {entry.key for entry in runs[0]} & {entry.key for entry in runs[1]}
+    if count == 200:
+        assert arches(runs[0]) == arches(runs[1]) == set(launch.ARCHITECTURES)
+        assert len(runs[0]) + len(runs[1]) == len(found) // 3
+
+
+def test_a_pairwise_run_takes_a_form_in_all_its_tiles_and_where_it_exists() -> None:
+    found = [*form("everywhere", launch.ARCHITECTURES), *form("new", (90, 100)), *form("newest", (100,))]
+    chosen = [*ahead.pairwise(found, 0), *ahead.pairwise(found, 1)]
+    assert {entry.form for entry in chosen} == {entry.form for entry in found}
+    for entry in chosen:
+        same = [
+            one.key
+            for one in found
+            if (one.form, one.specialization.arch) == (entry.form, entry.specialization.arch)
+        ]
+        assert len(same) == 2
+        assert set(same) <= {one.key for one in chosen}
+
+
+def test_a_pairwise_run_compiles_its_part_only(
+    kernels: list[ahead.Entry], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ahead, "build", lambda entry: compiled())
+    for run in (0, 1):
+        monkeypatch.setattr(sys, "argv", [*sys.argv, "--pairwise", str(run)])
+        assert ahead.main() == 0
+        part = ahead.pairwise(kernels, run)
+        assert f"{len(part)} of {len(kernels)} kernels, {len(part)} compiled now" in capfd.readouterr().out
+    assert {entry.key for entry in kernels if entry.result.exists()} == {
+        entry.key for run in (0, 1) for entry in ahead.pairwise(kernels, run)
+    }

@@ -4,7 +4,8 @@
 what they would launch, and prints registers, shared memory and the instructions that matter. It fails where
 a kernel does not compile, spills registers without a reason in its tile, wants more shared memory than there
 is, or misses an instruction that its case demands. What has not changed since it was last compiled is not
-compiled again.
+compiled again, and fails as it did; `--again` compiles such kernels anew. A quick check under two versions of
+Triton is one run with `--pairwise 0` under the one and with `--pairwise 1` under the other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,8 @@ SHARED_LIMIT = {80: 101_376, 90: 232_448, 100: 232_448}
 """Bytes of shared memory that one block may have; of 80 what 8.6 and 8.9 have, which take its rows, too."""
 
 INSTRUCTIONS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk", "cp.async")
+KEPT = 2
+"""Part of every kernel's name in the cache; another number where results of before cannot be trusted."""
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 
 
@@ -54,7 +58,7 @@ class Entry:
     def key(self) -> str:
         s = self.specialization
         parts = (
-            *(triton.__version__, s.kernel.cache_key, s.arch, sorted(s.types.items())),
+            *(KEPT, triton.__version__, s.kernel.cache_key, s.arch, sorted(s.types.items())),
             *(sorted((name, repr(value)) for name, value in s.constants.items()), sorted(s.aligned)),
             *(s.tile.num_warps, s.tile.num_stages, s.tile.fuses),
         )
@@ -66,6 +70,27 @@ class Entry:
         sizes = " ".join(f"{name}={value}" for name, value in sorted(s.tile.constants.items()))
         tile = f"{sizes} w{s.tile.num_warps} s{s.tile.num_stages}"
         return f"{self.operation} {s.kernel.__name__} sm_{s.arch} [{tile}] for {self.cases[0]}"
+
+    @property
+    def form(self) -> str:
+        """Digest of what it is on every architecture and under every Triton: all but its tile."""
+        s = self.specialization
+        own = s.constants.keys() - s.tile.constants.keys()
+        parts = (
+            *(self.operation, s.kernel.__name__, sorted(s.types.items()), sorted(s.aligned)),
+            sorted((name, repr(s.constants[name])) for name in own),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    @property
+    def result(self) -> Path:
+        """File of what compiling it gave."""
+        return folder() / f"{self.key}.json"
+
+    @property
+    def log(self) -> Path:
+        """File of what the compiler printed, where it failed."""
+        return folder() / f"{self.key}.log"
 
 
 def operations() -> tuple[str, ...]:
@@ -97,6 +122,35 @@ def entries(operation: str, architectures: Sequence[int]) -> Iterator[Entry]:
                     entry = Entry(operation, specialization, (*names, case.name), wanted | wanted_before)
                 found[entry.key] = entry
         yield from found.values()
+
+
+def pairwise(found: Iterable[Entry], run: int) -> list[Entry]:
+    """What one of two runs compiles, 0 or 1, each under its own Triton, so that together they take little.
+
+    Every form is compiled in one of them for one architecture, by its digest, and of each operation as many
+    more as it takes for all architectures that it has and both runs to occur.
+    """
+    operations: defaultdict[str, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    found = list(found)
+    for entry in found:
+        operations[entry.operation][entry.form].add(entry.specialization.arch)
+    chosen = {cell for forms in operations.values() for cell in _cells(forms)}
+    return [entry for entry in found if (entry.form, entry.specialization.arch, run) in chosen]
+
+
+def _cells(forms: Mapping[str, Collection[int]]) -> set[tuple[str, int, int]]:
+    """Form, architecture and run for every form of an operation; `forms` has the architectures of each."""
+    cells = set()
+    for form, architectures in forms.items():
+        number = int(form, 16)
+        cells.add((form, sorted(architectures)[number % len(architectures)], number // 6 % 2))
+    for arch in set().union(*forms.values()) - {arch for _, arch, _ in cells}:
+        form = min(form for form, architectures in forms.items() if arch in architectures)
+        cells.add((form, arch, len(cells) % 2))
+    for run in {0, 1} - {run for _, _, run in cells}:
+        form, arch, _ = min(cells)
+        cells.add((form, arch, run))
+    return cells
 
 
 def unreached(operation: str, seen: Collection[Entry]) -> Iterator[Tile]:
@@ -177,7 +231,7 @@ def _usage(cubin: bytes) -> dict[str, object]:
 def faults(entry: Entry, result: dict[str, object]) -> Iterator[str]:
     """What is wrong with a kernel, in sentences."""
     if "error" in result:
-        yield f"does not compile: {result['error']}"
+        yield f"does not compile: {result['error']}; what the compiler printed is in {entry.log}"
         return
     tile, arch = entry.specialization.tile, entry.specialization.arch
     if int(str(result["stack"])) and not tile.spills:
@@ -199,33 +253,63 @@ def folder() -> Path:
 
 
 def compile_all(todo: Sequence[Entry], jobs: int) -> None:
-    """In `jobs` processes, each writing one file for every kernel that it has compiled."""
-    children = []
-    for job in range(min(jobs, len(todo))):
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                for entry in todo[job::jobs]:
-                    _store(entry)
-                status = 0
-            finally:
-                os._exit(status)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    """In processes, `jobs` at a time, each writing one file for every kernel that it has compiled.
+
+    A process compiles for one architecture: Triton 3.6 keeps how the first that it compiles for converts fp8,
+    and gives the instructions of sm_90 to sm_80 or leaves sm_90 without them.
+    """
+    shares: deque[Sequence[Entry]] = deque()
+    for arch in sorted({entry.specialization.arch for entry in todo}):
+        own = [entry for entry in todo if entry.specialization.arch == arch]
+        shares += [own[job::jobs] for job in range(min(jobs, len(own)))]
+    running: dict[int, Sequence[Entry]] = {}
+    while shares or running:
+        while shares and len(running) < jobs:
+            share = shares.popleft()
+            running[_start(share)] = share
+        child, status = os.waitpid(-1, 0)
+        left = [entry for entry in running.pop(child) if not entry.result.exists()]
+        if left:  # the first of them has ended its process
+            _keep(left[0], {"error": f"the compiler ended with status {os.waitstatus_to_exitcode(status)}"})
+        if left[1:]:
+            shares.append(left[1:])
 
 
-def _store(entry: Entry) -> None:
+def _start(share: Sequence[Entry]) -> int:
+    """A process that compiles these kernels; its id."""
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for entry in share:
+                _compile(entry)
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def _compile(entry: Entry) -> None:
+    """Keep what compiling gave; a compiler that fails may print a thousand lines, which go to a file."""
+    with entry.log.open("wb") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
     try:
         result = build(entry)
     except Exception as error:  # whatever the compiler raises is the result
         lines = traceback.format_exception_only(error)[-1].strip().splitlines()
-        result = {"error": " ".join(lines)[:2000]}
-    path = folder() / f"{entry.key}.json"
-    partial = path.with_suffix(f".{os.getpid()}")
+        result = {"error": " ".join(lines)[:400]}
+        sys.stdout.flush()
+    else:
+        entry.log.unlink()
+    _keep(entry, result)
+
+
+def _keep(entry: Entry, result: dict[str, object]) -> None:
+    partial = entry.result.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(result))
-    partial.replace(path)
+    partial.replace(entry.result)
 
 
 def main() -> int:
@@ -234,18 +318,24 @@ def main() -> int:
     parser.add_argument("--arch", nargs="*", type=int, default=ARCHITECTURES, choices=ARCHITECTURES)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--quiet", action="store_true", help="print what is wrong and a count")
+    parser.add_argument("--pairwise", type=int, choices=(0, 1), help="a part: which of two runs this is")
+    parser.add_argument("--again", action="store_true", help="compile anew what failed to compile before")
     arguments = parser.parse_args()
     found = [entry for name in arguments.operation for entry in entries(name, arguments.arch)]
-    todo = [entry for entry in found if not (folder() / f"{entry.key}.json").exists()]
+    chosen = found if arguments.pairwise is None else pairwise(found, arguments.pairwise)
+    if arguments.again:
+        for entry in chosen:
+            if entry.log.exists():
+                entry.result.unlink(missing_ok=True)
+    todo = [entry for entry in chosen if not entry.result.exists()]
+    if todo:  # minutes, on a machine that has compiled nothing yet
+        print(f"triton {triton.__version__}: compiling {len(todo)} of {len(chosen)} kernels", flush=True)
     compile_all(todo, arguments.jobs)
     wrong = 0
-    for entry in found:
-        path = folder() / f"{entry.key}.json"
-        result = json.loads(path.read_text()) if path.exists() else {"error": "the compiler crashed"}
+    for entry in chosen:
+        result = json.loads(entry.result.read_text())
         complaints = list(faults(entry, result))
         wrong += bool(complaints)
-        if complaints and "error" in result:
-            path.unlink(missing_ok=True)  # tried again next time
         if complaints or not arguments.quiet:
             print(f"{'FAILED' if complaints else 'ok':6} {entry.title}: {_shown(result)}")
         for complaint in complaints:
@@ -255,7 +345,8 @@ def main() -> int:
             for tile in unreached(name, [entry for entry in found if entry.operation == name]):
                 wrong += 1
                 print(f"FAILED {name}: no case reaches the row {tile}")
-    print(f"triton {triton.__version__}: {len(found)} kernels, {len(todo)} compiled now, {wrong} failed")
+    number = str(len(found)) if chosen is found else f"{len(chosen)} of {len(found)}"
+    print(f"triton {triton.__version__}: {number} kernels, {len(todo)} compiled now, {wrong} failed")
     return 1 if wrong else 0
 
 
