@@ -6,11 +6,12 @@ HOST    ?= 127.0.0.1
 PORT    ?= 8000
 SERVE   ?=
 
-# One environment for each state of the dependencies, shared by all clones; the project itself runs from the
-# clone, so no two of them meet.
+# Two environments for each state of the dependencies, shared by all clones: what `make run` needs, and what
+# development needs, torch among it. The project itself runs from the clone, so no two of them meet.
 KEY     := $(shell { sed -n '/^\[project\]/,/^\[project.scripts\]/p' pyproject.toml; $(PYTHON) --version; } | cksum | cut -d' ' -f1)
 VENV    := $(CACHE)/venv-$(KEY)
 BIN     := $(VENV)/bin
+CPU_VENV := $(CACHE)/venv-cpu-$(KEY)
 export PYTHONPATH := $(CURDIR)/runtime:$(CURDIR)/kernels:$(CURDIR)/operator
 export SLIPWAY_COMMAND := bin/slipway
 # Bytecode caches make a start a second faster.
@@ -20,34 +21,40 @@ unexport PYTHONDONTWRITEBYTECODE
 OLDEST_TRITON := 3.6.0
 OLDEST := $(CACHE)/triton-$(OLDEST_TRITON)
 
-.PHONY: help run python test check lint fast aot e2e soak bench generate setup setup-dev kernels clean
-.PHONY: cluster cluster-shell cluster-down
+.PHONY: help run python test check lint fast here aot programs product e2e soak bench
+.PHONY: generate setup setup-dev kernels clean cluster cluster-shell cluster-down
 
 help:
 	@echo "make run       serve the demo model at http://$(HOST):$(PORT)"
-	@echo "make test      every check"
+	@echo "make test      lint, types, all tests on this machine, the product on a real cluster"
 	@echo "make check     lint, types and the fast tests"
-	@echo "make aot       compile every CUDA kernel for every architecture, without a GPU"
-	@echo "make e2e       the operator, charts and images on real clusters"
+	@echo "make e2e       all tests on real clusters: operator, charts, images, monitoring"
+	@echo "make aot       compile every CUDA kernel for every architecture under both Tritons, without a GPU"
 	@echo "make cluster   such a cluster to try things on; cluster-shell enters it, cluster-down ends it"
 	@echo "make soak      ten minutes of load, fuzzing in full, 500 services at rest"
 	@echo "make bench     the CPU benchmarks (bench/cpu.md)"
 	@echo "make generate  write what is generated from the schema"
 
 run: setup
-	@exec $(BIN)/python -m slipway demo --host $(HOST) --port $(PORT) $(SERVE)
+	@exec $(CPU_VENV)/bin/python -m slipway demo --host $(HOST) --port $(PORT) $(SERVE)
 
 # The interpreter that bin/slipway runs.
 python: setup
-	@echo $(BIN)/python
+	@echo $(CPU_VENV)/bin/python
 
-test: setup-dev lint
+# What the cluster needs is built while tests run, which leave a core idle now and then.
+test: setup-dev
+	@$(MAKE) --no-print-directory -j2 programs PROGRAMS=product here
+	@$(MAKE) --no-print-directory product
+	@echo "make test: passed. Left to other commands: the rest of the tests on clusters (make e2e), each kernel"
+	@echo "for each architecture under both Tritons (make aot), minutes of load (make soak)."
+
+# All that needs no cluster, one after the other: each takes both cores.
+here: lint
 	$(BIN)/python -m slipway.generate --check
 	$(TESTS) -m "not soak"
-	$(AOT) --quiet
-	$(AOT_OLDEST) --quiet
-	$(E2E)
-	@echo "make test: every check passed"
+	$(AOT) --quiet --pairwise 0
+	$(AOT_OLDEST) --quiet --pairwise 1
 
 check: setup-dev lint fast
 
@@ -68,11 +75,19 @@ aot: setup-dev
 	$(AOT)
 	$(AOT_OLDEST)
 
-# On clusters of its own, built from pinned sources: the first time takes a quarter of an hour.
-# Three at a time on two cores: the longest waits for pods most of its time.
-E2E := $(BIN)/python -m pytest e2e -n 3 --no-loadscope-reorder -m "not soak" -rs
+# Programs compiled from pinned sources, and this tree's images: all, or with PROGRAMS=product what `product` uses.
+PROGRAMS ?= all
+programs: setup-dev
+	@$(BIN)/python -m e2e.ground ahead $(PROGRAMS)
+
+# Three at a time on two cores: the longest waits for pods most of its time. WITHOUT=product leaves out what
+# `make test` has run.
+E2E := $(BIN)/python -m pytest e2e -n 3 --no-loadscope-reorder -rs
 e2e: setup-dev
-	$(E2E)
+	$(E2E) -m "not soak$(if $(WITHOUT), and not $(WITHOUT))"
+
+product:
+	$(E2E) -m product
 
 cluster: setup-dev
 	@$(BIN)/python -m e2e.ground up --released
@@ -92,23 +107,25 @@ bench: setup-dev
 generate: setup-dev
 	$(BIN)/python -m slipway.generate
 
-setup: $(VENV)/.cpu kernels
+setup: $(CPU_VENV)/.cpu kernels
 
 setup-dev: $(VENV)/.dev $(OLDEST)/triton kernels
 
-kernels: $(VENV)/.cpu
-	@$(BIN)/python -m slipway_kernels.build >/dev/null
+# After an environment, whose making installs the compiler where there is none.
+kernels:
+	@tools/step "Compiling the CPU kernels" $(PYTHON) -m slipway_kernels.build >/dev/null
 
-$(VENV)/.cpu:
-	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu >&2
+$(CPU_VENV)/.cpu:
+	@tools/setup.sh "$(PYTHON)" "$(CPU_VENV)" cpu >&2
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.cpu
-	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,operator,bench,dev >&2
+$(VENV)/.dev:
+	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,torch,operator,bench,dev >&2
 	@touch $@
 
 $(OLDEST)/triton: | $(VENV)/.dev
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $(OLDEST) triton==$(OLDEST_TRITON)
+	@tools/step "Installing Triton $(OLDEST_TRITON)" $(BIN)/python -m pip install -q --disable-pip-version-check \
+		--no-deps --target $(OLDEST) triton==$(OLDEST_TRITON)
 
 clean:
 	rm -rf build dist *.egg-info runtime/*.egg-info kernels/slipway_kernels/*.so

@@ -115,7 +115,7 @@ class Failures:
 
 def small_images(cluster: Cluster, folder: Path) -> dict[str, str]:
     """References of the images of PROGRAMS, which are in the cluster's registry then."""
-    files: dict[str, Path | bytes] = {BUSYBOX: Path(BUSYBOX), "/www/health": b"", "/www/ready": b""}
+    files: dict[str, Path | bytes] = {BUSYBOX: Path(BUSYBOX), "/www/live": b"", "/www/ready": b""}
     found = {}
     for name, entrypoint in PROGRAMS.items():
         path = images.archive(folder / f"{name}.tar", f"{name}:1", files, entrypoint=entrypoint)

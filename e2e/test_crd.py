@@ -20,6 +20,8 @@ from slipway.service.crd.structure import at
 if TYPE_CHECKING:
     from e2e.ground.control_plane import ControlPlane
 
+pytestmark = pytest.mark.product
+
 Document = dict[str, Any]
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -134,6 +134,7 @@ def test_a_change_of_nothing_builds_nothing():
         assert build(target) == build(target)
 
 
+@pytest.mark.product
 def test_the_operator_carries_no_torch_and_starts(tmp_path):
     image = build("operator")
     code = "import importlib.util as u; print(u.find_spec('torch'), u.find_spec('kopf') is not None)"
@@ -179,6 +180,7 @@ def test_every_word_of_the_references_podman_line_is_accepted(runtime, cache, po
     assert "unknown" not in container.output()
 
 
+@pytest.mark.product
 def test_the_references_podman_line_serves_the_demo_model(runtime, model, cache, port, tmp_path):
     """On CPU and so with one worker. The demo model was made for 8192 tokens: the variable allows more."""
     options = [word.replace("8000:8000", f"127.0.0.1:{port}:8000") for word in REFERENCE_OPTIONS]

@@ -41,6 +41,7 @@ def said(chunks: Any) -> list[str]:
     return [choice.delta.content for choice in choices if choice.delta.content]
 
 
+@pytest.mark.product
 def test_the_example_answers_in_a_stream(demo: Object, namespace: Namespace) -> None:
     with client(namespace, "demo") as api:
         stream = api.chat.completions.create(
@@ -51,6 +52,7 @@ def test_the_example_answers_in_a_stream(demo: Object, namespace: Namespace) -> 
     assert "Paris" in "".join(words)
 
 
+@pytest.mark.product
 def test_the_columns_tell_what_a_user_asks_first(demo: Object, namespace: Namespace) -> None:
     header, line = namespace.kubectl("get", "inferenceservices").splitlines()
     assert header.split() == ["NAME", "MODEL", "READY", "REASON", "URL", "AGE"]
@@ -72,6 +74,7 @@ def test_a_service_of_a_dangerous_name_changes_nothing_in_the_environment(
     assert not any(name.startswith("DEMO_") for name in names)
 
 
+@pytest.mark.product
 def test_the_pod_is_restricted_and_its_root_is_not_writable(demo: Object, namespace: Namespace) -> None:
     (pod,) = pods_of(namespace, "demo")
     container = pod["spec"]["containers"][0]
@@ -104,6 +107,7 @@ def test_applying_the_same_file_again_writes_nothing(
     assert installation.writes()[written:] == []
 
 
+@pytest.mark.product
 def test_a_changed_argument_rolls_exactly_one_replica_set(demo: Object, namespace: Namespace) -> None:
     before = {item["metadata"]["name"] for item in namespace.all("replicasets")}
     namespace.kubectl(
@@ -154,6 +158,7 @@ def test_bad_input_is_refused_with_a_sentence_and_harms_nothing(demo: Object, na
         assert [model.id for model in api.models.list()] == ["demo"]
 
 
+@pytest.mark.product
 def test_deleting_it_removes_everything_that_it_made(demo: Object, namespace: Namespace) -> None:
     mine = ("-l", "app.kubernetes.io/managed-by=slipway")
     kinds = "deployments,replicasets,pods,services,poddisruptionbudgets,controllerrevisions.apps"

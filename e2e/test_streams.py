@@ -138,6 +138,7 @@ def evict(namespace: Namespace, pod: str) -> None:
     namespace.kubectl("create", f"--raw={path}", "-f", "-", input=json.dumps(eviction))
 
 
+@pytest.mark.product
 def test_rollouts_a_killed_operator_a_deleted_pod_and_an_eviction_cut_no_stream(
     streams: Streams, namespace: Namespace, installation: Installation
 ) -> None:

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Make the virtual environment $2 with interpreter $1 and install the dependencies of the extras $3.
+# Make the virtual environment $2 with interpreter $1 and install the dependencies of the extras $3; the C++
+# kernels are compiled meanwhile.
 # Missing system packages are installed as root; otherwise the line to type is printed.
 set -euo pipefail
 python=$1 venv=$2 extras=$3
+
+# What pip collects and downloads, one line each; its last lines are in the way.
+shown() { grep -E "^(Collecting|Downloading|Installing) " | cut -c1-100 || true; }
 
 packages=()
 command -v "${CXX:-g++}" >/dev/null || packages+=(g++)
@@ -17,14 +21,18 @@ else
 fi
 if ((${#packages[@]})); then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends "${packages[@]}"
+    tools/step "Reading the lists of packages" apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive tools/step "Installing ${packages[*]}" \
+      apt-get install -yqq --no-install-recommends "${packages[@]}"
   else
     echo "Missing on this machine. Please type: sudo apt-get install -y ${packages[*]}" >&2
     exit 1
   fi
 fi
 
-echo "Installing Slipway's dependencies ($extras) into $venv; the first time takes a minute or two."
+echo "Installing Slipway's dependencies ($extras) into $venv and compiling its kernels; the first time takes a minute or two."
+"$python" -m slipway_kernels.build >/dev/null &
+compiling=$!
 mkdir -p "$(dirname "$venv")"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 requirements=$("$venv/bin/python" - "$extras" <<'PY'
@@ -35,4 +43,6 @@ names = project["dependencies"] + [n for e in sys.argv[1].split(",") for n in pr
 print("\n".join(names))
 PY
 )
-"$venv/bin/python" -m pip install -q --disable-pip-version-check -r /dev/stdin <<<"$requirements"
+"$venv/bin/python" -m pip install --disable-pip-version-check -r /dev/stdin <<<"$requirements" | shown
+echo "The dependencies are installed; waiting for the kernels."
+wait "$compiling"

@@ -142,7 +142,7 @@ class ControlPlane:
         self._start_scheduler()
         if self._kwok is None:
             stages = self.folder / "kwok.yaml"
-            stages.write_text(self.kubectl("kustomize", str(source("kwok", fakes.MODULE) / fakes.STAGES)))
+            stages.write_text(self.kubectl("kustomize", str(source("cluster", fakes.MODULE) / fakes.STAGES)))
             self._kwok = self.spawn(
                 self.binaries["kwok"],
                 f"--kubeconfig={self.kubeconfig}",

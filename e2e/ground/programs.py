@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,65 +12,68 @@ KUBERNETES = "1.36.3"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`package` and `tags` are what `go build` takes; `module` is the folder whose files pin it."""
+    """`package` and `tags` are what `go build` takes; `module` is the folder whose files pin it.
+
+    Programs of one `batch` are built by one call of `go build`: whoever needs one needs the others.
+    """
 
     name: str
-    module: str
+    batch: str
     package: str
+    module: str = "cluster"
     tags: tuple[str, ...] = ()
 
 
-def _kubernetes(name: str) -> Program:
-    return Program(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}")
+def _kubernetes(batch: str, *names: str) -> Iterator[Program]:
+    for name in names:
+        yield Program(name, batch, f"k8s.io/kubernetes/cmd/{name}")
 
 
 def _containerd(name: str) -> Program:
-    return Program(name, "containerd", f"github.com/containerd/containerd/v2/cmd/{name}")
+    return Program(name, "node", f"github.com/containerd/containerd/v2/cmd/{name}")
 
 
 def _cni(kind: str, name: str) -> Program:
-    return Program(name, "cni", f"github.com/containernetworking/plugins/plugins/{kind}/{name}")
+    return Program(name, "node", f"github.com/containernetworking/plugins/plugins/{kind}/{name}")
 
 
 def _prometheus_operator(name: str, command: str) -> Program:
     package = f"github.com/prometheus-operator/prometheus-operator/cmd/{command}"
-    return Program(name, "prometheus-operator", package)
+    return Program(name, "monitoring", package, module="prometheus-operator")
 
 
 def _prometheus(name: str) -> Program:
     # Of the 25 ways to discover targets one is needed: the SDKs of the clouds are most of the build.
     tags = ("remove_all_sd", "enable_kubernetes_sd")
-    return Program(name, "prometheus", f"github.com/prometheus/prometheus/cmd/{name}", tags)
+    return Program(name, "prometheus", f"github.com/prometheus/prometheus/cmd/{name}", tags=tags)
 
 
-# In the order in which a person who builds all of them can begin to use them.
+# In the order in which tests come to need them.
 PROGRAMS = {
     program.name: program
     for program in (
-        Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
-        _kubernetes("kube-apiserver"),
-        _kubernetes("kubectl"),
-        _kubernetes("kube-controller-manager"),
+        Program("etcd", "control-plane", "go.etcd.io/etcd/server/v3"),
+        *_kubernetes("control-plane", "kube-apiserver", "kubectl", "kube-controller-manager"),
         Program("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
-        _kubernetes("kube-scheduler"),
-        _kubernetes("kubelet"),
-        _kubernetes("kube-proxy"),
-        _containerd("containerd"),
-        _containerd("containerd-shim-runc-v2"),
-        _containerd("ctr"),
-        _cni("main", "bridge"),
-        _cni("main", "loopback"),
+        *_kubernetes("node", "kube-scheduler", "kubelet", "kube-proxy"),
+        *map(_containerd, ("containerd", "containerd-shim-runc-v2", "ctr")),
+        *(_cni("main", name) for name in ("bridge", "loopback")),
         _cni("ipam", "host-local"),
         _cni("meta", "portmap"),
-        Program("pause", "pause", "slipway.dev/e2e/pause"),
-        Program("registry", "registry", "github.com/distribution/distribution/v3/cmd/registry"),
+        Program("pause", "node", "slipway.dev/e2e/pause"),
+        Program("registry", "node", "slipway.dev/e2e/registry"),
         Program("coredns", "coredns", "slipway.dev/e2e/coredns"),
+        Program("helm3", "helm3", "helm.sh/helm/v3/cmd/helm"),
         Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
         _prometheus_operator("prometheus-operator", "operator"),
         _prometheus_operator("prometheus-config-reloader", "prometheus-config-reloader"),
         _prometheus("prometheus"),
         _prometheus("promtool"),
-        Program("helm3", "helm3", "helm.sh/helm/v3/cmd/helm"),
-        Program("quadlet", "quadlet", "github.com/containers/podman/v5/cmd/quadlet"),
+        Program("quadlet", "quadlet", "github.com/containers/podman/v5/cmd/quadlet", module="quadlet"),
     )
 }
+
+
+def batch(name: str) -> tuple[Program, ...]:
+    """The program of this name and those that are built with it."""
+    return tuple(program for program in PROGRAMS.values() if program.batch == PROGRAMS[name].batch)

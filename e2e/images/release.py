@@ -9,6 +9,9 @@ from e2e.ground.node import Cluster
 from e2e.images.build import build
 from slipway import __version__
 
+RELEASED = ("runtime-cpu", "operator", "demo-model")
+"""Targets of the Containerfile that a cluster without devices runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Released:
@@ -25,10 +28,10 @@ def release(cluster: Cluster, say: Callable[[str], None] = lambda line: None) ->
     Raises ImagesUnavailable, CalledProcessError where a build fails, and GroundFailed where a push does.
     """
 
-    names = [f"slipway/{target}:{__version__}" for target in ("runtime-cpu", "operator", "demo-model")]
-    for name in names:
+    names = [f"slipway/{target}:{__version__}" for target in RELEASED]
+    for target, name in zip(RELEASED, names, strict=True):
         say(f"Image {name}: building")
-        built = build(name.partition("/")[2].partition(":")[0])
+        built = build(target)
         say(f"Image {name}: pushing")
         cluster.push(built, name)
     cluster.keep(*names)

@@ -1,3 +1,0 @@
-module slipway.dev/e2e/pause
-
-go 1.26.0
