@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 
 from slipway_kernels.cpu import Packed, Threads, linear
+from slipway_kernels.cpu.arrays import BF16
 
 K, N, RING = 2048, 8192, 8
 
@@ -46,11 +47,12 @@ def main() -> None:
     packed = []
     for weight in weights:
         packed.append(Packed(N, K, "bf16"))
-        packed[-1].load_rows(weight)
+        packed[-1].load_rows(weight.float().numpy())
     rows = []
     for m in (1, 4, 8, 16, 32, 64, 128, 256):
         x = torch.randn(m, K).bfloat16()
-        ours = median_seconds(lambda i, x=x: linear(x, packed[i % RING], threads=threads))
+        own = x.float().numpy().astype(BF16)
+        ours = median_seconds(lambda i, x=own: linear(x, packed[i % RING], threads=threads))
         theirs = median_seconds(lambda i, x=x: torch.nn.functional.linear(x, weights[i % RING]))
         rows.append(
             {

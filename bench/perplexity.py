@@ -21,17 +21,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 from quantize import quantize, recipe
 from safetensors.torch import save_file
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
+from slipway.load.arrays import BF16
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.demo import fetch
-from slipway.model.build import plan_model
+from slipway.load.torch_arrays import tensor
 from slipway.text.gguf import load as load_tokenizer
-from slipway_kernels.cpu import PagePool, Slots
+from slipway.worker.plan import plan_model
+from slipway_kernels.cpu import PageMemory, Slots
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -86,7 +87,7 @@ def dequantized(model: Path, folder: Path) -> Path:
     folder.mkdir()
     config = EngineConfig(model=str(model), use_tqdm_on_load=False)
     checkpoint = open_checkpoint(config, lambda *_: None)
-    tensors = {name: tensor.clone() for name, tensor in checkpoint.tensors(torch.bfloat16)}
+    tensors = {name: tensor(weights).clone() for name, weights in checkpoint.tensors(BF16)}
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({**checkpoint.config, "dtype": "bfloat16"}))
     return folder
@@ -104,7 +105,7 @@ class Judge:
         self.slots = Slots(1, window + 1, groups, blocks)
         pages = np.arange(groups * blocks, dtype=np.int32)
         self.slots.block_table[:] = pages.reshape(groups, 1, blocks)
-        pool = PagePool(len(pages), plan.kv.page_bytes)
+        pool = PageMemory(len(pages), plan.kv.page_bytes)
         threads = len(os.sched_getaffinity(0))
         self._chunk = chunk
         self._model = plan.build(

@@ -20,8 +20,8 @@ import numpy as np
 from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.checkpoint import open_checkpoint
-from slipway.model.build import plan_model
-from slipway_kernels.cpu import PagePool, Program, Slots
+from slipway.worker.plan import plan_model
+from slipway_kernels.cpu import PageMemory, Program, Slots
 
 Shape = tuple[int, int, int]
 
@@ -48,7 +48,7 @@ class Model:
         self.slots.tokens[:] = np.random.default_rng(0).integers(1000, size=(requests, length))
         for slot in range(requests):
             self.slots.set_sampling(slot, SamplingParams(1, temperature=0.0))
-        pool = PagePool(len(pages), plan.kv.page_bytes)
+        pool = PageMemory(len(pages), plan.kv.page_bytes)
         largest = max(n * new for n, new, _ in shapes)
         threads = config.threads or len(os.sched_getaffinity(0))
         program = plan.build(

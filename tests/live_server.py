@@ -51,6 +51,16 @@ class LiveServer:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return int(children.split()[0])
 
+    def wait_for_engine(self, patience: float = 60) -> int:
+        """The engine's process as soon as it runs the engine, long before that can answer."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            with contextlib.suppress(IndexError, OSError):
+                engine = self.engine_pid()
+                if b"slipway.engine" in Path(f"/proc/{engine}/cmdline").read_bytes():
+                    return engine
+        raise AssertionError("no engine was started:\n" + "".join(self.lines))
+
     def wait_until(self, path: str, status: int, patience: float = 60) -> str:
         """Ask until the path answers with this status. Raises AssertionError with the log otherwise."""
         end = time.monotonic() + patience
@@ -62,6 +72,14 @@ class LiveServer:
                     return answer[1]
             self.wait(0.05)
         raise AssertionError(f"{path} answered {answer}, not {status}:\n" + "".join(self.lines[-50:]))
+
+    def wait_until_said(self, words: str, patience: float = 60) -> str:
+        """All that it printed, once that has these words. Raises AssertionError where it never has."""
+        end = time.monotonic() + patience
+        while words not in (printed := "".join(self.lines)):
+            assert time.monotonic() < end, f"{words!r} was not said:\n{printed}"
+            self.wait(0.02)
+        return printed
 
     def wait_until_refused(self, patience: float = 60) -> None:
         """Ask until no connection is taken any more."""

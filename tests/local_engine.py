@@ -90,7 +90,7 @@ class LocalEngine:
         self.core.run_once()
         while self.core.scheduler.has_work or self.core._under_way or self.hub.inbox:
             self.core.run_once()
-        self.core.scheduler.cache.check(())
+        self.core.scheduler.cache.check()
 
     def run(self, requests: list[tuple[list[int], SamplingParams]]) -> list[Output]:
         """All at once; outputs in the order given."""

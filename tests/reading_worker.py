@@ -32,16 +32,29 @@ class ReadingWorker(NullWorker):
             self._hashes[start.slot] = []
             for token in start.tokens:
                 self._learn(start.slot, token)
+        starts = dict(zip(plan.slots, (self.computed[slot] for slot in plan.slots), strict=True))
+        starts |= {start.slot: start.num_computed for start in plan.starts if start.slot in starts}
         output = super().step(plan)
-        for slot, num_new, token in zip(plan.slots, plan.num_new, output.tokens, strict=True):
-            self._compute(slot, range(self.computed[slot] - num_new, self.computed[slot]))
-            if token >= 0:
+        for slot, num_new, tokens in zip(plan.slots, plan.num_new, output.tokens, strict=True):
+            for token in tokens[:-1]:  # drafts that were accepted are computed in the same step
+                self._learn(slot, token)
+            self._compute(slot, range(starts[slot], self.computed[slot]))
+            self._write_wrong(slot, range(self.computed[slot], starts[slot] + num_new))
+            for token in tokens[-1:]:
                 self._learn(slot, token)
         return output
 
     def _learn(self, slot: int, token: int) -> None:
         known = self._hashes[slot]
         known.append(hash((known[-1] if known else 0, token)))
+
+    def _write_wrong(self, slot: int, positions: range) -> None:
+        """Drafts that were rejected have left keys and values, which nobody may read."""
+        for group in range(len(self._windows)):
+            table = self.tables[slot][group]
+            for position in positions:
+                page = self._pages.setdefault(table[position // self._block_size], {})
+                page[position % self._block_size] = -1
 
     def _compute(self, slot: int, positions: range) -> None:
         known, size = self._hashes[slot], self._block_size

@@ -17,6 +17,7 @@ from table import Rows
 
 from slipway_kernels.cuda.ahead import cases_of, operations
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import row_error
 from slipway_kernels.cuda.launch import arch_of
 from slipway_kernels.cuda.measure import Ceilings, ceilings, seconds
 
@@ -25,17 +26,13 @@ FIRST = ("attention", "linear_w4a16", "linear_w8a8", "linear_bf16", "moe", "samp
 
 
 def correctness(case: Case) -> dict[str, object]:
-    """The largest difference from the reference, relative to max(1, |expected|), and whether it may be."""
+    """The largest error of a row, and whether rounding explains it."""
     if case.expected is None:
         case.run()
         return {}
-    expected = case.expected().float()
-    result = case.run().float()
-    error = (
-        ((result - expected).abs() / expected.abs().clamp(min=1)).max().item() if expected.numel() else 0.0
-    )
-    same_gaps = bool(torch.equal(result.isnan(), expected.isnan()))
-    return {"error": error, "correct": same_gaps and error <= case.tolerance}
+    expected = case.expected()
+    error = row_error(case.run(), expected)
+    return {"error": error, "correct": error <= case.tolerance}
 
 
 def timed(case: Case, limits: Ceilings) -> dict[str, object]:

@@ -112,7 +112,7 @@ INTERRUPTED = ExitCode(
 MISSING_PACKAGE = ExitCode(
     19,
     "MissingPackage",
-    "A Python package that this model or format needs is not installed.",
+    "A Python package that this command, model or format needs is not installed.",
     "Install the extra that the message names.",
     retry=False,
 )

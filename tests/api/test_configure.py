@@ -51,6 +51,7 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
         ([], {"HF_TOKEN": "t0ken"}, "hf_token", "t0ken"),
         ([], {"OMP_NUM_THREADS": "3"}, "threads", 3),
         ([], {"SLIPWAY_RECORD": "/tmp/r"}, "record", "/tmp/r"),
+        ([], {"SLIPWAY_PREFIX_HASH_SECRET": "ours"}, "prefix_hash_secret", "ours"),
         ([], {"VLLM_LOGGING_LEVEL": "DEBUG"}, "log_level", "debug"),
     ],
     ids=str,

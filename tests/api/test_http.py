@@ -16,7 +16,7 @@ import pytest
 from serving import MODEL, Served
 
 BODY: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
-OPEN = ("/health", "/ready", "/ping", "/version", "/metrics")
+OPEN = ("/live", "/health", "/ready", "/ping", "/version", "/metrics")
 GUARDED = ("/v1/models", f"/v1/models/{MODEL}", "/load", "/server_info", "/docs", "/redoc", "/openapi.json")
 POSTED = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/reset_prefix_cache")
 
@@ -40,6 +40,10 @@ def test_a_key_guards_every_path_but_those_of_probes(
     assert served.post("/reset_prefix_cache", headers=right).status_code == 200
     assert served.engine.calls == ["reset_prefix_cache"]
     assert "s3cret" not in served.get("/server_info", headers=right).text
+    described = served.get("/openapi.json", headers=right).json()["paths"]
+    for path, method in ((path, method) for path, methods in described.items() for method in methods):
+        answer = httpx.request(method, served.url + path, timeout=10)
+        assert (answer.status_code == 401) == (path not in OPEN), (method, path)
 
 
 def refused(answer: httpx.Response) -> None:
@@ -65,13 +69,12 @@ def test_every_served_name_is_listed_and_the_first_answers(start: Callable[..., 
         client.models.retrieve("three")
 
 
-def test_while_loading_probes_answer_and_requests_are_told_to_wait(start: Callable[..., Served]) -> None:
+def test_while_loading_it_lives_and_requests_are_told_to_wait(start: Callable[..., Served]) -> None:
     served = start(loaded=False)
     served.engine.wait(lambda: served.client.progress is not None)
-    assert served.get("/health").status_code == 200
-    ready = served.get("/ready")
-    assert ready.status_code == 503
-    assert ready.json() == {"phase": "load", "done": 3, "total": 7}
+    assert served.get("/live").status_code == 200
+    for told in readiness(served):
+        assert (told.status_code, told.json()) == (503, {"phase": "load", "done": 3, "total": 7})
     for path in ("/v1/completions", "/tokenize"):
         answer = served.post(path, BODY)
         assert answer.status_code == 503
@@ -81,8 +84,13 @@ def test_while_loading_probes_answer_and_requests_are_told_to_wait(start: Callab
     assert served.get("/metrics").status_code == 200
     served.engine.finish_loading()
     assert served.wait_open(10)
-    assert served.get("/ready").status_code == 200
+    assert [told.status_code for told in readiness(served)] == [200] * 4
     assert served.post("/v1/completions", BODY).status_code == 200
+
+
+def readiness(served: Served) -> list[httpx.Response]:
+    """Every way to ask whether a request would be admitted."""
+    return [*map(served.get, ("/ready", "/health", "/ping")), served.post("/ping")]
 
 
 def test_over_the_limit_a_request_is_told_to_try_again(start: Callable[..., Served]) -> None:

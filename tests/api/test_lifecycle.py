@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,9 +48,13 @@ def test_a_signal_lets_streams_finish_and_turns_readiness(tiny: Path) -> None:
         chunks = [stream(server) for _ in range(3)]
         server.process.send_signal(signal.SIGTERM)
         server.wait_until("/ready", 503)
-        assert server.get("/health")[0] == 200
+        for path in ("/health", "/ping"):
+            status, body = server.get(path)
+            assert (status, json.loads(body)["phase"]) == (503, "draining")
+        assert server.get("/live")[0] == 200
         late = client(server).completions.with_raw_response.create(model="tiny", prompt="b", max_tokens=2)
         assert late.headers["connection"] == "close"
+        assert server.get("/live")[0] == 200
         assert [list(one)[-1].choices[0].finish_reason for one in chunks] == ["length"] * 3
         assert server.process.wait(20) == 0
 
@@ -81,9 +88,22 @@ def test_a_second_signal_ends_at_once(tiny: Path) -> None:
 
 def test_a_signal_while_loading_ends_at_once(tiny: Path) -> None:
     with live_server(tiny, "--drain-grace", "600", ready=False) as server:
-        server.wait_until("/health", 200)
+        os.kill(server.wait_for_engine(), signal.SIGSTOP)  # its loading takes as long as we like
+        server.wait_until("/live", 200)
+        assert server.get("/ready")[0] == 503
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(10) in (0, 128 + signal.SIGTERM)
+
+
+def test_loading_that_stands_still_ends_the_server_with_the_cause(tiny: Path, tmp_path: Path) -> None:
+    log = tmp_path / "termination"
+    env = {"SLIPWAY_TERMINATION_LOG": str(log)}
+    with live_server(tiny, "--load-timeout", "1", ready=False, env=env) as server:
+        os.kill(server.wait_for_engine(), signal.SIGSTOP)
+        assert server.process.wait(30) == exits.LOAD_STALLED.code
+    cause = json.loads(log.read_bytes())
+    assert cause["reason"] == "LoadStalled"
+    assert cause["message"].startswith("Loading made no progress for")
 
 
 def test_a_killed_engine_ends_streams_then_the_server_with_the_cause(tiny: Path, tmp_path: Path) -> None:
@@ -92,18 +112,32 @@ def test_a_killed_engine_ends_streams_then_the_server_with_the_cause(tiny: Path,
     with live_server(tiny, "--served-model-name", "tiny", env=env) as server:
         chunks = stream(server)
         os.kill(server.engine_pid(), signal.SIGKILL)
+        killed = time.monotonic()
         with pytest.raises(openai.APIError, match="engine has gone"):
             list(chunks)
-        server.wait_until("/health", 503)
-        assert server.process.wait(5) == exits.WORKER_KILLED.code
+        server.wait_until("/live", 503)
+        seen = time.monotonic()
+        assert server.get("/health")[0] == 503
+        assert server.process.wait(killed + 5 - seen) == exits.WORKER_KILLED.code
+        assert time.monotonic() - seen >= 1
     cause = json.loads(log.read_bytes())
     assert (cause["code"], cause["reason"]) == (exits.WORKER_KILLED.code, "WorkerKilled")
+
+
+def test_a_package_that_is_missed_when_the_engine_has_started_is_named(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['uvicorn'] = None")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = serve(str(tiny), "--port", str(free_port()), PYTHONPATH=path)
+    assert ended.returncode == exits.MISSING_PACKAGE.code, ended.stderr
+    assert "The Python package uvicorn" in ended.stderr
+    assert "pip install 'slipway[cpu]'" in ended.stderr
+    assert "the server failed" not in ended.stderr  # which goes with a traceback
 
 
 def test_the_server_may_stay_to_be_looked_at(tiny: Path) -> None:
     with live_server(tiny, env={"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"}) as server:
         os.kill(server.engine_pid(), signal.SIGKILL)
-        server.wait_until("/health", 503)
+        server.wait_until("/live", 503)
         server.wait(2.5)
         assert server.process.poll() is None
         assert server.get("/server_info")[0] == 200
@@ -111,9 +145,9 @@ def test_the_server_may_stay_to_be_looked_at(tiny: Path) -> None:
         assert server.process.wait(10) == exits.WORKER_KILLED.code
 
 
-def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+def serve(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slipway", "serve", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environ)
 
 
 def test_a_taken_port_is_said_before_anything_is_loaded(tiny: Path) -> None:
@@ -150,14 +184,38 @@ def test_a_start_that_cannot_succeed_ends_with_its_code(
     assert words in ended.stderr.splitlines()[-2], ended.stderr
 
 
-def test_the_ready_lines_say_what_to_type(tiny: Path) -> None:
-    with live_server(tiny, "--served-model-name", "tiny") as server:
-        printed = "".join(server.lines)
-        server.wait_until("/ready", 200)
-    start = printed.index("Ready after")
-    assert "slipway chat" in printed[start:]
-    assert f"curl {server.url}/v1/chat/completions" in printed[start:]
-    assert printed[start:].count("\n") <= 6
+@pytest.mark.parametrize(
+    ("arguments", "template", "command", "path"),
+    [
+        ([], True, "slipway chat --url", "/v1/chat/completions"),
+        ([], False, "slipway complete --url", "/v1/completions"),
+        (["--skip-tokenizer-init"], True, None, "/v1/completions"),
+    ],
+    ids=["chat", "no chat template", "no tokenizer"],
+)
+def test_the_ready_lines_say_what_this_model_answers(
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    template: bool,
+    command: str | None,
+    path: str,
+) -> None:
+    monkeypatch.delenv("SLIPWAY_COMMAND", raising=False)  # set by make, for a newcomer's clone
+    model = Path(shutil.copytree(tiny, tmp_path / "model"))
+    if not template:
+        settings = json.loads((model / "tokenizer_config.json").read_text())
+        del settings["chat_template"]
+        (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    with live_server(model, *arguments) as server:
+        printed = server.wait_until_said("Ctrl-C ends the server.").partition("Ready after")[2]
+        address, *_, body = shlex.split(printed.partition("curl ")[2].partition("Ctrl-C")[0])
+        answer = httpx.post(address, content=body, headers={"Content-Type": "application/json"}, timeout=60)
+    assert printed.count("\n") <= 6
+    assert (f"  {command} {server.url}/v1\n" in printed) if command else ("--url" not in printed)
+    assert address == server.url + path
+    assert answer.status_code == 200, answer.text
 
 
 def test_engine_and_api_can_share_one_process(tiny: Path) -> None:

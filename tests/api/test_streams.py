@@ -53,7 +53,7 @@ def test_one_failed_child_ends_the_others(served: Served) -> None:
     served.engine.wait(lambda: served.front.admission.num_open == 0)
 
 
-def test_a_dead_engine_ends_every_stream_and_turns_health(start: Callable[..., Served]) -> None:
+def test_a_dead_engine_ends_every_stream_and_its_server_lives_no_more(start: Callable[..., Served]) -> None:
     served = start()
     served.engine.held = 2
     served.engine.gate.clear()
@@ -63,8 +63,11 @@ def test_a_dead_engine_ends_every_stream_and_turns_health(start: Callable[..., S
     served.engine.die()
     with pytest.raises(openai.APIError, match="engine has gone"):
         list(chunks)
-    assert served.get("/health").status_code == 503
-    assert served.get("/ready").status_code == 503
+    sick = served.get("/live")
+    assert (sick.status_code, sick.json()["status"]) == (503, "unhealthy")
+    for path in ("/health", "/ping", "/ready"):
+        told = served.get(path)
+        assert (told.status_code, told.json()) == (503, {"phase": "dead", "done": 0, "total": 0})
     answer = served.post("/v1/chat/completions", {"messages": HELLO})
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "engine_dead"

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from slipway.engine.client import EngineClient, EngineDead, Stream, merge
 from slipway.engine.core import EngineCore
-from slipway.engine.executor import InTurn, NullWorker
-from slipway.engine.kv_cache import KVCache
+from slipway.engine.executor import Executor, NullWorker
+from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import PROTOCOL_VERSION, AddRequest, Delta, Hello, Ready, Stats, TokenLogprobs
 from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
@@ -36,8 +36,8 @@ async def engine(folder: Path, clients: int = 1) -> AsyncIterator[tuple[EngineCo
     parent, alive = os.pipe()
     hub = Hub(listener, parent)
     hub.broadcast(Ready(0, 1000, 1000, 64, 4, "float32", "Null", {}), greet=True)
-    cache = KVCache(PagePool(256), 4, (0,), prefix_caching=True, hash_name="sha256")
-    core = EngineCore(Scheduler(cache, SchedulerLimits(64, 16)), InTurn(NullWorker(16)), hub)
+    cache = KVCache(PagePool(256), 4, (0,), prefix_caching=True, hash_block=block_hash("sha256"))
+    core = EngineCore(Scheduler(cache, SchedulerLimits(64, 16)), Executor(NullWorker(16)), hub)
     thread = threading.Thread(target=core.run, daemon=True)
     thread.start()
     connected = [EngineClient(path, client_id=i) for i in range(clients)]
@@ -178,10 +178,10 @@ def test_idle_work_is_done_only_while_nothing_runs(tmp_path: Path) -> None:
         listener.bind(path)
         listener.listen()
         calls: list[int] = []
-        cache = KVCache(PagePool(256), 4, (0,), prefix_caching=True, hash_name="builtin")
+        cache = KVCache(PagePool(256), 4, (0,), prefix_caching=True, hash_block=block_hash("builtin"))
         scheduler = Scheduler(cache, SchedulerLimits(64, 16))
         hub = Hub(listener)
-        core = EngineCore(scheduler, InTurn(NullWorker(16)), hub, lambda: bool(calls.append(1)))
+        core = EngineCore(scheduler, Executor(NullWorker(16)), hub, lambda: bool(calls.append(1)))
         core.run_once()
         assert len(calls) == 1
         client.connect(path)

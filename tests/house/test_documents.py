@@ -21,8 +21,10 @@ from live_server import LiveServer, live_server
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "docs/design", "docs/kubernetes")
+GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 DOCUMENTS = [
     ROOT / "README.md",
+    *GUIDES,
     *(page for folder in FOLDERS for page in sorted(ROOT.glob(f"{folder}/*.md"))),
 ]
 LINKING = [*DOCUMENTS, *sorted(ROOT.glob("docs/reference/*.md")), ROOT / "CHANGELOG.md"]
@@ -32,6 +34,8 @@ PLACEHOLDERS = {"MODEL": "some-model", "[arguments]": ""}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:(?:bin/)?slipway|make|pip|python -m) [^`…]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`]+)`")
+PATH = re.compile(r"[\w.*][\w.*-]*(/[\w.*-]+)+/?|[\w*-]+\.(md|py|toml)")
 # A file that names the machine it was written on, or those who write it.
 LEAKS = re.compile(r"(?<![\w.-])/(?:work|root)/|\.\./shared|\bsessions\b|\b(?:this|last|next) session\b")
 
@@ -271,6 +275,29 @@ def leads_somewhere(link: str, path: Path) -> bool:
 def test_every_link_between_documents_leads_to_a_file_and_its_heading(path: Path):
     local = [link for link in LINK.findall(path.read_text()) if "://" not in link]
     assert [link for link in local if not leads_somewhere(link, path)] == []
+
+
+def lost_paths(text: str) -> list[str]:
+    """Paths that stand in code within sentences, patterns among them, and lead to nothing below ROOT."""
+    words = [word for code in CODE.findall(FENCE.sub("", text)) for word in code.split()]
+    return [word for word in words if PATH.fullmatch(word) and not any(ROOT.glob(word))]
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_every_path_that_a_guide_names_is_there(path: Path):
+    assert lost_paths(path.read_text()) == []
+
+
+def test_a_lost_path_is_seen():
+    text = "`tests/house` `Makefile` `/live` `pytest tests/gone.py` `gone.md` `bench/*/gone.py` `bench/*.py`"
+    assert lost_paths(text) == ["tests/gone.py", "gone.md", "bench/*/gone.py"]
+
+
+def test_the_map_has_every_room_of_the_runtime():
+    rooms = {path.parent.name for path in ROOT.glob("runtime/slipway/*/__init__.py")}
+    rooms |= {path.stem for path in ROOT.glob("runtime/slipway/*.py") if not path.stem.startswith("__")}
+    named = set(re.findall(r"`slipway\.(\w+)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    assert rooms <= named
 
 
 def test_no_file_speaks_of_the_machine_or_of_those_who_wrote_it():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slipway.load.torch_arrays import array
 from slipway_kernels.cpu import PackedCodes
 
 
@@ -68,5 +69,6 @@ class Codes:
 
     def packed(self) -> PackedCodes:
         result = self.empty()
-        result.load_rows(self.codes, self.scales, self.minimums)
+        minimums = None if self.minimums is None else array(self.minimums)
+        result.load_rows(array(self.codes), array(self.scales), minimums)
         return result

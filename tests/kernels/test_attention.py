@@ -5,8 +5,9 @@ import pytest
 import torch
 from toy import TORCH
 
+from slipway.load.torch_arrays import array, tensor
 from slipway_kernels.attention import reference
-from slipway_kernels.cpu import ExternalProgram, PagePool, Slots, page_bytes
+from slipway_kernels.cpu import ExternalProgram, PageMemory, Slots, page_bytes
 
 BLOCKS = [1, 8, 16, 32, 64, 128]
 
@@ -19,7 +20,7 @@ class Cache:
     ) -> None:
         blocks = -(-length // block)
         self.slots = Slots(1, length, 1, blocks)
-        self.pool = PagePool(blocks, page_bytes(2, kv_heads, head_dim, block, dtype))
+        self.pool = PageMemory(blocks, page_bytes(2, kv_heads, head_dim, block, dtype))
         self.program = ExternalProgram(self.slots, length, dtype, threads, 8, 1, self.pool, block)
         self.slots.block_table[0, 0] = np.random.default_rng(1).permutation(blocks)
         self.slots.num_tokens[0] = length
@@ -49,13 +50,11 @@ class Cache:
                 gone = max(0, begin - window + 1) // self.block
                 self.slots.block_table[0, 0, :gone] = -1
             self.program.prepare(np.array([0]), np.array([part.stop - part.start]))
-            self.program.store_kv((0, 1), k[part], v[part], self.kv_heads, self.head_dim)
+            self.program.store_kv((0, 1), array(k[part]), array(v[part]), self.kv_heads, self.head_dim)
             heads = q.shape[1]
-            outs.append(
-                self.program.attention(
-                    (0, 1), q[part].flatten(1), heads, self.kv_heads, self.head_dim, 0.3, window, softcap
-                )
-            )
+            queries = array(q[part].flatten(1))
+            shape = (heads, self.kv_heads, self.head_dim)
+            outs.append(tensor(self.program.attention((0, 1), queries, *shape, 0.3, window, softcap)))
             self.slots.num_computed[0] = part.stop
         return torch.cat(outs)
 

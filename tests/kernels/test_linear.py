@@ -3,9 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from products import linear
 from toy import TORCH
 
-from slipway_kernels.cpu import Packed, Threads, linear
+from slipway.load.torch_arrays import array
+from slipway_kernels.cpu import Packed, Threads
 from slipway_kernels.linear import reference
 
 SHAPES = [(1, 8), (31, 33), (70, 64), (96, 577)]
@@ -14,7 +16,7 @@ ROWS = [*range(1, 14), 24, 25, 37, 40, 256]
 
 def packed(weight: torch.Tensor, dtype: str) -> Packed:
     result = Packed(*weight.shape, dtype)
-    result.load_rows(weight)
+    result.load_rows(array(weight))
     return result
 
 
@@ -50,8 +52,8 @@ def test_rows_are_read_as_they_were_packed(dtype: str, source: torch.dtype) -> N
     weight[0, :4] = torch.tensor([0.0, -0.0, 6e-8, 65504.0]).to(source)
     order = torch.randperm(70)
     result = Packed(70, 301, dtype)
-    result.load_rows(weight[:33], order[:33].to(torch.int32))
-    result.load_rows(weight[33:], order[33:].to(torch.int32))
+    result.load_rows(array(weight[:33]), order[:33].numpy())
+    result.load_rows(array(weight[33:]), order[33:].numpy())
     read = torch.from_numpy(result.rows(order.numpy()))
     assert torch.equal(read, weight.to(TORCH[dtype]).float())
 
@@ -66,8 +68,8 @@ def test_numpy_rows_are_packed_too() -> None:
 def test_a_source_that_does_not_fit_is_refused() -> None:
     weight = Packed(4, 8, "fp32")
     with pytest.raises(ValueError, match="9 columns, the packed weight 8"):
-        weight.load_rows(torch.zeros(4, 9))
+        weight.load_rows(np.zeros((4, 9), np.float32))
     with pytest.raises(ValueError, match="do not fit a weight of 4 rows"):
-        weight.load_rows(torch.zeros(1, 8), torch.tensor([32]))
+        weight.load_rows(np.zeros((1, 8), np.float32), np.array([32], np.int32))
     with pytest.raises(ValueError, match=r"not all in \[0, 4\)"):
         weight.rows(np.array([4]))

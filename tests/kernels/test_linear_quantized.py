@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from codes import Codes, Form
+from products import linear
 from toy import TORCH, Server, Toy
 
-from slipway_kernels.cpu import PackedCodes, Threads, linear
+from slipway.load.torch_arrays import array
+from slipway_kernels.cpu import PackedCodes, Threads
 from slipway_kernels.linear import reference
 
 FORMS = [
@@ -70,19 +72,20 @@ def test_rows_are_read_as_they_were_packed(form: Form) -> None:
     order = torch.randperm(70)
     result = codes.empty()
     for part in (order[:33], order[33:]):
-        minimums = None if codes.minimums is None else codes.minimums[part]
-        result.load_rows(codes.codes[part], codes.scales[part], minimums, part.to(torch.int32))
+        minimums = None if codes.minimums is None else array(codes.minimums[part])
+        result.load_rows(array(codes.codes[part]), array(codes.scales[part]), minimums, part.numpy())
     read = torch.from_numpy(result.rows(np.arange(70)))
     assert torch.equal(read, codes.weight())
 
 
 def test_threads_that_pack_rows_of_one_byte_do_not_lose_codes() -> None:
     codes = drawn(1000, 64, Form(4, 32, minimums=True))
+    parts = [array(part) for part in (codes.codes, codes.scales, codes.minimums) if part is not None]
     pool = Threads(3)
     for shift in (0, 5, 16):
         result = PackedCodes(1032, 64, 4, 32, minimums=True)
-        places = torch.arange(shift, 1000 + shift, dtype=torch.int32)
-        result.load_rows(codes.codes, codes.scales, codes.minimums, places, pool)
+        places = np.arange(shift, 1000 + shift, dtype=np.int32)
+        result.load_rows(*parts, places, pool)
         assert torch.equal(torch.from_numpy(result.rows(places)), codes.weight())
 
 
@@ -113,16 +116,18 @@ def test_a_form_that_products_cannot_read_is_refused() -> None:
 
 
 def test_a_source_that_does_not_fit_is_refused() -> None:
-    codes = drawn(4, 64, Form(4, 32, minimums=True))
-    packed = codes.empty()
-    with pytest.raises(ValueError, match=r"come as torch.uint8, not as torch.int8"):
-        packed.load_rows(codes.codes.to(torch.int8), codes.scales, codes.minimums)
+    drawn_codes = drawn(4, 64, Form(4, 32, minimums=True))
+    packed = drawn_codes.empty()
+    assert drawn_codes.minimums is not None
+    codes, scales, minimums = map(array, (drawn_codes.codes, drawn_codes.scales, drawn_codes.minimums))
+    with pytest.raises(ValueError, match=r"come as uint8, not as int8"):
+        packed.load_rows(codes.astype(np.int8), scales, minimums)
     with pytest.raises(ValueError, match=r"shape \[4, 1\] do not fit 4 rows of 2 groups"):
-        packed.load_rows(codes.codes, codes.scales[:, :1], codes.minimums)
+        packed.load_rows(codes, scales[:, :1], minimums)
     with pytest.raises(ValueError, match="missing where it has some"):
-        packed.load_rows(codes.codes, codes.scales)
+        packed.load_rows(codes, scales)
     with pytest.raises(ValueError, match="do not fit a weight of 4 rows"):
-        packed.load_rows(codes.codes, codes.scales, codes.minimums, torch.arange(30, 34))
+        packed.load_rows(codes, scales, minimums, np.arange(30, 34, dtype=np.int32))
 
 
 @dataclass

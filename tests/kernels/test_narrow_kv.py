@@ -11,7 +11,7 @@ from test_attention import BLOCKS, Cache, inputs
 from toy import TORCH
 
 from slipway_kernels.attention import reference
-from slipway_kernels.cpu import ExternalProgram, PagePool, page_bytes
+from slipway_kernels.cpu import ExternalProgram, PageMemory, page_bytes
 
 TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
@@ -31,7 +31,7 @@ class NarrowCache(Cache):
     ) -> None:
         super().__init__(dtype, block, kv_heads, head_dim, threads, length)
         pages = page_bytes(2, kv_heads, head_dim, block, kind)
-        self.pool = PagePool(-(-length // block), pages)
+        self.pool = PageMemory(-(-length // block), pages)
         self.program = ExternalProgram(
             self.slots, length, dtype, threads, 8, 1, self.pool, block, kv_dtype=kind
         )

@@ -10,7 +10,8 @@ import pytest
 import torch
 from toy import GREEDY, TORCH
 
-from slipway_kernels.cpu import Buffer, Packed, PagePool, Program, Slots
+from slipway.load.torch_arrays import array
+from slipway_kernels.cpu import Buffer, Packed, PageMemory, Program, Slots
 from slipway_kernels.embedding.reference import embed
 from slipway_kernels.linear.reference import interleave, linear, linear_gated
 from slipway_kernels.moe.reference import moe
@@ -22,7 +23,7 @@ ROWS = [1, 5, 40, 130]
 
 def packed(weight: torch.Tensor, dtype: str) -> Packed:
     result = Packed(*weight.shape, dtype)
-    result.load_rows(weight)
+    result.load_rows(array(weight))
     return result
 
 
@@ -32,7 +33,7 @@ def computed(
     """What `build` computes from the table's first rows (x) and their norm (fp32 and act buffers)."""
     slots = Slots(1, 256, 1, 1)
     slots.block_table[:] = 0
-    program = Program(slots, 256, dtype, 2, 8, 1, PagePool(1, 64), 256)
+    program = Program(slots, 256, dtype, 2, 8, 1, PageMemory(1, 64), 256)
     x, normed = program.buffer(WIDTH), program.buffer(WIDTH, "act")
     program.embed(packed(table, dtype), x)
     program.rms_norm(x, np.ones(WIDTH, np.float32), normed, 1e-5)
@@ -152,7 +153,7 @@ def test_experts_sum_to_the_references(
 
 def test_a_token_or_page_that_does_not_exist_is_refused() -> None:
     slots = Slots(1, 32, 1, 4)
-    program = Program(slots, 8, "fp32", 1, 8, 1, PagePool(2, 64), 8)
+    program = Program(slots, 8, "fp32", 1, 8, 1, PageMemory(2, 64), 8)
     program.embed(Packed(8, WIDTH, "fp32"), program.buffer(WIDTH))
     slots.num_tokens[0] = 12
     for token, page in ((0, -1), (0, 2), (8, 1), (-1, 1)):

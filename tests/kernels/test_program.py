@@ -5,7 +5,7 @@ import pytest
 import torch
 from toy import GREEDY, Server, Toy
 
-from slipway_kernels.cpu import PagePool, Program, Slots
+from slipway_kernels.cpu import PageMemory, Program, Slots
 
 PROMPT = torch.randint(0, 101, (100,), generator=torch.Generator().manual_seed(5)).tolist()
 VARIANTS = [{}, {"window": 20}, {"softcap": 5.0}, {"head_dim": 64, "rotary_dim": 64, "qk_norm": False}]
@@ -89,7 +89,7 @@ def test_a_plan_past_the_known_tokens_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_buffer_of_the_wrong_width_is_refused() -> None:
-    program = Program(Slots(1, 8, 1, 1), 8, "bf16", 1, 10, 1, PagePool(1, 64), 8)
+    program = Program(Slots(1, 8, 1, 1), 8, "bf16", 1, 10, 1, PageMemory(1, 64), 8)
     x, y = program.buffer(32), program.buffer(48, "act")
     with pytest.raises(ValueError, match="width 32; it must be 48"):
         program.rms_norm(x, np.ones(32, np.float32), y, 1e-5)

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slipway.load.torch_arrays import array
 from slipway_kernels.activation.reference import add_gated
 from slipway_kernels.attention.reference import attention
-from slipway_kernels.cpu import Packed, PagePool, Program, Slots, page_bytes
+from slipway_kernels.cpu import Packed, PageMemory, Program, Slots, page_bytes
 from slipway_kernels.linear.reference import interleave, linear, linear_gated
 from slipway_kernels.moe.reference import moe
 from slipway_kernels.rms_norm.reference import rms_norm
@@ -68,13 +69,13 @@ class Toy:
     def pack(self, name: str, weight: Tensor | None = None) -> Packed:
         weight = self.weights[name] if weight is None else weight
         packed = Packed(len(weight), weight.shape[1], self.dtype)
-        packed.load_rows(weight)
+        packed.load_rows(array(weight))
         return packed
 
     def pages(self, block_size: int) -> int:
         return page_bytes(2, self.kv_heads, self.head_dim, block_size, self.dtype)
 
-    def program(self, slots: Slots, pool: PagePool, block_size: int, threads: int) -> Program:
+    def program(self, slots: Slots, pool: PageMemory, block_size: int, threads: int) -> Program:
         p = Program(slots, self.max_len, self.dtype, threads, self.vocab, 4, pool, block_size)
         w = self.weights
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -136,7 +137,7 @@ class Server:
     def __init__(self, toy: Toy, block_size: int = 16, threads: int = 1, slots: int = 4) -> None:
         blocks = -(-toy.max_len // block_size)
         self.slots = Slots(slots, toy.max_len, 1, blocks)
-        self.pool = PagePool(slots * blocks, toy.pages(block_size))
+        self.pool = PageMemory(slots * blocks, toy.pages(block_size))
         order = np.random.default_rng(3).permutation(slots * blocks).astype(np.int32)
         self.slots.block_table[0] = order.reshape(slots, blocks)
         self.program = toy.program(self.slots, self.pool, block_size, threads)

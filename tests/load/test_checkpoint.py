@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from as_tensors import tensors_of
 from factory import make_model
 from slipway.engine.config import EngineConfig
+from slipway.load.arrays import BF16, FP16, FP32
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint, open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.load.safetensors import table
@@ -47,7 +49,7 @@ def test_a_folder_gives_its_configuration_and_tensors(tiny_models: Callable[[str
     assert checkpoint.generation_config["eos_token_id"] == [2]
     assert checkpoint.source_dtype == "float32"
     expected = load_file(folder / "model.safetensors")
-    found = dict(checkpoint.tensors(torch.float32))
+    found = tensors_of(checkpoint)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], weights) for name, weights in expected.items())
     assert checkpoint.total_bytes == sum(weights.nbytes for weights in expected.values())
@@ -56,7 +58,7 @@ def test_a_folder_gives_its_configuration_and_tensors(tiny_models: Callable[[str
 def test_shards_are_one_checkpoint(sharded: Path, tmp_path: Path) -> None:
     assert len(list(sharded.glob("*.safetensors"))) >= 3
     whole = load_file(make_model("llama", tmp_path / "whole") / "model.safetensors")
-    found = dict(opened(sharded).tensors(torch.float32))
+    found = tensors_of(opened(sharded))
     assert found.keys() == whole.keys()
     assert all(torch.equal(found[name], weights) for name, weights in whole.items())
 
@@ -66,7 +68,7 @@ def test_tensors_stay_valid_after_their_pages_were_released_and_the_file_closed(
 ) -> None:
     folder = tiny_models("llama")
     checkpoint = opened(folder)
-    found = dict(checkpoint.tensors(torch.float32))
+    found = tensors_of(checkpoint)
     checkpoint.close()
     for name, weights in load_file(folder / "model.safetensors").items():
         assert torch.equal(found[name], weights)
@@ -88,9 +90,9 @@ def test_every_stored_type_is_converted_once(stored: torch.dtype, name: str, tmp
     weights = torch.randn(16, 8, dtype=torch.float64).to(stored)
     checkpoint = opened(model_folder(tmp_path, {"w": weights, "ids": torch.arange(3)}))
     assert checkpoint.source_dtype == name
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        found = dict(checkpoint.tensors(dtype))
-        assert torch.equal(found["w"], weights.to(dtype))
+    for dtype, kind in ((FP32, torch.float32), (BF16, torch.bfloat16), (FP16, torch.float16)):
+        found = tensors_of(checkpoint, dtype)
+        assert torch.equal(found["w"], weights.to(kind))
         assert found["ids"].dtype == torch.int64
 
 
@@ -101,7 +103,7 @@ def test_pytorch_files_are_read_where_there_are_no_safetensors(mapped: bool, tmp
     expected = torch.load(file, weights_only=True)
     torch.save(expected, file, _use_new_zipfile_serialization=mapped)
     checkpoint = opened(folder)
-    found = dict(checkpoint.tensors(torch.float32))
+    found = tensors_of(checkpoint)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], weights) for name, weights in expected.items())
     assert checkpoint.source_dtype == "float32"
@@ -111,8 +113,8 @@ def test_safetensors_are_preferred_and_pt_can_be_asked_for(tmp_path: Path) -> No
     folder = model_folder(tmp_path, {"w": torch.zeros(2)})
     torch.save({"w": torch.ones(2)}, folder / "pytorch_model.bin")
     torch.save({"step": 3}, folder / "training_args.bin")
-    assert dict(opened(folder).tensors(torch.float32))["w"].sum() == 0
-    assert dict(opened(folder, load_format="pt").tensors(torch.float32))["w"].sum() == 2
+    assert tensors_of(opened(folder))["w"].sum() == 0
+    assert tensors_of(opened(folder, load_format="pt"))["w"].sum() == 2
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_an_index_that_names_the_wrong_shard_is_refused(sharded: Path) -> None:
 
 def test_shards_without_an_index_are_read_and_a_name_in_two_of_them_is_refused(sharded: Path) -> None:
     (sharded / "model.safetensors.index.json").unlink()
-    assert len(list(opened(sharded).tensors(torch.float32))) == 30
+    assert len(list(opened(sharded).tensors(FP32))) == 30
     first, second = sorted(sharded.glob("*.safetensors"))[:2]
     shutil.copy(first, second)
     with pytest.raises(LoadError, match=f"both in {first.name} and in {second.name}"):
@@ -164,7 +166,7 @@ def test_ignored_patterns_are_skipped(tmp_path: Path) -> None:
     shutil.copy(folder / "model.safetensors", folder / "extra.safetensors")
     with pytest.raises(LoadError, match="both in"):
         opened(folder)
-    assert len(list(opened(folder, ignore_patterns=["extra*"]).tensors(torch.float32))) == 1
+    assert len(list(opened(folder, ignore_patterns=["extra*"]).tensors(FP32))) == 1
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,7 @@ def test_dummy_weights_need_no_files_and_depend_on_seed_and_name_only(tmp_path: 
         checkpoint = opened(folder, load_format="dummy", seed=seed)
         assert isinstance(checkpoint, DummyCheckpoint)
         checkpoint.shapes = dict.fromkeys(names, (8, 16)) | {"norm.weight": (8,)}
-        return dict(checkpoint.tensors(torch.bfloat16))
+        return tensors_of(checkpoint, BF16)
 
     both, one, other = weights(1, "a", "b"), weights(1, "b"), weights(2, "b")
     assert torch.equal(both["b"], one["b"])
@@ -273,7 +275,7 @@ def test_progress_is_shown_on_standard_error_only_where_asked(
 ) -> None:
     for shown in (False, True):
         settings = EngineConfig(model=str(tiny_models("qwen2")), use_tqdm_on_load=shown)
-        list(open_checkpoint(settings, lambda *told: None).tensors(torch.float32))
+        list(open_checkpoint(settings, lambda *told: None).tensors(FP32))
         printed = capsys.readouterr()
         assert printed.out == ""
         assert ("Loading weights: " in printed.err) is shown

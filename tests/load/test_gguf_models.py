@@ -12,13 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from as_tensors import tensors_of
 from factory import make_model
 from gguf_convert import to_gguf
 from slipway.engine.config import EngineConfig
+from slipway.load.arrays import BF16, FP32
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import GroupedForm
-from slipway.load.quantized.tensors import Grouped
+from slipway.load.quantized.tensors import Grouped, Quantized
+from slipway.load.torch_arrays import tensor
 
 FAMILIES = (
     "llama",
@@ -44,7 +47,7 @@ def test_tensors_equal_those_of_the_original_checkpoint(
 ) -> None:
     folder = tiny_models(architecture)
     expected = load_file(folder / "model.safetensors")
-    found = dict(opened(to_gguf(folder, tmp_path / "model.gguf")).tensors(torch.float32))
+    found = tensors_of(opened(to_gguf(folder, tmp_path / "model.gguf")))
     assert found.keys() == expected.keys()
     for name, weights in expected.items():
         # The + 1 of Gemma's norms costs the last bits; everything else is only moved.
@@ -79,7 +82,7 @@ def test_matrices_may_be_quantized_and_experts_too(
 ) -> None:
     folder = make_model("qwen3_moe", tmp_path / "model", head_dim=16, moe_intermediate_size=64)
     expected = load_file(folder / "model.safetensors")
-    found = dict(opened(to_gguf(folder, tmp_path / "model.gguf", "Q8_0")).tensors(torch.float32))
+    found = tensors_of(opened(to_gguf(folder, tmp_path / "model.gguf", "Q8_0")))
     for name, weights in expected.items():
         torch.testing.assert_close(found[name], weights, rtol=0, atol=weights.abs().max().item() / 200)
 
@@ -94,8 +97,8 @@ def test_integers_stand_for_the_weights_to_the_bit(
 ) -> None:
     others = {"attn_v": "Q8_0", "attn_output": "F16", "ffn_gate_inp": "F32"}
     path = to_gguf(tiny_models(architecture), tmp_path / "model.gguf", kind, others=others)
-    dense = dict(opened(path).tensors(torch.float32))
-    stored = dict(opened(path).stored(torch.float32))
+    dense = tensors_of(opened(path))
+    stored = dict(opened(path).stored(FP32))
     forms = opened(path).forms()
     assert dense.keys() == stored.keys()
     for name, weights in dense.items():
@@ -103,10 +106,11 @@ def test_integers_stand_for_the_weights_to_the_bit(
         plain = weights.ndim == 1 or any(part in name for part in ("o_proj", "block_sparse_moe.gate"))
         if plain:
             assert name not in forms
-            assert torch.equal(matrix, weights)
+            assert not isinstance(matrix, Quantized)
+            assert torch.equal(tensor(matrix).float(), weights)
             continue
         assert isinstance(matrix, Grouped)
-        assert torch.equal(matrix.dequantized(torch.float32), weights)
+        assert torch.equal(tensor(matrix.dequantized(FP32)), weights)
         form = forms[name]
         assert form == GroupedForm(matrix.bits, matrix.group, matrix.minimums is not None)
         assert matrix.bits == (8 if "v_proj" in name else PACKED[kind])
@@ -117,7 +121,7 @@ def test_types_that_products_cannot_read_are_dequantized(
 ) -> None:
     path = to_gguf(tiny_models("llama"), tmp_path / "model.gguf", "MXFP4")
     assert opened(path).forms() == {}
-    assert all(isinstance(weights, torch.Tensor) for _, weights in opened(path).stored(torch.bfloat16))
+    assert all(isinstance(weights, np.ndarray) for _, weights in opened(path).stored(BF16))
 
 
 def test_a_split_model_is_read_from_any_of_its_parts(
@@ -129,7 +133,7 @@ def test_a_split_model_is_read_from_any_of_its_parts(
     assert len(parts) == 3
     expected = load_file(folder / "model.safetensors")
     for part in parts:
-        assert dict(opened(part).tensors(torch.float32)).keys() == expected.keys()
+        assert tensors_of(opened(part)).keys() == expected.keys()
     assert opened(tmp_path).total_bytes == opened(parts[0]).total_bytes
     parts[1].unlink()
     with pytest.raises(LoadError, match=f"There is no file .*{parts[1].name}"):
@@ -176,7 +180,7 @@ def test_progress_counts_every_byte_of_the_weights(
     path = to_gguf(tiny_models("qwen2"), tmp_path / "model.gguf")
     settings = EngineConfig(model=str(path), use_tqdm_on_load=False)
     checkpoint = open_checkpoint(settings, lambda *progress: told.append(progress))
-    names = [name for name, _ in checkpoint.tensors(torch.bfloat16)]
+    names = [name for name, _ in checkpoint.tensors(BF16)]
     assert len(told) == len(names)
     assert told[-1] == ("load", checkpoint.total_bytes, checkpoint.total_bytes)
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
@@ -185,12 +189,12 @@ def test_progress_counts_every_byte_of_the_weights(
 @pytest.mark.slow
 def test_the_demo_model_equals_the_reference_library_after_restoring_rows(demo_model: Path) -> None:
     reader = {tensor.name: tensor for tensor in gguf.GGUFReader(demo_model).tensors}
-    found = dict(opened(demo_model).tensors(torch.float32))
+    found = tensors_of(opened(demo_model))
     assert len(found) == len(reader) == 272
 
     def reference(name: str) -> torch.Tensor:
-        tensor = reader[name]
-        return torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type))
+        read = reader[name]
+        return torch.from_numpy(gguf.dequantize(read.data, read.tensor_type))
 
     for ours, theirs in (
         ("model.embed_tokens", "token_embd"),
@@ -207,7 +211,7 @@ def test_the_demo_model_equals_the_reference_library_after_restoring_rows(demo_m
 
 def test_pages_of_the_file_do_not_stay_in_memory(demo_model: Path) -> None:
     checkpoint = opened(demo_model)
-    tensors = checkpoint.tensors(torch.bfloat16)
+    tensors = checkpoint.tensors(BF16)
     for _ in range(272):
         next(tensors)
     mapped = Path("/proc/self/smaps").read_text().split(str(demo_model), 1)[1]
@@ -224,8 +228,8 @@ def test_the_demo_model_equals_what_transformers_loads(demo_model: Path) -> None
     )
     expected = model.state_dict()
     checkpoint = opened(demo_model)
-    for name, weights in checkpoint.tensors(torch.float32):
-        assert torch.equal(weights, expected.pop(name)), name
+    for name, weights in checkpoint.tensors(FP32):
+        assert torch.equal(tensor(weights), expected.pop(name)), name
     assert expected.keys() == {"lm_head.weight"}  # tied
     for key in ("hidden_size", "num_key_value_heads", "rms_norm_eps", "max_position_embeddings"):
         assert checkpoint.config[key] == pytest.approx(getattr(model.config, key))

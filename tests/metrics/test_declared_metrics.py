@@ -45,7 +45,7 @@ def revealing() -> ServerMetrics:
 
 def test_every_documented_metric_is_declared_once():
     assert len({metric.name for metric in METRICS}) == len(METRICS)
-    assert sum(not metric.own for metric in METRICS) == 35
+    assert sum(not metric.own for metric in METRICS) == 36
     assert len(HIDDEN) == 7
 
 
@@ -121,11 +121,13 @@ def test_what_is_no_version_is_refused(text):
 
 
 def test_a_step_sets_the_state_and_adds_its_counts(server):
-    stats = Stats(3, 5, 0.25, 9, [4], [0.01], prefix_queries=10, prefix_hits=4, preemptions=2)
+    stats = Stats(3, 5, 0.25, 9, [4], [0.01], prefix_queries=10, prefix_hits=4, preemptions=2, num_deferred=2)
     server.record_step(stats)
     server.record_step(stats)
     assert value(server, "vllm:num_requests_running") == 3
     assert value(server, "vllm:num_requests_waiting") == 5
+    assert value(server, "vllm:num_requests_waiting_by_reason", reason="deferred") == 2
+    assert value(server, "vllm:num_requests_waiting_by_reason", reason="capacity") == 3
     assert value(server, "vllm:gpu_cache_usage_perc") == 0.25
     assert value(server, "vllm:gpu_prefix_cache_queries_total") == 20
     assert value(server, "vllm:gpu_prefix_cache_hits_total") == 8

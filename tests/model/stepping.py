@@ -12,8 +12,8 @@ import torch
 from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.checkpoint import open_checkpoint
-from slipway.model.build import ModelPlan, plan_model
-from slipway_kernels.cpu import PagePool, Slots
+from slipway.worker.plan import ModelPlan, plan_model
+from slipway_kernels.cpu import PageMemory, Slots
 
 TIED_GAP = 1e-3
 """Two logits of the reference closer than this may come out in either order."""
@@ -39,7 +39,7 @@ class Stepper:
         blocks = -(-max_len // block)
         self.slots = Slots(num_slots, max_len, groups, blocks)
         pages = groups * num_slots * blocks
-        pool = PagePool(pages, self.plan.kv.page_bytes)
+        pool = PageMemory(pages, self.plan.kv.page_bytes)
         self.slots.block_table[:] = np.random.default_rng(0).permutation(pages).reshape(groups, num_slots, -1)
         self.model = self.plan.build(
             self.slots, pool, max_tokens=256, max_top=4, threads=threads, progress=quiet

@@ -14,6 +14,7 @@ from torch import Tensor
 from model.stepping import Stepper, plan, prompt
 from slipway.load.errors import LoadError
 from slipway.load.quantized.kv_scales import scales_of_file
+from slipway.load.torch_arrays import torch_type
 
 PROMPTS = {0: prompt(60), 1: prompt(9, seed=1)}
 TYPES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
@@ -23,8 +24,8 @@ TYPES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2"
 def test_pages_are_half_of_bfloat16s(tiny_models: Callable[[str], Path], name: str) -> None:
     folder = tiny_models("llama")
     wide, narrow = plan(folder, dtype="bfloat16"), plan(folder, dtype="bfloat16", kv_cache_dtype=name)
-    assert narrow.kv_dtype == TYPES[name]
-    assert wide.kv_dtype == torch.bfloat16
+    assert torch_type(narrow.kv_dtype) == TYPES[name]
+    assert torch_type(wide.kv_dtype) == torch.bfloat16
     assert narrow.kv.page_bytes * 2 == wide.kv.page_bytes
 
 

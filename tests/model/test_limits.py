@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
+from slipway.load.arrays import BF16, FP32, DType
 from slipway.load.errors import LoadError
 from slipway.model.limits import max_model_len, resolve_dtype, trained_length
 
@@ -12,19 +12,19 @@ from slipway.model.limits import max_model_len, resolve_dtype, trained_length
 @pytest.mark.parametrize(
     ("asked", "stored", "served", "warning"),
     [
-        ("auto", "bfloat16", torch.bfloat16, ""),
-        ("auto", "float32", torch.bfloat16, ""),
-        ("auto", "float16", torch.bfloat16, "The checkpoint is float16"),
-        ("half", "bfloat16", torch.bfloat16, "--dtype half has no fast products"),
-        ("float16", "float16", torch.bfloat16, "--dtype float16 has no fast products"),
-        ("float", "bfloat16", torch.float32, ""),
-        ("float32", "float16", torch.float32, ""),
-        ("bfloat16", "float32", torch.bfloat16, ""),
+        ("auto", "bfloat16", BF16, ""),
+        ("auto", "float32", BF16, ""),
+        ("auto", "float16", BF16, "The checkpoint is float16"),
+        ("half", "bfloat16", BF16, "--dtype half has no fast products"),
+        ("float16", "float16", BF16, "--dtype float16 has no fast products"),
+        ("float", "bfloat16", FP32, ""),
+        ("float32", "float16", FP32, ""),
+        ("bfloat16", "float32", BF16, ""),
     ],
 )
-def test_the_type_that_is_served(asked: str, stored: str, served: torch.dtype, warning: str) -> None:
+def test_the_type_that_is_served(asked: str, stored: str, served: DType, warning: str) -> None:
     dtype, text = resolve_dtype(asked, stored)
-    assert dtype is served
+    assert dtype == served
     assert text.startswith(warning)
     assert bool(text) == bool(warning)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from slipway.load.config import merged
 from slipway.load.errors import LoadError
-from slipway.model.config import merged
 from slipway.model.registry import families
 from slipway.model.spec import DecoderSpec, Mlp, Moe
 

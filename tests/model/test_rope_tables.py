@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from slipway.load.config import merged
 from slipway.load.errors import LoadError
-from slipway.model.config import merged
 from slipway.model.rope import cos_sin, inverse_frequencies, length_warning, rope
+from slipway.model.spec import Rope
 
 SIZES = {
     "hidden_size": 128,
@@ -83,7 +86,7 @@ def test_frequencies_and_factor_are_those_of_transformers(name: str, max_len: in
     config = {**SIZES, "max_position_embeddings": 512, "rope_parameters": SCALINGS[name]}
     frequencies, factor = inverse_frequencies(rope(config, 32), max_len)
     expected, expected_factor = reference(SCALINGS[name], max_len)
-    torch.testing.assert_close(frequencies, expected, rtol=1e-6, atol=0)
+    np.testing.assert_allclose(frequencies, expected.numpy(), rtol=1e-6, atol=0)
     assert factor == pytest.approx(expected_factor, rel=1e-6)
 
 
@@ -102,17 +105,29 @@ def test_the_table_holds_cosine_and_sine_of_every_position_with_the_attention_fa
     config = {**SIZES, "max_position_embeddings": 512, "rope_parameters": SCALINGS["yarn_attention"]}
     table = cos_sin(rope(config, 32), 300)
     frequencies, factor = reference(SCALINGS["yarn_attention"], 300)
-    angles = torch.outer(torch.arange(300.0), frequencies)
+    angles = np.outer(np.arange(300.0), frequencies.numpy())
     assert table.shape == (300, 16, 2)
-    assert table.dtype == torch.float32
-    torch.testing.assert_close(table[..., 0], angles.cos() * factor, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(table[..., 1], angles.sin() * factor, rtol=1e-5, atol=1e-5)
+    assert table.dtype == np.float32
+    np.testing.assert_allclose(table[..., 0], np.cos(angles) * factor, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(table[..., 1], np.sin(angles) * factor, rtol=1e-5, atol=1e-5)
+
+
+def test_cosines_and_sines_are_the_nearest_that_fp32_has() -> None:
+    """Of the angle as fp32 has it, however large."""
+    plain = Rope(1e4, 32)
+    frequencies, _ = inverse_frequencies(plain, 50_000)
+    table = cos_sin(plain, 50_000)
+    for position in (1, 777, 49_999):
+        for pair, frequency in enumerate(frequencies):
+            angle = float(np.float32(position) * frequency)
+            assert table[position, pair, 0] == np.float32(math.cos(angle))
+            assert table[position, pair, 1] == np.float32(math.sin(angle))
 
 
 def test_a_table_for_more_positions_starts_with_the_same_rows_where_length_does_not_choose() -> None:
     for name in ("default", "linear", "yarn", "llama3"):
         config = {**SIZES, "max_position_embeddings": 512, "rope_parameters": SCALINGS[name]}
-        assert torch.equal(cos_sin(rope(config, 32), 64), cos_sin(rope(config, 32), 512)[:64])
+        assert np.array_equal(cos_sin(rope(config, 32), 64), cos_sin(rope(config, 32), 512)[:64])
 
 
 def test_a_model_may_rotate_a_part_of_each_head() -> None:

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway.api.routes.state import open_router
 from slipway.service import Facts, InvalidService, Owner, Policy, ServiceSpec, from_mapping, render
 from slipway.service.pod import as_given, for_kubelet
 
@@ -158,13 +159,19 @@ def test_the_grace_period_is_drain_grace_and_drain_timeout_and_10_seconds():
 def test_probes_follow_the_scheme_of_the_api():
     plain, secure = server_of(spec_of("demo")), server_of(spec_of("everything"))
     for probe, path in (
-        ("startupProbe", "/health"),
-        ("livenessProbe", "/health"),
+        ("startupProbe", "/live"),
+        ("livenessProbe", "/live"),
         ("readinessProbe", "/ready"),
     ):
         request = {"path": path, "port": "http"}
         assert plain[probe]["httpGet"] == {**request, "scheme": "HTTP"}
         assert secure[probe]["httpGet"] == {**request, "scheme": "HTTPS"}
+
+
+def test_probes_ask_what_the_server_answers_without_a_key():
+    server = server_of(spec_of("demo"))
+    asked = {server[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert asked <= {route.path for route in open_router.routes}
 
 
 def test_secrets_are_references_and_nothing_else():

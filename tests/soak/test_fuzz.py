@@ -18,7 +18,9 @@ def fuzz(server: LiveServer, examples: int, folder: Path) -> int:
     """Send `examples` requests an operation; how many there were. Raises AssertionError for a failure."""
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", server.url + "/openapi.json"),
-        *("--checks", "not_a_server_error", "--max-examples", str(examples), "--workers", "2"),
+        # One worker: CPython 3.11 counts the depth of syntax trees for all threads together, and hypothesis
+        # reads source in each ("AST constructor recursion depth mismatch").
+        *("--checks", "not_a_server_error", "--max-examples", str(examples), "--workers", "1"),
         *("--phases", "examples,coverage,fuzzing", "--mode", "all", "--seed", "1", "--no-color"),
         *("--request-timeout", "60", "--suppress-health-check", "all", "--generation-database", "none"),
     ]
@@ -30,7 +32,7 @@ def fuzz(server: LiveServer, examples: int, folder: Path) -> int:
 
 
 def assert_it_serves_on(server: LiveServer) -> None:
-    assert server.get("/health")[0] == server.get("/ready")[0] == 200
+    assert server.get("/live")[0] == server.get("/ready")[0] == 200
     values = server.metrics()
     assert values["vllm:num_requests_running"] == 0
     assert values["vllm:gpu_cache_usage_perc"] == 0

@@ -11,6 +11,7 @@ import torch
 
 from factory import make_model, model_folders
 from model.stepping import Stepper, assert_same_as_reference, plan, prompt
+from slipway.load.arrays import FP32
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.schemes.choice import Schemes
@@ -194,7 +195,7 @@ def test_weights_are_let_go_as_they_are_packed() -> None:
             held.append(sum(weight() is not None for weight in weights))
             return super().of(form, expert=expert)
 
-    pack_modules(model, Watched(torch.float32), torch.float32)
+    pack_modules(model, Watched(FP32), torch.float32)
     assert held == list(range(len(weights), 0, -1))
 
 

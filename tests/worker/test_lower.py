@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from factory import make_model, model_folders
 from gguf_convert import to_gguf
 from model.stepping import Stepper, assert_same_as_reference, plan, prompt
+from slipway.load.arrays import BF16
 from slipway.load.errors import LoadError
 from slipway.model.registry import families
 from slipway.model.weights import MlpWeights, load_weights
 from slipway.schemes.choice import Schemes
-from slipway.worker.lower import Native
+from slipway.worker.native import Native
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -146,7 +146,7 @@ def test_each_matrix_is_held_in_the_form_that_the_file_has(packed_models: Any) -
     found = plan(packed_models("llama"), dtype="bfloat16")
     assert isinstance(found.route, Native)
     family = families()[found.architecture]
-    weights = load_weights(found.route.spec, family, found.checkpoint, Schemes(torch.bfloat16))
+    weights = load_weights(found.route.spec, family, found.checkpoint, Schemes(BF16))
     first, second, third = weights.layers
     assert [part.scheme.packed.dtype for part in first.qkv.parts] == ["int4", "int8", "bf16"]
     assert isinstance(first.mlp, MlpWeights)
@@ -206,8 +206,8 @@ def test_a_length_beyond_the_models_needs_its_variable(folders: Any, monkeypatch
     assert "made for 512 tokens" in found.warnings[0]
 
 
-def test_planning_a_native_model_imports_no_transformers() -> None:
-    code = "import sys, slipway.model.build; sys.exit('transformers' in sys.modules)"
+def test_planning_a_native_model_imports_neither_torch_nor_transformers() -> None:
+    code = "import sys, slipway.worker.plan; sys.exit(bool({'torch', 'transformers'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

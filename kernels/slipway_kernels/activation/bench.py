@@ -10,6 +10,7 @@ from torch import Tensor
 from slipway_kernels.activation import reference
 from slipway_kernels.activation.op import Kind, activate, add_gated, gated
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import one_code
 from slipway_kernels.quantize.reference import quantize
 
 E4M3 = torch.float8_e4m3fn
@@ -79,7 +80,7 @@ def _quantized(device: torch.device, rows: int, width: int, dtype: torch.dtype, 
         f"silu {rows}x{width} to {str(dtype).removeprefix('torch.')}{f' by {group}' if group else ''}",
         lambda: gated(x, out, "silu", scales=scales, group=group),
         expected,
-        tolerance=0.13 if dtype == E4M3 else 1.0,
+        tolerance=one_code(dtype),
         bytes=rows * width * 5,
         peers={"torch": expected},
         arch=90 if dtype == E4M3 else 80,

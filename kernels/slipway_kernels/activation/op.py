@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slipway_kernels.activation.kernel import activation_kernel, add_gated_kernel
 from slipway_kernels.cuda.launch import arch_of, launch, pick
-from slipway_kernels.cuda.rows import PIECE_TILES
+from slipway_kernels.cuda.rows import PIECE_TILES, row_stride
 from slipway_kernels.quantize.op import row_format, row_tile
 
 Kind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
@@ -54,8 +54,14 @@ def add_gated(out: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     launch(
         add_gated_kernel,
         (rows, -(-width // tile.constants["WIDTH"])),
-        *(out, y, gate, out.stride(0), y.stride(0), gate.stride(0), width),
         tile=tile,
+        out_ptr=out,
+        y_ptr=y,
+        gate_ptr=gate,
+        out_stride=out.stride(0),
+        y_stride=y.stride(0),
+        gate_stride=gate.stride(0),
+        width=width,
     )
     return out
 
@@ -77,8 +83,14 @@ def _activate(
     launch(
         activation_kernel,
         (rows, -(-width // tile.constants["WIDTH"])),
-        *(x, out, scales, x.stride(0), out.stride(0), 0 if scales is None else scales.stride(0), width),
         tile=tile,
+        x_ptr=x,
+        out_ptr=out,
+        scales_ptr=scales,
+        x_stride=x.stride(0),
+        out_stride=out.stride(0),
+        scales_stride=row_stride(scales),
+        width=width,
         KIND=kind,
         GATED=has_gate,
         RUN=run,

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from slipway_kernels.attention import reference
 from slipway_kernels.attention.op import contiguous_attention, paged_attention, workspace
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import rounding
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -118,12 +119,19 @@ def _case(step: Step, run: Callable[[], Tensor], expected: Callable[[], Tensor],
         step.title + ("" if step.paged else " contiguous"),
         run,
         expected,
+        tolerance=_tolerance(step),
         bytes=2 * read * step.kv_heads * step.head_dim * step.stored.itemsize
         + 2 * rows * step.heads * step.head_dim * step.dtype.itemsize,
         flops=4 * step.pairs * step.heads * step.head_dim,
         instructions=wanted if chunks and step.stored != FP32 else (),
         **more,
     )
+
+
+def _tolerance(step: Step) -> float:
+    """Weights are rounded to the type of their product with values, and the result to its own."""
+    product = FP16 if step.stored.itemsize == 1 else step.stored
+    return rounding(product, step.dtype, terms=max(length for _, length in step.requests))
 
 
 def _paged(device: torch.device, step: Step) -> Case:
@@ -136,7 +144,7 @@ def _paged(device: torch.device, step: Step) -> Case:
     lengths = torch.tensor([length for _, length in step.requests], dtype=torch.int32, device=device)
     q = _random(device, step.dtype, sum(n for n, _ in step.requests), step.heads, step.head_dim)
     out = torch.empty_like(q)
-    room = workspace(count, step.heads, step.kv_heads, step.head_dim, longest, device)
+    space = workspace(count, step.heads, step.kv_heads, step.head_dim, longest, device)
     features = _features(device, step)
 
     def inputs(pool: Tensor) -> Inputs:
@@ -150,7 +158,7 @@ def _paged(device: torch.device, step: Step) -> Case:
             num_decodes=step.num_decodes,
             max_query=max(queries for queries, _ in step.requests),
             max_length=longest,
-            workspace=room,
+            workspace=space,
         )
 
     def expected() -> Tensor:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from slipway_kernels.cpu import ExternalProgram, PagePool, Slots, isa, page_bytes
+from slipway_kernels.cpu import ExternalProgram, PageMemory, Slots, isa, page_bytes
+from slipway_kernels.cpu.arrays import BF16, Array
 
 HEADS, KV_HEADS, HEAD_DIM, LENGTH, BLOCK = 9, 3, 64, 4096, 16
 
@@ -27,20 +28,23 @@ def main() -> None:
     torch.set_num_threads(1)
     blocks = LENGTH // BLOCK
     slots = Slots(1, LENGTH, 1, blocks)
-    pool = PagePool(blocks, page_bytes(1, KV_HEADS, HEAD_DIM, BLOCK, "bf16"))
+    pool = PageMemory(blocks, page_bytes(1, KV_HEADS, HEAD_DIM, BLOCK, "bf16"))
     slots.block_table[0, 0] = np.random.default_rng(0).permutation(blocks)
     slots.num_tokens[0] = slots.prompt_len[0] = LENGTH
     program = ExternalProgram(slots, LENGTH, "bf16", 1, 8, 1, pool, BLOCK)
-    k, v = torch.randn(2, LENGTH, KV_HEADS * HEAD_DIM).bfloat16()
+    drawn = np.random.default_rng(1)
+    keys, values = drawn.standard_normal((2, LENGTH, KV_HEADS * HEAD_DIM), np.float32).astype(BF16)
+    k, v = (torch.from_numpy(part.astype(np.float32)).bfloat16() for part in (keys, values))
     program.prepare(np.array([0]), np.array([LENGTH]))
-    program.store_kv((0, 0), k, v, KV_HEADS, HEAD_DIM)
+    program.store_kv((0, 0), keys, values, KV_HEADS, HEAD_DIM)
     print(f"{isa()}, 1 thread, {HEADS} heads over {KV_HEADS} of {HEAD_DIM}, bf16")
     for rows, before in ((1, 511), (1, 4095), (256, 0), (512, 0), (256, 3840)):
         slots.num_computed[0] = before
         program.prepare(np.array([0]), np.array([rows]))
-        q = torch.randn(rows, HEADS * HEAD_DIM).bfloat16()
+        queries = drawn.standard_normal((rows, HEADS * HEAD_DIM), np.float32).astype(BF16)
+        q = torch.from_numpy(queries.astype(np.float32)).bfloat16()
 
-        def ours(q: torch.Tensor = q) -> torch.Tensor:
+        def ours(q: Array = queries) -> Array:
             return program.attention((0, 0), q, HEADS, KV_HEADS, HEAD_DIM, 0.125)
 
         shape = (before + rows, KV_HEADS, HEAD_DIM)

@@ -1,7 +1,7 @@
 """Attention over pages in Triton: one kernel for requests of one query, one for chunks, and a merge.
 
 All run the loop in `attend`: a tile of queries stays in registers while tiles of keys and values stream
-through shared memory, and the softmax is carried along (Dao et al. 2022). The query heads that share a key
+through shared memory, with an online softmax (Dao et al. 2022). The query heads that share a key
 head are rows of one tile, so that keys are read once for all of them. Scores are kept in units of log 2,
 whose exponential is one instruction.
 """
@@ -11,7 +11,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipway_kernels.attention.kernel_inner import attend, begun, operand, pointers, slopes_of, stored_scale
+from slipway_kernels.attention.kernel_inner import (
+    attend,
+    operand,
+    pointers,
+    slopes_of,
+    softmax_start,
+    stored_scale,
+)
 
 
 @triton.jit
@@ -28,7 +35,7 @@ def decode_kernel(
     q_ptr,  # [tokens, heads, head_dim]
     keys_ptr,  # [pages, kv_heads, block, head_dim]
     values_ptr,
-    table_ptr,  # [num_slots, max_blocks]
+    block_table_ptr,  # [num_slots, max_blocks]
     slots_ptr,  # [requests]
     query_start_ptr,  # [requests + 1]
     lengths_ptr,  # [requests]
@@ -37,14 +44,14 @@ def decode_kernel(
     key_scale_ptr,  # [kv_heads] by SCALE_STRIDE, or None
     value_scale_ptr,
     out_ptr,  # [tokens, heads, head_dim]
-    sums_ptr,  # [requests, heads, splits, head_dim] fp32, or None where one split takes all
-    masses_ptr,  # [requests, heads, splits] fp32: log 2 of each split's sum of weights
+    partial_ptr,  # [requests, heads, splits, head_dim] fp32, or None where one split takes all
+    lse_ptr,  # [requests, heads, splits] fp32: log 2 of each split's sum of 2^score
     q_token_stride,
     q_head_stride,
     page_stride,
     kv_head_stride,
     token_stride,
-    table_stride,
+    block_table_stride,
     out_token_stride,
     out_head_stride,
     scale,  # times log2(e)
@@ -86,34 +93,35 @@ def decode_kernel(
     mask = known[:, None] & (column < HEAD_DIM)[None, :]
     token = tl.full([ROWS], 0, tl.int32) + tl.load(query_start_ptr + request)
     q = tl.load(pointers(q_ptr, token, head, q_token_stride, q_head_stride, HEAD), mask=mask, other=0.0)
-    total, peak = begun(sinks_ptr, head, known, split == 0, ROWS)
+    total, peak = softmax_start(sinks_ptr, head, known, split == 0, ROWS)
     acc = tl.zeros([ROWS, HEAD], tl.float32)
     kv_offset = kv_head.to(tl.int64) * kv_head_stride
     query = tl.full([ROWS], -1, tl.int32) + length
+    block_table_ptr += slot.to(tl.int64) * block_table_stride
     acc, total, peak = attend(
         *(acc, total, peak, operand(q, keys_ptr), query, length - 1, begin, end),
-        *(keys_ptr + kv_offset, values_ptr + kv_offset, table_ptr + slot.to(tl.int64) * table_stride),
-        *(page_stride, token_stride, scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES)),
+        *(keys_ptr + kv_offset, values_ptr + kv_offset, block_table_ptr, page_stride, token_stride),
+        scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES),
         softcap,
         slopes_of(slopes_ptr, head, known),
         None,
         *(False, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, False),
     )
     acc *= (stored_scale(value_scale_ptr, kv_head, SCALE_STRIDE, BYTES) / total)[:, None]
-    if sums_ptr is None:
+    if partial_ptr is None:
         at = pointers(out_ptr, token, head, out_token_stride, out_head_stride, HEAD)
         tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=mask)
     else:
         heads = tl.num_programs(0) // TILES * GROUP
-        place = (request * heads + head).to(tl.int64) * splits + split
-        tl.store(sums_ptr + place[:, None] * HEAD_DIM + column[None, :], acc, mask=mask)
-        tl.store(masses_ptr + place, peak + tl.log2(total), mask=known)
+        entry = (request * heads + head).to(tl.int64) * splits + split
+        tl.store(partial_ptr + entry[:, None] * HEAD_DIM + column[None, :], acc, mask=mask)
+        tl.store(lse_ptr + entry, peak + tl.log2(total), mask=known)
 
 
 @triton.jit(do_not_specialize=["window", "splits"])
 def merge_kernel(
-    sums_ptr,  # [requests, heads, splits, head_dim] fp32
-    masses_ptr,  # [requests, heads, splits] fp32
+    partial_ptr,  # [requests, heads, splits, head_dim] fp32
+    lse_ptr,  # [requests, heads, splits] fp32
     slots_ptr,  # [requests]
     query_start_ptr,  # [requests + 1]
     lengths_ptr,  # [requests]
@@ -125,9 +133,9 @@ def merge_kernel(
     HEAD_DIM: tl.constexpr,
     HEAD: tl.constexpr,
     SPAN: tl.constexpr,
-    SPLITS: tl.constexpr,  # taken at a time
+    SPLITS: tl.constexpr,  # loaded at a time
 ):
-    """Σ 2^mass · sum / Σ 2^mass over the splits that one request has, for one head."""
+    """Σ 2^lse · partial / Σ 2^lse over the splits that one request has, for one head."""
     request = tl.program_id(0)
     head = tl.program_id(1)
     length = tl.load(lengths_ptr + request)
@@ -137,21 +145,21 @@ def merge_kernel(
         return
     first, span = _share(length, window, splits, SPAN)
     used = tl.cdiv(length - first, span)
-    place = (request * tl.num_programs(1) + head).to(tl.int64) * splits
+    entry = (request * tl.num_programs(1) + head).to(tl.int64) * splits
     column = tl.arange(0, HEAD)
     acc = tl.zeros([HEAD], tl.float32)
     total = 0.0
     peak = float("-inf")
     for start in range(0, used, SPLITS):
         split = start + tl.arange(0, SPLITS)
-        mass = tl.load(masses_ptr + place + split, mask=split < used, other=float("-inf"))
-        at = sums_ptr + (place + split)[:, None] * HEAD_DIM + column[None, :]
-        sums = tl.load(at, mask=(split < used)[:, None] & (column < HEAD_DIM)[None, :], other=0.0)
-        highest = tl.maximum(peak, tl.max(mass, 0))
+        lse = tl.load(lse_ptr + entry + split, mask=split < used, other=float("-inf"))
+        at = partial_ptr + (entry + split)[:, None] * HEAD_DIM + column[None, :]
+        partial = tl.load(at, mask=(split < used)[:, None] & (column < HEAD_DIM)[None, :], other=0.0)
+        highest = tl.maximum(peak, tl.max(lse, 0))
         decay = tl.exp2(peak - highest)
-        weight = tl.exp2(mass - highest)
+        weight = tl.exp2(lse - highest)
         total = total * decay + tl.sum(weight, 0)
-        acc = acc * decay + tl.sum(weight[:, None] * sums, 0)
+        acc = acc * decay + tl.sum(weight[:, None] * partial, 0)
         peak = highest
     token = tl.load(query_start_ptr + request).to(tl.int64)
     at = out_ptr + token * out_token_stride + head.to(tl.int64) * out_head_stride + column
@@ -182,7 +190,7 @@ def prefill_kernel(
     q_ptr,  # [tokens, heads, head_dim]
     keys_ptr,  # [pages, kv_heads, block, head_dim], or [tokens, kv_heads, head_dim] without a table
     values_ptr,
-    table_ptr,  # [num_slots, max_blocks]  or None
+    block_table_ptr,  # [num_slots, max_blocks]  or None
     slots_ptr,  # [requests]  or None
     query_start_ptr,  # [requests + 1]
     lengths_ptr,  # [requests]  or None: as many positions as queries
@@ -196,7 +204,7 @@ def prefill_kernel(
     page_stride,
     kv_head_stride,
     token_stride,
-    table_stride,
+    block_table_stride,
     out_token_stride,
     out_head_stride,
     scale,  # times log2(e)
@@ -213,7 +221,7 @@ def prefill_kernel(
     BYTES: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """softmax(scale · q · Kᵀ + mask) · V of one key head and of as many queries as its heads leave rows.
 
@@ -232,13 +240,13 @@ def prefill_kernel(
     query_start = tl.load(query_start_ptr + request)
     count = tl.load(query_start_ptr + request + 1) - query_start
     kv_offset = kv_head.to(tl.int64) * kv_head_stride
-    if table_ptr is None:
+    if block_table_ptr is None:
         kv_offset += query_start.to(tl.int64) * token_stride
     else:
         slot = tl.load(slots_ptr + request)
         if slot < 0:
             count = 0
-        table_ptr += slot.to(tl.int64) * table_stride
+        block_table_ptr += slot.to(tl.int64) * block_table_stride
     if tile * QUERIES >= count:
         return
     computed = 0
@@ -255,10 +263,10 @@ def prefill_kernel(
     q = tl.load(pointers(q_ptr, token, head, q_token_stride, q_head_stride, HEAD), mask=mask, other=0.0)
     keys = keys_ptr + kv_offset
     values = values_ptr + kv_offset
-    if DESCRIPTORS:
+    if TMA:
         keys = tl.make_tensor_descriptor(keys, [count, HEAD_DIM], [token_stride, 1], [TILE, HEAD])
         values = tl.make_tensor_descriptor(values, [count, HEAD_DIM], [token_stride, 1], [TILE, HEAD])
-    total, peak = begun(sinks_ptr, head, known, True, ROWS)
+    total, peak = softmax_start(sinks_ptr, head, known, True, ROWS)
     acc = tl.zeros([ROWS, HEAD], tl.float32)
 
     lowest = computed + tile * QUERIES
@@ -269,12 +277,12 @@ def prefill_kernel(
         first = tl.maximum(lowest - window + 1, 0)
     acc, total, peak = attend(
         *(acc, total, peak, operand(q, keys_ptr), query, lowest, first, limit),
-        *(keys, values, table_ptr, page_stride, token_stride),
+        *(keys, values, block_table_ptr, page_stride, token_stride),
         scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES),
         softcap,
         slopes_of(slopes_ptr, head, known),
         window,
-        *(True, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, DESCRIPTORS),
+        *(True, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, TMA),
     )
     acc *= (stored_scale(value_scale_ptr, kv_head, SCALE_STRIDE, BYTES) / total)[:, None]
     at = pointers(out_ptr, token, head, out_token_stride, out_head_stride, HEAD)

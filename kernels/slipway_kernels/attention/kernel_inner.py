@@ -11,12 +11,12 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _offsets(pages_ptr, position, inside, page_stride, token_stride, BLOCK: tl.constexpr):
+def _offsets(block_table_ptr, position, inside, page_stride, token_stride, BLOCK: tl.constexpr):
     """Where the keys of these positions are, int64: in their pages, or in rows that follow each other."""
-    if pages_ptr is None:
+    if block_table_ptr is None:
         offset = position.to(tl.int64) * token_stride
     else:
-        page = tl.load(pages_ptr + position // BLOCK, mask=inside, other=0)
+        page = tl.load(block_table_ptr + position // BLOCK, mask=inside, other=0)
         offset = page.to(tl.int64) * page_stride + (position % BLOCK) * token_stride
     return offset
 
@@ -33,7 +33,11 @@ def _load(base_ptr, offset, inside, HEAD_DIM: tl.constexpr, HEAD: tl.constexpr):
 
 @triton.jit
 def _operand(x, BYTES: tl.constexpr):
-    """What the product takes: fp16, which holds both formats of eight bits exactly; wider ones stay."""
+    """What the product takes: fp16, which holds both formats of eight bits exactly; wider ones stay.
+
+    e5m2  seeeeemm            fp16  seeeeemm 00000000
+    e4m3  seeeemmm            fp16  s0eeeemm m0000000, which is 1/256 of it
+    """
     if BYTES == "e5m2":
         x = (x.to(tl.uint16) << 8).to(tl.float16, bitcast=True)
     elif BYTES == "e4m3":
@@ -67,16 +71,16 @@ def stored_scale(scale_ptr, kv_head, STRIDE: tl.constexpr, BYTES: tl.constexpr):
 @triton.jit
 def attend(
     acc,  # [ROWS, HEAD] fp32
-    total,  # [ROWS] sum of the weights
-    peak,  # [ROWS] highest score
+    total,  # [ROWS] sum of the weights so far
+    peak,  # [ROWS] highest score so far
     q,  # [ROWS, HEAD]
     query,  # [ROWS] positions
     lowest,  # of them
     first,
     limit,
-    keys,  # pointer of the head, or its descriptor
+    keys,  # pointer of the head, or its TMA descriptor of boxes [TILE, HEAD]
     values,
-    pages_ptr,
+    block_table_ptr,
     page_stride,
     token_stride,
     scale,
@@ -89,9 +93,9 @@ def attend(
     HEAD_DIM: tl.constexpr,
     HEAD: tl.constexpr,
     BYTES: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
+    TMA: tl.constexpr,
 ):
-    """Add the keys at first .. limit, TILE at a time, to what a tile of queries has seen.
+    """Online softmax: add the keys at first .. limit, TILE at a time, to what a tile of queries has seen.
 
     Where CAUSAL, a row sees the keys up to its own position, the last `window` of them; otherwise all.
     """
@@ -99,10 +103,10 @@ def attend(
     for start in range(first, limit, TILE):
         position = start + tl.arange(0, TILE)
         inside = position < limit
-        if DESCRIPTORS:
+        if TMA:
             key = keys.load([start, 0])
         else:
-            offset = _offsets(pages_ptr, position, inside, page_stride, token_stride, BLOCK)
+            offset = _offsets(block_table_ptr, position, inside, page_stride, token_stride, BLOCK)
             key = _operand(_load(keys, offset, inside, HEAD_DIM, HEAD), BYTES)
         score = tl.dot(q, tl.trans(key), input_precision="ieee")
         if softcap is not None:
@@ -136,7 +140,7 @@ def attend(
         weight = tl.exp2(tl.fma(score, scale, -base[:, None]) if PLAIN else score - base[:, None])
         decay = tl.exp2(peak - base)
         total = total * decay + tl.sum(weight, 1)
-        if DESCRIPTORS:
+        if TMA:
             value = values.load([start, 0])
         else:
             value = _operand(_load(values, offset, inside, HEAD_DIM, HEAD), BYTES)
@@ -166,7 +170,7 @@ def slopes_of(slopes_ptr, head, known):
 
 
 @triton.jit
-def begun(sinks_ptr, head, known, here, ROWS: tl.constexpr):
+def softmax_start(sinks_ptr, head, known, here, ROWS: tl.constexpr):
     """Sum of weights and highest score before the first key: a sink's, which counts once, or none."""
     total = tl.zeros([ROWS], tl.float32)
     peak = tl.full([ROWS], float("-inf"), tl.float32)

@@ -11,11 +11,12 @@ from torch import Tensor
 from slipway_kernels.attention.kernel import decode_kernel, merge_kernel, prefill_kernel
 from slipway_kernels.attention.tiles import DECODE, MERGE, PREFILL, SPAN
 from slipway_kernels.cuda.launch import arch_of, launch, pick
+from slipway_kernels.cuda.rows import row_stride
 
 LOG2E = 1.4426950408889634
 LONGEST = 8192
-"""A split takes no more positions than this, where the workspace has room: one long request among many short
-ones must not keep a single processor busy when all others are done."""
+"""A split has no more positions than this, where the workspace is large enough: one long request among many
+short ones must not keep a single processor busy when all others are done."""
 
 FP8 = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -23,14 +24,14 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """What the splits of decode leave for their merge; its contents mean nothing between calls.
+    """What the splits of decode (split-KV) leave for their merge; it means nothing between calls.
 
-    sums    [places, head_dim] fp32, a place for every request, head and split of a step
-    masses  [places] fp32
+    partial      [entries, head_dim] fp32: the output of each split, for every request and head of a step
+    log_sum_exp  [entries] fp32: log 2 of the sum of 2^score over the split's positions
     """
 
-    sums: Tensor
-    masses: Tensor
+    partial: Tensor
+    log_sum_exp: Tensor
 
 
 def workspace(
@@ -42,14 +43,14 @@ def workspace(
     device: torch.device,
     sms: int = 132,
 ) -> Workspace:
-    """Room for any step of at most `max_requests` requests of one query, on a device of `sms` processors."""
-    places = max(
+    """For any step of at most `max_requests` requests of one query, on a device of `sms` processors."""
+    entries = max(
         requests * heads * split_count(requests, kv_heads, heads // kv_heads, max_length, sms)
         for requests in range(1, max_requests + 1)
     )
     return Workspace(
-        torch.empty(places, head_dim, dtype=torch.float32, device=device),
-        torch.empty(places, dtype=torch.float32, device=device),
+        torch.empty(entries, head_dim, dtype=torch.float32, device=device),
+        torch.empty(entries, dtype=torch.float32, device=device),
     )
 
 
@@ -68,7 +69,7 @@ def paged_attention(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    table: Tensor,
+    block_table: Tensor,
     slots: Tensor,
     query_start: Tensor,
     lengths: Tensor,
@@ -91,8 +92,8 @@ def paged_attention(
 
     q, out       [tokens, heads, head_dim]; the numbers of a head are adjacent
     keys, values [pages, kv_heads, block, head_dim] by equal strides: bf16, fp16, fp32, fp8 e4m3 or e5m2
-    table        [num_slots, max_blocks] int32: page of each block; −1 where it left the window
-    slots        [requests] int32: row of the table; −1 for padding, whose rows of out stay as they are
+    block_table  [num_slots, max_blocks] int32: page of each block; −1 where it left the window
+    slots        [requests] int32: row of the block table; −1 for padding, whose rows of out stay as they are
     query_start  [requests + 1] int32: request r's queries are the rows query_start[r] .. query_start[r + 1]
     lengths      [requests] int32: positions known after this step; the queries are the last of them
     slopes       [heads] fp32: a score falls by this for every position that its key is behind (ALiBi)
@@ -108,8 +109,21 @@ def paged_attention(
     2022; Xiao et al. 2023.
     """
     call = _Call(
-        *(q, keys, values, table, slots, query_start, lengths, slopes, sinks, key_scale, value_scale, out),
-        *(scale, softcap or None, window or None),
+        q=q,
+        keys=keys,
+        values=values,
+        block_table=block_table,
+        slots=slots,
+        query_start=query_start,
+        lengths=lengths,
+        slopes=slopes,
+        sinks=sinks,
+        key_scale=key_scale,
+        value_scale=value_scale,
+        out=out,
+        scale=scale,
+        softcap=softcap or None,
+        window=window or None,
     )
     call.check()
     if num_decodes:
@@ -141,10 +155,22 @@ def contiguous_attention(
     query_start  [requests + 1] int32: each request's rows, those before `first_request` left out, so that one
                  array serves a whole step and what `paged_attention` takes of it comes first
     """
-    keys, values = k[None].transpose(1, 2), v[None].transpose(1, 2)
     call = _Call(
-        *(q, keys, values, None, None, query_start, None, slopes, sinks, None, None, out),
-        *(scale, softcap or None, window or None),
+        q=q,
+        keys=k[None].transpose(1, 2),
+        values=v[None].transpose(1, 2),
+        block_table=None,
+        slots=None,
+        query_start=query_start,
+        lengths=None,
+        slopes=slopes,
+        sinks=sinks,
+        key_scale=None,
+        value_scale=None,
+        out=out,
+        scale=scale,
+        softcap=softcap or None,
+        window=window or None,
     )
     call.check()
     _prefill(call, first_request, len(query_start) - 1 - first_request, max_query)
@@ -153,12 +179,12 @@ def contiguous_attention(
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What the kernels have in common. Without a table, keys and values are one page of all rows."""
+    """What the kernels have in common. Without a block table, keys and values are one page of all rows."""
 
     q: Tensor
     keys: Tensor
     values: Tensor
-    table: Tensor | None
+    block_table: Tensor | None
     slots: Tensor | None
     query_start: Tensor
     lengths: Tensor | None
@@ -192,48 +218,58 @@ class _Call:
 
     @property
     def form(self) -> str:
-        """How keys are found: by pages, by the copy engine (16-bit rows, 16 bytes apart), or by address."""
-        if self.table is not None:
+        """How keys are found: by pages, by TMA (16-bit rows, 16 bytes apart), or by address."""
+        if self.block_table is not None:
             return "pages"
         size = self.keys.element_size()
         lines = (
             *(self.keys.stride(1) * size, self.keys.stride(2) * size),
             *(self.keys.data_ptr(), self.values.data_ptr()),
         )
-        described = self.arch >= 90 and size == 2 and not any(line % 16 for line in lines)
-        return "described" if described else "rows"
+        tma = self.arch >= 90 and size == 2 and not any(line % 16 for line in lines)
+        return "tma" if tma else "rows"
 
     @property
     def as_bytes(self) -> str:
         """The format of keys that the device can only load as bytes: there is no fp8 before sm_89."""
         return FP8.get(self.keys.dtype, "") if self.arch < 89 else ""
 
-    def pointers(self) -> tuple[Tensor | None, ...]:
-        keys, values = self.keys, self.values
+    def arguments(self) -> dict[str, object]:
+        """What decode and prefill have in common, by the kernels' names.
+
+        Of constants nothing that differs from step to step, or each would wait for a kernel of its own.
+        """
+        keys, values, table = self.keys, self.values, self.block_table
         if self.as_bytes:
             keys, values = keys.view(torch.uint8), values.view(torch.uint8)
-        return (
-            *(self.q, keys, values, self.table, self.slots, self.query_start, self.lengths),
-            *(self.slopes, self.sinks, self.key_scale, self.value_scale, self.out),
-        )
-
-    def numbers(self) -> tuple[int | float | None, ...]:
-        return (
-            *self.q.stride()[:2],
-            0 if self.table is None else self.keys.stride(0),
-            *self.keys.stride()[1:3],
-            0 if self.table is None else self.table.stride(0),
-            *self.out.stride()[:2],
-            *(self.scale * LOG2E, self.softcap, self.window),
-        )
-
-    def constants(self) -> dict[str, object]:
-        """Nothing that differs from step to step, or each would wait for a kernel of its own."""
         scales = [scale for scale in (self.key_scale, self.value_scale) if scale is not None]
         return {
+            "q_ptr": self.q,
+            "keys_ptr": keys,
+            "values_ptr": values,
+            "block_table_ptr": table,
+            "slots_ptr": self.slots,
+            "query_start_ptr": self.query_start,
+            "lengths_ptr": self.lengths,
+            "slopes_ptr": self.slopes,
+            "sinks_ptr": self.sinks,
+            "key_scale_ptr": self.key_scale,
+            "value_scale_ptr": self.value_scale,
+            "out_ptr": self.out,
+            "q_token_stride": self.q.stride(0),
+            "q_head_stride": self.q.stride(1),
+            "page_stride": 0 if table is None else keys.stride(0),
+            "kv_head_stride": keys.stride(1),
+            "token_stride": keys.stride(2),
+            "block_table_stride": row_stride(table),
+            "out_token_stride": self.out.stride(0),
+            "out_head_stride": self.out.stride(1),
+            "scale": self.scale * LOG2E,
+            "softcap": self.softcap,
+            "window": self.window,
             "GROUP": self.group,
             "SCALE_STRIDE": int(any(scale.numel() > 1 for scale in scales)),
-            "BLOCK": 0 if self.table is None else self.keys.shape[2],
+            "BLOCK": 0 if table is None else keys.shape[2],
             "HEAD_DIM": self.q.shape[2],
             "HEAD": self.head,
             "BYTES": self.as_bytes,
@@ -264,7 +300,7 @@ class _Call:
                 f"q is {q.dtype}, keys {keys.dtype} and values {values.dtype}: q is bf16, fp16 or fp32, keys "
                 "and values that or fp8 e4m3fn or e5m2, and both the same."
             )
-        if self.table is not None and block & (block - 1):
+        if self.block_table is not None and block & (block - 1):
             raise ValueError(f"pages hold {block} positions: take a power of two.")
         if self.scale <= 0:
             raise ValueError(f"the scale is {self.scale}: it must be positive.")
@@ -279,33 +315,42 @@ class _Call:
             )
 
 
-def _decode(call: _Call, requests: int, max_length: int, room: Workspace, sms: int) -> None:
+def _decode(call: _Call, requests: int, max_length: int, space: Workspace, sms: int) -> None:
     heads, head_dim = call.q.shape[1:]
     kv_heads, group = call.keys.shape[1], call.group
     tile = pick(DECODE, call.arch, keys=call.kind, row=call.head * call.keys.element_size())
     wanted = split_count(requests, kv_heads, group, max_length, sms)
-    splits = max(1, min(wanted, len(room.masses) // (requests * heads)))
-    if splits > 1 and room.sums.shape[1] != head_dim:
+    splits = max(1, min(wanted, len(space.log_sum_exp) // (requests * heads)))
+    if splits > 1 and space.partial.shape[1] != head_dim:
         raise ValueError(
-            f"the workspace is for heads of {room.sums.shape[1]}, these have {head_dim}: make one for them."
+            f"the workspace is for heads of {space.partial.shape[1]}, these have {head_dim}: make one for "
+            "them."
         )
     launch(
         decode_kernel,
         (kv_heads * -(-group // tile.constants["ROWS"]), requests, splits),
-        *call.pointers(),
-        *((room.sums, room.masses) if splits > 1 else (None, None)),
-        *(*call.numbers(), splits),
         tile=tile,
+        partial_ptr=space.partial if splits > 1 else None,
+        lse_ptr=space.log_sum_exp if splits > 1 else None,
+        splits=splits,
         SPAN=SPAN,
-        **call.constants(),
+        **call.arguments(),
     )
     if splits > 1:
         launch(
             merge_kernel,
             (requests, heads),
-            *(room.sums, room.masses, call.slots, call.query_start, call.lengths, call.out),
-            *(*call.out.stride()[:2], call.window, splits),
             tile=pick(MERGE, call.arch),
+            partial_ptr=space.partial,
+            lse_ptr=space.log_sum_exp,
+            slots_ptr=call.slots,
+            query_start_ptr=call.query_start,
+            lengths_ptr=call.lengths,
+            out_ptr=call.out,
+            out_token_stride=call.out.stride(0),
+            out_head_stride=call.out.stride(1),
+            window=call.window,
+            splits=splits,
             HEAD_DIM=head_dim,
             HEAD=call.head,
             SPAN=SPAN,
@@ -315,7 +360,7 @@ def _decode(call: _Call, requests: int, max_length: int, room: Workspace, sms: i
 def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
     kv_heads, group = call.keys.shape[1], call.group
     tile = pick(PREFILL, call.arch, keys=call.kind, form=call.form, head=call.head, rows=max_query * group)
-    if tile.constants["DESCRIPTORS"]:
+    if tile.constants["TMA"]:
         triton.set_allocator(_scratch)
     heads = min(group, tile.constants["ROWS"])
     queries = tile.constants["ROWS"] // heads
@@ -323,13 +368,14 @@ def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
     launch(
         prefill_kernel,
         (kv_heads * -(-group // heads) * (tokens // queries + requests),),
-        *call.pointers(),
-        *(*call.numbers(), first, requests, kv_heads),
         tile=tile,
-        **call.constants(),
+        first_request=first,
+        requests=requests,
+        kv_heads=kv_heads,
+        **call.arguments(),
     )
 
 
 def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
-    """Where Triton keeps the descriptors of a launch."""
+    """Where Triton keeps the TMA descriptors of a launch."""
     return torch.empty(size, dtype=torch.int8, device="cuda")

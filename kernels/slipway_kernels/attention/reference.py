@@ -43,7 +43,7 @@ def paged_attention(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    table: Tensor,
+    block_table: Tensor,
     slots: Tensor,
     query_start: Tensor,
     lengths: Tensor,
@@ -58,7 +58,8 @@ def paged_attention(
     """The same for several requests, whose keys and values [pages, kv_heads, block, head_dim] are in pages.
 
     Of request r the queries are the rows query_start[r] .. query_start[r + 1] of q, the last of lengths[r]
-    positions; its pages are the row slots[r] of the table. Rows of no request, or of slot −1, are zeros.
+    positions; its pages are the row slots[r] of the block table. Rows of no request, or of slot −1, are
+    zeros.
     """
     out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
     starts = query_start.tolist()
@@ -67,7 +68,7 @@ def paged_attention(
         if slot < 0 or rows.start == rows.stop:
             continue
         k, v = (
-            gathered(part, table[slot], length) * (1.0 if factor is None else factor.view(-1, 1))
+            gathered(part, block_table[slot], length) * (1.0 if factor is None else factor.view(-1, 1))
             for part, factor in ((keys, key_scale), (values, value_scale))
         )
         out[rows] = attention(q[rows], k, v, scale, window, softcap, slopes, sinks)

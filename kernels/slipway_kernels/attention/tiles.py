@@ -39,13 +39,13 @@ MERGE = (Tile(80, {"SPLITS": 64}, num_warps=8, num_stages=2),)
 
 
 def _tile(arch: int, rows: int, tile: int, warps: int, stages: int, /, **when: int | str) -> Tile:
-    described = int(when.get("form") == "described")
-    return Tile(arch, {"ROWS": rows, "TILE": tile, "DESCRIPTORS": described}, warps, stages, when)
+    tma = int(when.get("form") == "tma")
+    return Tile(arch, {"ROWS": rows, "TILE": tile, "TMA": tma}, warps, stages, when)
 
 
 # By what keys are, how they are found, the padded head, and the rows that the longest chunk fills: fp32 has
 # no tensor cores here, wgmma wants 64 rows, and wide heads leave registers for fewer keys at a time.
-# Descriptors take the addresses out of registers, and what is freed holds twice the keys.
+# TMA keeps the addresses out of registers, and what is freed holds twice the keys.
 PREFILL = (
     _tile(80, 16, 16, 4, 2, keys="fp32", head=256),
     _tile(80, 16, 64, 4, 5, head=128, rows=16),
@@ -57,9 +57,9 @@ PREFILL = (
     _tile(90, 16, 16, 8, 2, keys="fp32", head=256),
     _tile(90, 16, 64, 8, 5, head=128, rows=16),
     _tile(90, 64, 64, 4, 5, head=128, rows=64),
-    _tile(90, 128, 128, 8, 3, form="described", head=64),
-    _tile(90, 128, 128, 8, 3, form="described", head=128),
-    _tile(90, 128, 64, 8, 2, form="described", head=256),
+    _tile(90, 128, 128, 8, 3, form="tma", head=64),
+    _tile(90, 128, 128, 8, 3, form="tma", head=128),
+    _tile(90, 128, 64, 8, 2, form="tma", head=256),
     _tile(90, 128, 128, 8, 5, head=64),
     _tile(90, 128, 64, 8, 5, head=128),
     _tile(90, 64, 32, 8, 5, keys="fp8", head=256),
@@ -67,9 +67,9 @@ PREFILL = (
     _tile(100, 16, 16, 8, 2, keys="fp32", head=256),
     _tile(100, 16, 64, 8, 5, head=128, rows=16),
     _tile(100, 64, 64, 4, 5, head=128, rows=64),
-    _tile(100, 128, 128, 8, 3, form="described", head=64),
-    _tile(100, 128, 64, 8, 3, form="described", head=128),
-    _tile(100, 128, 32, 8, 3, form="described", head=256),
+    _tile(100, 128, 128, 8, 3, form="tma", head=64),
+    _tile(100, 128, 64, 8, 3, form="tma", head=128),
+    _tile(100, 128, 32, 8, 3, form="tma", head=256),
     _tile(100, 128, 128, 8, 5, head=64),
     _tile(100, 128, 64, 8, 5, head=128),
     _tile(100, 128, 32, 8, 5, head=256),

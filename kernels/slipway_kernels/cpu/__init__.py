@@ -2,7 +2,7 @@
 
 from slipway_kernels.cpu.binding import isa
 from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
-from slipway_kernels.cpu.memory import PagePool, page_bytes, reserved
+from slipway_kernels.cpu.memory import PageMemory, page_bytes, reserved
 from slipway_kernels.cpu.program import Buffer, Program
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.step import StepResult
@@ -14,7 +14,7 @@ __all__ = [
     "ExternalProgram",
     "Packed",
     "PackedCodes",
-    "PagePool",
+    "PageMemory",
     "Program",
     "Rows",
     "Slots",

@@ -7,13 +7,14 @@ import os
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_size_t, c_uint64, c_void_p
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 3
+ABI = 4
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -30,6 +31,17 @@ class WeightStruct(Structure):
     _fields_ = (
         ("at", c_void_p),
         *((name, c_int32) for name in ("n", "k", "dtype", "group", "scale_dtype", "minimums")),
+    )
+
+
+class SourceStruct(Structure):
+    """`sw_source` of slipway.h."""
+
+    _fields_ = (
+        ("at", c_void_p),
+        ("stride", c_size_t),
+        *((name, c_int32) for name in ("dtype", "rows", "columns", "scale_stride")),
+        *((name, c_void_p) for name in ("scales", "minimums", "columns_at")),
     )
 
 
@@ -88,7 +100,9 @@ SIGNATURES = {
     "sw_pool_create": "pi",
     "sw_pool_destroy": "-p",
     "sw_weight_bytes": "zp",
-    "sw_pack_rows": "-pppizip",
+    "sw_pack_rows": "-pppip",
+    "sw_convert_rows": "-ppiipi",
+    "sw_round_rows": "-ppiiiiippp",
     "sw_pack_codes": "-pppzppip",
     "sw_read_rows": "-ppip",
     "sw_page_layer_bytes": "ziiii",
@@ -159,10 +173,8 @@ def isa() -> str:
     return name.decode()
 
 
-def floats(values: object) -> Floats:
-    """A contiguous fp32 array of a numpy array or torch tensor of any float type."""
-    if hasattr(values, "detach"):
-        values = values.detach().float().numpy()
+def floats(values: NDArray[Any]) -> Floats:
+    """A contiguous fp32 array of one of any float type."""
     return np.ascontiguousarray(values, np.float32)
 
 

@@ -1,21 +1,19 @@
-"""Steps of a model that computes in torch and keeps its KV cache, its attention and its draws here."""
+"""Steps of a model that computes elsewhere and keeps its KV cache, its attention and its draws here."""
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slipway_kernels.cpu.arrays import BF16, FP32, Array
 from slipway_kernels.cpu.binding import Floats, Ints, address, floats, library
+from slipway_kernels.cpu.sources import cast
 from slipway_kernels.cpu.step import Stepper, StepResult
 from slipway_kernels.cpu.threads import Threads
 from slipway_kernels.cpu.weights import Weight
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,75 +49,67 @@ class ExternalProgram(Stepper):
             logit_rows[:count],
         )
 
-    def store_kv(self, layer: tuple[int, int], k: Tensor, v: Tensor, kv_heads: int, head_dim: int) -> None:
+    def store_kv(self, layer: tuple[int, int], k: Array, v: Array, kv_heads: int, head_dim: int) -> None:
         """Keys and values of the step's rows go to their pages.   k, v [rows, kv_heads · head_dim]"""
-        k, v = k.detach().float().contiguous(), v.detach().float().contiguous()
+        k, v = (np.ascontiguousarray(cast(part, FP32)) for part in (k, v))
         self._expect_rows("keys", k, kv_heads * head_dim)
         self._expect_rows("values", v, kv_heads * head_dim)
         width = kv_heads * head_dim
-        self._c.sw_store_kv(self._pointer, *layer, kv_heads, head_dim, k.data_ptr(), v.data_ptr(), width)
+        self._c.sw_store_kv(self._pointer, *layer, kv_heads, head_dim, address(k), address(v), width)
 
     def attention(
         self,
         layer: tuple[int, int],
-        q: Tensor,
+        q: Array,
         heads: int,
         kv_heads: int,
         head_dim: int,
         scale: float,
         window: int = 0,
         softcap: float = 0.0,
-    ) -> Tensor:
+    ) -> Array:
         """softmax(scale · q · Kᵀ) · V over the pages.   q [rows, heads · head_dim], out of q's dtype."""
-        import torch
-
-        element = torch.bfloat16 if self.dtype == "bf16" else torch.float32
-        queries = q.detach().to(element).contiguous()
+        queries = np.ascontiguousarray(cast(q, BF16 if self.dtype == "bf16" else FP32))
         self._expect_rows("queries", queries, heads * head_dim)
-        out = torch.empty_like(queries)
+        out = np.empty_like(queries)
         width = heads * head_dim
         self._c.sw_attend(
             *(self._pointer, *layer, heads, kv_heads, head_dim),
-            *(queries.data_ptr(), width, out.data_ptr(), width, scale, window, softcap),
+            *(address(queries), width, address(out), width, scale, window, softcap),
         )
-        return out.to(q.dtype)
+        return cast(out, q.dtype)
 
-    def finish(self, logits: Tensor | Floats) -> StepResult:
+    def finish(self, logits: Array) -> StepResult:
         """Draw from logits [logit rows, vocab], append and advance as Program.step does."""
-        values = logits if isinstance(logits, np.ndarray) else logits.detach().float().numpy()
-        scratch = np.array(values, np.float32, order="C")  # the sampler writes to it
+        scratch = np.array(logits, np.float32, order="C")  # the sampler writes to it
         if scratch.shape[1] < self.vocab:
             raise ValueError(f"Logits over {scratch.shape[1]} tokens; the vocabulary has {self.vocab}.")
         self._c.sw_draw(self._pointer, address(scratch), scratch.shape[1])
         self._c.sw_conclude(self._pointer)
         return self._result(self._requests, self._rows)
 
-    def _expect_rows(self, name: str, tensor: Tensor, width: int) -> None:
-        if tensor.numel() != self._rows * width:
+    def _expect_rows(self, name: str, array: Array, width: int) -> None:
+        if array.size != self._rows * width:
             raise ValueError(
-                f"The {name} have shape {tuple(tensor.shape)}; the step has {self._rows} rows of {width}."
+                f"The {name} have shape {array.shape}; the step has {self._rows} rows of {width}."
             )
 
 
-def linear(
-    x: Tensor, weight: Weight, bias: Tensor | Floats | None = None, threads: Threads | None = None
-) -> Tensor:
+def linear(x: Array, weight: Weight, bias: Array | None = None, threads: Threads | None = None) -> Floats:
     """x · Wᵀ + bias outside of any program, on the caller's thread alone where no threads are given.
 
     x [..., k] of any float dtype; the result [..., n] is fp32.
     """
-    import torch
-
     pool = threads or _caller_alone()
-
-    narrow = weight.dtype == "bf16" or (weight.is_integers and x.dtype == torch.bfloat16)
-    element = torch.bfloat16 if narrow else torch.float32
-    rows = x.detach().reshape(-1, weight.k).to(element)
+    narrow = weight.dtype == "bf16" or (weight.is_integers and x.dtype == BF16)
+    element = BF16 if narrow else FP32
+    rows = cast(x.reshape(-1, weight.k), element)
     # An odd number of cache lines from row to row, as in a program's buffers (`padded_width`).
     line = 64 // element.itemsize
     width = (-(-weight.k // line) | 1) * line
-    padded = torch.nn.functional.pad(rows, (0, width - weight.k)).contiguous()
-    out = torch.empty(len(rows), weight.n)
+    padded = np.zeros((len(rows), width), element)
+    padded[:, : weight.k] = rows
+    out = np.empty((len(rows), weight.n), np.float32)
     block_bias = None
     if bias is not None:
         block_bias = np.zeros((weight.n + 31) // 32 * 32, np.float32)
@@ -127,13 +117,13 @@ def linear(
     operand, stride = padded, width
     if weight.is_integers:
         stride = library().sw_code_stride(weight.k)
-        operand = torch.empty(len(rows), stride, dtype=torch.uint8)
+        operand = np.empty((len(rows), stride), np.uint8)
         library().sw_quantize_rows(
-            *(padded.data_ptr(), int(narrow), width, len(rows), weight.k, operand.data_ptr())
+            *(address(padded), int(narrow), width, len(rows), weight.k, address(operand))
         )
     library().sw_linear(
-        *(pool.pointer, operand.data_ptr(), stride, len(rows), ctypes.byref(weight.struct)),
-        *(out.data_ptr(), weight.n, address(block_bias)),
+        *(pool.pointer, address(operand), stride, len(rows), ctypes.byref(weight.struct)),
+        *(address(out), weight.n, address(block_bias)),
     )
     return out.reshape(*x.shape[:-1], weight.n)
 

@@ -53,11 +53,24 @@ void sw_memory_touch(void* memory, size_t bytes) { sw_touch(memory, bytes); }
 Pool* sw_pool_create(int threads) { return new Pool(threads); }
 void sw_pool_destroy(Pool* pool) { delete pool; }
 
-void sw_pack_rows(Pool* pool, const sw_weight* weight, const void* source, int source_dtype, size_t source_stride,
-                  int rows, const int32_t* destination) {
+void sw_pack_rows(Pool* pool, const sw_weight* weight, const sw_source* source, int rows, const int32_t* destination) {
   in_pieces(pool, rows, [=](int first, int count) {
-    const char* from = static_cast<const char*>(source) + first * source_stride * (source_dtype == SW_FP32 ? 4 : 2);
-    sw_kernels().pack_rows(*weight, from, source_dtype, source_stride, count, destination + first);
+    sw_kernels().pack_rows(*weight, *source, first, count, destination);
+  });
+}
+
+/* Plain rows [rows, columns], one after another. */
+void sw_convert_rows(Pool* pool, const sw_source* source, int rows, int columns, void* out, int out_dtype) {
+  in_pieces(pool, rows, [=](int first, int count) {
+    sw_kernels().convert_rows(*source, columns, first, count, out, out_dtype);
+  });
+}
+
+/* Codes of four or eight bits, or e4m3, by rounding to the nearest what the numbers are in `through`. */
+void sw_round_rows(Pool* pool, const sw_source* source, int rows, int columns, int through, int dtype, int group,
+                   uint8_t* codes, float* scales, float* minimums) {
+  in_pieces(pool, rows, [=](int first, int count) {
+    sw_kernels().round_rows(*source, columns, first, count, through, {dtype, group, codes, scales, minimums});
   });
 }
 

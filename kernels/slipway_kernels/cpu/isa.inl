@@ -7,6 +7,7 @@
 #include <arm_neon.h>
 #endif
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -27,6 +28,7 @@ namespace {
 #include "../attention/kernel.inl"
 #include "../moe/kernel.inl"
 #include "../embedding/kernel.inl"
+#include "../quantize/kernel.inl"
 
 }  // namespace
 
@@ -38,8 +40,8 @@ namespace {
 const Kernels& SW_GETTER(SW_ISA)() {
   static constexpr Kernels kernels = {
       SW_STRING(SW_ISA), linear, rms_norm,  rotate_query, store_key, store_value, attend,
-      merge_parts,       route,  combine, add_gated,    pack_rows, pack_codes,
-      read_row,          quantize_row,
+      merge_parts,       route,  combine,   add_gated,    pack_rows, convert_rows,
+      round_rows,        pack_codes, read_row, quantize_row,
   };
   return kernels;
 }

@@ -73,6 +73,13 @@ struct HeadNorm {
   int add_one;
 };
 
+/* Where rows [*, columns] go that are rounded to SW_INT4, SW_INT8 or SW_E4M3: one code in a byte. */
+struct sw_rounded {
+  int dtype, group;
+  uint8_t* codes;
+  float *scales, *minimums; /* [*, columns / group]; minimums of four bits only */
+};
+
 struct Kernels {
   const char* name;
   void (*linear)(const Product&, int row_begin, int row_end, int block_begin, int block_end);
@@ -95,8 +102,12 @@ struct Kernels {
   void (*combine)(float* out, const float* y, const int32_t* places, const float* weights, int top_k, int width,
                   size_t y_stride);
   void (*add_gated)(float* out, const float* y, float gate, int width);
-  void (*pack_rows)(const sw_weight&, const void* source, int source_dtype, size_t source_stride, int rows,
-                    const int32_t* destination);
+  /* Rows [first, first + count) of the source; destination is of the first of all. */
+  void (*pack_rows)(const sw_weight&, const sw_source&, int first, int count, const int32_t* destination);
+  /* The same as plain rows [*, columns] of fp32 or bf16, out being of the first of all. */
+  void (*convert_rows)(const sw_source&, int columns, int first, int count, void* out, int out_dtype);
+  /* The same, brought to `through` and then rounded to codes with a scale for each `group` columns. */
+  void (*round_rows)(const sw_source&, int columns, int first, int count, int through, const sw_rounded&);
   void (*pack_codes)(const sw_weight&, const uint8_t* codes, size_t code_stride, const void* scales,
                      const void* minimums, int rows, const int32_t* destination);
   void (*read_row)(const sw_weight&, int row, float scale, float* out);

@@ -40,7 +40,7 @@ def reserved(size: int) -> Iterator[None]:
         library().sw_memory_settle()
 
 
-class PagePool:
+class PageMemory:
     """Equal pages of KV cache. The layout inside a page belongs to the attention kernel."""
 
     def __init__(self, num_pages: int, page_bytes: int) -> None:

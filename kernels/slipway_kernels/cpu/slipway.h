@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define SW_ABI 3
+#define SW_ABI 4
 
 /* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
 enum { SW_FP32 = 0, SW_BF16 = 1, SW_FP16 = 2, SW_INT4 = 3, SW_INT8 = 4, SW_E4M3 = 5, SW_E5M2 = 6 };
@@ -24,6 +24,19 @@ typedef struct {
   int32_t scale_dtype; /* fp16 or fp32 */
   int32_t minimums;    /* 0: none */
 } sw_weight;
+
+/* Rows of a matrix as a file has them: floats, or codes, SW_INT4 one in a byte, 0 to 15. Where there are scales, w =
+ * scale · number + minimum, and a code of four bits without minimums means itself less 8. */
+typedef struct {
+  const void* at;
+  size_t stride; /* elements from row to row */
+  int32_t dtype;
+  int32_t rows, columns;  /* that share a scale */
+  int32_t scale_stride;   /* scales from one of these rows to the next; 0: all have the same */
+  const float* scales;    /* or null: the numbers are the weights */
+  const float* minimums;  /* as scales, or null */
+  const int32_t* columns_at; /* where each column of the matrix is stored, or null: in order */
+} sw_source;
 
 /* How the tokens of one slot are drawn; see slipway.engine.params. Lists belong to the caller and live as
  * long as the slot is in use. */

@@ -20,7 +20,7 @@ from slipway_kernels.cpu.binding import (
     address,
     library,
 )
-from slipway_kernels.cpu.memory import PagePool
+from slipway_kernels.cpu.memory import PageMemory
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.threads import Threads
 
@@ -53,7 +53,7 @@ class Stepper:
         threads: int | Threads,
         vocab: int,
         max_top: int,
-        page_pool: PagePool,
+        page_pool: PageMemory,
         block_size: int,
         kv_dtype: str | None = None,
     ) -> None:

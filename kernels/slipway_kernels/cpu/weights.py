@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slipway_kernels.cpu.arrays import FP16, FP32, INT8, UINT8, Array
 from slipway_kernels.cpu.binding import DTYPES, Floats, Ints, WeightStruct, address, library
 from slipway_kernels.cpu.memory import Memory
+from slipway_kernels.cpu.sources import Source, cast, struct_of
 from slipway_kernels.cpu.threads import Threads
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-ELEMENTS = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
 class Weight:
@@ -39,7 +33,7 @@ class Weight:
     def is_integers(self) -> bool:
         return self.dtype in ("int4", "int8")
 
-    def rows(self, ids: Ints | Tensor) -> Floats:
+    def rows(self, ids: Ints) -> Floats:
         """The rows [len(ids), k] in fp32. Raises ValueError for a row outside the weight."""
         wanted = np.ascontiguousarray(ids, np.int32)
         if len(wanted) and (wanted.min() < 0 or wanted.max() >= self.n):
@@ -48,7 +42,7 @@ class Weight:
         library().sw_read_rows(ctypes.byref(self.struct), address(wanted), len(wanted), address(out))
         return out
 
-    def _destination(self, shape: Sequence[int], destination_rows: Ints | Tensor | None) -> Ints:
+    def _destination(self, shape: Sequence[int], destination_rows: Ints | None) -> Ints:
         """Where each row of a source [rows, k] goes. Raises ValueError where they do not fit."""
         rows, k = shape
         if k != self.k:
@@ -69,27 +63,27 @@ class Weight:
 class Packed(Weight):
     """Floats: [n/32][k/2][32][2] in bf16, [n/32][k][32] in fp32."""
 
-    def __init__(self, n: int, k: int, dtype: str | torch.dtype) -> None:
-        dtype = ELEMENTS.get(str(dtype), str(dtype))
+    def __init__(self, n: int, k: int, dtype: str) -> None:
         if dtype not in ("fp32", "bf16"):
             raise ValueError(f"A packed weight is fp32 or bf16, not {dtype}.")
         super().__init__(WeightStruct(None, n, k, DTYPES[dtype]), dtype)
 
     def load_rows(
         self,
-        source: Tensor | NDArray[np.generic],
-        destination_rows: Ints | Tensor | None = None,
+        source: Source | Array,
+        destination_rows: Ints | None = None,
         threads: Threads | None = None,
     ) -> None:
-        """Write rows [rows, k] of fp32, bf16 or fp16 (torch or numpy) to the rows named, else to the first.
+        """Write rows [rows, k] to the rows named, else to the first; each number is rounded once.
 
         Raises ValueError where the shape, a row or the element type does not fit.
         """
-        at, element, stride, keep = source_of(source)
-        destination = self._destination(source.shape, destination_rows)
+        rows = source if isinstance(source, Source) else Source(source)
+        destination = self._destination(rows.shape, destination_rows)
+        struct, keep = struct_of(rows)
         library().sw_pack_rows(
             None if threads is None else threads.pointer,
-            *(ctypes.byref(self.struct), at, element, stride, len(destination), address(destination)),
+            *(ctypes.byref(self.struct), ctypes.byref(struct), len(destination), address(destination)),
         )
         del keep
 
@@ -121,17 +115,17 @@ class PackedCodes(Weight):
             )
         self.groups = -(-k // group)
         self.minimums = minimums
-        self._scale_type = np.dtype(np.float32 if wide_scales else np.float16)
+        self._scale_type = FP32 if wide_scales else FP16
         dtype = f"int{bits}"
         scales = DTYPES["fp32" if wide_scales else "fp16"]
         super().__init__(WeightStruct(None, n, k, DTYPES[dtype], group, scales, minimums), dtype)
 
     def load_rows(
         self,
-        codes: Tensor,
-        scales: Tensor,
-        minimums: Tensor | None = None,
-        destination_rows: Ints | Tensor | None = None,
+        codes: Array,
+        scales: Array,
+        minimums: Array | None = None,
+        destination_rows: Ints | None = None,
         threads: Threads | None = None,
     ) -> None:
         """Write rows to the rows named, else to the first.
@@ -140,42 +134,24 @@ class PackedCodes(Weight):
         scales, minimums  [rows, groups]  of any float type
         Raises ValueError where a shape, a row or a type does not fit.
         """
-        wanted = "torch.uint8" if self.dtype == "int4" else "torch.int8"
-        if str(codes.dtype) != wanted:
+        wanted = UINT8 if self.dtype == "int4" else INT8
+        if codes.dtype != wanted:
             raise ValueError(f"Codes of {self.dtype} come as {wanted}, not as {codes.dtype}.")
         if (minimums is not None) != self.minimums:
             raise ValueError("Minimums are given where the weight has none, or missing where it has some.")
         destination = self._destination(codes.shape, destination_rows)
-        codes = codes.detach().contiguous()
+        codes = np.ascontiguousarray(codes)
         factors = [self._scales(values, len(destination)) for values in (scales, minimums)]
         library().sw_pack_codes(
             None if threads is None else threads.pointer,
-            *(ctypes.byref(self.struct), codes.data_ptr(), self.k, *map(address, factors)),
+            *(ctypes.byref(self.struct), address(codes), self.k, *map(address, factors)),
             *(len(destination), address(destination)),
         )
 
-    def _scales(self, values: Tensor | None, rows: int) -> NDArray[np.generic] | None:
+    def _scales(self, values: Array | None, rows: int) -> Array | None:
         if values is None:
             return None
-        if tuple(values.shape) != (rows, self.groups):
+        if values.shape != (rows, self.groups):
             shape = list(values.shape)
             raise ValueError(f"Scales of shape {shape} do not fit {rows} rows of {self.groups} groups.")
-        if "bfloat16" in str(values.dtype):  # which numpy lacks
-            values = values.float()
-        return np.ascontiguousarray(values.detach().numpy(), self._scale_type)
-
-
-def source_of(source: Tensor | NDArray[np.generic]) -> tuple[int, int, int, object]:
-    """Address, element type, row stride in elements, and what must stay alive meanwhile."""
-    if isinstance(source, np.ndarray):
-        if source.dtype not in (np.float32, np.float16):
-            source = source.astype(np.float32)
-        array = np.ascontiguousarray(source)
-        element = DTYPES["fp32" if array.dtype == np.float32 else "fp16"]
-        return array.ctypes.data, element, array.shape[1], array
-    tensor = source.detach()
-    if str(tensor.dtype) not in ELEMENTS:
-        tensor = tensor.float()
-    if tensor.stride(1) != 1:
-        tensor = tensor.contiguous()
-    return tensor.data_ptr(), DTYPES[ELEMENTS[str(tensor.dtype)]], tensor.stride(0), tensor
+        return np.ascontiguousarray(cast(values, self._scale_type))

@@ -9,6 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from slipway_kernels.cuda.compare import rounding
+
 Size = Literal["small", "full"]
 """Full is what models do; small takes the interpreter well under a second."""
 
@@ -19,7 +21,7 @@ class Case:
 
     run           ours; on meta tensors it only notes what it would launch
     expected      the reference's result, or None where `run` gives nothing to compare
-    tolerance     largest |difference| that rounding explains, relative to max(1, |expected|)
+    tolerance     largest `compare.row_error` that rounding explains; by default that of a bf16 result
     bytes, flops  that the call must move and compute, at least
     peers         the same by other libraries, by name: what the table shows beside ours
     instructions  that its kernel must contain on sm_90, as PTX spells them
@@ -30,7 +32,7 @@ class Case:
     name: str
     run: Callable[[], Tensor]
     expected: Callable[[], Tensor] | None = None
-    tolerance: float = 2e-2
+    tolerance: float = rounding(torch.bfloat16)
     bytes: int = 0
     flops: int = 0
     peers: Mapping[str, Callable[[], object]] = field(default_factory=dict)

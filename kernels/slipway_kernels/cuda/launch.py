@@ -129,8 +129,8 @@ def arch_of(device: torch.device) -> int:
     return 90
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: object, tile: Tile, **constants: object) -> None:
-    """Run `kernel` over `grid`; args in its order, then the tile's constants and further ones by name.
+def launch(kernel: Any, grid: tuple[int, ...], /, *, tile: Tile, **arguments: object) -> None:
+    """Run `kernel` over `grid`, its arguments by name beside the tile's constants.
 
     An empty grid runs nothing. Raises ValueError for tensors on a CPU where no interpreter is active, and for
     a grid that no device takes.
@@ -142,32 +142,29 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: object, tile: Tile, **cons
             f"The grid of {kernel.__name__} is {grid}: past its first dimension CUDA takes {GRID_LIMIT} "
             "programs. Put more into the first."
         )
-    constants = {**tile.constants, **constants}
     noted = _recorded.get()
     if noted is not None:
-        noted[1].append(_specialization(kernel, args, constants, tile, noted[0]))
+        noted[1].append(_specialization(kernel, {**tile.constants, **arguments}, tile, noted[0]))
         return
-    if not _interpreted(kernel) and any(isinstance(a, Tensor) and a.device.type == "cpu" for a in args):
+    tensors = (value for value in arguments.values() if isinstance(value, Tensor))
+    if not _interpreted(kernel) and any(tensor.device.type == "cpu" for tensor in tensors):
         raise ValueError(
             "Triton kernels compute on CUDA tensors. To run them on CPU tensors, for tests, start Python "
             "with TRITON_INTERPRET=1."
         )
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages, "enable_fp_fusion": tile.fuses}
-    kernel[grid](*args, **constants, **options)
+    kernel[grid](**arguments, **tile.constants, **options)
 
 
 def _interpreted(kernel: Any) -> bool:
     return type(kernel).__name__ == "InterpretedFunction"
 
 
-def _specialization(
-    kernel: Any, args: Sequence[object], constants: Mapping[str, object], tile: Tile, arch: int
-) -> Specialization:
+def _specialization(kernel: Any, given: Mapping[str, object], tile: Tile, arch: int) -> Specialization:
     """What Triton would specialize this launch to: ones and None are constants, multiples of 16 are known."""
     types: dict[str, str] = {}
     fixed: dict[str, object] = {}
     aligned = set()
-    given = dict(zip(kernel.arg_names, args, strict=False)) | dict(constants)
     for parameter in kernel.params:
         name, value = parameter.name, given.get(parameter.name, parameter.default)
         varies = parameter.do_not_specialize

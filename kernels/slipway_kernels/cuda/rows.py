@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from slipway_kernels.cuda.launch import Tile
 
 # Wide rows take more warps, so that a thread holds at most 32 numbers of each operand.
@@ -18,3 +20,8 @@ ROW_TILES = (
 
 PIECE_TILES = (Tile(80, {"WIDTH": 1024}, num_warps=4),)
 """A program takes 1024 columns, eight numbers a thread: one row alone still spreads over the device."""
+
+
+def row_stride(rows: Tensor | None) -> int:
+    """From row to row, 0 where there are none."""
+    return 0 if rows is None else rows.stride(0)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import rounding
 from slipway_kernels.embedding import reference
 from slipway_kernels.embedding.op import embed, softcap
 
@@ -41,6 +42,7 @@ def _cap(device: torch.device, rows: int, vocab: int, dtype: torch.dtype) -> Cas
         f"cap {rows}x{vocab} {str(dtype).removeprefix('torch.')}",
         lambda: softcap(logits, 30.0),
         lambda: reference.softcap(before, 30.0),
+        tolerance=rounding(dtype),
         bytes=2 * rows * vocab * dtype.itemsize,
         peers={"torch": lambda: reference.softcap(before, 30.0)},
     )

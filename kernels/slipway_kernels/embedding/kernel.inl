@@ -1,32 +1,85 @@
 /* Rows into the packed layout of linear/kernel.inl, and single rows out of it. */
 enum { PACK_COLUMNS = 256 };
 
+/* Sixteen numbers, as fp32. */
+static inline void widen_sixteen(const sw_source& s, size_t at, float* out) {
+  switch (s.dtype) {
+    case SW_FP32: return store(out, load((const float*)s.at + at));
+    case SW_BF16: return store(out, load((const bf16*)s.at + at));
+    case SW_FP16: return store(out, load_halves((const uint16_t*)s.at + at));
+    case SW_E4M3: return put_bits(widened<Narrow<4>>((const uint8_t*)s.at + at), out);
+    case SW_E5M2: return put_bits(widened<Narrow<5>>((const uint8_t*)s.at + at), out);
+    case SW_INT8:
+      for (int i = 0; i < 16; ++i) out[i] = ((const int8_t*)s.at)[at + i];
+      return;
+    default:
+      for (int i = 0; i < 16; ++i) out[i] = ((const uint8_t*)s.at)[at + i];
+  }
+}
+
+/* Numbers [first, first + count) of a row as they lie. */
+static void take_numbers(const sw_source& s, int row, int first, int count, float* out) {
+  size_t at = row * s.stride + first, bytes = s.dtype == SW_FP32 ? 4 : s.dtype == SW_BF16 || s.dtype == SW_FP16 ? 2 : 1;
+  int i = 0;
+  for (; i + 16 <= count; i += 16) widen_sixteen(s, at + i, out + i);
+  if (i < count) { /* behind a row's last number memory may end */
+    alignas(64) char last[64] = {};
+    float lane[16];
+    sw_source rest = s;
+    memcpy(last, (const char*)s.at + (at + i) * bytes, (count - i) * bytes);
+    rest.at = last;
+    widen_sixteen(rest, 0, lane);
+    memcpy(out + i, lane, (count - i) * 4);
+  }
+}
+
+/* Columns [first, first + count) of a row, count <= PACK_COLUMNS, as what they stand for. */
+static void take_weights(const sw_source& s, int row, int first, int count, float* out) {
+  const float* scale = s.scales ? s.scales + (size_t)(row / s.rows) * s.scale_stride : nullptr;
+  const float* minimum = s.minimums ? s.minimums + (size_t)(row / s.rows) * s.scale_stride : nullptr;
+  float shift = s.dtype == SW_INT4 && !minimum ? -8.0f : 0.0f;
+  if (s.columns_at) {
+    for (int i = 0; i < count; ++i) {
+      int column = s.columns_at[first + i], group = column / s.columns;
+      take_numbers(s, row, column, 1, out + i);
+      out[i] = (out[i] + shift) * scale[group];
+      if (minimum) out[i] += minimum[group];
+    }
+    return;
+  }
+  take_numbers(s, row, first, count, out);
+  for (int i = 0; scale && i < count;) {
+    int group = (first + i) / s.columns;
+    int end = count < (group + 1) * (int64_t)s.columns - first ? count : (group + 1) * s.columns - first;
+    float factor = scale[group], offset = minimum ? minimum[group] : 0.0f;
+    for (int j = i; j < end; ++j) out[j] = (out[j] + shift) * factor;
+    for (int j = i; minimum && j < end; ++j) out[j] += offset;
+    i = end;
+  }
+}
+
 template <class T>
-static void convert(const void* source, int source_dtype, size_t at, int count, T* out) {
-  if (source_dtype == SW_FP32)
-    for (int i = 0; i < count; ++i) narrow(((const float*)source)[at + i], out + i);
-  else if (source_dtype == SW_BF16)
-    for (int i = 0; i < count; ++i) narrow(widen(((const bf16*)source)[at + i]), out + i);
-  else
-    for (int i = 0; i < count; ++i) narrow(half_to_float(((const uint16_t*)source)[at + i]), out + i);
+static void convert(const sw_source& s, int row, int first, int count, T* out) {
+  float numbers[PACK_COLUMNS];
+  take_weights(s, row, first, count, numbers);
+  for (int i = 0; i < count; ++i) narrow(numbers[i], out + i);
 }
 
 /* Up to 32 rows go together, so that whole lines of the packed block are written. */
 template <class T>
-static void pack_typed(T* packed, int k, const void* source, int source_dtype, size_t source_stride, int rows,
-                       const int32_t* destination) {
+static void pack_typed(const sw_weight& w, const sw_source& source, int begin, int rows, const int32_t* destination) {
   enum { STEP = Operand<T>::STEP };
-  size_t block_size = (size_t)(k + STEP - 1) / STEP * STEP * 32;
+  size_t block_size = (size_t)(w.k + STEP - 1) / STEP * STEP * 32;
   alignas(64) T staged[32][PACK_COLUMNS];
-  for (int first = 0; first < rows; first += 32) {
-    int count = rows - first < 32 ? rows - first : 32;
+  for (int first = begin; first < begin + rows; first += 32) {
+    int count = begin + rows - first < 32 ? begin + rows - first : 32;
     T* at[32];
     for (int r = 0; r < count; ++r)
-      at[r] = packed + destination[first + r] / 32 * block_size + destination[first + r] % 32 * STEP;
-    for (int column = 0; column < k; column += PACK_COLUMNS) {
-      int columns = k - column < PACK_COLUMNS ? k - column : PACK_COLUMNS;
+      at[r] = (T*)w.at + destination[first + r] / 32 * block_size + destination[first + r] % 32 * STEP;
+    for (int column = 0; column < w.k; column += PACK_COLUMNS) {
+      int columns = w.k - column < PACK_COLUMNS ? w.k - column : PACK_COLUMNS;
       for (int r = 0; r < count; ++r) {
-        convert(source, source_dtype, (first + r) * source_stride + column, columns, staged[r]);
+        convert(source, first + r, column, columns, staged[r]);
         if (columns % STEP) staged[r][columns] = 0;
       }
       for (int c = 0; c < columns; c += STEP)
@@ -36,12 +89,23 @@ static void pack_typed(T* packed, int k, const void* source, int source_dtype, s
   }
 }
 
-static void pack_rows(const sw_weight& w, const void* source, int source_dtype, size_t source_stride, int rows,
-                      const int32_t* destination) {
+static void pack_rows(const sw_weight& w, const sw_source& source, int first, int count, const int32_t* destination) {
   if (w.dtype == SW_BF16)
-    pack_typed((bf16*)w.at, w.k, source, source_dtype, source_stride, rows, destination);
+    pack_typed<bf16>(w, source, first, count, destination);
   else
-    pack_typed((float*)w.at, w.k, source, source_dtype, source_stride, rows, destination);
+    pack_typed<float>(w, source, first, count, destination);
+}
+
+static void convert_rows(const sw_source& source, int columns, int first, int count, void* out, int out_dtype) {
+  for (int row = first; row < first + count; ++row)
+    for (int column = 0; column < columns; column += PACK_COLUMNS) {
+      int piece = columns - column < PACK_COLUMNS ? columns - column : PACK_COLUMNS;
+      size_t at = (size_t)row * columns + column;
+      if (out_dtype == SW_BF16)
+        convert(source, row, column, piece, (bf16*)out + at);
+      else
+        convert(source, row, column, piece, (float*)out + at);
+    }
 }
 
 template <class T>

@@ -22,9 +22,9 @@ def embed_kernel(
     """out = table[ids − first] · scale; zeros where the table has no such row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    place = tl.load(ids_ptr + row).to(tl.int64) - first
-    held = tl.where((place >= 0) & (place < vocab), width, 0)
-    x = tl.load(table_ptr + place * table_stride + column, mask=column < held, other=0.0).to(tl.float32)
+    index = tl.load(ids_ptr + row).to(tl.int64) - first
+    held = tl.where((index >= 0) & (index < vocab), width, 0)
+    x = tl.load(table_ptr + index * table_stride + column, mask=column < held, other=0.0).to(tl.float32)
     y = (x * scale).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * out_stride + column, y, mask=column < width)
 

@@ -30,8 +30,16 @@ def embed(table: Tensor, ids: Tensor, out: Tensor, *, scale: float = 1.0, first:
     launch(
         embed_kernel,
         (rows, -(-width // tile.constants["WIDTH"])),
-        *(table, ids, out, table.stride(0), out.stride(0), width, first, len(table), float(scale)),
         tile=tile,
+        table_ptr=table,
+        ids_ptr=ids,
+        out_ptr=out,
+        table_stride=table.stride(0),
+        out_stride=out.stride(0),
+        width=width,
+        first=first,
+        vocab=len(table),
+        scale=float(scale),
     )
     return out
 
@@ -48,7 +56,10 @@ def softcap(logits: Tensor, cap: float) -> Tensor:
     launch(
         softcap_kernel,
         (rows, -(-vocab // tile.constants["WIDTH"])),
-        *(logits, logits.stride(0), vocab, float(cap)),
         tile=tile,
+        logits_ptr=logits,
+        stride=logits.stride(0),
+        vocab=vocab,
+        cap=float(cap),
     )
     return logits

@@ -32,15 +32,15 @@ def _copies(device: torch.device, count: int, size: int) -> Iterator[Case]:
         scatter_pages(buffer, pages, pool)
         return pool[:1]
 
-    places = pages.long()
+    chosen = pages.long()
     yield Case(f"copy {name}", within, bytes=moved)
     yield Case(
         f"gather {name}",
         lambda: gather_pages(pool, pages, buffer),
-        lambda: pool[places],
+        lambda: pool[chosen],
         bytes=moved,
-        peers={"torch": lambda: torch.index_select(pool, 0, places, out=buffer)},
+        peers={"torch": lambda: torch.index_select(pool, 0, chosen, out=buffer)},
     )
     yield Case(
-        f"scatter {name}", back, bytes=moved, peers={"torch": lambda: pool.index_copy_(0, places, buffer)}
+        f"scatter {name}", back, bytes=moved, peers={"torch": lambda: pool.index_copy_(0, chosen, buffer)}
     )

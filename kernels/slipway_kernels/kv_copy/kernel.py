@@ -20,12 +20,12 @@ def copy_rows_kernel(
     WIDTH: tl.constexpr,
 ):
     """target[target_rows[i]] = source[source_rows[i]]; a row of -1 on either side is padding."""
-    place = tl.program_id(0).to(tl.int64)
-    source, target = place, place
+    copy = tl.program_id(0).to(tl.int64)
+    source, target = copy, copy
     if source_rows_ptr is not None:
-        source = tl.load(source_rows_ptr + place * source_rows_stride).to(tl.int64)
+        source = tl.load(source_rows_ptr + copy * source_rows_stride).to(tl.int64)
     if target_rows_ptr is not None:
-        target = tl.load(target_rows_ptr + place * target_rows_stride).to(tl.int64)
+        target = tl.load(target_rows_ptr + copy * target_rows_stride).to(tl.int64)
     word = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = word < tl.where((source >= 0) & (target >= 0), words, 0)
     copied = tl.load(source_ptr + source * source_stride + word, mask=inside)

@@ -131,11 +131,16 @@ def _copy_rows(
     launch(
         copy_rows_kernel,
         (count, -(-words // tile.constants["WIDTH"])),
-        *(from_words, source_rows, to_words, target_rows),
-        *(from_words.stride(0), 1 if source_rows is None else source_rows.stride(0)),
-        *(to_words.stride(0), 1 if target_rows is None else target_rows.stride(0)),
-        words,
         tile=tile,
+        source_ptr=from_words,
+        source_rows_ptr=source_rows,
+        target_ptr=to_words,
+        target_rows_ptr=target_rows,
+        source_stride=from_words.stride(0),
+        source_rows_stride=1 if source_rows is None else source_rows.stride(0),
+        target_stride=to_words.stride(0),
+        target_rows_stride=1 if target_rows is None else target_rows.stride(0),
+        words=words,
     )
 
 

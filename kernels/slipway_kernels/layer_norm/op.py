@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.rows import row_stride
 from slipway_kernels.layer_norm.kernel import layer_norm_kernel
 from slipway_kernels.quantize.op import check_columns, check_rows, row_format, row_tile
 
@@ -38,10 +39,19 @@ def layer_norm(
     launch(
         layer_norm_kernel,
         (rows,),
-        *(x, residual, weight, bias, out, scales),
-        *(0 if tensor is None else tensor.stride(0) for tensor in (x, residual, out, scales)),
-        *(width, eps),
         tile=tile,
+        x_ptr=x,
+        residual_ptr=residual,
+        weight_ptr=weight,
+        bias_ptr=bias,
+        out_ptr=out,
+        scales_ptr=scales,
+        x_stride=x.stride(0),
+        residual_stride=row_stride(residual),
+        out_stride=out.stride(0),
+        scales_stride=row_stride(scales),
+        width=width,
+        eps=eps,
         LIMIT=limit,
         GROUP=group or tile.constants["WIDTH"],
     )

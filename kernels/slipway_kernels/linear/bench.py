@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 
 from slipway_kernels.cpu import Packed, PackedCodes, Threads, Weight, isa, linear
+from slipway_kernels.cpu.arrays import BF16, FP32, DType
 
 N, K, COPIES = 4096, 2048, 12
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -43,7 +45,7 @@ def best_seconds(call: Callable[[int], object], rounds: int) -> float:
 
 
 def product(
-    multiply: Callable[..., object], x: torch.Tensor, weights: Sequence[object], threads: Threads
+    multiply: Callable[..., object], x: object, weights: Sequence[object], threads: Threads
 ) -> Callable[[int], object]:
     return lambda copy: multiply(x, weights[copy], threads=threads)
 
@@ -55,17 +57,18 @@ def torch_linear(x: torch.Tensor, weight: torch.Tensor, threads: Threads) -> tor
 def codes(bits: int, group: int, minimums: bool = False) -> PackedCodes:
     """Random integers; rates do not depend on their values."""
     weight = PackedCodes(N, K, bits, group, minimums=minimums)
-    drawn = torch.randint(0, 16, (N, K), dtype=torch.uint8 if bits == 4 else torch.int8)
-    scales = torch.full((N, K // group), 0.01)
+    drawn = np.random.default_rng(0).integers(0, 16, (N, K), np.uint8 if bits == 4 else np.int8)
+    scales = np.full((N, K // group), 0.01, np.float32)
     weight.load_rows(drawn, scales, scales if minimums else None)
     return weight
 
 
-def rates(weights: Sequence[Weight], element: torch.dtype, pool: Threads) -> Iterator[tuple[int, str]]:
+def rates(weights: Sequence[Weight], element: DType, pool: Threads) -> Iterator[tuple[int, str]]:
     """For each number of rows: GB/s and GFLOP/s."""
     for rows in ROWS:
         rounds = 8 if rows <= 32 else 3
-        seconds = best_seconds(product(linear, torch.randn(rows, K).to(element), weights, pool), rounds)
+        x = np.random.default_rng(0).standard_normal((rows, K), np.float32).astype(element)
+        seconds = best_seconds(product(linear, x, weights, pool), rounds)
         yield rows, rate(weights[0].nbytes, rows, seconds)
 
 
@@ -80,18 +83,18 @@ def main(threads: int) -> None:
     flat = torch.ones(COPIES, N * K // 2)
     seconds = best_seconds(lambda copy: flat[copy].sum(), 5)
     print(f"plain read (torch sum) {N * K * 2 / seconds / 1e9:6.1f} GB/s")
-    for dtype, element in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+    for dtype, element, own in (("bf16", torch.bfloat16, BF16), ("fp32", torch.float32, FP32)):
         matrices = [torch.randn(N, K).to(element) for _ in range(COPIES)]
         packed = [Packed(N, K, dtype) for _ in range(COPIES)]
         for source, target in zip(matrices, packed, strict=True):
-            target.load_rows(source)
-        for rows, ours in rates(packed, element, pool):
+            target.load_rows(source.float().numpy())
+        for rows, ours in rates(packed, own, pool):
             x = torch.randn(rows, K).to(element)
             theirs = best_seconds(product(torch_linear, x, matrices, pool), 8 if rows <= 32 else 3)
             print(f"{dtype} M={rows:3}  {ours}   torch {rate(matrices[0].nbytes, rows, theirs)}")
     for name, form in FORMS.items():
         integers = [codes(**form) for _ in range(COPIES)]  # type: ignore[arg-type]
-        for rows, ours in rates(integers, torch.bfloat16, pool):
+        for rows, ours in rates(integers, BF16, pool):
             print(f"{name} M={rows:3}  {ours}")
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import rounding
 from slipway_kernels.linear_bf16 import reference
 from slipway_kernels.linear_bf16.op import few_rows
 
@@ -37,6 +38,7 @@ def _case(device: torch.device, m: int, n: int, k: int, dtype: torch.dtype, bias
         f"{str(dtype).removeprefix('torch.')} {m}x{n}x{k}{' + bias' if biased else ''}",
         run,
         lambda: reference.linear_bf16(x, weight, bias),
+        tolerance=rounding(dtype, terms=k),
         bytes=2 * (m * k + n * k + m * n),
         flops=2 * m * n * k,
         peers={"torch": lambda: torch.nn.functional.linear(x, weight, bias)},

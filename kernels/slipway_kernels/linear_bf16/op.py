@@ -13,7 +13,7 @@ FEW = 16
 """Rows that one tile holds: more of them would read the weight again."""
 
 OURS: tuple[Region, ...] = ()
-"""Where few_rows is taken. Nothing has been measured yet, so nowhere."""
+"""Where few_rows is called. Nothing has been measured yet, so nowhere."""
 
 # Hopper has 132 multiprocessors: 4096 columns make two programs for each, 16 columns a program.
 TILES = (
@@ -51,10 +51,23 @@ def few_rows(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None = No
     launch(
         few_rows_kernel,
         (-(-n // tile.constants["BLOCK_N"]), -(-m // tile.constants["BLOCK_M"])),
-        *(x, weight, None, None, bias, out),
-        *(x.stride(0), weight.stride(0), out.stride(0), 0, 0, 0, 0),
-        *(m, n, k),
         tile=tile,
+        x_ptr=x,
+        w_ptr=weight,
+        x_scale_ptr=None,
+        w_scale_ptr=None,
+        bias_ptr=bias,
+        out_ptr=out,
+        x_stride=x.stride(0),
+        w_stride=weight.stride(0),
+        out_stride=out.stride(0),
+        x_scale_row=0,
+        x_scale_block=0,
+        w_scale_row=0,
+        w_scale_block=0,
+        m=m,
+        n=n,
+        k=k,
         BLOCKS=False,
     )
     return out

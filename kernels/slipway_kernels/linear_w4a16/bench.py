@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import rounding
 from slipway_kernels.linear_w4a16 import reference
 from slipway_kernels.linear_w4a16.layout import Packed, pack
-from slipway_kernels.linear_w4a16.op import PREFILL_ROWS, dequantize, linear_w4a16, rows, workspace
+from slipway_kernels.linear_w4a16.op import PREFILL_ROWS, Workspace, dequantize, linear_w4a16, rows
 
 BEYOND_CACHE = 150 << 20
 """Bytes of weights that are read before the same ones come again; the largest caches hold 126 MiB."""
@@ -62,10 +63,10 @@ def _case(
     weights = packed(device, n, k, group, bits, dtype, asymmetric, halves, ordered)
     x = torch.randn(m, k, device=device, dtype=dtype)
     out = torch.empty(m, n, device=device, dtype=dtype)
-    room = workspace(weights, m, device)
+    space = Workspace(device)
 
     def run(which: Packed = weights) -> Tensor:
-        return linear_w4a16(x, which, out, workspace=room)
+        return linear_w4a16(x, which, out, workspace=space)
 
     plain = not (asymmetric or ordered or bits == 8 or group != 128)
     fused = not ordered and m <= PREFILL_ROWS[90]
@@ -74,6 +75,7 @@ def _case(
         f"{m}x{k}x{n}, {form}, {str(dtype)[6:]}",
         run,
         lambda: reference.linear_w4a16(x, weights),
+        tolerance=rounding(dtype, dtype, terms=k),  # weights, and the result
         bytes=weights.nbytes + 2 * m * (k + n),
         flops=2 * m * n * k,
         peers=_peers(x, weights) if plain else {},

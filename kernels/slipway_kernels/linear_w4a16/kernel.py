@@ -11,103 +11,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# number + shift, (number + shift) · scale and (number - offset) · scale + minimum of two weights. On sm_80
-# all that bf16 has is fma: a sum is one with a factor of 1, a product one with a summand of -0.
-CODE_BF16 = tl.constexpr("{ .reg .b32 t; mov.b32 t, 0x3F803F80; fma.rn.bf16x2 $0, $1, t, $3; }")
-CODE_FP16 = tl.constexpr("add.rn.f16x2 $0, $1, $3;")
-SHIFT_BF16 = tl.constexpr(
-    "{ .reg .b32 t, u; mov.b32 t, 0x3F803F80; mov.b32 u, 0x80008000;"
-    " fma.rn.bf16x2 t, $1, t, $3; fma.rn.bf16x2 $0, t, $2, u; }"
-)
-SHIFT_FP16 = tl.constexpr("{ .reg .b32 t; add.rn.f16x2 t, $1, $3; mul.rn.f16x2 $0, t, $2; }")
-MINIMUM_BF16 = tl.constexpr(
-    "{ .reg .b32 t, u; mov.b32 t, 0x3F803F80; mov.b32 u, 0xC300C300;"
-    " fma.rn.bf16x2 t, $1, t, u; fma.rn.bf16x2 $0, t, $2, $3; }"
-)
-MINIMUM_FP16 = tl.constexpr(
-    "{ .reg .b32 t; mov.b32 t, 0xE400E400; add.rn.f16x2 t, $1, t; fma.rn.f16x2 $0, t, $2, $3; }"
-)
+from slipway_kernels.linear_w4a16.kernel_unpack import halves, weights
 
 
 @triton.jit
-def halves(words, dtype: tl.constexpr):
-    """The lower and the upper 16 bits of words, as they are, in another type."""
-    lower = (words & 0xFFFF).to(tl.uint16).to(dtype, bitcast=True)
-    upper = ((words >> 16) & 0xFFFF).to(tl.uint16).to(dtype, bitcast=True)
-    return lower, upper
-
-
-@triton.jit
-def numbers(words, mask, PAIR: tl.constexpr, BITS: tl.constexpr, dtype: tl.constexpr):
-    """One code of each half of the words [N, WORDS] → [N, WORDS, 2], with `offset` added to it.
-
-    A code is or-ed to the bits of a power of two whose last mantissa bit is worth 1: of 128 in bf16, of 1024
-    in fp16, of 2²³ in fp32, which eight bits take, since bf16 has no room for them.
-    """
-    if BITS == 4:
-        magic: tl.constexpr = 0x43004300 if dtype == tl.bfloat16 else 0x64006400
-        lower, upper = halves(((words >> (4 * PAIR)) & mask) | magic, dtype)
-    else:
-        pair = words >> (8 * PAIR)
-        lower = ((pair & 0xFF) | 0x4B000000).to(tl.float32, bitcast=True)
-        upper = (((pair >> 16) & 0xFF) | 0x4B000000).to(tl.float32, bitcast=True)
-    return tl.join(lower, upper)
-
-
-@triton.jit
-def along_k(params, N: tl.constexpr, K: tl.constexpr):
-    """[N, GROUPS] → [N, K]"""
-    groups: tl.constexpr = params.shape[1]
-    return tl.broadcast_to(params[:, :, None], (N, groups, K // groups)).reshape(N, K)
-
-
-@triton.jit
-def weights(
-    words,  # [N, WORDS]
-    params,  # [N, GROUPS]
-    mask,  # [1, 1]
-    BITS: tl.constexpr,
-    FORM: tl.constexpr,
-    dtype: tl.constexpr,
-    PTX: tl.constexpr,
-):
-    """One block of each of N rows → [N, K], rounded once.
-
-    number = code + offset; the weight is number + shift, whose scale is yet to come, (number + shift) · scale
-    or (number - offset) · scale + minimum, by FORM: one or two instructions for two weights.
-    """
-    N: tl.constexpr = words.shape[0]
-    K: tl.constexpr = 32 // BITS * words.shape[1]
-    if BITS == 4:
-        even = tl.join(numbers(words, mask, 0, BITS, dtype), numbers(words, mask, 2, BITS, dtype))
-        odd = tl.join(numbers(words, mask, 1, BITS, dtype), numbers(words, mask, 3, BITS, dtype))
-        number = tl.join(even, odd).permute(0, 3, 4, 1, 2).reshape(N, K)
-    else:
-        first, second = numbers(words, mask, 0, BITS, dtype), numbers(words, mask, 1, BITS, dtype)
-        number = tl.join(first, second).permute(0, 3, 1, 2).reshape(N, K)
-    scale, other = halves(params, dtype)
-    if PTX and BITS == 4:
-        # Triton's own sums and products of bf16 are packed in twos only sometimes.
-        bf16: tl.constexpr = CODE_BF16 if FORM == "code" else SHIFT_BF16 if FORM == "shift" else MINIMUM_BF16
-        fp16: tl.constexpr = CODE_FP16 if FORM == "code" else SHIFT_FP16 if FORM == "shift" else MINIMUM_FP16
-        return tl.inline_asm_elementwise(
-            bf16 if dtype == tl.bfloat16 else fp16,
-            "=r,r,r,r",
-            [number, along_k(scale, N, K), along_k(other, N, K)],
-            dtype=number.dtype,
-            is_pure=True,
-            pack=2,
-        )
-    number, scale, other = number.to(tl.float32), scale.to(tl.float32), other.to(tl.float32)
-    high: tl.constexpr = 8388608.0 if BITS == 8 else 0.0
-    if FORM == "minimum":
-        offset: tl.constexpr = high + (1024.0 if BITS == 4 and dtype == tl.float16 else 128.0)
-        number = (number - offset) * along_k(scale, N, K) + along_k(other, N, K)
-    else:
-        number += along_k(other - high, N, K)
-        if FORM == "shift":
-            number *= along_k(scale, N, K)
-    return number.to(dtype)
+def _sum_of_splits(partial_ptr, entry, size, inside, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
+    """[BLOCK_N, BLOCK_M]: what all splits have stored, `size` numbers apart, added in their order."""
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    # Loads of a few splits are on their way at a time; the order of the sum stays.
+    TOGETHER: tl.constexpr = max(2, 64 // BLOCK_M)
+    for first in range(0, tl.num_programs(2), TOGETHER):
+        for other in tl.static_range(TOGETHER):
+            there = inside & (first + other < tl.num_programs(2))
+            # The entries last: pointers of a whole tile that live through the loop spill registers.
+            at = partial_ptr + (first + other) * size + entry
+            acc += tl.load(at, mask=there, other=0.0, cache_modifier=".cg")
+    return acc
 
 
 @triton.jit(do_not_specialize=["m", "blocks"])
@@ -175,23 +94,16 @@ def linear_w4a16_kernel(
         else:
             acc = tl.dot(w, x, acc)
     inside = in_x & in_w
-    place = column[None, :].to(tl.int64) * n + row[:, None]
+    entry = column[None, :].to(tl.int64) * n + row[:, None]
     last = True
     if partial_ptr is not None:
         size = tl.cast(m, tl.int64) * n
-        tl.store(partial_ptr + split * size + place, acc, mask=inside)
+        tl.store(partial_ptr + split * size + entry, acc, mask=inside)
         tl.debug_barrier()  # the whole program has stored before one thread says so
         arrived = arrived_ptr + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         last = tl.atomic_add(arrived, 1) == tl.num_programs(2) - 1
         if last:
-            acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-            # Loads of a few splits are on their way at a time; the order of the sum stays.
-            TOGETHER: tl.constexpr = max(2, 64 // BLOCK_M)
-            for first in range(0, tl.num_programs(2), TOGETHER):
-                for other in tl.static_range(TOGETHER):
-                    there = inside & (first + other < tl.num_programs(2))
-                    at = partial_ptr + (first + other) * size + place
-                    acc += tl.load(at, mask=there, other=0.0, cache_modifier=".cg")
+            acc = _sum_of_splits(partial_ptr, entry, size, inside, BLOCK_N, BLOCK_M)
             tl.store(arrived, 0)
     if last:
         if bias_ptr is not None:

@@ -58,7 +58,7 @@ class Packed:
 
 
 def offset(bits: int, dtype: torch.dtype) -> int:
-    """What the kernel finds added to a code: see `kernel.numbers`. Eight bits are stored with 128 added."""
+    """What a kernel finds added to a code: see `kernel_unpack.numbers`. Eight bits are stored plus 128."""
     return 1024 if bits == 4 and dtype == torch.float16 else 128
 
 

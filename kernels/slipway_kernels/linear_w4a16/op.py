@@ -45,7 +45,7 @@ RESIDENT = {
     100: {8: 7, 16: 7, 64: 2, 128: 1},
 }
 """Programs that a multiprocessor is given at a time, by a tile's architecture and BLOCK_M: what registers and
-shared memory leave room for. The narrow ones have 80 KiB of weights on their way together; more of them would
+shared memory allow. The narrow ones have 80 KiB of weights on their way together; more of them would
 only be more sums to add up."""
 
 PREFILL_ROWS = {80: 256, 90: 512, 100: 256}
@@ -72,18 +72,20 @@ class _Plan:
     blocks: int
 
 
-def workspace_bytes(packed: Packed, rows: int, device: torch.device) -> int:
-    """Bytes that products of up to `rows` rows need: one buffer of the most serves all layers of a stream."""
-    permuted = 0 if packed.order is None else _padded(2 * rows * packed.k)
-    slab = 2 * packed.k * _slab_rows(packed) if rows > _prefill_rows(arch_of(device)) else 0
-    # One wave of programs, each with a tile of sums in fp32, whatever the split.
-    wave = max(_resident(t) * t.constants["BLOCK_M"] * t.constants["BLOCK_N"] for t in TILES)
-    return 4 * ARRIVALS + permuted + max(slab, 4 * wave * _processors(device))
+class Workspace:
+    """One buffer for the products of all layers of a stream, as large as the largest of them needs."""
 
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._buffer = torch.zeros(0, dtype=torch.uint8, device=device)
 
-def workspace(packed: Packed, rows: int, device: torch.device) -> Tensor:
-    """A buffer for products of up to `rows` rows. Its zeros matter: every product leaves the counts at 0."""
-    return torch.zeros(workspace_bytes(packed, rows, device), dtype=torch.uint8, device=device)
+    def of(self, packed: Packed, rows: int) -> Tensor:
+        """The buffer, grown for a product of so many rows; then it has another address, which CUDA graphs do
+        not know. Its zeros matter: every product leaves the counts at 0."""
+        needed = _bytes(packed, rows, self.device)
+        if self._buffer.numel() < needed:
+            self._buffer = torch.zeros(needed, dtype=torch.uint8, device=self.device)
+        return self._buffer
 
 
 def linear_w4a16(
@@ -91,7 +93,7 @@ def linear_w4a16(
     packed: Packed,
     out: Tensor,
     *,
-    workspace: Tensor,
+    workspace: Workspace,
     bias: Tensor | None = None,
 ) -> Tensor:
     """out = x · Wᵀ + bias, where W's integers become numbers of x's type in registers; sums are in fp32.
@@ -99,18 +101,19 @@ def linear_w4a16(
     x          [m, k]  bf16 or fp16, the type that W was packed for; columns adjacent, in the original order
     out        [m, n]  the type of x; columns adjacent
     bias       [n]     the type of x
-    workspace  uint8, at least `workspace_bytes` of it, from `workspace`; for one stream at a time
+    workspace  of the stream: products that share it follow each other
     Returns out. The result is the same from run to run: splits of K are summed in their order. Up to 16
     rows it is bound by reading W, whose bytes are `Packed.nbytes`; above PREFILL_ROWS it is cuBLAS's product
-    of weights that are rounded likewise. Raises ValueError where shapes, types or the workspace do not fit.
+    of weights that are rounded likewise. Raises ValueError where shapes or types do not fit.
     Source of the bit tricks: Kim et al. 2022 (arXiv 2211.10017); of the split: arXiv 2402.00025.
     """
-    _check(x, packed, out, bias, workspace)
+    _check(x, packed, out, bias)
     m = x.shape[0]
     if not m:
         return out
     arch = arch_of(x.device)
-    rest = workspace[4 * ARRIVALS :]
+    buffer = workspace.of(packed, m)
+    rest = buffer[4 * ARRIVALS :]
     if packed.order is not None:
         permuted = rest[: x.numel() * x.element_size()].view(x.dtype).view(x.shape)
         x = _permuted(x, packed.order, permuted)
@@ -122,11 +125,21 @@ def linear_w4a16(
     launch(
         linear_w4a16_kernel,
         (plan.across, plan.down, plan.splits),
-        *(x, packed.words, packed.params, packed.mask, bias, out),
-        rest[: 4 * plan.splits * m * packed.n].view(torch.float32) if several else None,
-        workspace[: 4 * ARRIVALS].view(torch.int32) if several else None,
-        *(x.stride(0), out.stride(0), m, packed.n, packed.k, plan.blocks),
         tile=plan.tile,
+        x_ptr=x,
+        words_ptr=packed.words,
+        params_ptr=packed.params,
+        mask_ptr=packed.mask,
+        bias_ptr=bias,
+        out_ptr=out,
+        partial_ptr=rest[: 4 * plan.splits * m * packed.n].view(torch.float32) if several else None,
+        arrived_ptr=buffer[: 4 * ARRIVALS].view(torch.int32) if several else None,
+        x_stride=x.stride(0),
+        out_stride=out.stride(0),
+        m=m,
+        n=packed.n,
+        k=packed.k,
+        blocks=plan.blocks,
         PTX=_PTX,
         **packed.constants(),
     )
@@ -152,7 +165,7 @@ def dequantize(packed: Packed, first: int, out: Tensor) -> Tensor:
     return _dequantized(packed, None, None, out, first)
 
 
-def _check(x: Tensor, packed: Packed, out: Tensor, bias: Tensor | None, workspace: Tensor) -> None:
+def _check(x: Tensor, packed: Packed, out: Tensor, bias: Tensor | None) -> None:
     n, k = packed.shape
     if x.ndim != 2 or x.shape[1] != k or out.shape != (x.shape[0], n):
         raise ValueError(
@@ -169,12 +182,16 @@ def _check(x: Tensor, packed: Packed, out: Tensor, bias: Tensor | None, workspac
             f"strides of x are {x.stride()}, of out {out.stride()}, the bias is "
             f"{None if bias is None else list(bias.shape)}: columns are adjacent, a bias has {n} numbers."
         )
-    needed = workspace_bytes(packed, x.shape[0], x.device)
-    if workspace.dtype != torch.uint8 or workspace.numel() < needed:
-        raise ValueError(
-            f"the workspace is {workspace.numel()} of {workspace.dtype}: {x.shape[0]} rows need {needed} "
-            "bytes of torch.uint8."
-        )
+
+
+def _bytes(packed: Packed, rows: int, device: torch.device) -> int:
+    """What a product of so many rows needs of a workspace: counts, x in the matrix's order, and a slab of
+    weights or the sums of its splits."""
+    permuted = 0 if packed.order is None else _padded(2 * rows * packed.k)
+    slab = 2 * packed.k * _slab_rows(packed) if rows > _prefill_rows(arch_of(device)) else 0
+    # One wave of programs, each with a tile of sums in fp32, whatever the split.
+    wave = max(_resident(t) * t.constants["BLOCK_M"] * t.constants["BLOCK_N"] for t in TILES)
+    return 4 * ARRIVALS + permuted + max(slab, 4 * wave * _processors(device))
 
 
 def _plan(packed: Packed, m: int, arch: int, device: torch.device) -> _Plan:
@@ -182,8 +199,8 @@ def _plan(packed: Packed, m: int, arch: int, device: torch.device) -> _Plan:
     tile = pick(TILES, arch, rows=m)
     height, width = tile.constants["BLOCK_M"], tile.constants["BLOCK_N"]
     across, down, blocks = triton.cdiv(m, height), triton.cdiv(packed.n, width), packed.words.shape[0]
-    room = _processors(device) * _resident(tile) // (across * down)
-    splits = max(1, min(room, blocks // (tile.num_stages - 1)))
+    programs = _processors(device) * _resident(tile) // (across * down)
+    splits = max(1, min(programs, blocks // (tile.num_stages - 1)))
     each = triton.cdiv(blocks, splits)
     return _Plan(tile, across, down, triton.cdiv(blocks, each), each)
 
@@ -207,9 +224,18 @@ def _dequantized(packed: Packed, ids: Tensor | None, order: Tensor | None, out: 
     launch(
         dequantize_kernel,
         (packed.words.shape[0], triton.cdiv(len(out), tile.constants["BLOCK_N"])),
-        *(ids, packed.words, packed.params, packed.mask, order, out),
-        *(out.stride(0), first, len(out), packed.n, packed.k),
         tile=tile,
+        ids_ptr=ids,
+        words_ptr=packed.words,
+        params_ptr=packed.params,
+        mask_ptr=packed.mask,
+        order_ptr=order,
+        out_ptr=out,
+        out_stride=out.stride(0),
+        first=first,
+        rows=len(out),
+        n=packed.n,
+        k=packed.k,
         PTX=_PTX,
         **packed.constants(),
     )
@@ -220,7 +246,16 @@ def _permuted(x: Tensor, order: Tensor, out: Tensor) -> Tensor:
     """Once for all programs: columns out of order would be fetched two bytes at a time by each of them."""
     tile = pick(PERMUTATION, arch_of(x.device))
     grid = (x.shape[0], triton.cdiv(x.shape[1], tile.constants["WIDTH"]))
-    launch(permute_kernel, grid, x, order, out, x.stride(0), x.shape[1], tile=tile)
+    launch(
+        permute_kernel,
+        grid,
+        tile=tile,
+        x_ptr=x,
+        order_ptr=order,
+        out_ptr=out,
+        x_stride=x.stride(0),
+        k=x.shape[1],
+    )
     return out
 
 

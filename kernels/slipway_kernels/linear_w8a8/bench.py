@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import FP8_SUM, rounding
 from slipway_kernels.linear_w8a8 import reference
 from slipway_kernels.linear_w8a8.op import FEW, linear_w8a8
 
@@ -60,6 +61,7 @@ def _case(
         f"{'fp8' if dtype == FP8 else 'int8'}{' by blocks' if blocks else ''} {m}x{n}x{k}",
         run,
         lambda: reference.linear_w8a8(x, x_scale, w, w_scale, bias),
+        tolerance=rounding(to, terms=k) + (FP8_SUM if dtype == FP8 else 0.0),
         bytes=m * k + n * k + m * n * to.itemsize,
         flops=2 * m * n * k,
         peers={} if blocks or biased or (dtype == INT8 and m <= FEW) else {"torch": known[dtype]},

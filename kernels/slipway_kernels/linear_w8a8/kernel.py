@@ -1,6 +1,6 @@
 """Products of 8-bit operands in Triton, for more rows than linear_bf16's kernel is for: bound by arithmetic.
 
-On Hopper and later the tensor copy engine fetches both operands, zeros where the matrices end, and the warps
+On Hopper and later TMA fetches both operands, zeros where the matrices end, and the warps
 only multiply: a tile of 128 by 256 reads 0.75 bytes for each 64 products. Programs stay and take tile after
 tile, so that the first loads of a tile overlap the stores of the one before.
 """
@@ -41,8 +41,8 @@ def _finish(
 
 @triton.jit(do_not_specialize=["m"])
 def tiles_kernel(
-    x,  # [m, k]: a descriptor of blocks [BLOCK_M, BLOCK_K], or a pointer
-    w,  # [n, k]: a descriptor of blocks [BLOCK_N, BLOCK_K], or a pointer
+    x,  # [m, k]: a TMA descriptor of boxes [BLOCK_M, BLOCK_K], or a pointer
+    w,  # [n, k]: a TMA descriptor of boxes [BLOCK_N, BLOCK_K], or a pointer
     x_scale_ptr,  # [m], or by blocks [m, k / 128]
     w_scale_ptr,  # [n], or by blocks [n / 128, k / 128]
     bias_ptr,  # [n]  or None
@@ -59,7 +59,7 @@ def tiles_kernel(
     k,
     BLOCKS: tl.constexpr,
     INTEGERS: tl.constexpr,
-    DESCRIBED: tl.constexpr,
+    TMA: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -73,7 +73,7 @@ def tiles_kernel(
     """
     SUM: tl.constexpr = tl.int32 if INTEGERS else tl.float32
     rows, columns = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), rows * columns, tl.num_programs(0), flatten=DESCRIBED):
+    for tile in tl.range(tl.program_id(0), rows * columns, tl.num_programs(0), flatten=TMA):
         # GROUP rows of tiles go through all columns before the next: their operands stay in the L2 cache.
         first = tile // (GROUP * columns) * GROUP
         high = min(rows - first, GROUP)
@@ -87,7 +87,7 @@ def tiles_kernel(
             w_scale_at = w_scale_ptr + column_start // 128 * w_scale_row
             scale = tl.load(x_scale_at, mask=row < m, other=0.0) * tl.load(w_scale_at)
         for start in range(0, k, BLOCK_K):
-            if DESCRIBED:
+            if TMA:
                 left = x.load([row_start, start])
                 right = w.load([column_start, start])
             else:

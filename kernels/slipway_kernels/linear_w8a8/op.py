@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import torch
@@ -18,7 +19,7 @@ FEW = 16
 """Rows up to which the reading of the weight is all that counts."""
 
 TORCH: tuple[Region, ...] = ()
-"""Where torch._scaled_mm is taken instead. Nothing has been measured yet, so nowhere."""
+"""Where torch._scaled_mm is called instead. Nothing has been measured yet, so nowhere."""
 
 # By blocks a part of k is a block, so that 256 bytes of k are for two warps instead of one.
 FEW_TILES = (
@@ -80,26 +81,42 @@ def linear_w8a8(
     blocks = w_scale.ndim == 2
     if not blocks and chosen(TORCH, arch, x.dtype, m, n, k):
         return _by_torch(x, x_scale, w, w_scale, out, bias)
-    strides = (x.stride(0), w.stride(0), out.stride(0), *_steps(x_scale), *_steps(w_scale))
-    rest = (x_scale, w_scale, bias, out, *strides, m, n, k)
     if not m:
         return out
+    (x_scale_row, x_scale_block), (w_scale_row, w_scale_block) = _strides(x_scale), _strides(w_scale)
+    arguments = {
+        "x_scale_ptr": x_scale,
+        "w_scale_ptr": w_scale,
+        "bias_ptr": bias,
+        "out_ptr": out,
+        "x_stride": x.stride(0),
+        "w_stride": w.stride(0),
+        "out_stride": out.stride(0),
+        "x_scale_row": x_scale_row,
+        "x_scale_block": x_scale_block,
+        "w_scale_row": w_scale_row,
+        "w_scale_block": w_scale_block,
+        "m": m,
+        "n": n,
+        "k": k,
+        "BLOCKS": blocks,
+    }
     aligned = all(a.stride(0) % 16 == k % 16 == a.data_ptr() % 16 == 0 for a in (x, w))
     if m > FEW or not aligned:
-        _many_rows(arch, x, w, blocks, aligned, rest)
+        _many_rows(arch, x, w, blocks, aligned, arguments)
     else:
         tile = pick(FEW_TILES, arch, n=n, scales="blocks" if blocks else "rows")
         grid = (-(-n // tile.constants["BLOCK_N"]), 1)
-        launch(few_rows_kernel, grid, x, w, *rest, tile=tile, BLOCKS=blocks)
+        launch(few_rows_kernel, grid, tile=tile, x_ptr=x, w_ptr=w, **arguments)
     return out
 
 
 def _many_rows(
-    arch: int, x: Tensor, w: Tensor, blocks: bool, aligned: bool, rest: tuple[object, ...]
+    arch: int, x: Tensor, w: Tensor, blocks: bool, aligned: bool, arguments: Mapping[str, object]
 ) -> None:
-    """By tiles, which Hopper's copy engine fetches where rows start and end at multiples of 16 bytes."""
+    """By tiles, which TMA fetches from Hopper on where rows start and end at multiples of 16 bytes."""
     m, n = len(x), len(w)
-    described = arch >= 90 and aligned
+    tma = arch >= 90 and aligned
     tile = pick(
         TILES,
         arch,
@@ -111,23 +128,22 @@ def _many_rows(
     )
     block_m, block_n, block_k = (tile.constants[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
     programs = -(-m // block_m) * -(-n // block_n)
-    if described:
-        # A program of four warps leaves room for a second one on its multiprocessor.
+    if tma:
+        # Beside a program of four warps a second one fits on its multiprocessor.
         programs = min(programs, _multiprocessors(x.device) * (8 // tile.num_warps))
     launch(
         tiles_kernel,
         (programs,),
-        TensorDescriptor.from_tensor(x, [block_m, block_k]) if described else x,
-        TensorDescriptor.from_tensor(w, [block_n, block_k]) if described else w,
-        *rest,
         tile=tile,
-        BLOCKS=blocks,
+        x=TensorDescriptor.from_tensor(x, [block_m, block_k]) if tma else x,
+        w=TensorDescriptor.from_tensor(w, [block_n, block_k]) if tma else w,
         INTEGERS=x.dtype == torch.int8,
-        DESCRIBED=described,
+        TMA=tma,
+        **arguments,
     )
 
 
-def _steps(scale: Tensor) -> tuple[int, int]:
+def _strides(scale: Tensor) -> tuple[int, int]:
     """From row to row, and from block to block."""
     if scale.ndim == 2:
         return scale.stride(0), scale.stride(1)

@@ -14,8 +14,8 @@ def widened(values: Tensor, scale: Tensor) -> Tensor:
     if scale.ndim == 1:
         return wide * scale[:, None]
     rows, k = values.shape
-    tall = 1 if len(scale) == rows else 128
-    return wide * scale.repeat_interleave(tall, 0)[:rows].repeat_interleave(128, 1)[:, :k]
+    height = 1 if len(scale) == rows else 128
+    return wide * scale.repeat_interleave(height, 0)[:rows].repeat_interleave(128, 1)[:, :k]
 
 
 def linear_w8a8(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor, bias: Tensor | None = None) -> Tensor:

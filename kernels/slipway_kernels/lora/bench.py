@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import rounding
 from slipway_kernels.lora import reference
 from slipway_kernels.lora.op import Pool, add_lora, workspace
 from slipway_kernels.lora.rows import sort_rows
@@ -67,7 +68,7 @@ def _case(
         f"{rows} rows, {len(ranks)} of rank {rank}, {k} to {'+'.join(map(str, slices))}",
         run,
         expected,
-        tolerance=4e-2,
+        tolerance=rounding(torch.bfloat16, torch.bfloat16, terms=k),  # x · Aᵀ, and the result
         bytes=2 * (rows * (k + 2 * sum(slices)) + used * rank * (len(slices) * k + sum(slices))),
         flops=2 * rows * rank * (len(slices) * k + sum(slices)),
         peers={"torch": by_torch} if len(ranks) == 1 else {},

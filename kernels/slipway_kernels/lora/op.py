@@ -102,7 +102,7 @@ class Pool:
 
 
 def workspace(pool: Pool, rows: int) -> Tensor:
-    """Room for h, flat, in fp32, for batches of up to so many rows."""
+    """Memory of h, flat, in fp32, for batches of up to so many rows."""
     most = max(_splits(count) * count for count in (*SPLITS, rows) if count <= rows)
     return torch.empty(most * pool.a.shape[1], dtype=torch.float32, device=pool.a.device)
 
@@ -148,10 +148,21 @@ def shrink(x: Tensor, pool: Pool, rows: Rows, h: Tensor) -> Tensor:
     launch(
         shrink_kernel,
         (len(rows.tiles), -(-width // tile.constants["BLOCK_R"]), splits),
-        *(x, pool.a, pool.ranks, rows.order, rows.tiles, h),
-        *(x.stride(0), pool.a.stride(0), pool.a.stride(1), h.stride(0), h.stride(1)),
-        *(pool.rank, width, k),
         tile=tile,
+        x_ptr=x,
+        a_ptr=pool.a,
+        ranks_ptr=pool.ranks,
+        order_ptr=rows.order,
+        tiles_ptr=rows.tiles,
+        h_ptr=h,
+        x_stride=x.stride(0),
+        a_adapter_stride=pool.a.stride(0),
+        a_stride=pool.a.stride(1),
+        h_split_stride=h.stride(0),
+        h_stride=h.stride(1),
+        rank=pool.rank,
+        width=width,
+        k=k,
         SPLITS=splits,
     )
     return h
@@ -174,10 +185,21 @@ def expand(h: Tensor, pool: Pool, rows: Rows, out: Tensor) -> Tensor:
     launch(
         expand_kernel,
         (len(rows.tiles), -(-pool.widest // tile.constants["BLOCK_N"]), len(pool.starts) - 1),
-        *(h, pool.b, pool.scaling, pool.ranks, pool.starts, rows.order, rows.tiles, out),
-        *(h.stride(0), h.stride(1), pool.b.stride(0), pool.b.stride(1), out.stride(0)),
-        pool.rank,
         tile=tile,
+        h_ptr=h,
+        b_ptr=pool.b,
+        scaling_ptr=pool.scaling,
+        ranks_ptr=pool.ranks,
+        slices_ptr=pool.starts,
+        order_ptr=rows.order,
+        tiles_ptr=rows.tiles,
+        out_ptr=out,
+        h_split_stride=h.stride(0),
+        h_stride=h.stride(1),
+        b_adapter_stride=pool.b.stride(0),
+        b_stride=pool.b.stride(1),
+        out_stride=out.stride(0),
+        rank=pool.rank,
         SPLITS=len(h),
     )
     return out

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import FP8_SUM, rounding
 from slipway_kernels.linear_w4a16.layout import Packed, pack, unpack
 from slipway_kernels.moe import op, op_route, reference
 
@@ -82,6 +83,7 @@ def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
         f"{model.name} route {rows}",
         route,
         lambda: reference.route(logits, model.top_k, True)[1],
+        tolerance=rounding(torch.float32, terms=model.experts),
         bytes=rows * (model.experts * 4 + model.top_k * 8),
         peers={"torch": torch_route},
     )
@@ -89,16 +91,16 @@ def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
     block_m = op.block_m_of(drawn.numel(), model.experts, torch.bfloat16)
     order = op_route.arrangement(drawn.numel(), model.experts, block_m, device)
 
-    def expected_places() -> Tensor:
+    def expected_pairs() -> Tensor:
         blocks = len(order.expert_of_block)
         return reference.arrange(drawn.cpu(), model.experts, block_m, blocks)[0].to(device)
 
     yield Case(
         f"{model.name} arrange {rows}",
-        lambda: op_route.arrange(drawn, order).places,
-        expected_places,
+        lambda: op_route.arrange(drawn, order).sorted_pairs,
+        expected_pairs,
         tolerance=0,
-        bytes=4 * (drawn.numel() + len(order.places)),
+        bytes=4 * (drawn.numel() + len(order.sorted_pairs)),
         peers={"torch": lambda: drawn.flatten().sort(stable=True)},
     )
     y = torch.randn(rows * model.top_k, model.width, device=device, dtype=torch.bfloat16)
@@ -134,7 +136,13 @@ def _deepseek(device: torch.device) -> Iterator[Case]:
             logits, 8, True, kind="sigmoid", bias=bias, groups=8, kept_groups=4, scaling=2.5
         )[1]
 
-    yield Case("DeepSeek-V3 route 64", run, expected, bytes=64 * (256 * 4 + 8 * 8))
+    yield Case(
+        "DeepSeek-V3 route 64",
+        run,
+        expected,
+        tolerance=rounding(torch.float32, terms=256),
+        bytes=64 * (256 * 4 + 8 * 8),
+    )
 
 
 def _products(model: Model, rows: tuple[int, ...], kind: str, device: torch.device) -> Iterator[Case]:
@@ -204,6 +212,7 @@ def _product(title: str, model: Model, rows: int, weights: Weights, gated: bool)
         title,
         partial(op.moe_linear, x, weights, order, out, activation=activation, x_scale=x_scale),
         lambda: reference.product(x, _exact(weights, model.experts), ids.to(device), activation),
+        tolerance=_tolerance(weights, out_dtype, k, gated),
         bytes=values.nbytes * touched // model.experts + x.nbytes + out.nbytes,
         flops=2 * pairs * (2 * n if gated else n) * k,
         peers=_torch_grouped(x, weights, ids.to(device), gated),
@@ -212,12 +221,20 @@ def _product(title: str, model: Model, rows: int, weights: Weights, gated: bool)
     )
 
 
+def _tolerance(weights: Weights, out_dtype: torch.dtype, k: int, gated: bool) -> float:
+    """The result is rounded; packed weights are, too, whose error a gate and what it multiplies both have."""
+    if isinstance(weights, Packed):
+        return rounding(*[out_dtype] * (3 if gated else 2), terms=k)
+    fp8 = isinstance(weights, op.Scaled) and weights.values.dtype == torch.float8_e4m3fn
+    return rounding(out_dtype, terms=k) + (2 * FP8_SUM if fp8 else 0.0)
+
+
 def _arranged(ids: Tensor, experts: int, block_m: int, device: torch.device) -> op_route.Arrangement:
     """By the reference: on meta tensors nothing may run."""
-    room = op_route.arrangement(ids.numel(), experts, block_m, device)
-    places, blocks, counts = reference.arrange(ids, experts, block_m, len(room.expert_of_block))
-    written = (places.to(device), blocks.to(device), counts.to(device))
-    return op_route.Arrangement(*written, room.partial, block_m)
+    order = op_route.arrangement(ids.numel(), experts, block_m, device)
+    sorted_pairs, blocks, counts = reference.arrange(ids, experts, block_m, len(order.expert_of_block))
+    written = (sorted_pairs.to(device), blocks.to(device), counts.to(device))
+    return op_route.Arrangement(*written, order.partial, block_m)
 
 
 def _torch_grouped(x: Tensor, weights: Weights, ids: Tensor, gated: bool) -> dict[str, Callable[[], object]]:

@@ -43,13 +43,23 @@ def _scales(x_scale_at, scale_at, up, block):
 
 
 @triton.jit
+def _scaled(total, total_up, x_scale_at, scale_at, n, GATED: tl.constexpr):
+    """The sums times the scales of their rows of x and of the weights; up's are n beyond the gate's."""
+    x_scale = tl.load(x_scale_at)[:, None]
+    total *= x_scale * tl.load(scale_at)[None, :]
+    if GATED:
+        total_up *= x_scale * tl.load(scale_at + n)[None, :]
+    return total, total_up
+
+
+@triton.jit
 def product_kernel(
     x_ptr,  # [rows or pairs, k]
     weight_ptr,  # [experts, n, k], or [experts, 2 · n, k], gate above up
     out_ptr,  # [pairs, n]
     x_scale_ptr,  # [rows or pairs] fp32, by blocks [rows or pairs, k / 128];  or None
     weight_scale_ptr,  # [experts, n or 2 · n] fp32, by blocks [experts, n or 2 · n / 128, k / 128];  or None
-    places_ptr,  # [blocks · BLOCK_M] int32: a pair or -1
+    sorted_pairs_ptr,  # [blocks · BLOCK_M] int32: a pair or -1
     expert_of_block_ptr,  # [blocks] int32: an expert or -1
     x_stride,
     expert_stride,
@@ -82,8 +92,8 @@ def product_kernel(
     expert = tl.load(expert_of_block_ptr + block).to(tl.int64)
     if expert < 0:
         return
-    place = tl.load(places_ptr + block * BLOCK_M + tl.arange(0, BLOCK_M))  # [BLOCK_M]
-    row = tl.maximum(place, 0).to(tl.int64) // share
+    pair = tl.load(sorted_pairs_ptr + block * BLOCK_M + tl.arange(0, BLOCK_M))  # [BLOCK_M]
+    row = tl.maximum(pair, 0).to(tl.int64) // share
     columns = column * WIDTH + tl.arange(0, WIDTH)
     # Columns beyond the last compute the first ones again: cheaper than a mask on every load.
     weight_row = columns % n
@@ -115,16 +125,12 @@ def product_kernel(
             scale, scale_up = next_scale, next_up
         x_at += BLOCK_K
         weight_at += BLOCK_K
-    total = total.to(tl.float32)
-    total_up = total_up.to(tl.float32)
+    total, total_up = total.to(tl.float32), total_up.to(tl.float32)
     if x_scale_ptr is not None and not BLOCKS:
-        x_scale = tl.load(x_scale_ptr + row)[:, None]
         scale_at = weight_scale_ptr + expert * scale_stride + weight_row
-        total *= x_scale * tl.load(scale_at)[None, :]
-        if GATED:
-            total_up *= x_scale * tl.load(scale_at + n)[None, :]
+        total, total_up = _scaled(total, total_up, x_scale_ptr + row, scale_at, n, GATED)
     if GATED:
         total = activated(total, ACTIVATION) * total_up
-    at = out_ptr + place.to(tl.int64)[:, None] * out_stride + columns[None, :]
-    inside = (place >= 0)[:, None] & (columns < n)[None, :]
+    at = out_ptr + pair.to(tl.int64)[:, None] * out_stride + columns[None, :]
+    inside = (pair >= 0)[:, None] & (columns < n)[None, :]
     tl.store(at, total.to(out_ptr.dtype.element_ty), mask=inside)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _keys(values, index, LAST: tl.constexpr):
-    """int64 that order as (value descending, index ascending); a NaN has a fixed place too."""
+    """int64 that order as (value descending, index ascending); a NaN has a fixed position too."""
     # Adding zero makes -0 into 0: they are equal, so that the index must decide.
     bits = (values + 0.0).to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
@@ -39,9 +39,9 @@ def _without_groups(
     left = tl.where(group < groups, _keys(worth, group, GROUPS - 1), least)
     kept = group < 0
     for _ in range(kept_groups):
-        taken = left == tl.max(left, axis=0)
-        kept |= taken
-        left = tl.where(taken, least, left)
+        chosen_now = left == tl.max(left, axis=0)
+        kept |= chosen_now
+        left = tl.where(chosen_now, least, left)
     return tl.where(kept[:, None], keys, least)
 
 
@@ -74,8 +74,8 @@ def route_kernel(
     """
     least: tl.constexpr = -(2**63)
     row = tl.program_id(0).to(tl.int64)
-    place = tl.arange(0, TOP_K)
-    at = row * top_k + place
+    nth = tl.arange(0, TOP_K)
+    at = row * top_k + nth
     chosen = tl.full((TOP_K,), -1, tl.int32)
     score_of = tl.zeros((TOP_K,), tl.float32)
     live = True
@@ -101,18 +101,18 @@ def route_kernel(
             keys = _without_groups(keys, choice, group, inside, groups, kept_groups, two, GROUPS)
         for j in range(top_k):
             best = _best(keys)
-            taken = keys == best
-            keys = tl.where(taken, least, keys)
-            score = tl.sum(tl.sum(tl.where(taken & inside, scores, 0.0), axis=1), axis=0)
-            chosen = tl.where(place == j, 0x7FFFFFFF - (best & 0x7FFFFFFF).to(tl.int32), chosen)
-            score_of = tl.where(place == j, score, score_of)
+            chosen_now = keys == best
+            keys = tl.where(chosen_now, least, keys)
+            score = tl.sum(tl.sum(tl.where(chosen_now & inside, scores, 0.0), axis=1), axis=0)
+            chosen = tl.where(nth == j, 0x7FFFFFFF - (best & 0x7FFFFFFF).to(tl.int32), chosen)
+            score_of = tl.where(nth == j, score, score_of)
         if NORMALIZE:
             score_of /= tl.sum(score_of, axis=0) + 1e-20  # sigmoids may all vanish
         score_of *= scaling
         if here_ptr is not None:
-            chosen = tl.load(here_ptr + chosen, mask=place < top_k, other=-1)
-    tl.store(ids_ptr + at, chosen, mask=place < top_k)
-    tl.store(weights_ptr + at, score_of, mask=place < top_k)
+            chosen = tl.load(here_ptr + chosen, mask=nth < top_k, other=-1)
+    tl.store(ids_ptr + at, chosen, mask=nth < top_k)
+    tl.store(weights_ptr + at, score_of, mask=nth < top_k)
 
 
 @triton.jit
@@ -126,7 +126,7 @@ def _histogram(ids_ptr, first, pairs, EXPERTS: tl.constexpr, CHUNK: tl.constexpr
 @triton.jit(do_not_specialize=["pairs", "blocks"])
 def arrange_kernel(
     ids_ptr,  # [pairs] int32
-    places_ptr,  # [blocks · block_m] int32
+    sorted_pairs_ptr,  # [blocks · block_m] int32
     expert_of_block_ptr,  # [blocks] int32
     counts_ptr,  # [experts] int32
     pairs,
@@ -151,7 +151,7 @@ def arrange_kernel(
     if mine == experts:
         tl.store(counts_ptr + expert, counts, mask=expert < experts)
         for first in range(start * block_m, blocks * block_m, CHUNK):
-            tl.store(places_ptr + first + lane, -1, mask=first + lane < blocks * block_m)
+            tl.store(sorted_pairs_ptr + first + lane, -1, mask=first + lane < blocks * block_m)
         for first in range(start, blocks, CHUNK):
             tl.store(expert_of_block_ptr + first + lane, -1, mask=first + lane < blocks)
     else:
@@ -160,10 +160,12 @@ def arrange_kernel(
         for first in range(0, pairs, CHUNK):
             ids = tl.load(ids_ptr + first + lane, mask=first + lane < pairs, other=-1)
             match = (ids == mine).to(tl.int32)
-            tl.store(places_ptr + written + tl.cumsum(match, axis=0) - 1, first + lane, mask=ids == mine)
+            tl.store(
+                sorted_pairs_ptr + written + tl.cumsum(match, axis=0) - 1, first + lane, mask=ids == mine
+            )
             written += tl.sum(match, axis=0)
         for first in range(written, end * block_m, CHUNK):
-            tl.store(places_ptr + first + lane, -1, mask=first + lane < end * block_m)
+            tl.store(sorted_pairs_ptr + first + lane, -1, mask=first + lane < end * block_m)
         for first in range(start, end, CHUNK):
             tl.store(expert_of_block_ptr + first + lane, mine, mask=first + lane < end)
 
@@ -188,7 +190,7 @@ def count_kernel(
 def scatter_kernel(
     ids_ptr,  # [pairs] int32
     partial_ptr,  # [chunks, experts] int32
-    places_ptr,  # [blocks · block_m] int32
+    sorted_pairs_ptr,  # [blocks · block_m] int32
     expert_of_block_ptr,  # [blocks] int32
     counts_ptr,  # [experts] int32
     pairs,
@@ -225,7 +227,7 @@ def scatter_kernel(
         same = (ids[:, None] == ids[None, :]) & (lane[None, :] < lane[:, None])  # [PART, PART]
         rank = tl.sum(same.to(tl.int32), axis=1)
         to = tl.gather(following, tl.maximum(ids, 0), 0) + rank
-        tl.store(places_ptr + to, first + lane, mask=ids >= 0)
+        tl.store(sorted_pairs_ptr + to, first + lane, mask=ids >= 0)
         following += tl.histogram(tl.maximum(ids, 0), EXPERTS, mask=ids >= 0)
 
     # What no pair writes: of every chunks-th expert its padding and blocks, and a share of what is unused.
@@ -234,12 +236,12 @@ def scatter_kernel(
         end = tl.sum(tl.where(one, ends, 0), axis=0)
         padded = tl.sum(tl.where(one, starts + counts, 0), axis=0)
         for first in range(padded, end * block_m, PART):
-            tl.store(places_ptr + first + lane, -1, mask=first + lane < end * block_m)
+            tl.store(sorted_pairs_ptr + first + lane, -1, mask=first + lane < end * block_m)
         for first in range(end - tl.sum(tl.where(one, used, 0), axis=0), end, PART):
             tl.store(expert_of_block_ptr + first + lane, e, mask=first + lane < end)
     total = tl.sum(used, axis=0)
     for first in range(total * block_m + mine * PART, blocks * block_m, chunks * PART):
-        tl.store(places_ptr + first + lane, -1, mask=first + lane < blocks * block_m)
+        tl.store(sorted_pairs_ptr + first + lane, -1, mask=first + lane < blocks * block_m)
     for first in range(total + mine * PART, blocks, chunks * PART):
         tl.store(expert_of_block_ptr + first + lane, -1, mask=first + lane < blocks)
 
@@ -267,11 +269,11 @@ def combine_kernel(
     """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    place = tl.arange(0, TOP_K)
+    nth = tl.arange(0, TOP_K)
     inside = column < width
-    ids = tl.load(ids_ptr + row * top_k + place, mask=place < top_k, other=-1)
-    weights = tl.load(weights_ptr + row * top_k + place, mask=place < top_k, other=0.0)
-    at = y_ptr + (row * top_k + place)[:, None] * y_stride + column[None, :]
+    ids = tl.load(ids_ptr + row * top_k + nth, mask=nth < top_k, other=-1)
+    weights = tl.load(weights_ptr + row * top_k + nth, mask=nth < top_k, other=0.0)
+    at = y_ptr + (row * top_k + nth)[:, None] * y_stride + column[None, :]
     # What an absent expert would have written is anything, even NaN: it is not read.
     y = tl.load(at, mask=(ids >= 0)[:, None] & inside[None, :], other=0.0).to(tl.float32)
     total = tl.sum(y * weights[:, None], axis=0)  # [COLUMNS]

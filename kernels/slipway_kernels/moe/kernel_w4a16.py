@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from slipway_kernels.activation.kernel import activated
-from slipway_kernels.linear_w4a16.kernel import halves, weights
+from slipway_kernels.linear_w4a16.kernel_unpack import halves, weights
 from slipway_kernels.moe.kernel import block_and_column
 
 
@@ -30,11 +30,11 @@ def product_w4a16_kernel(
     params_ptr,  # [groups, experts · height] int32
     mask_ptr,  # [1] int32
     out_ptr,  # [pairs, n]
-    places_ptr,  # [blocks · BLOCK_M] int32: a pair or -1
+    sorted_pairs_ptr,  # [blocks · BLOCK_M] int32: a pair or -1
     expert_of_block_ptr,  # [blocks] int32: an expert or -1
     x_stride,
     out_stride,
-    tall,  # experts · height
+    all_rows,  # experts · height
     height,  # rows of an expert's matrix: n, or 2 · n, gate above up
     n,
     k,
@@ -51,7 +51,7 @@ def product_w4a16_kernel(
 ):
     """out[pair] = x[pair / share] · W[expert]ᵀ, or activation(x · gateᵀ) · (x · upᵀ).
 
-    Computed as outᵀ = W · xᵀ, as linear_w4a16 does and for its reason; the experts are one tall matrix, in
+    Computed as outᵀ = W · xᵀ, as linear_w4a16 does and for its reason; the experts are one matrix, in
     its layout. A program with an activation has BLOCK_N / 2 rows of the gate and the same rows of up.
     """
     GATED: tl.constexpr = ACTIVATION != ""
@@ -66,8 +66,8 @@ def product_w4a16_kernel(
     expert = tl.load(expert_of_block_ptr + block)
     if expert < 0:
         return
-    place = tl.load(places_ptr + block * BLOCK_M + tl.arange(0, BLOCK_M))  # [BLOCK_M]
-    source = tl.maximum(place, 0).to(tl.int64) // share
+    pair = tl.load(sorted_pairs_ptr + block * BLOCK_M + tl.arange(0, BLOCK_M))  # [BLOCK_M]
+    source = tl.maximum(pair, 0).to(tl.int64) // share
     columns = column * WIDTH + tl.arange(0, WIDTH)
     row = expert * height + columns % n  # beyond the last column, the first ones again
     words_at = words_ptr + row[:, None] * WORDS + tl.arange(0, WORDS)[None, :]  # [WIDTH, WORDS]
@@ -79,7 +79,7 @@ def product_w4a16_kernel(
     for step in range(tl.cdiv(k, K)):
         part = tl.arange(0, GROUPS)[None, :]
         group = (step * K + part * (K // GROUPS)) // GROUP if GROUP else part * 0
-        params = params_at + group.to(tl.int64) * tall  # [WIDTH, GROUPS]
+        params = params_at + group.to(tl.int64) * all_rows  # [WIDTH, GROUPS]
         if EVEN_K:
             x = tl.load(x_at + step * K)
         else:
@@ -88,9 +88,9 @@ def product_w4a16_kernel(
         if GATED:
             words = tl.load(words_at + n * WORDS)
             total_up = _added(total_up, words, tl.load(params + n), mask, x, BITS, FORM, PTX)
-        words_at += tall * WORDS
+        words_at += all_rows * WORDS
     if GATED:
         total = activated(total, ACTIVATION) * total_up
-    at = out_ptr + place.to(tl.int64)[None, :] * out_stride + columns[:, None]
-    inside = (place >= 0)[None, :] & (columns < n)[:, None]
+    at = out_ptr + pair.to(tl.int64)[None, :] * out_stride + columns[:, None]
+    inside = (pair >= 0)[None, :] & (columns < n)[:, None]
     tl.store(at, total.to(out_ptr.dtype.element_ty), mask=inside)

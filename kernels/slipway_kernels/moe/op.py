@@ -17,6 +17,7 @@ from torch import Tensor
 
 from slipway_kernels.activation.reference import activate
 from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.rows import row_stride
 from slipway_kernels.linear_w4a16.layout import WORDS, Packed
 from slipway_kernels.moe import tiles
 from slipway_kernels.moe.kernel import product_kernel
@@ -45,7 +46,7 @@ class Scaled:
         return SCALE_BLOCK if self.scales.ndim == 3 else 0
 
 
-def tall(matrices: Sequence[Packed]) -> Packed:
+def stack_experts(matrices: Sequence[Packed]) -> Packed:
     """The experts' packed matrices [n, k], one below the other: what `moe_linear` takes.
 
     Raises ValueError where they differ in form, or where one keeps its columns in an order of its own.
@@ -81,7 +82,7 @@ def moe_linear(
     x        [rows, k], read by all pairs of a row, or [rows · top_k, k]: bf16, fp16, fp32, or fp8 e4m3 or
              int8 with x_scale [rows or pairs] fp32; [rows or pairs, ⌈k / 128⌉] where weights are by blocks
     weights  [experts, n, k], with an activation [experts, 2 · n, k], gate above up, of x's type; or four or
-             eight bits by `tall`, packed for x's type
+             eight bits by `stack_experts`, packed for x's type
     out      [rows · top_k, n]; what belongs to no expert of this device means nothing
     Returns out. Sums are in fp32 (fp8 by rows: as precise as Hopper's tensor cores keep them; int8 by rows:
     in int32). Raises ValueError where shapes or types do not fit.
@@ -171,10 +172,22 @@ def _plain(
     launch(
         product_kernel,
         (_programs(order, n, tile, activation),),
-        *(x, values, out, x_scale, scales, order.places, order.expert_of_block),
-        *(x.stride(0), values.stride(0), values.stride(1), out.stride(0)),
-        *(0 if scales is None else scales.stride(0), n, k, pairs // max(rows, 1)),
         tile=tile,
+        x_ptr=x,
+        weight_ptr=values,
+        out_ptr=out,
+        x_scale_ptr=x_scale,
+        weight_scale_ptr=scales,
+        sorted_pairs_ptr=order.sorted_pairs,
+        expert_of_block_ptr=order.expert_of_block,
+        x_stride=x.stride(0),
+        expert_stride=values.stride(0),
+        weight_stride=values.stride(1),
+        out_stride=out.stride(0),
+        scale_stride=row_stride(scales),
+        n=n,
+        k=k,
+        share=pairs // max(rows, 1),
         ACTIVATION=activation,
         EVEN_K=k % tile.constants["BLOCK_K"] == 0,
         BLOCKS=blocks,
@@ -187,10 +200,21 @@ def _packed(x: Tensor, weights: Packed, order: Arrangement, out: Tensor, activat
     launch(
         product_w4a16_kernel,
         (_programs(order, n, tile, activation),),
-        *(x, weights.words, weights.params, weights.mask, out, order.places, order.expert_of_block),
-        *(x.stride(0), out.stride(0), weights.n, weights.n // len(order.counts), n, k),
-        pairs // max(rows, 1),
         tile=tile,
+        x_ptr=x,
+        words_ptr=weights.words,
+        params_ptr=weights.params,
+        mask_ptr=weights.mask,
+        out_ptr=out,
+        sorted_pairs_ptr=order.sorted_pairs,
+        expert_of_block_ptr=order.expert_of_block,
+        x_stride=x.stride(0),
+        out_stride=out.stride(0),
+        all_rows=weights.n,
+        height=weights.n // len(order.counts),
+        n=n,
+        k=k,
+        share=pairs // max(rows, 1),
         ACTIVATION=activation,
         EVEN_K=k % (WORDS * 32 // weights.bits) == 0,
         PTX=isinstance(product_w4a16_kernel, triton.runtime.JITFunction),
@@ -207,13 +231,13 @@ def by_torch(x: Tensor, weights: Tensor, order: Arrangement, out: Tensor, activa
     """`moe_linear` of bf16 by torch's grouped product, over rows copied into the arrangement's order."""
     pairs = len(out)
     ends = (-(-order.counts // order.block_m) * order.block_m).cumsum(0).int()
-    source = order.places.clamp(min=0) // (pairs // len(x))
+    source = order.sorted_pairs.clamp(min=0) // (pairs // len(x))
     y = torch._grouped_mm(x[source], weights.transpose(1, 2), offs=ends)
     if activation:
         gate, up = y.chunk(2, dim=1)
         y = activate(gate, activation) * up
     kept = torch.empty(pairs + 1, out.shape[1], dtype=y.dtype, device=y.device)  # padding lands in the last
-    kept[torch.where(order.places < 0, pairs, order.places)] = y
+    kept[torch.where(order.sorted_pairs < 0, pairs, order.sorted_pairs)] = y
     out.copy_(kept[:-1])
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import arch_of, launch, pick
+from slipway_kernels.cuda.rows import row_stride
 from slipway_kernels.moe import tiles
 from slipway_kernels.moe.kernel_route import (
     arrange_kernel,
@@ -75,9 +76,20 @@ def route(
     launch(
         route_kernel,
         (rows,),
-        *(logits, bias, here, slots, ids, weights, logits.stride(0)),
-        *(experts, groups if limited else 1, members, top_k, kept_groups, float(scaling)),
         tile=pick(tiles.ROUTE, arch_of(logits.device)),
+        logits_ptr=logits,
+        bias_ptr=bias,
+        here_ptr=here,
+        slots_ptr=slots,
+        ids_ptr=ids,
+        weights_ptr=weights,
+        logits_stride=logits.stride(0),
+        experts=experts,
+        groups=groups if limited else 1,
+        members=members,
+        top_k=top_k,
+        kept_groups=kept_groups,
+        scaling=float(scaling),
         SIGMOID=kind == "sigmoid",
         NORMALIZE=normalize,
         LIMITED=limited,
@@ -91,13 +103,13 @@ def route(
 class Arrangement:
     """Pairs sorted by expert, then row; each expert's run is padded to whole blocks.
 
-    places           [blocks · block_m] int32  a pair's number, -1: padding
+    sorted_pairs     [blocks · block_m] int32  a pair's number, -1: padding
     expert_of_block  [blocks]           int32  -1: unused
     counts           [experts]          int32  pairs of each expert
     partial          [chunks, experts]  int32  workspace; empty where few pairs are sorted
     """
 
-    places: Tensor
+    sorted_pairs: Tensor
     expert_of_block: Tensor
     counts: Tensor
     partial: Tensor
@@ -105,15 +117,20 @@ class Arrangement:
 
 
 def arrangement(pairs: int, experts: int, block_m: int, device: torch.device) -> Arrangement:
-    """Room for `arrange`, which fills it: as many blocks as the worst routing needs."""
+    """What `arrange` fills: as many blocks as the worst routing needs."""
     if not 0 < experts <= MAX_EXPERTS:
         raise ValueError(f"{experts} experts on one device: between 1 and {MAX_EXPERTS} are sorted.")
-    blocks = (pairs + min(pairs, experts) * (block_m - 1)) // block_m
+    blocks = _blocks(pairs, experts, block_m)
     chunks = 0 if pairs <= tiles.SCANNED else -(-pairs // tiles.CHUNK)
     empty = partial(torch.empty, dtype=torch.int32, device=device)
     return Arrangement(
         empty(blocks * block_m), empty(blocks), empty(experts), empty(chunks, experts), block_m
     )
+
+
+def _blocks(pairs: int, experts: int, block_m: int) -> int:
+    """What the worst routing needs."""
+    return (pairs + min(pairs, experts) * (block_m - 1)) // block_m
 
 
 def arrange(ids: Tensor, to: Arrangement) -> Arrangement:
@@ -122,24 +139,29 @@ def arrange(ids: Tensor, to: Arrangement) -> Arrangement:
     The same ids give the same order. Raises ValueError where `to` is for another number of pairs.
     """
     pairs, experts, blocks = ids.numel(), len(to.counts), len(to.expert_of_block)
-    made_for = arrangement(pairs, experts, to.block_m, torch.device("meta"))
-    if ids.dtype != torch.int32 or not ids.is_contiguous() or made_for.places.shape != to.places.shape:
+    needed, held = _blocks(pairs, experts, to.block_m) * to.block_m, len(to.sorted_pairs)
+    if ids.dtype != torch.int32 or not ids.is_contiguous() or held != needed:
         raise ValueError(
-            f"ids are {list(ids.shape)} of {ids.dtype}, and the arrangement has {len(to.places)} places "
-            f"where {len(made_for.places)} are needed: make it by arrangement() for as many pairs, of int32."
+            f"ids are {list(ids.shape)} of {ids.dtype}, and the arrangement holds {held} where {needed} are "
+            "needed: make it by arrangement() for as many pairs, of int32."
         )
     arch, width = arch_of(ids.device), max(32, _power_of_two(experts))
-    sizes = (pairs, experts, blocks, to.block_m)
-    written = (to.places, to.expert_of_block, to.counts)
+    counted = {"ids_ptr": ids, "pairs": pairs, "experts": experts, "EXPERTS": width}
+    written = {
+        "sorted_pairs_ptr": to.sorted_pairs,
+        "expert_of_block_ptr": to.expert_of_block,
+        "counts_ptr": to.counts,
+        "blocks": blocks,
+        "block_m": to.block_m,
+    }
     if not len(to.partial):
-        tile = pick(tiles.ARRANGE, arch, pairs=pairs)
-        launch(arrange_kernel, (experts + 1,), ids, *written, *sizes, tile=tile, EXPERTS=width)
+        launch(
+            arrange_kernel, (experts + 1,), tile=pick(tiles.ARRANGE, arch, pairs=pairs), **counted, **written
+        )
         return to
-    grid = (len(to.partial),)
-    tile = pick(tiles.COUNT, arch)
-    launch(count_kernel, grid, ids, to.partial, pairs, experts, tile=tile, EXPERTS=width)
-    tile = pick(tiles.SCATTER, arch)
-    launch(scatter_kernel, grid, ids, to.partial, *written, *sizes, tile=tile, EXPERTS=width)
+    counted["partial_ptr"] = to.partial
+    launch(count_kernel, (len(to.partial),), tile=pick(tiles.COUNT, arch), **counted)
+    launch(scatter_kernel, (len(to.partial),), tile=pick(tiles.SCATTER, arch), **counted, **written)
     return to
 
 
@@ -173,10 +195,19 @@ def combine(
     launch(
         combine_kernel,
         (rows, -(-width // tile.constants["COLUMNS"])),
-        *(y, ids, weights, shared, shared_gate, out, y.stride(0)),
-        *(0 if shared is None else shared.stride(0), 0 if shared_gate is None else shared_gate.stride(0)),
-        *(out.stride(0), width, top_k),
         tile=tile,
+        y_ptr=y,
+        ids_ptr=ids,
+        weights_ptr=weights,
+        shared_ptr=shared,
+        gate_ptr=shared_gate,
+        out_ptr=out,
+        y_stride=y.stride(0),
+        shared_stride=row_stride(shared),
+        gate_stride=row_stride(shared_gate),
+        out_stride=out.stride(0),
+        width=width,
+        top_k=top_k,
         TOP_K=_power_of_two(top_k),
     )
     return out

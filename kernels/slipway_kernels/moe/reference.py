@@ -43,23 +43,23 @@ def route(
 
 
 def arrange(ids: Tensor, experts: int, block_m: int, blocks: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Places [blocks · block_m], expert_of_block [blocks] and counts [experts] of ids [rows, top_k].
+    """Sorted pairs [blocks · block_m], expert_of_block [blocks] and counts [experts] of ids [rows, top_k].
 
     Expert by expert, the flat numbers row · top_k + j of its pairs in ascending order, then -1 to a whole
     block. Blocks that nothing needs hold -1 and are of expert -1.
     """
-    places = torch.full((blocks * block_m,), -1, dtype=torch.int32)
+    sorted_pairs = torch.full((blocks * block_m,), -1, dtype=torch.int32)
     expert_of_block = torch.full((blocks,), -1, dtype=torch.int32)
     counts = torch.zeros(experts, dtype=torch.int32)
     first = 0
     for expert in range(experts):
         pairs = (ids.flatten() == expert).nonzero().flatten()
         counts[expert] = len(pairs)
-        places[first * block_m : first * block_m + len(pairs)] = pairs.int()
+        sorted_pairs[first * block_m : first * block_m + len(pairs)] = pairs.int()
         used = -(-len(pairs) // block_m)
         expert_of_block[first : first + used] = expert
         first += used
-    return places, expert_of_block, counts
+    return sorted_pairs, expert_of_block, counts
 
 
 def product(x: Tensor, weights: Tensor, ids: Tensor, activation: str = "") -> Tensor:
@@ -73,9 +73,9 @@ def product(x: Tensor, weights: Tensor, ids: Tensor, activation: str = "") -> Te
     n = weights.shape[1] // (2 if activation else 1)
     out = torch.zeros(len(pairs), n, device=x.device)
     for expert in range(len(weights)):
-        places = (pairs == expert).nonzero().flatten()
-        y = linear(x[places // share], weights[expert])
-        out[places] = activate(y[:, :n], activation) * y[:, n:] if activation else y
+        own = (pairs == expert).nonzero().flatten()
+        y = linear(x[own // share], weights[expert])
+        out[own] = activate(y[:, :n], activation) * y[:, n:] if activation else y
     return out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipway_kernels.cuda.launch import Tile
 
 BLOCK_M = ((8, 16), (16, 32), (64, 64))
-"""(Mean rows an expert at most, rows of a block), the most that a table has beyond: some room for uneven
+"""(Mean rows an expert at most, rows of a block), the most that a table has beyond: some more, for uneven
 routing, so that few experts need two blocks and read their weights twice."""
 
 ROUTE = (Tile(80, {}, num_warps=1),)  # one warp: a choice is a few shuffles

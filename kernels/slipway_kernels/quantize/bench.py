@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import one_code
 from slipway_kernels.quantize import reference
 from slipway_kernels.quantize.op import quantize_rows
 
@@ -33,7 +34,7 @@ def _of_rows(device: torch.device, rows: int, width: int, dtype: torch.dtype, gr
         f"rows {rows}x{width} {str(dtype).removeprefix('torch.')}{f' by {group}' if group else ''}",
         lambda: quantize_rows(x, out, scales, group=group)[0],
         lambda: reference.quantize(x, dtype, group)[0],
-        tolerance=0.13 if dtype == E4M3 else 1.0,
+        tolerance=one_code(dtype),
         bytes=rows * width * 3,
         peers={"torch": lambda: reference.quantize(x, dtype, group)},
         arch=90 if dtype == E4M3 else 80,

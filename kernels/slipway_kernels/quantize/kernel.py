@@ -18,7 +18,11 @@ def saturated(x, LIMIT: tl.constexpr):
 
 @triton.jit
 def e4m3_byte(x):
-    """The byte of a saturated x in fp8 e4m3, by integers alone: for devices that do not know the type."""
+    """The byte of a saturated x in fp8 e4m3, by integers alone: for devices that do not know the type.
+
+    x · 2⁻¹²⁰  s 0000eeee mmmrrrrrrrrrrrrrrrrrrrr   fp32: bits 31, 30 to 23, 22 to 0
+    e4m3       s     eeee mmm                       rounded by what r holds
+    """
     # 2⁻¹²⁰ brings fp32's exponent down to e4m3's, subnormals included: its upper bits are the byte.
     bits = (x * 7.52316384526264e-37).to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF

@@ -28,8 +28,14 @@ def quantize_rows(x: Tensor, out: Tensor, scales: Tensor, *, group: int = 0) -> 
     launch(
         quantize_rows_kernel,
         (rows,),
-        *(x, out, scales, x.stride(0), out.stride(0), scales.stride(0), width),
         tile=tile,
+        x_ptr=x,
+        out_ptr=out,
+        scales_ptr=scales,
+        x_stride=x.stride(0),
+        out_stride=out.stride(0),
+        scales_stride=scales.stride(0),
+        width=width,
         LIMIT=limit,
         GROUP=group or tile.constants["WIDTH"],
     )

@@ -24,7 +24,7 @@ class QuantizedRows:
 
     @classmethod
     def empty(cls, dtype: torch.dtype, group: int, like: Tensor) -> QuantizedRows:
-        """Room for numbers of `dtype` in the place of like [rows, k]. group  0: all of a row"""
+        """Empty rows of `dtype` of the shape of like [rows, k]. group  0: all of a row"""
         rows, k = like.shape
         shape = (rows, -(-k // group)) if group else (rows,)
         values = torch.empty(rows, k, dtype=dtype, device=like.device)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.compare import one_code
 from slipway_kernels.quantize.reference import quantize
 from slipway_kernels.rms_norm import reference
 from slipway_kernels.rms_norm.op import rms_norm
@@ -61,7 +62,7 @@ def _quantized(device: torch.device, rows: int, width: int, dtype: torch.dtype, 
         f"add and norm {rows}x{width} to {to}",
         lambda: rms_norm(x, weight, 1e-5, out, residual=residual, scales=scales, group=group),
         expected,
-        tolerance=0.13 if eighth else 1.0,
+        tolerance=one_code(dtype),
         bytes=rows * width * 7,
         arch=90 if eighth else 80,
     )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.rows import row_stride
 from slipway_kernels.rope.kernel import rope_and_store_kernel
 
 # A thread holds eight numbers, sixteen bytes, of each half; `pairs` are half a head's, as a power of two.
@@ -28,7 +29,7 @@ def rope_and_store(
     v: Tensor,
     keys: Tensor | None,
     values: Tensor | None,
-    table: Tensor | None,
+    block_table: Tensor | None,
     row_slots: Tensor,
     positions: Tensor,
     *,
@@ -48,10 +49,10 @@ def rope_and_store(
     q             [rows, heads, head_dim]     bf16, fp16 or fp32; views of one product will do
     k, v          [rows, kv_heads, head_dim]
     keys, values  [pages, kv_heads, block, head_dim]  views of the pool: bf16, fp16, fp32, or fp8 e4m3 or
-                  e5m2, which saturate. None, with the table: keys are rotated in k and no more
-    table         [num_slots, max_blocks]  int32: page of each block; where it is -1, nothing is stored
+                  e5m2, which saturate. None, with the block table: keys are rotated in k and no more
+    block_table   [num_slots, max_blocks]  int32: page of each block; where it is -1, nothing is stored
     row_slots     [rows]  int32; a row of slot -1 is padding: nothing of it is written
-    positions     [rows]  int32, below max_len and within the table; of padding, too
+    positions     [rows]  int32, below max_len and within the block table; of padding, too
     rotation      [max_len, rotary_dim / 2, 2]  fp32: cosines and sines, scaling included; None: no rotation.
                   The pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) where `interleaved`; the rest stays
     query_norm, key_norm    [head_dim]  RMS norm of each head first; its one is implied where `add_one`
@@ -66,7 +67,7 @@ def rope_and_store(
     pairs = head_dim // 2 if rotation is None else rotation.shape[1]
     for problem in (
         *_wrong_rows(q, k, v, queries, row_slots, positions),
-        *_wrong_cache(k, keys, values, table),
+        *_wrong_cache(k, keys, values, block_table),
         *_wrong_parameters(head_dim, kv_heads, pairs, query_norm, key_norm, key_scale, value_scale),
     ):
         raise ValueError(problem)
@@ -78,14 +79,37 @@ def rope_and_store(
     launch(
         rope_and_store_kernel,
         (rows * tiles,),
-        *(q, k, v, queries, keys, values, table, row_slots, positions, rotation),
-        *(query_norm, key_norm, key_scale, value_scale),
-        *(stride for rows in (q, k, v, queries) for stride in rows.stride()[:2]),
-        *(stride for cache in (keys, values) for stride in _strides(cache)),
-        0 if table is None else table.stride(0),
-        0 if key_scale is None or len(key_scale) == 1 else 1,
-        *(heads, kv_heads, 1 if keys is None else keys.shape[2], eps),
         tile=tile,
+        q_ptr=q,
+        k_ptr=k,
+        v_ptr=v,
+        out_ptr=queries,
+        keys_ptr=keys,
+        values_ptr=values,
+        block_table_ptr=block_table,
+        row_slots_ptr=row_slots,
+        positions_ptr=positions,
+        cos_sin_ptr=rotation,
+        q_norm_ptr=query_norm,
+        k_norm_ptr=key_norm,
+        key_scale_ptr=key_scale,
+        value_scale_ptr=value_scale,
+        q_stride=q.stride(0),
+        q_head_stride=q.stride(1),
+        k_stride=k.stride(0),
+        k_head_stride=k.stride(1),
+        v_stride=v.stride(0),
+        v_head_stride=v.stride(1),
+        out_stride=queries.stride(0),
+        out_head_stride=queries.stride(1),
+        **_strides("key", keys),
+        **_strides("value", values),
+        block_table_stride=row_stride(block_table),
+        scale_stride=0 if key_scale is None or len(key_scale) == 1 else 1,
+        heads=heads,
+        kv_heads=kv_heads,
+        block=1 if keys is None else keys.shape[2],
+        eps=eps,
         KEEP_KEYS=keep_keys or keys is None,
         ADD_ONE=add_one,
         HEAD_DIM=head_dim,
@@ -110,8 +134,10 @@ def _as_known(cache: Tensor | None, arch: int) -> Tensor | None:
     return cache.view(torch.uint8)
 
 
-def _strides(cache: Tensor | None) -> tuple[int, ...]:
-    return (0, 0, 0) if cache is None else cache.stride()[:3]
+def _strides(name: str, cache: Tensor | None) -> dict[str, int]:
+    """The kernel's arguments of that part of the cache."""
+    page, head, offset = (0, 0, 0) if cache is None else cache.stride()[:3]
+    return {f"{name}_page_stride": page, f"{name}_head_stride": head, f"{name}_offset_stride": offset}
 
 
 def _wrong_rows(
@@ -132,21 +158,27 @@ def _wrong_rows(
 
 
 def _wrong_cache(
-    k: Tensor, keys: Tensor | None, values: Tensor | None, table: Tensor | None
+    k: Tensor, keys: Tensor | None, values: Tensor | None, block_table: Tensor | None
 ) -> Iterator[str]:
-    if keys is None or values is None or table is None:
-        if not keys is values is table is None:
-            yield "keys, values and table go together: give all three, or none to rotate alone."
+    if keys is None or values is None or block_table is None:
+        if not keys is values is block_table is None:
+            yield "keys, values and the block table go together: give all three, or none to rotate alone."
         return
     if keys.shape[1::2] != k.shape[1:] or keys.shape != values.shape or keys.dtype != values.dtype:
         yield (
             f"keys are {keys.dtype} {list(keys.shape)} and values {values.dtype} {list(values.shape)}: both "
             f"are [pages, {k.shape[1]}, block, {k.shape[2]}] of one type."
         )
-    if keys.stride(3) != 1 or values.stride(3) != 1 or table.stride(1) != 1 or table.dtype != torch.int32:
+    if (
+        keys.stride(3) != 1
+        or values.stride(3) != 1
+        or block_table.stride(1) != 1
+        or block_table.dtype != torch.int32
+    ):
         yield (
-            f"keys, values and table have strides of {keys.stride()}, {values.stride()} and {table.stride()} "
-            f"and the table is {table.dtype}: each is adjacent in its last dimension, and the table is int32."
+            f"keys, values and the block table have strides of {keys.stride()}, {values.stride()} and "
+            f"{block_table.stride()}, and the table is {block_table.dtype}: each is adjacent in its last "
+            "dimension, and the table is int32."
         )
 
 

@@ -28,12 +28,12 @@ def rope(x: Tensor, cos_sin: Tensor, interleaved: bool = False) -> Tensor:
 
 
 def store(
-    cache: Tensor, x: Tensor, table: Tensor, row_slots: Tensor, positions: Tensor, scale: Tensor
+    cache: Tensor, x: Tensor, block_table: Tensor, row_slots: Tensor, positions: Tensor, scale: Tensor
 ) -> None:
     """Write x / scale to the page and offset of each row's position, saturated where the cache is fp8.
 
-    cache [pages, kv_heads, block, head_dim], x [rows, kv_heads, head_dim], table [num_slots, max_blocks],
-    scale [1] or [kv_heads]. Where the slot or the page is -1, nothing is written.
+    cache [pages, kv_heads, block, head_dim], x [rows, kv_heads, head_dim], block_table
+    [num_slots, max_blocks], scale [1] or [kv_heads]. Where the slot or the page is -1, nothing is written.
     """
     x = x / scale[:, None]
     if cache.dtype.itemsize == 1:
@@ -41,6 +41,6 @@ def store(
         x = x.clamp(-limit, limit)
     block = cache.shape[2]
     for row, (slot, position) in enumerate(zip(row_slots.tolist(), positions.tolist(), strict=True)):
-        page = int(table[slot, position // block]) if slot >= 0 else -1
+        page = int(block_table[slot, position // block]) if slot >= 0 else -1
         if page >= 0:
             cache[page, :, position % block] = x[row].to(cache.dtype)

@@ -1,0 +1,13 @@
+"""Sampling: from rows of logits to tokens."""
+
+from typing import TYPE_CHECKING
+
+from slipway_kernels.exports import exports
+
+if TYPE_CHECKING:
+    from slipway_kernels.sampling.device import report, sample
+    from slipway_kernels.sampling.record import Features, RecordLayout
+
+__all__ = ["Features", "RecordLayout", "report", "sample"]
+
+__getattr__ = exports(__name__, device=("report", "sample"), record=("Features", "RecordLayout"))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.rows import row_stride
 from slipway_kernels.sampling.edits import clear_kernel, count_kernel
 from slipway_kernels.sampling.kernel import (
     bound_kernel,
@@ -45,7 +46,7 @@ REPORT_TILES = (Tile(80, {"BLOCKS": LARGEST_VOCAB // BLOCK}, num_warps=16, fuses
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows that are taken at once, and how they are cut into tiles."""
+    """Logits rows of one turn, and how they are cut into tiles."""
 
     logits: Tensor
     slots: Tensor
@@ -79,14 +80,28 @@ class _Rows:
         return self.num_tiles, self.count
 
     @property
-    def record_arguments(self) -> tuple[Tensor, Tensor | None, int]:
-        return self.slots, self.records, 0 if self.records is None else self.records.stride(0)
+    def record_arguments(self) -> dict[str, object]:
+        """Which record is a row's."""
+        return {
+            "slots_ptr": self.slots,
+            "records_ptr": self.records,
+            "records_stride": row_stride(self.records),
+        }
 
     @property
-    def row_arguments(self) -> tuple[Tensor, int, Tensor | None, int, Tensor]:
-        edited = self.space.edited
-        stride = 0 if edited is None else edited.stride(0)
-        return self.logits, self.logits.stride(0), edited, stride, self.space.touched
+    def logits_arguments(self) -> dict[str, object]:
+        """The model's logits."""
+        return {"logits_ptr": self.logits, "logits_stride": self.logits.stride(0)}
+
+    @property
+    def row_arguments(self) -> dict[str, object]:
+        """The logits to draw from: the model's, or the edited ones of the rows that are touched."""
+        return {
+            **self.logits_arguments,
+            "edited_ptr": self.space.edited,
+            "edited_stride": row_stride(self.space.edited),
+            "touched_ptr": self.space.touched,
+        }
 
 
 def sample(
@@ -191,34 +206,50 @@ def _count(part: _Rows, history: History) -> None:
     launch(
         clear_kernel,
         (-(-part.vocab // tile.constants["TILE"]), part.count),
-        *(counts, counts.stride(0), *part.record_arguments, part.vocab),
         tile=tile,
+        counts_ptr=counts,
+        counts_stride=counts.stride(0),
+        vocab=part.vocab,
+        **part.record_arguments,
     )
     launch(
         count_kernel,
         (-(-longest // tile.constants["TILE"]), part.count),
-        *(counts, counts.stride(0), *part.record_arguments, history.tokens, history.tokens.stride(0)),
-        *(history.num_tokens, history.prompt_len, part.vocab),
         tile=tile,
+        counts_ptr=counts,
+        counts_stride=counts.stride(0),
+        tokens_ptr=history.tokens,
+        tokens_stride=history.tokens.stride(0),
+        num_tokens_ptr=history.num_tokens,
+        prompt_len_ptr=history.prompt_len,
+        vocab=part.vocab,
+        **part.record_arguments,
     )
 
 
 def _scan(part: _Rows, history: History | None, grammar: Tensor | None, *, penalties: bool) -> None:
     space = part.space
     edited = space.edited
-    known: tuple[object, ...] = (None, 0, None, None)
-    if history is not None:
-        known = history.tokens, history.tokens.stride(0), history.num_tokens, history.prompt_len
     launch(
         scan_kernel,
         part.tiles,
-        *(part.logits, part.logits.stride(0), *part.record_arguments, *known),
-        *(grammar, 0 if grammar is None else grammar.stride(0)),
-        *(edited.view(torch.int32) if penalties and edited is not None else None, *part.row_arguments[2:]),
-        *(space.raw_blocks, space.raw_tiles, space.blocks, space.tiles),
-        *(part.vocab, part.num_tiles),
         tile=part.tile if edited is None else replace(part.tile, spills=LISTS_SPILL),
+        tokens_ptr=None if history is None else history.tokens,
+        tokens_stride=0 if history is None else history.tokens.stride(0),
+        num_tokens_ptr=None if history is None else history.num_tokens,
+        prompt_len_ptr=None if history is None else history.prompt_len,
+        grammar_ptr=grammar,
+        grammar_stride=row_stride(grammar),
+        counts_ptr=edited.view(torch.int32) if penalties and edited is not None else None,
+        raw_blocks_ptr=space.raw_blocks,
+        raw_tiles_ptr=space.raw_tiles,
+        blocks_ptr=space.blocks,
+        tiles_ptr=space.tiles,
+        vocab=part.vocab,
+        num_tiles=part.num_tiles,
         LIST=128,
+        **part.record_arguments,
+        **part.row_arguments,
     )
 
 
@@ -227,16 +258,22 @@ def _measure(part: _Rows, history: History | None, features: Features) -> None:
     launch(
         measure_kernel,
         part.tiles,
-        *part.row_arguments,
-        *part.record_arguments,
-        None if history is None else history.num_tokens,
-        *(space.raw_tiles, space.tiles, space.raw_masses, space.masses),
-        *(space.above, space.scores, space.winners),
-        *(part.vocab, part.num_tiles),
         tile=part.tile,
+        num_tokens_ptr=None if history is None else history.num_tokens,
+        raw_tiles_ptr=space.raw_tiles,
+        tiles_ptr=space.tiles,
+        raw_masses_ptr=space.raw_masses,
+        masses_ptr=space.masses,
+        above_ptr=space.above,
+        scores_ptr=space.scores,
+        winners_ptr=space.winners,
+        vocab=part.vocab,
+        num_tiles=part.num_tiles,
         RANDOM=features.random,
         FILTERS=features.filters,
         REPORTS=features.max_top >= 0,
+        **part.row_arguments,
+        **part.record_arguments,
     )
 
 
@@ -247,20 +284,34 @@ def _gather(part: _Rows) -> None:
     launch(
         bound_kernel,
         (part.count,),
-        *part.record_arguments,
-        *(space.blocks, space.tiles, space.masses, space.above),
-        *(space.floors, space.floors_x, space.counts),
-        *(part.vocab, part.num_blocks, part.num_tiles),
         tile=pick(BOUND_TILES, arch_of(space.counts.device)),
+        blocks_ptr=space.blocks,
+        tiles_ptr=space.tiles,
+        masses_ptr=space.masses,
+        above_ptr=space.above,
+        floors_ptr=space.floors,
+        floors_x_ptr=space.floors_x,
+        counts_ptr=space.counts,
+        vocab=part.vocab,
+        num_blocks=part.num_blocks,
+        num_tiles=part.num_tiles,
+        **part.record_arguments,
     )
     launch(
         gather_kernel,
         part.tiles,
-        *part.row_arguments,
-        *part.record_arguments,
-        *(space.tiles, space.floors, space.floors_x, space.counts),
-        *(space.keys, space.ids, space.keys.stride(0), part.vocab, part.num_tiles),
         tile=part.tile,
+        tiles_ptr=space.tiles,
+        floors_ptr=space.floors,
+        floors_x_ptr=space.floors_x,
+        counts_ptr=space.counts,
+        keys_ptr=space.keys,
+        ids_ptr=space.ids,
+        candidates_stride=space.keys.stride(0),
+        vocab=part.vocab,
+        num_tiles=part.num_tiles,
+        **part.row_arguments,
+        **part.record_arguments,
     )
 
 
@@ -269,14 +320,26 @@ def _finish(part: _Rows, history: History, out: Draws, features: Features) -> No
     launch(
         finish_kernel,
         (part.count,),
-        *part.row_arguments,
-        *part.record_arguments,
-        *(history.num_tokens, space.raw_tiles, space.tiles, space.masses, space.scores, space.winners),
-        *(space.counts, space.keys, space.ids, 0 if space.keys is None else space.keys.stride(0)),
-        *(out.token, out.failed, part.vocab, part.num_tiles, part.tile_size),
         tile=pick(FINISH_TILES, arch_of(out.token.device)),
+        num_tokens_ptr=history.num_tokens,
+        raw_tiles_ptr=space.raw_tiles,
+        tiles_ptr=space.tiles,
+        masses_ptr=space.masses,
+        scores_ptr=space.scores,
+        winners_ptr=space.winners,
+        counts_ptr=space.counts,
+        keys_ptr=space.keys,
+        ids_ptr=space.ids,
+        candidates_stride=row_stride(space.keys),
+        token_ptr=out.token,
+        failed_ptr=out.failed,
+        vocab=part.vocab,
+        num_tiles=part.num_tiles,
+        tile_size=part.tile_size,
         RANDOM=features.random,
         FILTERS=features.filters,
+        **part.row_arguments,
+        **part.record_arguments,
     )
 
 
@@ -285,16 +348,33 @@ def _report(part: _Rows, token: Tensor, out: Draws) -> None:
     launch(
         rank_kernel,
         part.tiles,
-        *(part.logits, part.logits.stride(0), *part.record_arguments, token),
-        *(space.raw_tiles, space.before, part.vocab, part.num_tiles),
         tile=part.tile,
+        token_ptr=token,
+        raw_tiles_ptr=space.raw_tiles,
+        before_ptr=space.before,
+        vocab=part.vocab,
+        num_tiles=part.num_tiles,
+        **part.logits_arguments,
+        **part.record_arguments,
     )
     launch(
         report_kernel,
         (part.count,),
-        *(part.logits, part.logits.stride(0), *part.record_arguments, token),
-        *(space.raw_blocks, space.raw_tiles, space.raw_masses, space.before),
-        *(out.failed, out.logprob, out.rank, out.top_ids, out.top_logprobs, out.top_ids.shape[1]),
-        *(part.vocab, part.num_blocks, part.num_tiles),
         tile=pick(REPORT_TILES, arch_of(token.device)),
+        token_ptr=token,
+        raw_blocks_ptr=space.raw_blocks,
+        raw_tiles_ptr=space.raw_tiles,
+        raw_masses_ptr=space.raw_masses,
+        before_ptr=space.before,
+        failed_ptr=out.failed,
+        logprob_ptr=out.logprob,
+        rank_ptr=out.rank,
+        top_ids_ptr=out.top_ids,
+        top_logprobs_ptr=out.top_logprobs,
+        max_top=out.top_ids.shape[1],
+        vocab=part.vocab,
+        num_blocks=part.num_blocks,
+        num_tiles=part.num_tiles,
+        **part.logits_arguments,
+        **part.record_arguments,
     )

@@ -35,7 +35,7 @@ from slipway_kernels.sampling.arithmetic import (
     value_of,
 )
 from slipway_kernels.sampling.edits import edit_lists, edits_lists, is_set, penalized
-from slipway_kernels.sampling.filters import BY_LOGIT, NOTES, draw_filtered, find_cut, noted_x
+from slipway_kernels.sampling.filters import NOTES, draw_filtered, kth_place, noted_x
 from slipway_kernels.sampling.rows import (
     ALLOWED_AT,
     BLOCK,
@@ -250,11 +250,7 @@ def bound_kernel(
             high = (top_key.to(tl.int64) + 1) << ID_BITS
             low = (zero + NOTHING) << ID_BITS
             blocks = blocks_ptr + row.to(tl.int64) * num_blocks
-            # What orders by x is not asked for.
-            cut = find_cut(
-                *(blocks, None, num_blocks, top_k, low, high, 0.0, 0.0, 0.0, 0, 0, 0.0),
-                *(BY_LOGIT, CHUNK, PIVOTS),
-            )
+            cut = kth_place(blocks, None, num_blocks, top_k, low, high, CHUNK, PIVOTS)
             last = ((cut & LAST_ID) ^ LAST_ID) * BLOCK + (BLOCK - 1)
             floor = tl.maximum(floor, ((cut >> ID_BITS) << ID_BITS) | (last ^ LAST_ID))
         floor_x = float_of(record + INVERSE) * 0.0 + NO_MASS

@@ -3,6 +3,9 @@
 A record is one row of an int32 tensor [num_slots, layout.words]: a header of scalars, then bounded lists.
 The header says where each list begins, so that a kernel needs no more than the row. Floats are kept by their
 bits.
+
+    0         24       32         *_AT in the header say where each list begins
+    [ scalars | unused | bias ids | bias values | stop ids | bad offsets | bad ids | allowed, a bit a token ]
 """
 
 from __future__ import annotations
@@ -96,7 +99,7 @@ class Params(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the requests of a batch ask for, taken together: which kernels must run.
+    """What the requests of a batch ask for together: which kernels must run.
 
     A row that asks for less gets the same token from kernels that it does not need. max_top is the largest
     number of alternatives; -1 reports no log-probability.
@@ -174,7 +177,7 @@ class RecordLayout:
         """The words to write into a slot's record: the header first, then the lists that are used.
 
         Tokens that the vocabulary does not have are left out; a token biased twice gets the sum. Raises
-        ValueError where a list is longer than the layout has room for.
+        ValueError where a list is longer than the layout holds.
         """
         bias: dict[int, np.float32] = {}
         for token, value in params.logit_bias:

@@ -83,7 +83,7 @@ class Draws:
 class Workspace:
     """Scratch of one batch, which may serve the next. Allocated by `workspace`.
 
-    rows      that it holds at once; more are taken in turns
+    rows      that it holds at once; more of them come in turns
     edited    [rows, vocab]         fp32, first the counts of penalties
     keys, ids [rows, vocab]         int32, the candidates
     all others are notes of a block of 64 tokens, of a tile, or of a row

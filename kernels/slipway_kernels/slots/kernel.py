@@ -82,7 +82,7 @@ def finish_kernel(
     requests,
     WIDTH: tl.constexpr,
 ):
-    """num_computed += what the step computed; a token that was drawn is appended while there is room."""
+    """num_computed += what the step computed; a drawn token is appended up to max_len."""
     request = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     slot = tl.load(slots_ptr + request, mask=request < requests, other=-1)
     active = slot >= 0

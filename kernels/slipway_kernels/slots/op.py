@@ -45,8 +45,12 @@ def apply_runs(arena: Tensor, runs: Tensor, payload: Tensor) -> None:
     launch(
         apply_runs_kernel,
         (len(runs), max(pieces, 1)),
-        *(arena, runs, payload, len(arena), len(payload)),
         tile=tile,
+        arena_ptr=arena,
+        runs_ptr=runs,
+        payload_ptr=payload,
+        arena_words=len(arena),
+        payload_words=len(payload),
     )
 
 
@@ -85,9 +89,20 @@ def prepare(
     launch(
         prepare_kernel,
         (len(slots) + 1, max(pieces, 1)),
-        *(slots, query_start, tokens, num_computed, token_ids, positions, row_slots, lengths, last_rows),
-        *(tokens.stride(0), tokens.shape[1], len(slots), len(token_ids)),
         tile=tile,
+        slots_ptr=slots,
+        query_start_ptr=query_start,
+        tokens_ptr=tokens,
+        num_computed_ptr=num_computed,
+        token_ids_ptr=token_ids,
+        positions_ptr=positions,
+        row_slots_ptr=row_slots,
+        lengths_ptr=lengths,
+        last_rows_ptr=last_rows,
+        tokens_stride=tokens.stride(0),
+        max_len=tokens.shape[1],
+        requests=len(slots),
+        rows=len(token_ids),
     )
 
 
@@ -112,9 +127,16 @@ def finish(
     launch(
         finish_kernel,
         (-(-len(slots) // tile.constants["WIDTH"]),),
-        *(slots, query_start, drawn, tokens, num_tokens, num_computed),
-        *(tokens.stride(0), min(max_len, tokens.shape[1]), len(slots)),
         tile=tile,
+        slots_ptr=slots,
+        query_start_ptr=query_start,
+        drawn_ptr=drawn,
+        tokens_ptr=tokens,
+        num_tokens_ptr=num_tokens,
+        num_computed_ptr=num_computed,
+        tokens_stride=tokens.stride(0),
+        max_len=min(max_len, tokens.shape[1]),
+        requests=len(slots),
     )
 
 

@@ -63,6 +63,8 @@ class Admission:
 
     def progress(self) -> dict[str, object]:
         """What /ready shows while it is not."""
+        if self.cause is not None:
+            return {"phase": "dead", "done": 0, "total": 0}
         if self.phase != "open":
             return {"phase": "draining", "done": 0, "total": self.num_open}
         seen = self._engine.progress

@@ -78,6 +78,7 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         rope_scaling=arguments["rope_scaling"] or {},
         max_model_len=_length(arguments["max_model_len"]),
         prefix_hash=arguments["prefix_caching_hash_algo"],
+        prefix_hash_secret=environment.slipway_prefix_hash_secret or "",
         num_blocks=arguments["num_gpu_blocks_override"],
         kv_cache_bytes=cache_bytes,
         swap_bytes=int(arguments["swap_space"] * (1 << 30)) if swaps else 0,

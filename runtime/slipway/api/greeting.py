@@ -5,24 +5,36 @@ from __future__ import annotations
 import os
 
 from slipway.api.configure import Arguments, Settings
+from slipway.api.model import Texts
 from slipway.engine.messages import Ready
 
+QUESTION = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
 
-def greeting(arguments: Arguments, settings: Settings, ready: Ready, seconds: float) -> str:
-    """At most six lines."""
+
+def greeting(arguments: Arguments, settings: Settings, texts: Texts, ready: Ready, seconds: float) -> str:
+    """At most six lines, with requests that this model can answer."""
     scheme = "https" if arguments["ssl_certfile"] else "http"
     url = f"{scheme}://{_reachable(arguments['host'])}:{arguments['port']}{settings.root_path}/v1"
     key = "" if settings.api_key is None else " -H 'Authorization: Bearer KEY'"
-    message = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+    command, path, body = _first_request(texts)
     lines = [
         f"\nReady after {seconds:.1f} s: {settings.name} at {url} "
         f"({ready.dtype}, {ready.max_model_len} tokens of context). Type in another terminal:",
-        f"  {os.environ.get('SLIPWAY_COMMAND', 'slipway')} chat --url {url}",
-        f"  curl {url}/chat/completions -H 'Content-Type: application/json'{key} \\",
-        f"    -d '{message}'",
+        *([f"  {os.environ.get('SLIPWAY_COMMAND', 'slipway')} {command} --url {url}"] if command else []),
+        f"  curl {url}/{path} -H 'Content-Type: application/json'{key} \\",
+        f"    -d '{body}'",
         "Ctrl-C ends the server.",
     ]
     return "\n".join(lines)
+
+
+def _first_request(texts: Texts) -> tuple[str | None, str, str]:
+    """The command for a conversation by text, where there can be one; a path below /v1, and its body."""
+    if texts.template is not None:
+        return "chat", "chat/completions", QUESTION
+    if texts.tokenizer is not None:
+        return "complete", "completions", '{"prompt": "The capital of France is"}'
+    return None, "completions", '{"prompt": [1, 2, 3]}'
 
 
 def _reachable(host: str) -> str:

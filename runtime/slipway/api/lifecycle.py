@@ -37,7 +37,7 @@ from slipway.exits import (
 )
 
 SICK_SECONDS = 1.5
-"""How long /health says 503 before a failed server ends, so that a probe can see it."""
+"""How long /live says 503 before a failed server ends, so that a probe can see it."""
 STOP_SECONDS = 1
 """For connections and the engine to close at the end."""
 WATCH_SECONDS = 1.0
@@ -159,7 +159,7 @@ class Lifecycle:
         self._front.open(texts, ready)
         gc.freeze()  # tokenizer and modules stay: a full collection over them would hold up every stream
         seconds = time.monotonic() - begun
-        print(greeting(self._arguments, self._settings, ready, seconds), flush=True)
+        print(greeting(self._arguments, self._settings, texts, ready, seconds), flush=True)
 
     def _refresh_tls(self, http: HttpServer) -> None:
         arguments = self._arguments

@@ -12,6 +12,7 @@ from slipway.api.listen import listen
 from slipway.api.logs import configure_logging
 from slipway.engine.client import EngineClient
 from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
+from slipway.extras import missing
 
 
 def serve(resolved: Arguments) -> int:
@@ -26,12 +27,16 @@ def serve(resolved: Arguments) -> int:
     except Exit as error:
         cause = error
     except Exception as error:
-        logging.getLogger("slipway.api").exception("the server failed")
-        cause = Exit(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+        cause = missing(error) or _unforeseen(error)
     print(f"slipway: {cause.message}\n  {cause.hint}", file=sys.stderr)
     code = cause.exit_code.code
     write_termination(os.environ, code, cause.message, cause.hint, cause.argument)
     return code
+
+
+def _unforeseen(error: Exception) -> Exit:
+    logging.getLogger("slipway.api").exception("the server failed")
+    return Exit(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
 
 
 def _serve(resolved: Arguments) -> int:

@@ -107,7 +107,7 @@ def _packages() -> Facts:
 
 
 def _machine() -> Facts:
-    from slipway.engine.machine import available_memory, usable_cpus
+    from slipway.machine import available_memory, usable_cpus
 
     described = _cpu()
     yield "processor", described.get("model name", platform.machine())

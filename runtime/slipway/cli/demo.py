@@ -28,6 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     model = cache_folder() / "demo" / FILE_NAME
     if not asks_for_no_model(arguments.words):
+        import slipway.api.server  # noqa: F401  # a package that it misses is told of before the download
+
         if not model.is_file():
             print(f"Fetching {MODEL_NAME} (98 MB) into {model.parent} …", file=sys.stderr)
         try:

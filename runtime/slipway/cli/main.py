@@ -6,8 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from slipway import __version__
+
+if TYPE_CHECKING:
+    from slipway.exits import Exit
 
 COMMANDS = {
     "serve": "serve a model behind the OpenAI API",
@@ -89,11 +93,26 @@ def _dispatch(name: str, words: list[str]) -> int:
         )
         module.add_arguments(parser)
         return int(module.run(parser.parse_args(words)))
+    except ModuleNotFoundError as error:
+        from slipway.extras import missing
+
+        if (cause := missing(error)) is None:
+            raise
+        return _told(name, cause)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader, `head` perhaps, has enough; the flush at exit must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _told(name: str, cause: Exit) -> int:
+    """The exit status of a cause, which is on standard error and in the termination log then."""
+    from slipway.exits import write_termination
+
+    print(f"slipway {name}: error: {cause.message} {cause.hint}", file=sys.stderr)
+    write_termination(os.environ, cause.exit_code.code, cause.message, cause.hint)
+    return cause.exit_code.code
 
 
 def sentence(purpose: str) -> str:

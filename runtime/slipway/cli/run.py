@@ -40,8 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     for warning in start.warnings:
         print(f"slipway run: warning: {warning}", file=sys.stderr)
-    if not arguments.dry_run and (status := _fetched(start)):
-        return status
+    if not arguments.dry_run:
+        import slipway.api.server  # noqa: F401  # a package that it misses is told of before the download
+
+        if status := _fetched(start):
+            return status
     words = [*start.argv, *(["--dry-run"] if arguments.dry_run else [])]
     print(f"slipway run: {shlex.join(['slipway', *words])}", file=sys.stderr, flush=True)
     # The process is replaced and no child started, so that signals and the exit status are its own.

@@ -43,6 +43,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Host memory that keeps preempted requests, on CUDA; those that do not fit are computed again."""
     enable_prefix_caching: bool = True
     prefix_hash: str = "builtin"
+    prefix_hash_secret: str = ""
+    """Keys the builtin hash; drawn where it is empty."""
     # scheduler
     max_num_seqs: int = 1024
     max_num_batched_tokens: int | None = None

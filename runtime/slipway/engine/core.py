@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,12 +17,15 @@ from slipway.engine.messages import (
     Reply,
     Stats,
     StepDone,
-    TokenLogprobs,
 )
-from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.plan import StepOutput
 from slipway.engine.request import Request
-from slipway.engine.scheduler import Scheduler
+from slipway.engine.scheduler import Row, Scheduler
 from slipway.engine.wire import Hub
+
+log = logging.getLogger("slipway.engine")
+
+NOT_NUMBERS = "the model's logits were no numbers (NaN); its weights or the dtype may be unfit"
 
 
 class EngineCore:
@@ -43,7 +47,7 @@ class EngineCore:
         self._requests: dict[tuple[int, str], Request] = {}
         self._clients: set[int] = set()
         self._num_arrived = 0
-        self._under_way: deque[tuple[StepPlan, list[Request], float]] = deque()
+        self._under_way: deque[tuple[list[Row], float]] = deque()
         self._checked = True
 
     def run(self) -> None:
@@ -61,14 +65,17 @@ class EngineCore:
             arrived = self.hub.poll(timeout)
         for client_id, message in arrived:
             self._receive(client_id, message)
-        plan, requests = self.scheduler.schedule(time.monotonic())
-        if requests or plan.swap_out:  # pages are given away in the next plan: copy them before
-            self._under_way.append((plan, requests, time.monotonic()))
-            self.executor.submit(plan)
+        plan, rows = self.scheduler.schedule(time.monotonic())
+        if self.scheduler.failures:
+            self._end_failed()
+        if rows or plan.swap_out:  # pages are given away in the next plan: copy them before
+            self._under_way.append((rows, time.monotonic()))
+            self.executor.launch(plan)
+            self.executor.draw()
             self._checked = False
-        if self._under_way and (not requests or len(self._under_way) == self.executor.depth):
-            plan, requests, started = self._under_way.popleft()
-            self._finish_step(plan, requests, self.executor.collect(), started)
+        if self._under_way and (not rows or len(self._under_way) == self.executor.depth):
+            rows, started = self._under_way.popleft()
+            self._finish_step(rows, self.executor.collect(), started)
 
     def _receive(self, client_id: int, message: FromClient | None) -> None:
         self._clients.add(client_id)
@@ -88,64 +95,81 @@ class EngineCore:
     def _add(self, client_id: int, message: AddRequest) -> None:
         self._checked = False
         self._num_arrived += 1
-        groups = len(self.scheduler.cache.windows)
-        request = Request(client_id, message, self._num_arrived, groups)
+        try:
+            request = Request(client_id, message, self._num_arrived, len(self.scheduler.cache.windows))
+            self.scheduler.add(request)
+        except Exception as error:
+            self._tell({client_id: [failure(message.request_id, error)]}, [], [])
+            return
         self._requests[client_id, request.id] = request
-        self.scheduler.add(request)
 
-    def _end(self, key: tuple[int, str]) -> None:
+    def _end(self, key: tuple[int, str], *, failed: bool = False) -> None:
         request = self._requests.pop(key, None)
         if request is not None:
-            self.scheduler.end(request)
+            request.ended = True
+            self.scheduler.end(request, failed=failed)
+
+    def _end_failed(self) -> None:
+        """End the requests that could not be planned; the others go on."""
+        failed, self.scheduler.failures = self.scheduler.failures, []
+        deltas: dict[int, list[Delta]] = {}
+        for request, error in failed:
+            deltas.setdefault(request.client_id, []).append(failure(request.id, error))
+            self._end((request.client_id, request.id), failed=True)
+        self._tell(deltas, [], [])
 
     def _answer(self, method: str) -> str:
         if method == "reset_prefix_cache":
             self.scheduler.cache.pool.forget_all()
             return "ok"
         if method == "check":
-            self.scheduler.cache.check(self.scheduler.running)
+            self.scheduler.cache.check()
             return "ok"
         return f"unknown method {method!r}"
 
-    def _finish_step(
-        self, plan: StepPlan, requests: list[Request], output: StepOutput, started: float
-    ) -> None:
+    def _finish_step(self, rows: list[Row], output: StepOutput, started: float) -> None:
         now = time.monotonic()
         self.num_steps += 1
         failed = set(output.failed)
         deltas: dict[int, list[Delta]] = {client_id: [] for client_id in self._clients}
-        for index, request in enumerate(requests):
-            token = output.tokens[index]
-            drew = token >= 0 or index in failed
-            request.num_in_flight -= drew
-            if self._requests.get((request.client_id, request.id)) is not request:
-                continue  # ended while the step ran
-            request.prompt_logprobs += output.prompt_logprobs.get(index, ())
-            if token >= 0:
-                request.tokens.append(token)
-            self.scheduler.computed(request, now)
-            if drew:
-                delta = self._delta(request, token, output.logprobs.get(index), now)
+        for index, row in enumerate(rows):
+            request = row.request
+            if request.ended:  # while the step ran
+                continue
+            try:
+                delta = self._answered(row, index, output, index in failed, now)
+            except Exception as error:
+                delta = failure(request.id, error)
+            if delta is not None:
                 deltas[request.client_id].append(delta)
-        self._tell(deltas, [sum(plan.num_new)], [now - started])
+                if delta.finish_reason is not None:
+                    self._end((request.client_id, request.id), failed=delta.finish_reason == "error")
+        self._tell(deltas, [sum(row.num_new for row in rows)], [now - started])
 
-    def _delta(self, request: Request, token: int, logprobs: TokenLogprobs | None, now: float) -> Delta:
-        if token < 0:
-            error = "the model's logits were no numbers (NaN); its weights or the dtype may be unfit"
-            delta = Delta(request.id, [], "error", error=error)
-        else:
-            delta = Delta(request.id, [token], finish_reason(request))
-            delta.stop_token_id = token if delta.finish_reason == "stop" else None
-            delta.logprobs = [logprobs] if logprobs is not None else None
+    def _answered(self, row: Row, index: int, output: StepOutput, failed: bool, now: float) -> Delta | None:
+        """Enter in the ledger what a step made of a request; the news of it, if there is any."""
+        request = row.request
+        if failed:
+            return Delta(request.id, [], "error", error=NOT_NUMBERS, timing=request.timing(now))
+        tokens = output.tokens[index]
+        if output.prompt_logprobs:
+            request.prompt_logprobs += output.prompt_logprobs.get(index, ())
+        request.tokens += tokens
+        self.scheduler.commit(row, len(tokens), now)
+        if not tokens:
+            return None
+        delta = Delta(request.id, tokens)
+        if output.logprobs:
+            delta.logprobs = output.logprobs.get(index)
+        end(request, delta)
         if not request.first_token_time:
             request.first_token_time = now
             delta.timing = request.timing(now)
             delta.num_cached_tokens = request.num_cached
             if request.params.num_prompt_logprobs >= 0:
                 delta.prompt_logprobs = request.prompt_logprobs
-        if delta.finish_reason is not None:
+        elif delta.finish_reason is not None:
             delta.timing = request.timing(now)
-            self._end((request.client_id, request.id))
         return delta
 
     def _tell(
@@ -161,6 +185,7 @@ class EngineCore:
                 self.num_steps,
                 num_step_tokens,
                 step_seconds,
+                num_deferred=scheduler.num_deferred,
                 num_swapped=scheduler.cache.num_swapped,
                 swap_usage=scheduler.cache.host.usage,
             )
@@ -172,22 +197,31 @@ class EngineCore:
             self.hub.send(client_id, StepDone(news, stats))
 
     def _rest(self) -> None:
-        """Nothing runs: every page must be free. Raises RuntimeError where one is not.
-
-        Only counted, not walked: a walk takes 4 ms for 16 k pages, and the next request waits.
-        """
-        for pool in (self.scheduler.cache.pool, self.scheduler.cache.host):
-            if pool.num_free != pool.num_pages:
-                raise RuntimeError(f"{pool.num_pages - pool.num_free} pages are held and no request runs")
+        """Nothing runs: every page must be free or accounted for. Raises RuntimeError where one is not."""
+        self.scheduler.cache.count()
         self._tell({client_id: [] for client_id in self._clients}, [], [])
         self._checked = True
 
 
-def finish_reason(request: Request) -> str | None:
-    """Why a request that has just drawn its last token ends, or None."""
-    num_output = len(request.tokens) - request.num_prompt
-    if request.tokens[-1] in request.params.stop_token_ids and num_output > request.params.min_tokens:
-        return "stop"
-    if num_output >= request.params.max_tokens:
-        return "length"
-    return None
+def end(request: Request, delta: Delta) -> None:
+    """Say in the news why the request ends, if its newest tokens end it, and drop those that follow."""
+    params, tokens = request.params, delta.token_ids
+    num_output = len(request.tokens) - request.num_prompt - len(tokens)
+    for token in tokens:
+        num_output += 1
+        if token in params.stop_token_ids and num_output > params.min_tokens:
+            delta.finish_reason, delta.stop_token_id = "stop", token
+        elif num_output >= params.max_tokens:
+            delta.finish_reason = "length"
+        else:
+            continue
+        count = num_output - len(request.tokens) + request.num_prompt + len(tokens)
+        delta.token_ids = tokens[:count]
+        delta.logprobs = delta.logprobs and delta.logprobs[:count]
+        return
+
+
+def failure(request_id: str, error: Exception) -> Delta:
+    """The end of a request that the engine could not carry on with; the log has the traceback."""
+    log.error("request %s failed", request_id, exc_info=error)
+    return Delta(request_id, [], "error", error=f"{type(error).__name__}: {error}")

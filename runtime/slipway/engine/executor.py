@@ -4,112 +4,89 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
 from slipway.engine.plan import StepOutput, StepPlan
+from slipway.worker.in_turn import InTurn
 
 
 class Worker(Protocol):
-    """Runs plans over the state that it keeps in its slots."""
+    """Runs plans over the state that it keeps in its slots.
 
-    def step(self, plan: StepPlan) -> StepOutput: ...
-
-
-class Executor(Protocol):
-    """Steps are carried out in the order of `submit`; `collect` gives their outputs in that order."""
-
-    depth: int
-    """Steps that may be under way before the first is collected: 1 in turn, 2 overlapped."""
-
-    def submit(self, plan: StepPlan) -> None: ...
-    def collect(self) -> StepOutput: ...
-    def close(self) -> None: ...
-
-
-class InTurn:
-    """Compute in the core's own thread: on CPU, where compute owns every core."""
-
-    depth = 1
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._output: StepOutput | None = None
-
-    def submit(self, plan: StepPlan) -> None:
-        self._output = self._worker.step(plan)
-
-    def collect(self) -> StepOutput:
-        assert self._output is not None
-        output, self._output = self._output, None
-        return output
-
-    def close(self) -> None:
-        return None
-
-
-class Overlapped:
-    """Compute in a thread of its own, while the core plans the next step."""
-
-    depth = 2
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker")
-        self._under_way: deque[Future[StepOutput]] = deque()
-
-    def submit(self, plan: StepPlan) -> None:
-        self._under_way.append(self._thread.submit(self._worker.step, plan))
-
-    def collect(self) -> StepOutput:
-        return self._under_way.popleft().result()
-
-    def close(self) -> None:
-        self._thread.shutdown()
-
-
-@runtime_checkable
-class LaunchingWorker(Protocol):
-    """A worker that is given steps and asked for their outputs later, in the same order."""
-
-    def launch(self, plan: StepPlan) -> Any: ...
-    def collect(self, pending: Any) -> StepOutput: ...
-
-
-class Ahead:
-    """Steps are launched on a device before those ahead of them have ended: no thread is needed.
-
-    `depth` 1 waits for each step (`--disable-async-output-proc`).
+    A step has two halves, so that what the draw needs may be made ready while the model computes: `launch`
+    starts the forward pass, `draw` what follows of it; then comes the next step. `collect` waits for the
+    oldest step that has not been collected.
     """
 
-    def __init__(self, worker: LaunchingWorker, depth: int = 2) -> None:
+    def launch(self, plan: StepPlan) -> None: ...
+    def draw(self) -> None: ...
+    def collect(self) -> StepOutput: ...
+
+
+class Executor:
+    """Runs steps on one worker in this process, up to `depth` of them under way.
+
+    depth   1: each step is collected before the next is planned; 2: the next is planned meanwhile
+    thread  whether the worker needs a thread of its own for that, because its calls return when they are done
+    """
+
+    def __init__(self, worker: Worker, depth: int = 1, *, thread: bool = False) -> None:
         self.depth = depth
         self._worker = worker
-        self._pending: deque[Any] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker") if thread else None
+        self._launched: Future[None] | None = None
+        self._under_way: deque[Future[StepOutput]] = deque()
 
-    def submit(self, plan: StepPlan) -> None:
-        self._pending.append(self._worker.launch(plan))
+    def launch(self, plan: StepPlan) -> None:
+        if self._thread is None:
+            self._worker.launch(plan)
+        else:
+            self._launched = self._thread.submit(self._worker.launch, plan)
+
+    def draw(self) -> None:
+        if self._thread is None or self._launched is None:
+            self._worker.draw()
+        else:
+            self._under_way.append(self._thread.submit(self._drawn, self._launched))
 
     def collect(self) -> StepOutput:
-        return self._worker.collect(self._pending.popleft())
+        """The output of the oldest step under way, in the order of launches."""
+        return self._worker.collect() if self._thread is None else self._under_way.popleft().result()
 
     def close(self) -> None:
-        while self._pending:
-            self.collect()
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _drawn(self, launched: Future[None]) -> StepOutput:
+        """In the worker's thread, after its launch."""
+        launched.result()  # raises what that raised
+        self._worker.draw()
+        return self._worker.collect()
 
 
-class NullWorker:
+def step(worker: Worker, plan: StepPlan) -> StepOutput:
+    """One step from its plan to its output."""
+    worker.launch(plan)
+    worker.draw()
+    return worker.collect()
+
+
+class NullWorker(InTurn):
     """Known tokens and no model, for the scheduler's tests and the core loop's benchmark.
 
-    The token drawn after n known ones is `(seed + n) % vocab`, so that any run can be checked. It keeps
-    the same slots as a real worker and raises ValueError for a plan that contradicts them.
+    The token drawn after n known ones is `(seed + n) % vocab`, so that any run can be checked. Of the drafts
+    that it is given it accepts some, by seed and position. It keeps the same slots as a real worker and
+    raises ValueError for a plan that contradicts them.
     """
 
     def __init__(self, num_slots: int, vocab: int = 1000) -> None:
+        super().__init__()
         self.vocab = vocab
         self.known = [0] * num_slots
         self.computed = [0] * num_slots
         self.seed = [0] * num_slots
         self.tables: list[dict[int, list[int]]] = [{} for _ in range(num_slots)]
+        self.num_accepted = self.num_rejected = 0
 
     def step(self, plan: StepPlan) -> StepOutput:
         for start in plan.starts:
@@ -122,13 +99,27 @@ class NullWorker:
             if grant.start != len(table):
                 raise ValueError(f"pages for block {grant.start} of a table that has {len(table)}")
             table += grant.pages
-        return StepOutput([self._advance(s, n) for s, n in zip(plan.slots, plan.num_new, strict=True)], [])
+        rows = zip(plan.slots, plan.num_new, plan.num_drafts, plan.draws, plan.lengths, strict=True)
+        return StepOutput([self._advance(*row) for row in rows], [])
 
-    def _advance(self, slot: int, num_new: int) -> int:
-        self.computed[slot] += num_new
-        if self.computed[slot] > self.known[slot]:
-            raise ValueError(f"slot {slot} computes {self.computed[slot]} of {self.known[slot]} tokens")
-        if self.computed[slot] < self.known[slot]:
-            return -1
-        self.known[slot] += 1
-        return (self.seed[slot] + self.known[slot] - 1) % self.vocab
+    def _advance(self, slot: int, num_new: int, num_drafts: int, draws: bool, length: int) -> list[int]:
+        known, computed = self.known[slot], self.computed[slot] + num_new - num_drafts
+        if computed > known or draws != (computed == known) or (num_drafts and not draws):
+            raise ValueError(
+                f"slot {slot} computes {computed} of {known} tokens and {num_drafts} drafts; draws: {draws}"
+            )
+        if computed + num_drafts > length:
+            raise ValueError(f"slot {slot} computes {computed + num_drafts} positions of {length} granted")
+        self.computed[slot] = computed
+        if not draws:
+            return []
+        self.known[slot] = known + 1
+        tokens = [(self.seed[slot] + known) % self.vocab]
+        if num_drafts:
+            accepted = (self.seed[slot] * 31 + known) * 2654435761 % 65521 % (num_drafts + 1)
+            tokens += [(self.seed[slot] + known + 1 + i) % self.vocab for i in range(accepted)]
+            self.computed[slot] += accepted
+            self.known[slot] += accepted
+            self.num_accepted += accepted
+            self.num_rejected += num_drafts - accepted
+        return tokens

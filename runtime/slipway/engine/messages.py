@@ -152,6 +152,8 @@ class Stats(msgspec.Struct, array_like=True, gc=False):
     """Preempted requests whose pages host memory keeps."""
     swap_usage: float = 0.0
     """Pages of the swap space in use over pages, 0 to 1."""
+    num_deferred: int = 0
+    """Waiting requests that something under way holds up; the others wait for slots, tokens or pages."""
 
 
 class StepDone(Message, frozen=True):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Set
+from itertools import islice
+
+REMEMBERED = 1024
+"""Losses of keys that are told apart."""
 
 
 class PagePool:
@@ -17,6 +22,11 @@ class PagePool:
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self.num_free = num_pages
+        self.num_held = 0
+        """Pages in tables: one that several share counts for each."""
+        self.num_lost = 0
+        """Keys forgotten so far."""
+        self._lost: deque[int] = deque(maxlen=REMEMBERED)
         self._references = array("i", bytes(4 * num_pages))
         # A ring through entry `num_pages`, which is the list's head and no page.
         self._next = array("i", [*range(1, num_pages + 1), 0])
@@ -37,11 +47,19 @@ class PagePool:
             self._references[page] = 1
             self._forget(page)
             pages.append(page)
+        self.num_held += count
         return pages
 
     def find(self, key: object) -> int | None:
         """The page that holds the block of this key."""
         return self._page_of.get(key)
+
+    def has_lost(self, pages: Set[int], since: int) -> bool:
+        """Whether one of these has lost its key after the first `since` losses, as far as is remembered."""
+        recent = self.num_lost - since
+        if recent > REMEMBERED:
+            return True
+        return any(page in pages for page in islice(reversed(self._lost), recent))
 
     def share(self, pages: Iterable[int]) -> None:
         """Hold pages that `find` gave."""
@@ -49,6 +67,7 @@ class PagePool:
             if self._references[page] == 0:
                 self._unlink(page)
             self._references[page] += 1
+            self.num_held += 1
 
     def num_idle(self, pages: Iterable[int]) -> int:
         """How many of these pages `share` would take off the free list."""
@@ -67,13 +86,18 @@ class PagePool:
         """Let go of pages; the first of them will be reused first."""
         for page in pages:
             self._references[page] -= 1
+            self.num_held -= 1
             if self._references[page] == 0:
                 self._append(page)
 
+    def forget(self, pages: Iterable[int]) -> None:
+        """Make these pages findable no more."""
+        for page in pages:
+            self._forget(page)
+
     def forget_all(self) -> None:
         """Make no page findable any more."""
-        for page in list(self._page_of.values()):
-            self._forget(page)
+        self.forget(list(self._page_of.values()))
 
     def check(self, held: Iterable[int]) -> None:
         """Raise RuntimeError unless the counts are those of `held` and every invariant holds."""
@@ -83,6 +107,8 @@ class PagePool:
         if expected != self._references:
             wrong = [p for p in range(self.num_pages) if expected[p] != self._references[p]]
             raise RuntimeError(f"page pool: reference counts are wrong for pages {wrong[:8]}")
+        if sum(expected) != self.num_held:
+            raise RuntimeError(f"page pool: {sum(expected)} pages are in tables, counted {self.num_held}")
         free: list[int] = []
         page = self._next[self.num_pages]
         while page != self.num_pages and len(free) <= self.num_pages:
@@ -100,6 +126,8 @@ class PagePool:
         if key is not None:
             self._key_of[page] = None
             del self._page_of[key]
+            self.num_lost += 1
+            self._lost.append(page)
 
     def _append(self, page: int) -> None:
         end = self.num_pages

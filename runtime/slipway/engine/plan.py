@@ -35,15 +35,21 @@ class PageGrant(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the worker runs in one step. It carries differences only; the rest is in the slots.
 
-    A slot whose computed tokens reach its known ones in this step draws a token and appends it itself.
+    Rows of a slot begin where the slot has come to, which the worker knows and, with drafts under way, nobody
+    else. The lists have one entry a request.
     """
 
     starts: list[SlotStart]
     pages: list[PageGrant]
     slots: list[int]
-    """[num_requests]"""
     num_new: list[int]
-    """[num_requests]  tokens to compute now; they sum to the token budget or less"""
+    """Rows to compute now, drafts included; they sum to the token budget or less."""
+    num_drafts: list[int]
+    """Of these, the most that may verify drafts, where the slot has them."""
+    draws: list[bool]
+    """Whether the slot has caught up with its tokens then: it draws one, and one for each draft accepted."""
+    lengths: list[int]
+    """Positions of the slot that are computed then, at most."""
     swap_out: list[PageCopy] = []
     """Pages of preempted requests to copy to the host before anything else: others may own them now."""
     swap_in: list[PageCopy] = []
@@ -53,11 +59,11 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StepOutput(msgspec.Struct, array_like=True, gc=False):
     """By request, in the plan's order."""
 
-    tokens: list[int]
-    """The drawn token, -1 where the request has not caught up yet."""
+    tokens: list[list[int]]
+    """The tokens drawn: none where the request has not caught up yet, several where drafts were accepted."""
     failed: list[int]
     """Indices of requests whose logits were no numbers."""
-    logprobs: dict[int, TokenLogprobs] = {}
-    """Of the drawn token, by index, where asked for."""
+    logprobs: dict[int, list[TokenLogprobs]] = {}
+    """Of the drawn tokens, by index, where asked for."""
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
-    """Of the prompt tokens that this step could judge, by index."""
+    """Of the prompt tokens whose logits this step computed, by index."""

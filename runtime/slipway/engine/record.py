@@ -6,6 +6,7 @@ and the output that came of it.
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -18,16 +19,25 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class RecordingWorker:
-    """Writes each plan and its output to a file on their way."""
+    """Writes each plan and its output to a file when the step is collected; what overlaps does so still."""
 
     def __init__(self, worker: Worker, path: str, config: EngineConfig) -> None:
         self._worker = worker
+        self._under_way: deque[StepPlan] = deque()
         self._file = Path(path).expanduser().open("wb")
-        self._write(msgspec.structs.replace(config, hf_token=None))  # a record may be shown to others
+        # A record may be shown to others.
+        self._write(msgspec.structs.replace(config, hf_token=None, prefix_hash_secret=""))
 
-    def step(self, plan: StepPlan) -> StepOutput:
-        output = self._worker.step(plan)
-        self._write(plan)
+    def launch(self, plan: StepPlan) -> None:
+        self._under_way.append(plan)
+        self._worker.launch(plan)
+
+    def draw(self) -> None:
+        self._worker.draw()
+
+    def collect(self) -> StepOutput:
+        output = self._worker.collect()
+        self._write(self._under_way.popleft())
         self._write(output)
         self._file.flush()
         return output

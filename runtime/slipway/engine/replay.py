@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from slipway.engine.config import EngineConfig
-from slipway.engine.executor import Worker
+from slipway.engine.executor import Worker, step
 from slipway.engine.plan import StepOutput, StepPlan
 from slipway.engine.start import Start
 from slipway.engine.wire import split_frames
@@ -34,7 +34,7 @@ def read_record(path: Path) -> tuple[EngineConfig, list[tuple[StepPlan, StepOutp
 def replay(worker: Worker, steps: list[tuple[StepPlan, StepOutput]]) -> int | None:
     """Run the plans again. The first step whose output differs, or None where all are the same."""
     for index, (plan, recorded) in enumerate(steps):
-        if worker.step(plan) != recorded:
+        if step(worker, plan) != recorded:
             return index
     return None
 

@@ -7,25 +7,36 @@ from slipway.engine.params import SamplingParams
 
 
 class Request:
-    """One prompt, its sampling parameters and its output so far.
+    """One prompt, its sampling parameters and its output so far: all that the host knows of it.
 
-    Invariant: `num_computed <= num_tokens`, where `num_tokens` counts the known tokens and the
-    `num_in_flight` that a step already planned will draw.
+    Two counters of positions. `granted` are computed once every step under way has run, at most: it decides
+    pages and budget. `committed` are computed by steps that have been collected: it decides what the prefix
+    index learns, what leaves a window and what is swapped. They differ by the steps under way, and a step
+    that verifies drafts may turn out to have computed fewer than it was granted.
+
+    Invariants: `committed <= granted <= max_computed`; `committed < len(tokens)`; with no step under way
+    the two are equal.
     """
 
     __slots__ = (
         "arrival",
         "block_keys",
-        "cache_salt",
         "client_id",
+        "committed",
+        "ended",
         "first_token_time",
+        "granted",
         "id",
+        "identity",
+        "max_computed",
         "num_cached",
-        "num_computed",
-        "num_in_flight",
+        "num_drawing",
+        "num_overtaken",
         "num_preemptions",
+        "num_promised",
         "num_prompt",
         "num_registered",
+        "num_steps",
         "params",
         "priority",
         "prompt_logprobs",
@@ -43,39 +54,50 @@ class Request:
         self.num_prompt = len(self.tokens)
         self.params: SamplingParams = message.params
         self.priority = message.priority
-        self.cache_salt = message.cache_salt
+        self.identity = message.cache_salt.encode("utf-8", "surrogatepass")
+        """What beside its tokens decides whose blocks it may share: the root of its block keys."""
         self.sequence = sequence
         """Order of arrival, which settles every tie."""
-        self.num_computed = 0
-        self.num_in_flight = 0
+        self.granted = 0
+        self.committed = 0
+        self.max_computed = self.num_prompt + self.params.max_tokens - 1
+        """Positions that are ever computed: that of the last token that may be drawn is not."""
+        self.num_steps = 0
+        """Steps under way that compute some of it."""
+        self.num_drawing = 0
+        """Of these, the ones that draw tokens."""
         self.num_cached = 0
         """Prompt tokens that the first admission found in the prefix cache."""
+        self.ended = False
+        """Nothing more is told of it, whatever steps under way still make of it."""
         self.slot = -1
         self.tables: list[list[int]] = [[] for _ in range(num_groups)]
         """Pages of each group's blocks; -1 where a page has left the window."""
-        self.block_keys: list[object] = []
+        self.block_keys: list[bytes] = []
         self.num_registered = 0
         """Blocks that the prefix index knows."""
+        self.num_promised = 0
+        """Blocks that it will know once the steps under way are collected."""
+        self.num_overtaken = 0
+        """Steps that admitted others while this one waited for pages."""
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]
-        """Of the prompt tokens judged so far, where asked for; nothing predicts the first."""
+        """Of the prompt tokens so far, where asked for; nothing predicts the first."""
         self.arrival = message.arrival_time
         self.scheduled_time = 0.0
         self.first_token_time = 0.0
         self.num_preemptions = 0
 
     @property
-    def num_tokens(self) -> int:
-        return len(self.tokens) + self.num_in_flight
-
-    @property
     def in_prompt(self) -> bool:
         """Prompt tokens are left to compute."""
-        return self.num_computed < self.num_prompt
+        return self.granted < self.num_prompt
 
     @property
     def num_left(self) -> int:
-        """Tokens still to compute; the last one that may be drawn never is."""
-        return min(self.num_tokens, self.num_prompt + self.params.max_tokens - 1) - self.num_computed
+        """Tokens still to grant. Behind steps that draw it is the next one, whatever they draw."""
+        if self.num_drawing:
+            return 1 if self.granted < self.max_computed else 0
+        return len(self.tokens) - self.granted  # which is never past `max_computed`: it would have ended
 
     @property
     def wants_prompt_logprobs(self) -> bool:

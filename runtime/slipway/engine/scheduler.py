@@ -5,17 +5,31 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
-from slipway.engine.kv_cache import KVCache
+import msgspec
+
+from slipway.engine.kv_cache import KVCache, PrefixHit
 from slipway.engine.plan import PageCopy, PageGrant, SlotStart, StepPlan
 from slipway.engine.request import Request
+
+OVERTAKEN_STEPS = 16
+"""Steps in which others may be admitted before a request that waits for pages; then they are kept for it."""
+NO_PAGES: list[PageGrant] = []
+LOOKED_PAST = 8
+"""Waiting requests that one step looks past."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Bounds of a step. Token counts; 0 for `long_prompt` means that no prompt counts as long."""
+    """Bounds of a step. Token counts; 0 for `long_prompt` means that no prompt counts as long.
+
+    depth       steps that may be under way
+    num_drafts  most drafts that a step verifies for a request
+    """
 
     token_budget: int
     max_requests: int
+    depth: int = 1
+    num_drafts: int = 0
     chunked_prefill: bool = True
     max_partial: int = 1
     max_long_partial: int = 1
@@ -24,36 +38,78 @@ class SchedulerLimits:
     delay_factor: float = 0.0
 
 
-class _PlanBuilder:
+class Row(msgspec.Struct, gc=False):
+    """What a step computes of one request: `num_drafts` of its `num_new` tokens are guesses to verify."""
+
+    request: Request
+    num_new: int
+    draws: bool
+    pages: list[PageGrant]
+    num_drafts: int = 0
+
+
+class _Plan:
+    """A plan in the making, and what is left of the step."""
+
     def __init__(self, token_budget: int) -> None:
         self.tokens_left = token_budget
-        self.starts: list[SlotStart] = []
-        self.pages: list[PageGrant] = []
-        self.granted: list[tuple[Request, int]] = []
+        self.starts: dict[Request, SlotStart] = {}
+        self.rows: dict[Request, Row] = {}
         self.swap_out: list[PageCopy] = []
         self.swap_in: list[PageCopy] = []
         self.preempted = False
 
-    def add(self, request: Request, grant: int, pages: list[PageGrant]) -> None:
-        self.granted.append((request, grant))
-        self.pages += pages
-        self.tokens_left -= grant
-        request.num_computed += grant
-        if request.num_computed == request.num_tokens:
-            request.num_in_flight += 1
+    def add(self, request: Request, num_new: int, left: int, pages: list[PageGrant]) -> None:
+        """Grant the request so many of the tokens that are left to it; with the last of them it draws."""
+        draws = num_new == left
+        self.rows[request] = Row(request, num_new, draws, pages)
+        self.tokens_left -= num_new
+        request.granted += num_new
+        request.num_steps += 1
+        request.num_drawing += draws
+
+    def add_drafts(self, row: Row, count: int, pages: list[PageGrant]) -> None:
+        row.num_new += count
+        row.num_drafts = count
+        row.pages = row.pages + pages
+        row.request.granted += count
+        self.tokens_left -= count
+
+    def withdraw(self, request: Request) -> None:
+        """Take back what this plan has granted the request."""
+        self.starts.pop(request, None)
+        row = self.rows.pop(request, None)
+        if row is not None:
+            self.tokens_left += row.num_new
+            request.granted -= row.num_new
+            request.num_steps -= 1
+            request.num_drawing -= row.draws
 
     def build(self) -> StepPlan:
-        slots = [request.slot for request, _ in self.granted]
-        grants = [grant for _, grant in self.granted]
-        return StepPlan(self.starts, self.pages, slots, grants, self.swap_out, self.swap_in)
+        rows = self.rows.values()
+        return StepPlan(
+            list(self.starts.values()),
+            [grant for row in rows for grant in row.pages],
+            [row.request.slot for row in rows],
+            [row.num_new for row in rows],
+            [row.num_drafts for row in rows],
+            [row.draws for row in rows],
+            [row.request.granted for row in rows],
+            self.swap_out,
+            self.swap_in,
+        )
 
 
 class Scheduler:
     """Decides what each step computes.
 
-    Every request has `num_tokens` known and `num_computed` done; a step grants it some of the difference
-    under a token budget and a page budget. Prefill chunks, prefix hits, drafts to verify and resumption
-    after preemption are that one case.
+    Every request has tokens that are known and positions that are granted; a step grants it some of the
+    difference under a token budget and a page budget. Prefill chunks, prefix hits, drafts to verify and
+    resumption after preemption are that one case.
+
+    Requests that need only their next token go first, then prompts by promise: priority where the policy says
+    so, then age. The victim, where pages are short, is always the last by promise, and what the plan under
+    construction has granted it is withdrawn: so the oldest always advances.
 
     Invariants: `running` and `waiting` are sorted, the oldest promise first; a request is in one of them
     until it ends; only running requests have a slot and pages; only waiting ones are kept in host memory.
@@ -64,11 +120,17 @@ class Scheduler:
         self.limits = limits
         self.running: list[Request] = []
         self.waiting: list[Request] = []
+        self.num_deferred = 0
+        """Waiting requests that something under way holds up; the others wait for capacity."""
+        self.failures: list[tuple[Request, Exception]] = []
+        """Requests that could not be planned, since the core last looked."""
         self.num_preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
         self._free_slots = list(range(limits.max_requests - 1, -1, -1))
         self._last_prompt_seconds = 0.0
+        self._turn = 0
+        """Where granting begins when a step has no room for all that need their next token."""
 
     @property
     def has_work(self) -> bool:
@@ -77,70 +139,160 @@ class Scheduler:
     def add(self, request: Request) -> None:
         bisect.insort(self.waiting, request, key=self._order)
 
-    def schedule(self, now: float) -> tuple[StepPlan, list[Request]]:
-        """Grant every request some of the tokens it still has to compute, oldest promise first.
+    def schedule(self, now: float) -> tuple[StepPlan, list[Row]]:
+        """The next step. `now` is `time.monotonic()`."""
+        plan = _Plan(self.limits.token_budget)
+        decodes: list[Request] = []
+        prompts: list[Request] = []
+        for request in self.running:
+            left = request.num_left
+            if left == 1:
+                decodes.append(request)
+            elif left:
+                prompts.append(request)
+        late = self._grant_decodes(plan, decodes, bool(prompts))
+        for request in prompts:
+            self._grant(request, request.num_left, plan)
+        if not plan.preempted:  # pages are short: admitting now would only preempt again
+            self._admit(plan, prompts, now)
+            self._grant_spare(plan, late)
+        return plan.build(), list(plan.rows.values())
 
-        Returns the plan and its requests in the plan's order. `now` is `time.monotonic()`.
+    def commit(self, row: Row, num_drawn: int, now: float) -> None:
+        """A step has computed this row, and drawn so many tokens, which the request already has."""
+        request = row.request
+        request.num_steps -= 1
+        request.num_drawing -= row.draws
+        if not request.granted:  # preempted since, and nothing of it is kept
+            return
+        request.committed += row.num_new
+        if row.num_drafts:
+            rejected = row.num_drafts + 1 - num_drawn
+            request.granted -= rejected
+            request.committed -= rejected
+        if not request.first_token_time and request.committed >= request.num_prompt:
+            self._last_prompt_seconds = now - request.scheduled_time
+        if request.committed >= (request.num_registered + 1) * self.cache.block_size and request.slot >= 0:
+            self.cache.register(request)
+
+    def end(self, request: Request, *, failed: bool = False) -> None:
+        """The request has finished, failed or been aborted: nothing of it stays.
+
+        Where it failed the prefix index forgets what it held, too.
         """
-        plan = _PlanBuilder(self.limits.token_budget)
-        for request in list(self.running):
-            grant = min(request.num_left, self._chunk(request), plan.tokens_left)
-            if request.slot < 0 or grant <= 0:  # preempted in this step, or caught up
-                continue
-            self.cache.trim(request)
-            while not self.cache.can_hold(request, grant):
+        if request.slot >= 0:
+            if failed:
+                self.cache.disown(request)
+            self._vacate(request)
+        else:
+            del self.waiting[self._place(self.waiting, request)]
+            self.cache.forget(request)
+
+    def _grant_decodes(self, plan: _Plan, decodes: list[Request], prompts: bool) -> list[Request]:
+        """Give each its next token; returns those for which a step has no room beside a chunk of a prompt.
+
+        Where a step cannot hold all of them they take turns.
+        """
+        budget = plan.tokens_left
+        if prompts or (self.waiting and self._free_slots):
+            budget -= min(self.cache.block_size, budget // 2)
+        late: list[Request] = []
+        if len(decodes) > budget:
+            turn = self._turn % len(decodes)
+            self._turn = turn + budget
+            decodes = decodes[turn:] + decodes[:turn]
+            decodes, late = decodes[:budget], decodes[budget:]
+        covers = self.cache.covers
+        for request in decodes:
+            if plan.tokens_left and request.slot >= 0 and covers(request):
+                plan.add(request, 1, 1, NO_PAGES)  # nearly always
+            else:
+                self._grant(request, 1, plan)
+        return late
+
+    def _grant(self, request: Request, left: int, plan: _Plan) -> None:
+        """A chunk of what is left; where pages are short those of the last by promise are taken."""
+        num_new = left if left <= plan.tokens_left else plan.tokens_left
+        if num_new > 1:
+            num_new = min(num_new, self._chunk(request))
+        if request.slot < 0 or num_new <= 0:  # preempted in this step, or the step is full
+            return
+        try:
+            pages = self.cache.extend(request, num_new)
+            while pages is None:
                 victim = self.running[-1]
                 self._preempt(victim, plan)
                 if victim is request:
-                    break
-            else:
-                plan.add(request, grant, self.cache.extend(request, grant))
-        if not plan.preempted:  # pages are short: admitting now would only preempt again
-            self._admit(plan, now)
-        return plan.build(), [request for request, _ in plan.granted]
+                    return
+                pages = self.cache.extend(request, num_new)
+            plan.add(request, num_new, left, pages)
+            if num_new > 1:
+                self.cache.promise(request)
+        except Exception as error:
+            self._fail(request, plan, error)
 
-    def end(self, request: Request) -> None:
-        """The request has finished, failed or been aborted: nothing of it stays."""
-        if request.slot >= 0:
-            self._vacate(request)
-        else:
-            self.waiting.remove(request)
-            self.cache.forget(request)
+    def _grant_spare(self, plan: _Plan, late: list[Request]) -> None:
+        """What is left of the step: next tokens that had to wait for prompts, then drafts. Nobody pays."""
+        for request in late:
+            pages = self.cache.extend(request, 1) if plan.tokens_left else None
+            if pages is not None:
+                plan.add(request, 1, 1, pages)
+        for row in plan.rows.values() if self.limits.num_drafts else ():
+            request = row.request
+            if row.num_new == 1 and row.draws:
+                most = min(self.limits.num_drafts, plan.tokens_left, request.max_computed - request.granted)
+                pages = self.cache.extend(request, most) if most > 0 else None
+                if pages is not None:
+                    plan.add_drafts(row, most, pages)
 
-    def computed(self, request: Request, now: float) -> None:
-        """A step has computed the tokens granted to this request."""
-        if not request.first_token_time and not request.in_prompt:
-            self._last_prompt_seconds = now - request.scheduled_time
-        self.cache.register(request)
+    def _admit(self, plan: _Plan, prompts: list[Request], now: float) -> None:
+        """Start waiting requests, the oldest promise first, as long as there are slots, tokens and pages.
 
-    def _admit(self, plan: _PlanBuilder, now: float) -> None:
-        limits = self.limits
+        What waits for something that is under way is overtaken; what waits for pages only for a while.
+        """
+        self.num_deferred = 0
         if self._delayed(now):
             return
-        partial = sum(request.in_prompt for request in self.running)
-        partial_long = sum(request.in_prompt and self._is_long(request) for request in self.running)
-        for request in list(self.waiting):
-            if plan.tokens_left <= 0 or not self._free_slots or partial >= limits.max_partial:
-                return
-            if request.num_in_flight:  # its newest token is still to come
-                continue
-            if self._is_long(request) and partial_long >= limits.max_long_partial:
-                continue  # shorter prompts may overtake
-            hit = self.cache.find_prefix(request)
-            left = request.num_tokens - hit.num_tokens
-            grant = min(left, self._chunk(request), plan.tokens_left)
-            if grant < left and not limits.chunked_prefill:
-                return
-            if not self.cache.can_admit(request, hit, limits.token_budget):
-                return
-            self._start(request, now)
-            pages, copies = self.cache.admit(request, hit)
-            plan.swap_in += copies
-            self._count_prefix(request, hit.num_tokens)
-            plan.starts.append(self._slot_start(request))
-            plan.add(request, grant, pages + self.cache.extend(request, grant))
-            partial += request.in_prompt
-            partial_long += request.in_prompt and self._is_long(request)
+        limits = self.limits
+        partial = [request for request in prompts if request.in_prompt]
+        num_partial, num_long = len(partial), sum(map(self._is_long, partial))
+        short_of_pages: list[Request] = []
+        place, admitted = 0, False
+        while place < min(len(self.waiting), LOOKED_PAST) and num_partial < limits.max_partial:
+            if plan.tokens_left <= 0 or not self._free_slots:
+                break
+            request = self.waiting[place]
+            try:
+                hit = self._startable(request)
+                if hit is None:
+                    self.num_deferred += 1
+                    place += 1
+                elif self._is_long(request) and num_long >= limits.max_long_partial:
+                    place += 1  # shorter prompts may overtake
+                elif not limits.chunked_prefill and plan.tokens_left < len(request.tokens) - hit.num_tokens:
+                    break
+                elif self.cache.can_admit(request, hit, limits.token_budget * limits.depth):
+                    self._start(request, hit, plan, now)
+                    num_partial += request.in_prompt
+                    num_long += request.in_prompt and self._is_long(request)
+                    admitted = True
+                elif request.num_preemptions or request.num_overtaken >= OVERTAKEN_STEPS:
+                    break  # what is freed from now on is for this one
+                else:
+                    short_of_pages.append(request)
+                    place += 1
+            except Exception as error:
+                self._fail(request, plan, error)
+                place += request.slot < 0  # else it has left those who wait
+        for request in short_of_pages if admitted else ():
+            request.num_overtaken += 1
+
+    def _startable(self, request: Request) -> PrefixHit | None:
+        """What the prefix index holds of it; None while something under way has to end first."""
+        if request.num_steps:
+            return None
+        hit = self.cache.find_prefix(request)
+        return None if self.cache.is_promised(request, hit) else hit
 
     def _delayed(self, now: float) -> bool:
         """Whether admission waits for more prompts to gather (`--scheduler-delay-factor`)."""
@@ -149,18 +301,28 @@ class Scheduler:
         oldest = min(request.arrival for request in self.waiting)
         return now - oldest < self.limits.delay_factor * self._last_prompt_seconds
 
-    def _start(self, request: Request, now: float) -> None:
-        self.waiting.remove(request)
+    def _start(self, request: Request, hit: PrefixHit, plan: _Plan, now: float) -> None:
+        del self.waiting[self._place(self.waiting, request)]
         bisect.insort(self.running, request, key=self._order)
         request.slot = self._free_slots.pop()
         request.scheduled_time = request.scheduled_time or now
+        pages, copies = self.cache.admit(request, hit)
+        plan.swap_in += copies
+        self._count_prefix(request, hit.num_tokens)
+        plan.starts[request] = self._slot_start(request)
+        left = request.num_left
+        num_new = min(left, self._chunk(request), plan.tokens_left)
+        more = self.cache.extend(request, num_new)
+        assert more is not None, "admitted without pages"
+        plan.add(request, num_new, left, pages + more)
+        self.cache.promise(request)
 
     def _slot_start(self, request: Request) -> SlotStart:
         return SlotStart(
             request.slot,
             list(request.tokens),
             request.num_prompt,
-            request.num_computed,
+            request.granted,
             request.params,
             len(request.prompt_logprobs),
         )
@@ -171,8 +333,18 @@ class Scheduler:
             self.prefix_queries += request.num_prompt
             self.prefix_hits += hit
 
-    def _preempt(self, request: Request, plan: _PlanBuilder) -> None:
-        plan.swap_out += self.cache.swap_out(request)
+    def _fail(self, request: Request, plan: _Plan, error: Exception) -> None:
+        """Leave the request out of the plan; the core ends it."""
+        plan.withdraw(request)
+        self.failures.append((request, error))
+
+    def _preempt(self, request: Request, plan: _Plan) -> None:
+        plan.withdraw(request)
+        self.cache.shrink(request)
+        copies = self.cache.swap_out(request)
+        plan.swap_out += copies
+        if not copies:
+            request.granted = request.committed = 0
         self._vacate(request)
         self.add(request)
         request.num_preemptions += 1
@@ -180,19 +352,23 @@ class Scheduler:
         plan.preempted = True
 
     def _vacate(self, request: Request) -> None:
-        self.running.remove(request)
+        del self.running[self._place(self.running, request)]
         self.cache.release(request)
         self._free_slots.append(request.slot)
         request.slot = -1
 
     def _chunk(self, request: Request) -> int:
         """Most tokens to grant at once: a long prompt must not take the whole step from others."""
-        if self.limits.long_prompt and self._is_long(request):
-            return self.limits.long_prompt
-        return self.limits.token_budget
+        limits = self.limits
+        if limits.long_prompt and limits.chunked_prefill and self._is_long(request):
+            return limits.long_prompt
+        return limits.token_budget
 
     def _is_long(self, request: Request) -> bool:
         return 0 < self.limits.long_prompt < request.num_prompt
+
+    def _place(self, requests: list[Request], request: Request) -> int:
+        return bisect.bisect_left(requests, self._order(request), key=self._order)
 
     def _order(self, request: Request) -> tuple[int, int]:
         return (request.priority if self.limits.by_priority else 0, request.sequence)

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,12 +16,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slipway import driver
-from slipway.engine.cache_size import CacheSize, cache_size, num_host_pages
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
-from slipway.engine.executor import Ahead, Executor, InTurn, LaunchingWorker, Overlapped, Worker
-from slipway.engine.kv_cache import KVCache
-from slipway.engine.machine import available_memory, usable_cpus
+from slipway.engine.executor import Executor, Worker
+from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import Failed, Loading, Ready
 from slipway.engine.page_pool import PagePool
 from slipway.engine.record import RecordingWorker
@@ -28,13 +27,16 @@ from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Hub
 from slipway.exits import BY_REASON, DEVICE_UNAVAILABLE, INTERNAL_ERROR, OUT_OF_MEMORY, Exit
 from slipway.load.errors import LoadError
+from slipway.load.extras import require_torch
 from slipway.load.folder import stored_bytes
+from slipway.machine import usable_cpus, whole_memory
+from slipway.worker.cache_size import CacheSize, cache_size, num_host_pages
 from slipway_kernels.cpu import reserved
 
 if TYPE_CHECKING:
-    from slipway.model.build import ModelPlan
     from slipway.worker.cpu import CpuWorker
     from slipway.worker.device.worker import DeviceWorker
+    from slipway.worker.plan import ModelPlan
 
 log = logging.getLogger("slipway.engine")
 
@@ -75,10 +77,17 @@ def run_engine(config: EngineConfig, listener: socket.socket, parent: int) -> in
 
 def chosen_device(asked: str) -> str:
     """cpu or cuda; `auto` takes CUDA where there is one. Raises Exit where CUDA is asked for and missing."""
+    if asked == "cpu" or (asked == "auto" and not driver.loaded()):
+        return "cpu"
+    require_torch(
+        "--device cuda computes with torch and Triton",
+        "use --device cpu",
+        "triton",
+        extra="cuda",
+        argument="device",
+    )
     import torch
 
-    if asked == "cpu":
-        return "cpu"
     if torch.cuda.is_available():
         return "cuda"
     if asked == "auto":
@@ -96,13 +105,11 @@ def chosen_device(asked: str) -> str:
 
 def describe(error: Exception) -> Failed:
     """What clients are told of an exception that ends the engine."""
-    import torch  # which the engine has imported, unless it failed before
-
     if isinstance(error, LoadError):
         error = Exit(BY_REASON[error.code], error.message, error.hint, error.argument or "")
     elif isinstance(error, MemoryError):
         error = Exit(OUT_OF_MEMORY, str(error))
-    elif isinstance(error, torch.OutOfMemoryError):
+    elif _is_out_of_device_memory(error):
         error = Exit(
             OUT_OF_MEMORY,
             f"The device's memory is not enough: {error}",
@@ -113,6 +120,12 @@ def describe(error: Exception) -> Failed:
         error = Exit(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
     code = error.exit_code
     return Failed(code.code, code.reason, error.message, error.hint, error.argument)
+
+
+def _is_out_of_device_memory(error: Exception) -> bool:
+    """Only torch raises that, so it need not be imported for what happened without it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.OutOfMemoryError)
 
 
 @dataclass
@@ -143,18 +156,14 @@ class Start:
 
     def _load(self, config: EngineConfig) -> CpuWorker | DeviceWorker:
         begun = time.monotonic()
-        import torch
-
         from slipway.load.checkpoint import open_checkpoint
-        from slipway.model.build import plan_model
+        from slipway.worker.plan import plan_model
 
         device = chosen_device(config.device)
         config = self.config = msgspec.structs.replace(config, device=device)
-        if device == "cpu":
-            torch.set_num_threads(1)  # the kernels' own threads compute; two sets would fight for the cores
-            if config.attention_backend not in ("auto", "CPU"):
-                asked = f"--attention-backend {config.attention_backend}"
-                self.warnings.append(f"{asked} has no effect on CPU: it acts on CUDA only.")
+        if device == "cpu" and config.attention_backend not in ("auto", "CPU"):
+            asked = f"--attention-backend {config.attention_backend}"
+            self.warnings.append(f"{asked} has no effect on CPU: it acts on CUDA only.")
         begun = self._time("import", begun)
         checkpoint = open_checkpoint(config, self.progress)
         begun = self._time("open", begun)
@@ -171,7 +180,8 @@ class Start:
         from slipway.worker.cpu import CpuWorker
 
         config = self.config
-        size = cache_size(config, self.plan, available_memory() // 4, "VLLM_CPU_KVCACHE_SPACE")
+        left = max(0, whole_memory() - self.plan.checkpoint.total_bytes)
+        size = cache_size(config, self.plan, left // 4, "VLLM_CPU_KVCACHE_SPACE")
         worker = CpuWorker(
             self.plan,
             num_slots=config.max_num_seqs,
@@ -194,7 +204,15 @@ class Start:
         config = self.config
         default = CUDA_TOKEN_BUDGET if config.device == "cuda" else CPU_TOKEN_BUDGET
         budget = config.max_num_batched_tokens or default
-        return budget if config.enable_chunked_prefill else max(budget, max_model_len)
+        if config.enable_chunked_prefill:
+            return budget
+        return max(budget, max_model_len + config.max_num_seqs - 1)  # the longest prompt beside all others
+
+    @property
+    def _depth(self) -> int:
+        """Steps under way: a device runs ahead of the host; on CPU the step needs every core."""
+        overlap = self.config.device == "cuda" if self.config.overlap is None else self.config.overlap
+        return 2 if overlap else 1
 
     def core(self, worker: Worker) -> EngineCore:
         config = self.config
@@ -204,15 +222,12 @@ class Start:
             kv.block_size,
             [group.window for group in kv.groups],
             prefix_caching=config.enable_prefix_caching,
-            hash_name=config.prefix_hash,
+            hash_block=block_hash(config.prefix_hash, config.prefix_hash_secret.encode()),
+            rewrites_blocks=config.device == "cpu",
             num_host_pages=num_host_pages(config, self.plan),
         )
         assert self.hub is not None
-        executor: Executor
-        if isinstance(worker, LaunchingWorker):
-            executor = Ahead(worker, depth=2 if config.overlap is not False else 1)
-        else:
-            executor = Overlapped(worker) if config.overlap else InTurn(worker)
+        executor = Executor(worker, self._depth, thread=config.device == "cpu" and self._depth > 1)
         return EngineCore(Scheduler(cache, self._limits()), executor, self.hub, self.idle)
 
     def ready(self) -> Ready:
@@ -248,6 +263,7 @@ class Start:
         return SchedulerLimits(
             token_budget=self._token_budget(self.size.max_model_len),
             max_requests=config.max_num_seqs,
+            depth=self._depth,
             chunked_prefill=config.enable_chunked_prefill,
             max_partial=config.max_num_partial_prefills,
             max_long_partial=config.max_long_partial_prefills,

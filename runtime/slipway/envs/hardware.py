@@ -23,8 +23,8 @@ HARDWARE = (
         implemented(),
         unit="GiB",
         effective_default=(
-            "what --max-num-seqs requests of --max-model-len can use, at most a quarter of the "
-            "memory that the container has left"
+            "what --max-num-seqs requests of --max-model-len can use, at most a quarter of what the "
+            "weights leave of the container's memory"
         ),
         minimum=0,
         harmless=(0.0,),

@@ -93,6 +93,15 @@ OWN = (
         effective_default="the best that the processor has",
     ),
     _Own(
+        "SLIPWAY_PREFIX_HASH_SECRET",
+        "str",
+        None,
+        "Secret that keys the default hash of prefix blocks, for processes that shall agree on the keys.",
+        secret_only(),
+        implemented(),
+        effective_default="drawn at each start, so that nobody can make two prompts meet",
+    ),
+    _Own(
         "SLIPWAY_RECORD",
         "path",
         None,

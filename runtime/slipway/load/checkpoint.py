@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-import torch
+import numpy as np
 
 from slipway.engine.config import EngineConfig
-from slipway.load.dummy import dummy
+from slipway.load.arrays import FP16, FP32, Array, DType, cast, is_float
+from slipway.load.dummy import Drawn, drawn_on_host, dummy
 from slipway.load.errors import LoadError
 from slipway.load.folder import check_names, find_weights, read_json
 from slipway.load.gguf.checkpoint import GgufCheckpoint
@@ -25,7 +26,7 @@ from slipway.load.safetensors import SafetensorsWeights
 from slipway.load.torch_files import TorchWeights
 
 _LOADED = ("auto", "safetensors", "pt", "gguf", "dummy")
-_NAMES = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float32"}
+_NAMES = {FP16: "float16", FP32: "float32", np.dtype(np.float64): "float32"}
 
 
 class Checkpoint(Protocol):
@@ -44,11 +45,11 @@ class Checkpoint(Protocol):
     total_bytes: int
     """Bytes that `tensors` reads."""
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Hugging Face's names and weights, each converted straight to `dtype`.
+    def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
+        """Hugging Face's names and weights, each converted straight to `dtype`; integers keep their type.
 
-        A tensor is to be read, never written: it may be a view of the file. Pages of the file are
-        dropped when the next tensor is asked for, so peak memory is one tensor above the caller's.
+        An array is to be read, never written: it may be a view of the file. Pages of the file are
+        dropped when the next one is asked for, so peak memory is one tensor above the caller's.
         """
 
     def forms(self) -> Mapping[str, Form]:
@@ -57,8 +58,8 @@ class Checkpoint(Protocol):
         Raises LoadError where the tensors that make a matrix do not fit each other.
         """
 
-    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | Quantized]]:
-        """As `tensors`, with quantized matrices as they are."""
+    def stored(self, dtype: DType) -> Iterator[tuple[str, Array | Quantized]]:
+        """As `tensors`, each as it lies in the file; types that no scheme reads come in `dtype`."""
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
         """By layer, what keys and values are divided by in an fp8 KV cache; {} where nothing is said."""
@@ -83,21 +84,24 @@ class FolderCheckpoint:
         check_names(files, self._weights.names())
         self.total_bytes = self._weights.total_bytes
         sizes = self._weights.sizes()
-        largest = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+        largest = max(sizes, key=lambda dtype: sizes[dtype], default=FP32)
         self.source_dtype = _NAMES.get(largest, "bfloat16")
         quantized = quantization(quantization_settings(self.config, folder, config.hf_overrides))
         self.quantization = quantized.method if quantized else ""
         self._quantized = QuantizedWeights(self._weights, quantized) if quantized else None
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
         for name, matrix in self.stored(dtype):
-            yield name, matrix if isinstance(matrix, torch.Tensor) else matrix.dequantized(dtype)
+            if isinstance(matrix, Quantized):
+                yield name, matrix.dequantized(dtype)
+            else:
+                yield name, cast(matrix, dtype) if is_float(matrix.dtype) else matrix
 
     def forms(self) -> Mapping[str, Form]:
         return self._quantized.forms() if self._quantized else {}
 
-    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | Quantized]]:
-        return self._quantized.stored(dtype) if self._quantized else self._weights.tensors(dtype)
+    def stored(self, dtype: DType) -> Iterator[tuple[str, Array | Quantized]]:
+        return self._quantized.stored() if self._quantized else self._weights.stored()
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
         return self._quantized.kv_scales() if self._quantized else {}
@@ -122,23 +126,25 @@ class DummyCheckpoint:
         stored = self.config.get("dtype") or self.config.get("torch_dtype")
         self.source_dtype = str(stored) if stored in _NAMES.values() else "bfloat16"
         self.shapes: Mapping[str, tuple[int, ...]] = {}
-        self.device = torch.device("cpu")
+        self.drawn: Drawn = drawn_on_host
         self.quantization = ""
         self.total_bytes = 0
         self._seed = config.seed
         self._progress = progress
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Random weights of `shapes`, matrices on `device`; the model sets both first."""
-        for done, named in enumerate(dummy(self.shapes, dtype, self._seed, self.device), 1):
-            yield named
-            self._progress("load", done, len(self.shapes))
+    def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
+        for name, weights in self.stored(dtype):
+            assert not isinstance(weights, Quantized)
+            yield name, cast(weights, dtype)
 
     def forms(self) -> Mapping[str, Form]:
         return {}
 
-    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | Quantized]]:
-        return self.tensors(dtype)
+    def stored(self, dtype: DType) -> Iterator[tuple[str, Array | Quantized]]:
+        """Random weights of `shapes`, matrices as `drawn` draws them; the model sets both first."""
+        for done, named in enumerate(dummy(self.shapes, dtype, self._seed, self.drawn), 1):
+            yield named
+            self._progress("load", done, len(self.shapes))
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
         return {}

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-import torch
+import numpy as np
+
+from slipway.load.arrays import Array, DType, cast
+
+DEVIATION = 0.02
+
+Drawn = Callable[[tuple[int, ...], int], Any]
+"""Draws a matrix N(0, 0.02²) of a shape from a seed: an array, or a tensor where a device draws faster."""
+
+
+def drawn_on_host(shape: tuple[int, ...], seed: int) -> Array:
+    """In fp32."""
+    values = np.random.Generator(np.random.SFC64(seed)).standard_normal(shape, np.float32)
+    values *= np.float32(DEVIATION)
+    return values
 
 
 def dummy(
-    shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, seed: int, device: torch.device
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights by name: matrices N(0, 0.02²), norms 1, biases 0.
+    shapes: Mapping[str, tuple[int, ...]], dtype: DType, seed: int, drawn: Drawn
+) -> Iterator[tuple[str, Any]]:
+    """Weights by name: matrices as `drawn` draws them, norms 1, biases 0, both of `dtype`.
 
-    Matrices are drawn on `device`, where billions take seconds; the rest is on the host, as if it had been
-    read. A tensor's values depend on seed, name, shape and the kind of device alone.
+    A matrix depends on seed, name, shape and what draws it alone.
     """
     for name, shape in shapes.items():
         if len(shape) >= 2:
-            random = torch.Generator(device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))
-            weights = torch.empty(shape, dtype=dtype, device=device).normal_(0.0, 0.02, generator=random)
+            yield name, drawn(shape, zlib.crc32(f"{seed} {name}".encode()))
         else:
-            weights = torch.full(shape, 0.0 if name.endswith("bias") else 1.0, dtype=dtype)
-        yield name, weights
+            yield name, cast(np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32), dtype)

@@ -1,12 +1,13 @@
-"""A file's bytes as tensors, without keeping in memory what was read."""
+"""A file's bytes as arrays, without keeping in memory what was read."""
 
 from __future__ import annotations
 
 import mmap
-import warnings
 from pathlib import Path
 
-import torch
+import numpy as np
+
+from slipway.load.arrays import Array
 
 _AROUND = 2 << 20
 
@@ -19,14 +20,10 @@ class MappedFile:
             self._memory: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._memory.madvise(mmap.MADV_SEQUENTIAL)
 
-    def view(self, offset: int, nbytes: int) -> torch.Tensor:
+    def view(self, offset: int, nbytes: int) -> Array:
         """Bytes [nbytes] uint8 at `offset`, which the caller has checked against the file's size."""
         assert self._memory is not None
-        if nbytes == 0:
-            return torch.empty(0, dtype=torch.uint8)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given buffer is not writable")
-            return torch.frombuffer(self._memory, dtype=torch.uint8, count=nbytes, offset=offset)
+        return np.frombuffer(self._memory, np.uint8, nbytes, offset if nbytes else 0)
 
     def release(self, offset: int, nbytes: int) -> None:
         """Drop these pages from memory; a view of them reads the file again."""

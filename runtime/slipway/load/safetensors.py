@@ -12,26 +12,27 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import torch
+import numpy as np
 
+from slipway.load.arrays import BF16, E4M3, E5M2, E8M0, FP16, FP32, INT8, INT32, INT64, UINT8, Array, DType
 from slipway.load.errors import LoadError
 from slipway.load.mapped import MappedFile
 from slipway.load.progress import Progress
 
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+_DTYPES: dict[str, DType] = {
+    "F64": np.dtype(np.float64),
+    "F32": FP32,
+    "F16": FP16,
+    "BF16": BF16,
+    "F8_E4M3": E4M3,
+    "F8_E5M2": E5M2,
+    "F8_E8M0": E8M0,
+    "I64": INT64,
+    "I32": INT32,
+    "I16": np.dtype(np.int16),
+    "I8": INT8,
+    "U8": UINT8,
+    "BOOL": np.dtype(np.bool_),
 }
 _MAX_TABLE = 100_000_000
 
@@ -42,7 +43,7 @@ class Entry:
 
     name: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: DType
     offset: int
     nbytes: int
 
@@ -113,9 +114,9 @@ class SafetensorsWeights:
         """The tensors' names by file."""
         return {path: [row.name for row in rows] for path, rows in self._tables.items()}
 
-    def sizes(self) -> dict[torch.dtype, int]:
+    def sizes(self) -> dict[DType, int]:
         """How many weights each stored type has."""
-        sizes: dict[torch.dtype, int] = {}
+        sizes: dict[DType, int] = {}
         for entries in self._tables.values():
             for entry in entries:
                 sizes[entry.dtype] = sizes.get(entry.dtype, 0) + math.prod(entry.shape)
@@ -125,18 +126,18 @@ class SafetensorsWeights:
         """The tensors by name, in the order in which they lie."""
         return {name: entry for name, (_, entry) in self._places.items()}
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and weights; integers keep their type, and what needs no change is a view."""
+    def stored(self) -> Iterator[tuple[str, Array]]:
+        """Name and weights, each a view of its file."""
         self._done = 0
         for name in self._places:
-            stored = self.view(name)
-            yield name, stored.to(dtype) if stored.is_floating_point() else stored
+            yield name, self.view(name)
             self.release(name)
 
-    def view(self, name: str) -> torch.Tensor:
+    def view(self, name: str) -> Array:
         """A tensor as it is stored, which is not to be written to."""
         path, entry = self._places[name]
-        return self._files[path].view(entry.offset, entry.nbytes).view(entry.dtype).view(entry.shape)
+        array = self._files[path].view(entry.offset, entry.nbytes).view(entry.dtype).reshape(entry.shape)
+        return array if array.flags.aligned else array.copy()
 
     def release(self, name: str) -> None:
         """A tensor has been read, once: drop its pages of the file, and tell the progress."""

@@ -80,6 +80,7 @@ def _of_operator(title: str, name: str, legend: str) -> Panel:
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Load": (
         _state("Requests", "vllm:num_requests_running", "vllm:num_requests_waiting"),
+        _state("Why requests wait", "vllm:num_requests_waiting_by_reason", by="reason"),
         _rates("Ended requests", "vllm:request_success_total", by="finished_reason"),
         _rates("Failed requests", "slipway:request_failures_total"),
         _rates("Tokens", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"),

@@ -37,6 +37,13 @@ STATE = (
         unit="requests",
     ),
     _gauge(
+        name="vllm:num_requests_waiting_by_reason",
+        summary="Of these, by reason: `deferred` for what is under way, such as a prompt that another "
+        "request computes; `capacity` for a slot, tokens of a step or pages.",
+        unit="requests",
+        labels=("model_name", "reason"),
+    ),
+    _gauge(
         name="vllm:gpu_cache_usage_perc",
         summary="Share of the KV cache's pages in use, 0 to 1, on whatever device they lie.",
         unit="ratio",

@@ -26,6 +26,7 @@ FINISHED = ("stop", "length", "abort")
 MILLISECONDS = 1000.0
 NOTED_AT_MOST = 10_000
 """Observations that wait for a reader before they are entered all the same."""
+WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
 NO_SERIES_YET = frozenset({"vllm:spec_decode_draft_acceptance_rate", "vllm:spec_decode_efficiency"})
 
 
@@ -55,6 +56,9 @@ class ServerMetrics:
         for metric in METRICS:
             if metric.shown(hidden_for):
                 self._declare(metric, max_model_len)
+        for reason in ("capacity", "deferred"):
+            name = f"{WAITING_BY_REASON} {reason}"
+            self._gauges[name] = self._gauges[WAITING_BY_REASON].labels(model_name, reason)
         for reason in FINISHED:
             self._count("vllm:request_success_total", 0, finished_reason=reason)
 
@@ -84,6 +88,8 @@ class ServerMetrics:
         """The engine's state and its steps since the last Stats."""
         self._set("vllm:num_requests_running", stats.num_running)
         self._set("vllm:num_requests_waiting", stats.num_waiting)
+        self._set(f"{WAITING_BY_REASON} deferred", stats.num_deferred)
+        self._set(f"{WAITING_BY_REASON} capacity", stats.num_waiting - stats.num_deferred)
         self._set("vllm:gpu_cache_usage_perc", stats.cache_usage)
         self._set("vllm:num_requests_swapped", stats.num_swapped)
         self._set("vllm:cpu_cache_usage_perc", stats.swap_usage)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
+from slipway.load.arrays import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class KVLayout:
     """[layer]  its group, and its index within the group's pages"""
 
 
-def page_layer_bytes(kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype) -> int:
+def page_layer_bytes(kv_heads: int, head_dim: int, block_size: int, dtype: DType) -> int:
     """Bytes of one layer in one page on an accelerator; the CPU's kernels have a layout of their own."""
     return 2 * kv_heads * head_dim * block_size * dtype.itemsize
 

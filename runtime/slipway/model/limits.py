@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import torch
-
+from slipway.load.arrays import BF16, E4M3, E5M2, FP16, FP32, DType
+from slipway.load.config import Config, number, rope_kind, rope_settings
 from slipway.load.errors import LoadError
-from slipway.model.config import Config, number, rope_kind, rope_settings
 
 _REQUESTED = {
-    "auto": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-    "half": torch.float16,
-    "float16": torch.float16,
-    "float": torch.float32,
-    "float32": torch.float32,
+    "auto": BF16,
+    "bfloat16": BF16,
+    "half": FP16,
+    "float16": FP16,
+    "float": FP32,
+    "float32": FP32,
 }
 _KV_CACHE = {
-    "fp8": torch.float8_e4m3fn,
-    "fp8_e4m3": torch.float8_e4m3fn,
-    "fp8_e5m2": torch.float8_e5m2,
+    "fp8": E4M3,
+    "fp8_e4m3": E4M3,
+    "fp8_e5m2": E5M2,
 }
 _LENGTH_FIELDS = (
     "max_position_embeddings",
@@ -32,7 +31,7 @@ _TRAINED_LONG = ("longrope", "llama3", "default")
 _UNKNOWN_LENGTH = 2048
 
 
-def resolve_dtype(requested: str, stored: str, device: str = "cpu") -> tuple[torch.dtype, str]:
+def resolve_dtype(requested: str, stored: str, device: str = "cpu") -> tuple[DType, str]:
     """The type of weights and activations, and a warning where it is not what was asked for.
 
     requested  `--dtype`
@@ -51,9 +50,9 @@ def resolve_dtype(requested: str, stored: str, device: str = "cpu") -> tuple[tor
     dtype = _REQUESTED[requested]
     if device == "cuda":
         narrowed = requested == "auto" and stored != "bfloat16"
-        return torch.float16 if narrowed else dtype, ""
-    if dtype is torch.float16:
-        return torch.bfloat16, (
+        return FP16 if narrowed else dtype, ""
+    if dtype == FP16:
+        return BF16, (
             f"--dtype {requested} has no fast products on CPU: serving bfloat16, which has the range of "
             "float32 and 8 bits of precision. Use --dtype float32 for more."
         )
@@ -65,7 +64,7 @@ def resolve_dtype(requested: str, stored: str, device: str = "cpu") -> tuple[tor
     return dtype, ""
 
 
-def kv_cache_dtype(requested: str, dtype: torch.dtype) -> torch.dtype:
+def kv_cache_dtype(requested: str, dtype: DType) -> DType:
     """The type of the KV cache under `--kv-cache-dtype`; auto is the model's. Raises LoadError."""
     if requested != "auto" and requested not in _KV_CACHE:
         raise LoadError(

@@ -11,18 +11,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slipway.load.arrays import DType
 from slipway.load.checkpoint import Checkpoint
+from slipway.load.torch_arrays import tensor
 from slipway.model.registry import families
 from slipway.model.rope import cos_sin
 from slipway.model.spec import Activation, Attention, DecoderSpec, Layer, Mlp, Moe, Rope
 from slipway.model.weights import entries
 
 
-def read_reference(spec: DecoderSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> Reference:
+def read_reference(spec: DecoderSpec, checkpoint: Checkpoint, dtype: DType) -> Reference:
     """Load all weights as they are. Raises LoadError as `load_weights` does."""
     family = families()[spec.architecture]
     stream = checkpoint.tensors(dtype)
-    weights = {entry.key: tensor.clone() for entry, tensor in entries(spec, family, stream)}
+    weights = {entry.key: tensor(found).clone() for entry, found in entries(spec, family, stream)}
     return Reference(spec, weights)
 
 
@@ -107,7 +109,9 @@ class Reference:
 
 def _rotated(x: Tensor, rope: Rope) -> Tensor:
     """x [length, heads, head_dim]: pairs (i, i + rotary_dim / 2) turned by their position's angle."""
-    angles = cos_sin(rope, x.shape[0])[:, None].to(x.dtype)  # [length, 1, rotary_dim / 2, 2]
+    angles = torch.from_numpy(cos_sin(rope, x.shape[0]))[:, None].to(
+        x.dtype
+    )  # [length, 1, rotary_dim / 2, 2]
     cos, sin = angles.unbind(dim=-1)
     half = rope.rotary_dim // 2
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]

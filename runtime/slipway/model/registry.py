@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from slipway.model.config import Config
+from slipway.load.config import Config
 from slipway.model.spec import DecoderSpec
 
 SpecOf = Callable[[Config], DecoderSpec]

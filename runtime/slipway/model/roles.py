@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from torch import Tensor
+import numpy as np
 
+from slipway.load.arrays import Array
 from slipway.load.quantized.tensors import Quantized
 from slipway.model.registry import Family
 from slipway.model.spec import DecoderSpec, Layer, Mlp
 
-Stored = TypeVar("Stored", bound=Tensor | Quantized)
+Stored = TypeVar("Stored", bound=Array | Quantized)
 
 Place = tuple[int, str, int]
 """Layer, role and expert of a matrix, with or without a bias; -1 where there is none."""
@@ -79,7 +80,7 @@ def usual(name: str, family: Family) -> str:
     return name
 
 
-def unstacked(name: str, tensor: Stored, family: Family) -> Iterator[tuple[str, Stored | Tensor]]:
+def unstacked(name: str, tensor: Stored, family: Family) -> Iterator[tuple[str, Stored | Array]]:
     """The tensor by its usual name; one that holds all experts of a layer, expert by expert.
 
     transformers 5 keeps experts as `experts.gate_up_proj` [experts, 2 · intermediate, hidden] and
@@ -88,11 +89,11 @@ def unstacked(name: str, tensor: Stored, family: Family) -> Iterator[tuple[str, 
     name = usual(name, family)
     prefix, _, last = name.rpartition(".")
     stacked = prefix.endswith(".experts") and last in ("gate_up_proj", "down_proj")
-    if stacked and isinstance(tensor, Tensor) and tensor.ndim == 3:
+    if stacked and not isinstance(tensor, Quantized) and tensor.ndim == 3:
         layer = next(part for part in prefix.split(".") if part.isdecimal())
         roles = ("expert_gate", "expert_up") if last == "gate_up_proj" else ("expert_down",)
         for expert, matrix in enumerate(tensor):
-            for role, half in zip(roles, matrix.chunk(len(roles)), strict=True):
+            for role, half in zip(roles, np.split(matrix, len(roles)), strict=True):
                 yield f"{family.names[role].format(layer, expert)}.weight", half
     else:
         yield name, tensor

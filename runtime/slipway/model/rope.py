@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from slipway.load.errors import LoadError
-from slipway.model.config import (
+from slipway.load.config import (
     Config,
     flag,
     integer,
@@ -19,7 +18,10 @@ from slipway.model.config import (
     rope_settings,
     table,
 )
+from slipway.load.errors import LoadError
 from slipway.model.spec import Rope
+
+Floats = NDArray[np.float32]
 
 
 def rope(
@@ -59,45 +61,49 @@ def rope(
     return Rope(theta, int(head_dim * share), {"rope_type": kind, **scaling}, max_position)
 
 
-def cos_sin(rope: Rope, max_len: int) -> Tensor:
+def cos_sin(rope: Rope, max_len: int) -> Floats:
     """The table [max_len, rotary_dim / 2, 2] in fp32: cosine and sine, attention factor included.
 
     A table is made once for the longest request that is served, so that no result depends on how far a
     request has come: where `dynamic` and `longrope` choose by length, that length counts.
+
+    Angles are products in fp32, as models were trained with them; their cosines and sines are exact but for
+    the last rounding, so that no library's approximation is in the table.
     """
     frequencies, factor = inverse_frequencies(rope, max_len)  # [rotary_dim / 2]
-    angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies)
-    return torch.stack((angles.cos() * factor, angles.sin() * factor), dim=-1)
+    angles = np.outer(np.arange(max_len, dtype=np.float32), frequencies).astype(np.float64)
+    exact = np.stack((np.cos(angles), np.sin(angles)), axis=-1)
+    return exact.astype(np.float32) * np.float32(factor)
 
 
-def inverse_frequencies(rope: Rope, max_len: int) -> tuple[Tensor, float]:
+def inverse_frequencies(rope: Rope, max_len: int) -> tuple[Floats, float]:
     """Frequencies [rotary_dim / 2] in fp32, and the factor of cosine and sine."""
     kind = rope.scaling.get("rope_type", "default")
     return _SCALED[str(kind)](rope, max_len)
 
 
-def _periods(rope: Rope, theta: float | None = None) -> Tensor:
-    exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.float32) / rope.rotary_dim
-    periods: Tensor = (rope.theta if theta is None else theta) ** exponents
-    return periods
+def _periods(rope: Rope, theta: float | None = None) -> Floats:
+    exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.rotary_dim)
+    exact = np.power(rope.theta if theta is None else theta, exponents.astype(np.float64))
+    return exact.astype(np.float32)
 
 
-def _default(rope: Rope, max_len: int) -> tuple[Tensor, float]:
+def _default(rope: Rope, max_len: int) -> tuple[Floats, float]:
     return 1.0 / _periods(rope), 1.0
 
 
-def _linear(rope: Rope, max_len: int) -> tuple[Tensor, float]:
+def _linear(rope: Rope, max_len: int) -> tuple[Floats, float]:
     return 1.0 / _periods(rope) / number(rope.scaling, "factor"), 1.0
 
 
-def _dynamic(rope: Rope, max_len: int) -> tuple[Tensor, float]:
+def _dynamic(rope: Rope, max_len: int) -> tuple[Floats, float]:
     """NTK scaling: the base grows with the length, here the longest that is served."""
     factor, dim = number(rope.scaling, "factor"), rope.rotary_dim
     stretch = factor * max(max_len, rope.max_position) / rope.max_position - (factor - 1)
     return 1.0 / _periods(rope, rope.theta * stretch ** (dim / (dim - 2))), 1.0
 
 
-def _yarn(rope: Rope, max_len: int) -> tuple[Tensor, float]:
+def _yarn(rope: Rope, max_len: int) -> tuple[Floats, float]:
     """Peng et al. 2023: fast pairs keep their frequency, slow ones are interpolated, a ramp between."""
     original = positive(rope.scaling, "original_max_position_embeddings")
     factor = number(rope.scaling, "factor", rope.max_position / original)
@@ -113,7 +119,7 @@ def _yarn(rope: Rope, max_len: int) -> tuple[Tensor, float]:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     width = high - low if high != low else 0.001
-    interpolated = ((torch.arange(dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    interpolated = np.clip((np.arange(dim // 2, dtype=np.float32) - low) / width, 0, 1)
     fast, slow = 1.0 / _periods(rope), 1.0 / (factor * _periods(rope))
     frequencies = slow * interpolated + fast * (1 - interpolated)
     return frequencies, number(rope.scaling, "attention_factor", _yarn_attention(rope, factor))
@@ -130,7 +136,7 @@ def _yarn_attention(rope: Rope, factor: float) -> float:
     return temperature(1.0)
 
 
-def _longrope(rope: Rope, max_len: int) -> tuple[Tensor, float]:
+def _longrope(rope: Rope, max_len: int) -> tuple[Floats, float]:
     """Ding et al. 2024: a divisor for each pair, one set for short requests and one for long."""
     original = positive(rope.scaling, "original_max_position_embeddings")
     factor = number(rope.scaling, "factor", rope.max_position / original)
@@ -145,21 +151,21 @@ def _longrope(rope: Rope, max_len: int) -> tuple[Tensor, float]:
             argument="rope_scaling",
         )
     attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    frequencies = 1.0 / (torch.tensor(divisors, dtype=torch.float32) * _periods(rope))
+    frequencies = 1.0 / (np.array(divisors, np.float32) * _periods(rope))
     return frequencies, number(rope.scaling, "attention_factor", attention)
 
 
-def _llama3(rope: Rope, max_len: int) -> tuple[Tensor, float]:
+def _llama3(rope: Rope, max_len: int) -> tuple[Floats, float]:
     """Llama 3.1: wavelengths beyond the original length are stretched, with a ramp below it."""
     factor = number(rope.scaling, "factor")
     low, high = number(rope.scaling, "low_freq_factor"), number(rope.scaling, "high_freq_factor")
     original = integer(rope.scaling, "original_max_position_embeddings")
     frequencies = 1.0 / _periods(rope)
-    kept = ((original * frequencies / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+    kept = np.clip((original * frequencies / (2 * math.pi) - low) / (high - low), 0, 1)
     return frequencies * (kept + (1 - kept) / factor), 1.0
 
 
-_SCALED: dict[str, Callable[[Rope, int], tuple[Tensor, float]]] = {
+_SCALED: dict[str, Callable[[Rope, int], tuple[Floats, float]]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,

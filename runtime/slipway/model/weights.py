@@ -6,21 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from slipway.load.arrays import FP32, Array, DType, cast
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.load.quantized.tensors import Quantized
+from slipway.load.quantized.tensors import Quantized, Unquantized
 from slipway.model.registry import Family
 from slipway.model.roles import Entry, Place, Stored, expected, is_ignored, unstacked, usual
 from slipway.model.spec import DecoderSpec, Layer, Mlp, Moe
 from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.fused import FusedLinear, gated, stacked
 
-CPU = torch.device("cpu")
 _SHOWN = 5
 """Names that an error lists; the rest is counted."""
 
@@ -29,10 +28,10 @@ class Vector:
     """A norm's weight [n], kept in fp32."""
 
     def __init__(self, size: int) -> None:
-        self.values = torch.zeros(size)  # [n]
+        self.values = np.zeros(size, np.float32)  # [n]
 
-    def load(self, name: str, tensor: Tensor | Quantized) -> None:
-        self.values.copy_(tensor if isinstance(tensor, Tensor) else tensor.dequantized(torch.float32))
+    def load(self, name: str, given: Array | Quantized) -> None:
+        self.values[:] = given.dequantized(FP32) if isinstance(given, Quantized) else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,12 @@ class Builder:
             head = self._stacked(-1, spec.hidden, {"head": spec.vocab}, spec.head_bias)
         layers = tuple(self._layer(number, layer) for number, layer in enumerate(spec.layers))
         return ModelWeights(embedding, norm, head, layers)
+
+    def finish(self) -> None:
+        """All entries are loaded: finish every matrix, once however many entries it has."""
+        for owner in {id(owner): owner for owner in self.owners.values()}.values():
+            if isinstance(owner, FusedLinear):
+                owner.finish(self.schemes.placed)
 
     def _layer(self, number: int, layer: Layer) -> LayerWeights:
         attention, hidden = layer.attention, self.spec.hidden
@@ -166,11 +171,10 @@ def load_weights(
     checkpoint: Checkpoint,
     schemes: SchemeChoice,
     conversion: OnTheFly | None = None,
-    device: torch.device = CPU,
 ) -> ModelWeights:
-    """Stream a checkpoint into weights on `device`, one tensor above them in memory.
+    """Stream a checkpoint into weights, one tensor above them in memory.
 
-    schemes     how each matrix is held there
+    schemes     how each matrix is held, and where
     conversion  quantizes plain matrices on the way
     Raises LoadError, with names, where a tensor is missing, unexpected or of another shape.
     """
@@ -178,11 +182,9 @@ def load_weights(
     builder = Builder(spec, schemes, forms)
     weights = builder.build()
     for entry, stored in entries(spec, family, checkpoint.stored(schemes.dtype)):
-        tensor = stored if conversion is None else converted(entry, stored, forms, conversion)
-        builder.owners[entry.place].load(entry.role, tensor)
-    for owner in {id(owner): owner for owner in builder.owners.values()}.values():
-        if isinstance(owner, FusedLinear):
-            owner.finish(device, schemes.bias_dtype)
+        held = _as_held(entry, stored, forms, conversion, schemes.dtype)
+        builder.owners[entry.place].load(entry.role, held)
+    builder.finish()
     return weights
 
 
@@ -199,19 +201,25 @@ def forms_by_place(
     return {entry.place: form for entry, form in named if entry is not None}
 
 
-def converted(
-    entry: Entry, stored: Tensor | Quantized, forms: Mapping[Place, Form], conversion: OnTheFly
-) -> Tensor | Quantized:
-    """A plain matrix in the form of its place; other tensors as they are."""
-    form = forms.get(entry.place)
-    if form is None or entry.kind != "weight" or not isinstance(stored, Tensor):
+def _as_held(
+    entry: Entry,
+    stored: Array | Quantized,
+    forms: Mapping[Place, Form],
+    conversion: OnTheFly | None,
+    dtype: DType,
+) -> Array | Quantized:
+    """A vector in the model's type, a plain matrix with the form that it gets, others as they are."""
+    if isinstance(stored, Quantized):
         return stored
-    return conversion.quantized(stored, form)
+    if stored.ndim == 1:
+        return cast(stored, dtype)
+    form = forms.get(entry.place) if conversion is not None and entry.kind == "weight" else None
+    return stored if form is None else Unquantized(stored, form, dtype)
 
 
 def entries(
     spec: DecoderSpec, family: Family, stream: Iterable[tuple[str, Stored]]
-) -> Iterator[tuple[Entry, Stored | Tensor]]:
+) -> Iterator[tuple[Entry, Stored | Array]]:
     """Every tensor of a checkpoint's stream with what it is; strict, see `load_weights`."""
     missing = expected(spec, family)
     unexpected: list[str] = []
@@ -226,9 +234,9 @@ def entries(
     check_complete(spec.architecture, sorted(missing), sorted(unexpected))
 
 
-def _adds_nothing(name: str, tensor: Tensor | Quantized) -> bool:
+def _adds_nothing(name: str, tensor: Array | Quantized) -> bool:
     """A bias of zeros: GPTQ's packers write one for every layer."""
-    return name.endswith(".bias") and isinstance(tensor, Tensor) and not tensor.any()
+    return name.endswith(".bias") and not isinstance(tensor, Quantized) and not tensor.any()
 
 
 def check_complete(architecture: str, missing: Sequence[str], unexpected: Sequence[str]) -> None:
@@ -247,7 +255,7 @@ def check_complete(architecture: str, missing: Sequence[str], unexpected: Sequen
         )
 
 
-def _check_shape(name: str, tensor: Tensor | Quantized, entry: Entry) -> None:
+def _check_shape(name: str, tensor: Array | Quantized, entry: Entry) -> None:
     if tuple(tensor.shape) != entry.shape:
         raise LoadError(
             "BadCheckpoint",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
-import torch
-
+from slipway.load.arrays import FP32, Array, DType, Floats
+from slipway.load.dummy import drawn_on_host
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.schemes.dense import DenseScheme
 from slipway.schemes.grouped import GroupedScheme
@@ -18,12 +18,16 @@ from slipway_kernels.cpu import Threads
 class SchemeChoice(Protocol):
     """Says how matrices are held on one device."""
 
-    dtype: torch.dtype
+    dtype: DType
     """Of what is not quantized, and of activations."""
-    bias_dtype: torch.dtype
-    """Of what is added to products."""
     gates_alternate: bool
     """Whether gate and up alternate in runs of rows, or stand one above the other."""
+
+    def placed(self, bias: Floats) -> Any:
+        """What is added to products, where and in the type in which it is added."""
+
+    def drawn(self, shape: tuple[int, ...], seed: int) -> Any:
+        """A random matrix N(0, 0.02²), drawn where that is fast."""
 
     def in_layer(self, number: int) -> SchemeChoice:
         """For the matrices of that layer; -1: of what is in none."""
@@ -49,15 +53,21 @@ class Schemes:
     float32, which asks for all the precision there is, everything is dequantized.
     """
 
-    def __init__(self, dtype: torch.dtype, threads: Threads | None = None) -> None:
+    def __init__(self, dtype: DType, threads: Threads | None = None) -> None:
         self.dtype = dtype
-        self.bias_dtype = torch.float32
         self.gates_alternate = True
         self._dense: NewScheme = partial(DenseScheme, dtype, threads)
-        self._keeps_packed = dtype is not torch.float32
+        self._keeps_packed = dtype != FP32
         self._threads = threads
         self._made: dict[GroupedForm, NewScheme] = {}
         self._rows: NewScheme = partial(RowScheme, threads)
+
+    def placed(self, bias: Floats) -> Floats:
+        """Sums are in fp32, biases too."""
+        return bias
+
+    def drawn(self, shape: tuple[int, ...], seed: int) -> Array:
+        return drawn_on_host(shape, seed)
 
     def in_layer(self, number: int) -> Schemes:
         """All layers are held alike."""

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from slipway.load.quantized.tensors import Quantized
+from slipway.load.arrays import ELEMENTS, Array, DType, Floats, Ints
+from slipway.load.quantized.tensors import Grouped, Quantized, Scaled, Unquantized
 from slipway_kernels.cpu import Packed, Threads, linear
-
-KERNEL_NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
-"""What the kernels call the types that they compute in."""
 
 
 class DenseScheme:
@@ -21,23 +16,24 @@ class DenseScheme:
 
     packed: Packed
 
-    def __init__(self, dtype: torch.dtype, threads: Threads | None = None) -> None:
+    def __init__(self, dtype: DType, threads: Threads | None = None) -> None:
         self._dtype = dtype
         self._threads = threads
 
     def create(self, shape: tuple[int, int]) -> None:
-        self.packed = Packed(*shape, KERNEL_NAMES[self._dtype])
+        self.packed = Packed(*shape, ELEMENTS[self._dtype])
 
-    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
-        weights = tensor if isinstance(tensor, Tensor) else tensor.dequantized(self._dtype)
-        self.packed.load_rows(weights, rows.numpy(), self._threads)
+    def load(self, rows: Ints, matrix: Array | Quantized) -> None:
+        if isinstance(matrix, Unquantized):
+            matrix = matrix.quantized(self._threads)
+        source = matrix.source if isinstance(matrix, Grouped | Scaled) else matrix
+        self.packed.load_rows(source, rows, self._threads)
 
-    def finish(self, device: torch.device) -> None:
-        if device.type != "cpu":
-            raise ValueError(f"dense weights are packed for CPU and cannot be finished for {device}")
+    def finish(self) -> None:
+        """The rows lie as they are multiplied."""
 
-    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def apply(self, x: Array, bias: Array | None = None) -> Floats:
         return linear(x, self.packed, bias, self._threads)
 
-    def rows(self, ids: Tensor) -> Tensor:
-        return torch.from_numpy(self.packed.rows(ids.to(torch.int32).numpy()))
+    def rows(self, ids: Ints) -> Floats:
+        return self.packed.rows(ids)

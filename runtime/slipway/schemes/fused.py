@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from slipway.load.arrays import Array, Floats, Ints
 from slipway.load.quantized.tensors import Quantized
-from slipway.schemes.scheme import NewScheme, PackedScheme, Scheme
+from slipway.schemes.scheme import NewScheme, PackedScheme, Rows, Scheme
 from slipway_kernels.cpu import Weight
 
 GATE_ROWS = 16
@@ -25,7 +25,7 @@ class Segment:
     """
 
     name: str
-    rows: Tensor
+    rows: Ints
     scheme: NewScheme
 
 
@@ -51,7 +51,7 @@ class FusedLinear:
     def __init__(self, k: int, segments: Sequence[Segment], *, n: int = 0, bias: bool = False) -> None:
         self.k = k
         self.n = n or sum(len(segment.rows) for segment in segments)
-        self.bias = torch.zeros(self.n) if bias else None  # [n]
+        self.bias: Any = np.zeros(self.n, np.float32) if bias else None  # [n]
         self.segments = {segment.name: segment for segment in segments}
         self._part_of: dict[str, Part] = {}
         parts: list[Part] = []
@@ -64,23 +64,23 @@ class FusedLinear:
         for part, end in zip(parts, ends, strict=True):
             part.scheme.create((end - part.column, k))
 
-    def load(self, name: str, tensor: Tensor | Quantized) -> None:
+    def load(self, name: str, given: Array | Quantized) -> None:
         """Place the weight [rows, k] or the bias [rows] of a segment."""
         rows = self.segments[name].rows
-        if isinstance(tensor, Tensor) and tensor.ndim == 1 and self.bias is not None:
-            self.bias[rows.long()] = tensor.float()
+        if not isinstance(given, Quantized) and given.ndim == 1 and self.bias is not None:
+            self.bias[rows] = given
         else:
             part = self._part_of[name]
-            part.scheme.load(rows - part.column, tensor)
+            part.scheme.load(rows - part.column, given)
 
-    def finish(self, device: torch.device, bias_dtype: torch.dtype = torch.float32) -> None:
-        """All segments are loaded; the bias goes to `device`, in the type in which it is added there."""
+    def finish(self, placed: Callable[[Floats], Any]) -> None:
+        """All segments are loaded; the bias becomes what `placed` makes of it."""
         if self.bias is not None:
-            self.bias = self.bias.to(device, bias_dtype)
+            self.bias = placed(self.bias)
         for part in self.parts:
-            part.scheme.finish(device)
+            part.scheme.finish()
 
-    def products(self) -> Iterator[tuple[Part, Tensor | None]]:
+    def products(self) -> Iterator[tuple[Part, Rows | None]]:
         """Each part with its piece of the bias."""
         ends = [*(part.column for part in self.parts[1:]), self.n]
         for part, end in zip(self.parts, ends, strict=True):
@@ -96,15 +96,6 @@ class FusedLinear:
             )
         return self.parts[0].packed
 
-    def apply(self, x: Tensor) -> Tensor:
-        """x [m, k] → [m, n]."""
-        return self.side_by_side(lambda scheme, bias: scheme.apply(x, bias))
-
-    def side_by_side(self, product: Callable[[Scheme, Tensor | None], Tensor]) -> Tensor:
-        """Each part's product, given its scheme and its bias: [m, n]."""
-        results = [product(part.scheme, bias) for part, bias in self.products()]
-        return results[0] if len(results) == 1 else torch.cat(results, dim=-1)
-
 
 def stacked(
     k: int, sizes: Mapping[str, int], scheme: NewScheme | Mapping[str, NewScheme], *, bias: bool = False
@@ -113,7 +104,7 @@ def stacked(
     segments, start = [], 0
     for name, size in sizes.items():
         own = scheme[name] if isinstance(scheme, Mapping) else scheme
-        segments.append(Segment(name, torch.arange(start, start + size, dtype=torch.int32), own))
+        segments.append(Segment(name, np.arange(start, start + size, dtype=np.int32), own))
         start += size
     return FusedLinear(k, segments, bias=bias)
 
@@ -125,7 +116,7 @@ def gated(
 
     They are one matrix, so they have one scheme.
     """
-    row = torch.arange(intermediate, dtype=torch.int32)
+    row = np.arange(intermediate, dtype=np.int32)
     place = row // GATE_ROWS * (2 * GATE_ROWS) + row % GATE_ROWS
     segments = [Segment(gate, place, scheme), Segment(up, place + GATE_ROWS, scheme)]
     return FusedLinear(k, segments, n=-(-intermediate // GATE_ROWS) * 2 * GATE_ROWS, bias=bias)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
+from slipway.load.arrays import FP16, Array, Floats, Ints
 from slipway.load.quantized.form import GroupedForm
-from slipway.load.quantized.tensors import Grouped, Quantized
+from slipway.load.quantized.tensors import Grouped, Quantized, Unquantized
 from slipway_kernels.cpu import PackedCodes, Threads, linear
 
 
@@ -30,20 +28,21 @@ class GroupedScheme:
 
     def create(self, shape: tuple[int, int]) -> None:
         form = self._form
-        wide = form.scales is not torch.float16
+        wide = form.scales != FP16
         self.packed = PackedCodes(*shape, form.bits, form.group, minimums=form.minimums, wide_scales=wide)
 
-    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
-        if not isinstance(tensor, Grouped):
-            raise ValueError(f"{type(tensor).__name__} came where {self._form} was promised.")
-        self.packed.load_rows(tensor.codes, tensor.scales, tensor.minimums, rows.numpy(), self._threads)
+    def load(self, rows: Ints, matrix: Array | Quantized) -> None:
+        if isinstance(matrix, Unquantized):
+            matrix = matrix.quantized(self._threads)
+        if not isinstance(matrix, Grouped):
+            raise ValueError(f"{type(matrix).__name__} came where {self._form} was promised.")
+        self.packed.load_rows(matrix.codes, matrix.scales, matrix.minimums, rows, self._threads)
 
-    def finish(self, device: torch.device) -> None:
-        if device.type != "cpu":
-            raise ValueError(f"grouped weights are packed for CPU and cannot be finished for {device}")
+    def finish(self) -> None:
+        """The rows lie as they are multiplied."""
 
-    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def apply(self, x: Array, bias: Array | None = None) -> Floats:
         return linear(x, self.packed, bias, self._threads)
 
-    def rows(self, ids: Tensor) -> Tensor:
-        return torch.from_numpy(self.packed.rows(ids.to(torch.int32).numpy()))
+    def rows(self, ids: Ints) -> Floats:
+        return self.packed.rows(ids)

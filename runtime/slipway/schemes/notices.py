@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-import torch
-
+from slipway.load.arrays import FP32, DType, is_float
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 
 
 def notices(
     forms: Collection[Form],
     kept: Callable[[Form], bool],
-    dtype: torch.dtype,
+    dtype: DType,
     *,
     native: bool = True,
     device: str = "CPU",
@@ -31,7 +30,7 @@ def notices(
         times = max(dtype.itemsize * 8 / _bits(form) for form in wide)
         reason = _reason(wide, dtype, native, device)
         texts.append(
-            f"{len(wide)} of {len(forms)} quantized matrices are held in {_word(dtype)}: {reason}. They take "
+            f"{len(wide)} of {len(forms)} quantized matrices are held in {dtype}: {reason}. They take "
             f"{times:g} times the memory of the checkpoint, and as much longer to read in each step."
         )
     if any(isinstance(form, ScaledForm) and form.static for form in forms):
@@ -42,20 +41,16 @@ def notices(
     return texts
 
 
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _bits(form: Form) -> int:
     return form.bits if isinstance(form, GroupedForm) else 8
 
 
-def _reason(wide: Collection[Form], dtype: torch.dtype, native: bool, device: str) -> str:
+def _reason(wide: Collection[Form], dtype: DType, native: bool, device: str) -> str:
     if not native:
         return "transformers' code runs this model, and only ours multiplies quantized weights"
-    if dtype is torch.float32:
+    if dtype == FP32:
         return "--dtype float32 asks for all the precision there is"
-    if any(isinstance(form, ScaledForm) and form.values.is_floating_point for form in wide):
+    if any(isinstance(form, ScaledForm) and is_float(form.values) for form in wide):
         return f"there are no such products of fp8 on this {device}"
     if any(isinstance(form, GroupedForm) and form.ordered for form in wide):
         return f"{device} has no products for columns in an order of their own (act-order, desc_act)"

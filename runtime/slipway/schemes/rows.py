@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
+from slipway.load.arrays import FP32, INT8, Array, Ints
 from slipway.load.quantized.form import GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Quantized, Scaled
 from slipway.schemes.grouped import GroupedScheme
@@ -21,16 +19,16 @@ class RowScheme(GroupedScheme):
     """
 
     def __init__(self, threads: Threads | None = None) -> None:
-        super().__init__(GroupedForm(8, 0, scales=torch.float32), threads)
+        super().__init__(GroupedForm(8, 0, scales=FP32), threads)
 
     @staticmethod
     def takes(form: ScaledForm) -> bool:
         """Whether products can read this form packed: integers whose scales are not for parts of a row."""
-        return form.values is torch.int8 and form.block is None
+        return form.values == INT8 and form.block is None
 
     def create(self, shape: tuple[int, int]) -> None:
         self._form = replace(self._form, group=shape[1])
         super().create(shape)
 
-    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
-        super().load(rows, tensor.grouped() if isinstance(tensor, Scaled) else tensor)
+    def load(self, rows: Ints, matrix: Array | Quantized) -> None:
+        super().load(rows, matrix.grouped() if isinstance(matrix, Scaled) else matrix)

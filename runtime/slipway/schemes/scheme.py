@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
+from slipway.load.arrays import Array, Ints
 from slipway.load.quantized.tensors import Quantized
 from slipway_kernels.cpu import Weight
+
+Rows = Any
+"""What is multiplied and what comes out: an array on CPU, a tensor on a device."""
 
 
 class Scheme(Protocol):
@@ -21,21 +22,21 @@ class Scheme(Protocol):
     def create(self, shape: tuple[int, int]) -> None:
         """Allocate [n, k]; rows that are never loaded are 0."""
 
-    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
+    def load(self, rows: Ints, matrix: Array | Quantized) -> None:
         """Place rows of the matrix.
 
-        rows    [m]  int32, where each goes
-        tensor  [m, k]  in the checkpoint's type or form; not kept
+        rows    [m]  where each goes
+        matrix  [m, k]  in the checkpoint's type or form; not kept
         """
 
-    def finish(self, device: torch.device) -> None:
-        """All rows are loaded: bring them into the layout that `device` multiplies."""
+    def finish(self) -> None:
+        """All rows are loaded: bring them into the layout that is multiplied."""
 
-    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def apply(self, x: Rows, bias: Rows | None = None) -> Rows:
         """x [m, k] → x · Wᵀ + bias [m, n]; a row's result depends on that row alone."""
 
-    def rows(self, ids: Tensor) -> Tensor:
-        """Rows [m, k] of the matrix in fp32, for ids [m]: an embedding's look-up."""
+    def rows(self, ids: Rows) -> Rows:
+        """Rows [m, k] of the matrix for ids [m], in fp32 on CPU: an embedding's look-up."""
 
 
 class PackedScheme(Scheme, Protocol):

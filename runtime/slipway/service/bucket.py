@@ -47,18 +47,12 @@ class Bucket:
     """
 
     def __init__(self, uri: str, endpoint: str | None = None) -> None:
-        """Raises LoadError where the client is not installed or does not take what it is given."""
+        """Raises LoadError where the client does not take what it is given."""
+        import obstore
+        from obstore import store
+
         self.uri = uri
         name, _, self.prefix = uri.removeprefix("s3://").strip("/").partition("/")
-        try:
-            import obstore
-            from obstore import store
-        except ImportError:
-            raise LoadError(
-                "MissingPackage",
-                "The package obstore, which reads buckets, is not installed.",
-                hint="Install it: pip install obstore.",
-            ) from None
         self._obstore = obstore
         self._check_credentials()
         endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

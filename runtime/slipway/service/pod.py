@@ -198,7 +198,7 @@ def _key(reference: KeyReference) -> Object:
 
 
 def _probes(spec: ServiceSpec) -> Object:
-    """/health answers within seconds of the start and stays 200 while loading makes progress.
+    """/live answers within seconds of the start and stays 200 while loading makes progress.
 
     There is no preStop hook: on SIGTERM the server itself goes on for its drain grace, in which the pod's
     endpoint leaves every node's tables before an idle connection is closed.
@@ -210,8 +210,8 @@ def _probes(spec: ServiceSpec) -> Object:
         return {"httpGet": request, "timeoutSeconds": 5, **timing}
 
     return {
-        "startupProbe": get("/health", periodSeconds=2, failureThreshold=60),
-        "livenessProbe": get("/health", periodSeconds=10, failureThreshold=6),
+        "startupProbe": get("/live", periodSeconds=2, failureThreshold=60),
+        "livenessProbe": get("/live", periodSeconds=10, failureThreshold=6),
         "readinessProbe": get("/ready", periodSeconds=2, failureThreshold=1),
     }
 

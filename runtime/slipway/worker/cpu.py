@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from slipway.engine.messages import TokenLogprobs
 from slipway.engine.params import SamplingParams
-from slipway.engine.plan import SlotStart, StepOutput, StepPlan
-from slipway.model.build import ModelPlan
-from slipway_kernels.cpu import PagePool, Slots, StepResult
+from slipway.engine.plan import PageGrant, SlotStart, StepOutput, StepPlan
+from slipway.worker.in_turn import InTurn
+from slipway.worker.plan import ModelPlan
+from slipway_kernels.cpu import PageMemory, Slots, StepResult
 
 
-class CpuWorker:
+class CpuWorker(InTurn):
     """Keeps the requests' state in fixed slots and runs the lowered model over them.
 
     The plan carries differences only; the step itself reads token ids, positions and block tables from
@@ -33,9 +34,10 @@ class CpuWorker:
         threads: int,
         progress: Callable[[str, int, int], None],
     ) -> None:
+        super().__init__()
         max_blocks = -(-max_len // plan.kv.block_size)
         self.slots = Slots(num_slots, max_len, len(plan.kv.groups), max_blocks)
-        self._pages = PagePool(num_pages, plan.kv.page_bytes)
+        self._pages = PageMemory(num_pages, plan.kv.page_bytes)
         self._model = plan.build(
             self.slots,
             self._pages,
@@ -55,9 +57,8 @@ class CpuWorker:
         """
         divisors, self._kv_divisors = self._kv_divisors, None
         params = SamplingParams(1, temperature=0.0)
-        self.step(StepPlan([SlotStart(0, [0], 1, 0, params, 1)], [], [], []))
-        self.slots.block_table[:, 0, 0] = np.arange(self.slots.block_table.shape[0])
-        self.step(StepPlan([], [], [0], [1]))
+        pages = [PageGrant(group, 0, 0, [group]) for group in range(len(self.slots.block_table))]
+        self.step(StepPlan([SlotStart(0, [0], 1, 0, params, 1)], pages, [0], [1], [0], [True], [1]))
         self._kv_divisors = divisors
 
     def idle(self) -> bool:
@@ -90,23 +91,24 @@ class CpuWorker:
 
     def _output(self, plan: StepPlan, result: StepResult) -> StepOutput:
         drawn, prompt = result.drawn, result.prompt
-        output = StepOutput(drawn["token"].tolist(), np.flatnonzero(drawn["failed"]).tolist())
+        tokens = [[token] if token >= 0 else [] for token in drawn["token"].tolist()]
+        output = StepOutput(tokens, np.flatnonzero(drawn["failed"]).tolist())
         row = 0
         for index, (slot, num_new) in enumerate(zip(plan.slots, plan.num_new, strict=True)):
             wanted, wanted_prompt = self._wants[slot]
-            if wanted >= 0 and output.tokens[index] >= 0:
+            if wanted >= 0 and tokens[index]:
                 tops = result.top_ids[index], result.top_logprobs[index]
-                output.logprobs[index] = _token_logprobs(drawn[index], *tops, wanted)
+                output.logprobs[index] = [_token_logprobs(drawn[index], *tops, wanted)]
             if wanted_prompt >= 0:
-                judged = [
+                known = [
                     _token_logprobs(
                         prompt[r], result.prompt_top_ids[r], result.prompt_top_logprobs[r], wanted_prompt
                     )
                     for r in range(row, row + num_new)
                     if prompt[r]["token"] >= 0
                 ]
-                if judged:
-                    output.prompt_logprobs[index] = judged
+                if known:
+                    output.prompt_logprobs[index] = known
             row += num_new
         return output
 

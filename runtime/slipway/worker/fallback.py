@@ -11,22 +11,25 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
 
 from slipway.engine.config import EngineConfig
+from slipway.load.arrays import DType, Ints
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
+from slipway.load.config import Config
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.model.config import Config
-from slipway.model.route import Room
-from slipway.schemes.choice import SchemeChoice, Schemes
+from slipway.load.torch_arrays import array, tensor, torch_type
+from slipway.schemes.choice import Schemes
 from slipway.worker.packed_modules import Independent, pack_modules, quantize_modules
 from slipway.worker.probe import Call, Probe
+from slipway.worker.route import CpuPlace
 from slipway.worker.transformers_model import (
     ATTENTION,
     attend,
@@ -37,7 +40,10 @@ from slipway.worker.transformers_model import (
     scale_and_softcap,
 )
 from slipway_kernels.cpu import ExternalProgram, StepResult
-from slipway_kernels.cpu.binding import Ints
+
+if TYPE_CHECKING:
+    from slipway.worker.device.place import DevicePlace
+    from slipway.worker.device.worker import AnyDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +74,19 @@ class Fallback:
     def converting(self, conversion: OnTheFly) -> Fallback:
         return replace(self, conversion=conversion)
 
+    @property
+    def spec(self) -> None:
+        """None: transformers' code is the specification."""
+        return None
+
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(checkpoint.forms().values())
 
-    def model(self, checkpoint: Checkpoint, dtype: torch.dtype, max_len: int) -> transformers.PreTrainedModel:
+    def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
+        """Nothing: its layers stay where the rest is."""
+        return ()
+
+    def model(self, checkpoint: Checkpoint, dtype: DType, max_len: int) -> transformers.PreTrainedModel:
         """The model on the host, with its weights or random ones, for requests of up to `max_len` tokens.
 
         Raises LoadError unless the checkpoint holds exactly its weights.
@@ -87,13 +102,27 @@ class Fallback:
         fix_rotation(model, max_len)
         return model
 
-    def on_device(
-        self, checkpoint: Checkpoint, schemes: SchemeChoice, max_len: int, device: torch.device
-    ) -> transformers.PreTrainedModel:
-        """The model on an accelerator: as torch has it, but for matrices that are quantized on the way.
+    def on_cpu(self, checkpoint: Checkpoint, place: CpuPlace) -> FallbackModel:
+        """Read the weights, pack the products, give each layer its place in the cache."""
+        # The kernels' threads own the cores; and torch's results may depend on how many it has.
+        torch.set_num_threads(1)
+        model = self.model(checkpoint, place.dtype, place.slots.max_len)
+        program = place.stepper(ExternalProgram, self.vocab)
+        schemes = Schemes(place.dtype, place.threads)
+        left = pack_modules(model, schemes, torch_type(place.dtype), self.conversion)
+        heads, dim = self.kv_shape
+        for call, window, where in zip(self.calls, self.windows, place.kv.layer_place, strict=True):
+            module = model.get_submodule(call.module)
+            module.paged = ProgramLayer(program, where, heads, dim, window)  # type: ignore[assignment]
+        return FallbackModel(model, program, Independent() if left else nullcontext())
+
+    def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:
+        """The model as torch has it, but for matrices that are quantized on the way.
 
         Raises LoadError unless the checkpoint holds exactly its weights, and where it has no body.
         """
+        from slipway.worker.device.transformers_decoder import FallbackDecoder, attentions
+
         if not self.body:
             raise LoadError(
                 "UnsupportedModel",
@@ -102,24 +131,11 @@ class Fallback:
                 hint="Serve it with --device cpu.",
                 argument="device",
             )
-        model = self.model(checkpoint, schemes.dtype, max_len)
+        model = self.model(checkpoint, place.schemes.dtype, place.max_len)
         if self.conversion is not None:
-            quantize_modules(model, schemes, self.conversion, device)
-        model.to(device)  # type: ignore[arg-type]
-        return model
-
-    def build(self, checkpoint: Checkpoint, room: Room) -> FallbackModel:
-        """Read the weights, pack the products, give each layer its place in the cache."""
-        # The kernels' threads own the cores; and torch's results may depend on how many it has.
-        torch.set_num_threads(1)
-        model = self.model(checkpoint, room.dtype, room.slots.max_len)
-        program = room.stepper(ExternalProgram, self.vocab)
-        left = pack_modules(model, Schemes(room.dtype, room.threads), room.dtype, self.conversion)
-        heads, dim = self.kv_shape
-        for call, window, place in zip(self.calls, self.windows, room.kv.layer_place, strict=True):
-            module = model.get_submodule(call.module)
-            module.paged = PagedLayer(program, place, heads, dim, window)  # type: ignore[assignment]
-        return FallbackModel(model, program, Independent() if left else nullcontext())
+            quantize_modules(model, place.schemes, self.conversion, place.device)
+        model.to(place.device)  # type: ignore[arg-type]
+        return FallbackDecoder(self, model, place.tables, place.attention(attentions(self)), place.dtype)
 
 
 def fallback(settings: Config, folder: Path | None, config: EngineConfig) -> Fallback:
@@ -161,7 +177,7 @@ class FallbackModel:
         """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance."""
         rows = self._program.prepare(slots, num_new)
         if len(rows.token_ids) == 0:
-            return self._program.finish(torch.zeros(0, self._program.vocab))
+            return self._program.finish(np.zeros((0, self._program.vocab), np.float32))
         wanted = torch.from_numpy(rows.logit_rows).long()  # [logit rows]
         # At least one row of logits is computed: no model expects to keep none.
         keep = {"logits_to_keep": wanted if len(wanted) else 1} if self._keeps else {}
@@ -173,7 +189,7 @@ class FallbackModel:
                 **keep,
             )
         logits = output.logits[0] if self._keeps else output.logits[0][wanted]
-        return self._program.finish(logits[: len(wanted)])
+        return self._program.finish(array(logits[: len(wanted)]))
 
     def find_kv_scales(self, key_divisor: float, value_divisor: float) -> None:
         """Have the next step find the scales of keys and values."""
@@ -181,7 +197,7 @@ class FallbackModel:
 
 
 @dataclass(frozen=True, slots=True)
-class PagedLayer:
+class ProgramLayer:
     """One layer's attention over the pages. `head_dim`: what queries, keys and values are padded to."""
 
     program: ExternalProgram
@@ -196,10 +212,11 @@ class PagedLayer:
         """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
         heads, rows = query.shape[1:3]
         scale, softcap = scale_and_softcap(query, settings)
-        self.program.store_kv(self.place, self._flat(key), self._flat(value), self.kv_heads, self.head_dim)
+        keys, values, queries = (array(self._flat(part)) for part in (key, value, query))
+        self.program.store_kv(self.place, keys, values, self.kv_heads, self.head_dim)
         out = self.program.attention(
             self.place,
-            self._flat(query),
+            queries,
             heads,
             self.kv_heads,
             self.head_dim,
@@ -207,7 +224,7 @@ class PagedLayer:
             self.window,
             softcap,
         )
-        return out.view(1, rows, heads, self.head_dim)[..., : value.shape[-1]]
+        return tensor(out).view(1, rows, heads, self.head_dim)[..., : value.shape[-1]]
 
     def _flat(self, x: Tensor) -> Tensor:
         """[1, heads, rows, size] → [rows, heads · head_dim]; zeros added to a head change no score."""

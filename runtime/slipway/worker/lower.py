@@ -2,118 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
+import numpy as np
 
-from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
-from slipway.load.errors import LoadError
-from slipway.load.quantized.form import Form
-from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.model.config import Config, texts
-from slipway.model.registry import families
-from slipway.model.roles import expected_shapes
+from slipway.load.arrays import BF16, Floats
 from slipway.model.rope import cos_sin
-from slipway.model.route import Room
 from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Moe, Rope
-from slipway.model.weights import (
-    CPU,
-    LayerWeights,
-    MlpWeights,
-    ModelWeights,
-    MoeWeights,
-    Vector,
-    forms_by_place,
-    load_weights,
-)
-from slipway.schemes.choice import SchemeChoice, Schemes
+from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Buffer, Program
-
-MAX_HEAD_DIM = 256
-HEAD_DIM_UNIT = 8
-"""Head sizes that the attention kernel can compute: multiples of 8 up to 256."""
-
-
-@dataclass(frozen=True, slots=True)
-class Native:
-    """A model with a specification of its own, run as a lowered program."""
-
-    spec: DecoderSpec
-    config: Config
-    conversion: OnTheFly | None = None
-
-    @property
-    def architecture(self) -> str:
-        return self.spec.architecture
-
-    @property
-    def vocab(self) -> int:
-        return self.spec.vocab
-
-    @property
-    def windows(self) -> tuple[int, ...]:
-        return tuple(layer.attention.window for layer in self.spec.layers)
-
-    @property
-    def kv_shape(self) -> tuple[int, int]:
-        attentions = [layer.attention for layer in self.spec.layers]
-        return max(one.kv_heads for one in attentions), max(one.head_dim for one in attentions)
-
-    def without_windows(self) -> Native:
-        layers = [replace(layer, attention=replace(layer.attention, window=0)) for layer in self.spec.layers]
-        return replace(self, spec=replace(self.spec, layers=tuple(layers)))
-
-    def converting(self, conversion: OnTheFly) -> Native:
-        return replace(self, conversion=conversion)
-
-    def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
-        places = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
-        return list(places.values())
-
-    def weights(
-        self, checkpoint: Checkpoint, schemes: SchemeChoice, device: torch.device = CPU
-    ) -> ModelWeights:
-        """The checkpoint's, or random ones, held on `device` as `schemes` says. Raises LoadError."""
-        family = families()[self.architecture]
-        if isinstance(checkpoint, DummyCheckpoint):
-            checkpoint.shapes, checkpoint.device = expected_shapes(self.spec, family), device
-        return load_weights(self.spec, family, checkpoint, schemes, self.conversion, device)
-
-    def build(self, checkpoint: Checkpoint, room: Room) -> Program:
-        weights = self.weights(checkpoint, Schemes(room.dtype, room.threads))
-        program = room.stepper(Program, self.vocab)
-        lower(self.spec, weights, program, room.kv.layer_place)
-        return program
-
-
-def native(config: Config) -> Native:
-    """The route of a model that `families/` knows.
-
-    Raises LoadError with UnsupportedModel where its architecture, or a feature that it uses, is not there.
-    """
-    architecture = next(iter(texts(config, "architectures")), "")
-    family = families().get(architecture)
-    if family is None:
-        raise LoadError(
-            "UnsupportedModel",
-            f"{architecture or 'A model without architectures in config.json'} has no native code here.",
-            hint="Use --model-impl auto or transformers, which run it by transformers' code.",
-            argument="model_impl",
-        )
-    spec = family.spec(config)
-    for layer in spec.layers:
-        size = layer.attention.head_dim
-        if size % HEAD_DIM_UNIT or size > MAX_HEAD_DIM:
-            raise LoadError(
-                "UnsupportedModel",
-                f"{architecture} has heads of {size} numbers, and the attention kernel wants a multiple of "
-                f"{HEAD_DIM_UNIT} up to {MAX_HEAD_DIM}.",
-                hint="Use --model-impl auto or transformers, which pad smaller heads.",
-                argument="model_impl",
-            )
-    return Native(spec, family.complete(config))
 
 
 def lower(
@@ -126,7 +24,7 @@ def lower(
     lowering = _Lowering(spec, program, _Buffers.of(spec, program))
     scale = spec.embedding_scale
     if program.dtype == "bf16":  # the models multiply in their own type
-        scale = float(torch.tensor(scale, dtype=torch.bfloat16))
+        scale = float(np.array(scale, BF16))
     x = lowering.buffers.residual
     program.embed(weights.embedding.whole, x, scale)
     for layer, parts, place in zip(spec.layers, weights.layers, layer_place, strict=True):
@@ -134,11 +32,11 @@ def lower(
         lowering.feed_forward(layer, parts)
     program.head(
         x,
-        weights.norm.values.numpy(),
+        weights.norm.values,
         weights.head.whole,
         spec.norm_eps,
         add_one=spec.norm_add_one,
-        bias=None if weights.head.bias is None else weights.head.bias.numpy(),
+        bias=weights.head.bias,
         softcap=spec.logit_softcap,
     )
     program.finish()
@@ -196,7 +94,7 @@ class _Lowering:
         self.spec = spec
         self.program = program
         self.buffers = buffers
-        self._tables: list[tuple[Rope, torch.Tensor]] = []
+        self._tables: list[tuple[Rope, Floats]] = []
 
     def attention(self, layer: Layer, weights: LayerWeights, place: tuple[int, int]) -> None:
         """residual += out(attend(rope(qkv(norm(residual)))))"""
@@ -210,10 +108,10 @@ class _Lowering:
             queries,
             place,
             *shape,
-            None if attention.rope is None else self._table(attention.rope).numpy(),
+            None if attention.rope is None else self._table(attention.rope),
             0 if attention.rope is None else attention.rope.rotary_dim,
-            weights.norms["q_norm"].values.numpy() if attention.qk_norm else None,
-            weights.norms["k_norm"].values.numpy() if attention.qk_norm else None,
+            weights.norms["q_norm"].values if attention.qk_norm else None,
+            weights.norms["k_norm"].values if attention.qk_norm else None,
             self.spec.norm_eps,
             self.spec.norm_add_one,
         )
@@ -252,8 +150,7 @@ class _Lowering:
         """activation(gate(x)) · up(x) of the normed rows."""
         inner = self.buffers.inner[mlp.intermediate]
         gate_up = weights.gate_up
-        bias = None if gate_up.bias is None else gate_up.bias.numpy()
-        self.program.linear_gated(self.buffers.normed, gate_up.whole, inner, mlp.activation, bias)
+        self.program.linear_gated(self.buffers.normed, gate_up.whole, inner, mlp.activation, gate_up.bias)
         return inner
 
     def _join(self, x: Buffer, weight: FusedLinear, post_norm: Vector | None) -> None:
@@ -265,7 +162,7 @@ class _Lowering:
         self._linear(x, weight, buffers.branch)
         self.program.rms_norm(
             buffers.branch,
-            post_norm.values.numpy(),
+            post_norm.values,
             buffers.residual,
             self.spec.norm_eps,
             self.spec.norm_add_one,
@@ -275,7 +172,7 @@ class _Lowering:
     def _norm(self, weight: Vector) -> None:
         buffers, spec = self.buffers, self.spec
         self.program.rms_norm(
-            buffers.residual, weight.values.numpy(), buffers.normed, spec.norm_eps, spec.norm_add_one
+            buffers.residual, weight.values, buffers.normed, spec.norm_eps, spec.norm_add_one
         )
 
     def _linear(self, x: Buffer, weight: FusedLinear, out: Buffer, *, accumulate: bool = False) -> None:
@@ -284,12 +181,12 @@ class _Lowering:
                 x,
                 part.packed,
                 out,
-                None if bias is None else bias.numpy(),
+                bias,
                 accumulate=accumulate,
                 column=part.column,
             )
 
-    def _table(self, rope: Rope) -> torch.Tensor:
+    def _table(self, rope: Rope) -> Floats:
         """The rotation's table, one for all layers that share it."""
         for known, table in self._tables:
             if known == rope:

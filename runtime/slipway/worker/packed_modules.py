@@ -6,8 +6,10 @@ On CPU the rows of a product do not depend on each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
@@ -17,9 +19,30 @@ from transformers.pytorch_utils import Conv1D
 
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.model.weights import CPU
+from slipway.load.quantized.tensors import Unquantized
+from slipway.load.torch_arrays import array, tensor, torch_type
 from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.scheme import Scheme
+
+
+class Multiplies(Protocol):
+    """What a module of ours needs of a scheme."""
+
+    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor: ...
+    def rows(self, ids: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OnTensors:
+    """A scheme of the CPU's kernels, which multiply arrays."""
+
+    scheme: Scheme
+
+    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return tensor(self.scheme.apply(array(x), None if bias is None else array(bias)))
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return tensor(self.scheme.rows(array(ids)))
 
 
 class PackedLinear(nn.Module):
@@ -27,7 +50,7 @@ class PackedLinear(nn.Module):
 
     bias: Tensor | None  # [n]
 
-    def __init__(self, scheme: Scheme, bias: Tensor | None) -> None:
+    def __init__(self, scheme: Multiplies, bias: Tensor | None) -> None:
         super().__init__()
         self.scheme = scheme
         self.register_buffer("bias", bias, persistent=False)
@@ -40,7 +63,7 @@ class PackedLinear(nn.Module):
 class PackedEmbedding(nn.Module):
     """Rows of a matrix that is also the head's: it is held once."""
 
-    def __init__(self, scheme: Scheme, dtype: torch.dtype) -> None:
+    def __init__(self, scheme: Multiplies, dtype: torch.dtype) -> None:
         super().__init__()
         self.scheme = scheme
         self._dtype = dtype
@@ -53,7 +76,7 @@ class PackedEmbedding(nn.Module):
 class PackedExperts(nn.Module):
     """transformers' gated experts, summed in ascending order of the expert whoever else chose it."""
 
-    def __init__(self, experts: nn.Module, pack: Callable[[Tensor], Scheme]) -> None:
+    def __init__(self, experts: nn.Module, pack: Callable[[Tensor], Multiplies]) -> None:
         super().__init__()
         self._apply_gate: Callable[[Tensor], Tensor] = experts._apply_gate  # type: ignore[assignment]
         self.gate_up = [pack(matrix) for matrix in experts.get_parameter("gate_up_proj").detach()]
@@ -119,13 +142,13 @@ def pack_modules(
     """
     widths: set[int] = set()
 
-    def pack(matrix: Tensor, role: str = "expert") -> Scheme:
+    def pack(matrix: Tensor, role: str = "expert") -> Multiplies:
         widths.add(matrix.shape[0])
         form = conversion.form(role, tuple(matrix.shape)) if conversion else None
-        return _held(matrix, form, schemes, conversion, CPU)
+        return OnTensors(_held(array(matrix), form, schemes))
 
     tied = {id(module.weight): module.weight for module in model.modules() if type(module) is nn.Embedding}
-    shared: dict[int, Scheme] = {}
+    shared: dict[int, Multiplies] = {}
     for name, module, role in _products(model):
         if role == "expert":
             _replace(model, name, PackedExperts(module, pack))
@@ -133,7 +156,7 @@ def pack_modules(
         scheme = shared.get(id(module.weight)) or pack(_matrix(module), role)
         if id(module.weight) in tied:
             shared[id(module.weight)] = scheme
-        _replace(model, name, PackedLinear(scheme, _bias(module, schemes)))
+        _replace(model, name, PackedLinear(scheme, _bias(module, torch.float32)))
     for name, module in list(model.named_modules()):
         if type(module) is nn.Embedding and id(module.weight) in shared:
             _replace(model, name, PackedEmbedding(shared[id(module.weight)], dtype))
@@ -150,30 +173,25 @@ def quantize_modules(
     The rest of `model` stays as it is, and where it is.
     """
 
-    def hold(matrix: Tensor, role: str = "expert") -> Scheme:
-        form = conversion.form(role, tuple(matrix.shape))
-        return _held(matrix.to(device), form, schemes, conversion, device)
+    kind = torch_type(schemes.dtype)
+
+    def hold(matrix: Tensor, role: str = "expert") -> Multiplies:
+        return _held(matrix.to(device), conversion.form(role, tuple(matrix.shape)), schemes)
 
     for name, module, role in _products(model):
         if role == "expert":
             _replace(model, name, PackedExperts(module, hold))
         elif conversion.form(role, tuple(_matrix(module).shape)) is not None:
-            _replace(model, name, PackedLinear(hold(_matrix(module), role), _bias(module, schemes)))
+            _replace(model, name, PackedLinear(hold(_matrix(module), role), _bias(module, kind)))
 
 
-def _held(
-    matrix: Tensor,
-    form: Form | None,
-    schemes: SchemeChoice,
-    conversion: OnTheFly | None,
-    device: torch.device,
-) -> Scheme:
-    """matrix [n, k], in that form where there is one."""
+def _held(matrix: Any, form: Form | None, schemes: SchemeChoice) -> Scheme:
+    """matrix [n, k], an array or on a device a tensor, in that form where there is one."""
     scheme = schemes.of(form)()
     scheme.create((matrix.shape[0], matrix.shape[1]))
-    rows = torch.arange(matrix.shape[0], dtype=torch.int32)
-    scheme.load(rows, conversion.quantized(matrix, form) if conversion and form else matrix)
-    scheme.finish(device)
+    rows = np.arange(matrix.shape[0], dtype=np.int32)
+    scheme.load(rows, matrix if form is None else Unquantized(matrix, form, schemes.dtype))
+    scheme.finish()
     return scheme
 
 
@@ -197,9 +215,9 @@ def _matrix(module: nn.Linear | Conv1D) -> Tensor:
     return weight.t() if isinstance(module, Conv1D) else weight
 
 
-def _bias(module: nn.Linear | Conv1D, schemes: SchemeChoice) -> Tensor | None:
+def _bias(module: nn.Linear | Conv1D, dtype: torch.dtype) -> Tensor | None:
     """[n]"""
-    return None if module.bias is None else module.bias.detach().to(schemes.bias_dtype)
+    return None if module.bias is None else module.bias.detach().to(dtype)
 
 
 _ROUTERS = (".gate", ".router", ".shared_expert_gate")

@@ -5,19 +5,21 @@ Its attention goes through transformers' interface to whatever stands at `paged`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 import transformers
 from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from slipway.engine.config import EngineConfig
+from slipway.load.arrays import DType
 from slipway.load.checkpoint import Checkpoint
+from slipway.load.config import Config
 from slipway.load.errors import LoadError
-from slipway.model.config import Config
+from slipway.load.quantized.tensors import Quantized
+from slipway.load.torch_arrays import tensor, torch_type
 from slipway.model.weights import check_complete
 from slipway.worker.probe import check_calls
 
@@ -98,7 +100,7 @@ def loaded_model(
     kind: type[transformers.PreTrainedModel],
     config: transformers.PreTrainedConfig,
     checkpoint: Checkpoint,
-    dtype: torch.dtype,
+    dtype: DType,
 ) -> transformers.PreTrainedModel:
     """The model with its weights. Raises LoadError unless the checkpoint holds exactly these."""
     load: Any = kind.from_pretrained
@@ -106,8 +108,8 @@ def loaded_model(
     model, found = load(
         None,
         config=config,
-        state_dict=dict(checkpoint.tensors(dtype)),
-        dtype=dtype,
+        state_dict=dict(_state(checkpoint, dtype)),
+        dtype=torch_type(dtype),
         attn_implementation=ATTENTION,
         ignore_mismatched_sizes=True,
         output_loading_info=True,
@@ -121,6 +123,13 @@ def loaded_model(
             argument="model",
         )
     return model
+
+
+def _state(checkpoint: Checkpoint, dtype: DType) -> Iterator[tuple[str, Tensor]]:
+    """Names and weights, all in this type but integers; torch converts on every thread that it has."""
+    for name, matrix in checkpoint.stored(dtype):
+        weights = tensor(matrix.dequantized(dtype) if isinstance(matrix, Quantized) else matrix)
+        yield name, weights.to(torch_type(dtype)) if weights.is_floating_point() else weights
 
 
 def fix_rotation(model: nn.Module, max_len: int) -> None:

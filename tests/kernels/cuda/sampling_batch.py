@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipway_kernels.sampling import reference
+from slipway_kernels.sampling import Features, RecordLayout, reference, sample
 from slipway_kernels.sampling.bench import Asked
-from slipway_kernels.sampling.device import sample
-from slipway_kernels.sampling.record import Features, RecordLayout
 from slipway_kernels.sampling.workspace import Draws, History, workspace
 
 MAX_LEN = 40

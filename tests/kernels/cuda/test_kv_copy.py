@@ -3,16 +3,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slipway_kernels.kv_copy import reference
-from slipway_kernels.kv_copy.op import (
+from slipway_kernels.kv_copy import (
     DIRECT_BYTES,
     copy_pages,
     gather_pages,
-    runs,
+    reference,
     scatter_pages,
     swap_in,
     swap_out,
 )
+from slipway_kernels.kv_copy.op import runs
 
 
 def pages_of(device: torch.device, count: int, size: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:

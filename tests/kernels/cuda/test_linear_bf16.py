@@ -3,11 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slipway_kernels.linear_bf16 import op, reference
+from slipway_kernels.cuda.compare import rounding, row_error
+from slipway_kernels.linear_bf16 import few_rows, linear_bf16, op, reference
 from slipway_kernels.linear_bf16.choose import Region, chosen
-from slipway_kernels.linear_bf16.op import few_rows, linear_bf16
-
-TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 
 def operands(
@@ -31,7 +29,7 @@ def test_a_product_of_few_rows_is_the_references(
     given = bias if biased else None
     y = few_rows(x, weight, torch.empty(m, n, device=device, dtype=dtype), bias=given)
     expected = reference.linear_bf16(x, weight, given)
-    torch.testing.assert_close(y.float(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    assert row_error(y, expected) <= rounding(dtype, terms=k)
 
 
 def test_a_weight_of_many_columns_takes_a_wider_tile_that_computes_the_same(
@@ -41,7 +39,7 @@ def test_a_weight_of_many_columns_takes_a_wider_tile_that_computes_the_same(
     monkeypatch.setattr(op, "TILES", [tile for tile in op.TILES if "n" not in tile.when])
     x, weight, bias = operands(device, 2, 72, 200, torch.bfloat16)
     y = few_rows(x, weight, torch.empty(2, 72, device=device), bias=bias)
-    torch.testing.assert_close(y, reference.linear_bf16(x, weight, bias), atol=1e-5, rtol=1e-5)
+    assert row_error(y, reference.linear_bf16(x, weight, bias)) <= rounding(terms=200)
 
 
 def test_a_row_does_not_depend_on_the_others(device: torch.device) -> None:
@@ -62,7 +60,7 @@ def test_torch_multiplies_where_nothing_was_measured_and_ours_where_it_won(
     for regions in ((), (region,)):
         monkeypatch.setattr(op, "OURS", regions)
         y = linear_bf16(x, weight, torch.empty(4, 24, device=device, dtype=x.dtype), bias=given)
-        torch.testing.assert_close(y.float(), expected, atol=2e-2, rtol=2e-2)
+        assert row_error(y, expected) <= rounding(torch.bfloat16, terms=64)
 
 
 def test_a_region_holds_its_bounds_and_nothing_beyond_them() -> None:
@@ -83,7 +81,7 @@ def test_offsets_beyond_two_to_the_31_are_reached(device: torch.device) -> None:
     weight.copy_(torch.randn(2, 64))
     x = torch.randn(1, 64, device=device, dtype=torch.bfloat16)
     y = few_rows(x, weight, torch.empty(1, 2, device=device))
-    torch.testing.assert_close(y, reference.linear_bf16(x, weight), atol=1e-4, rtol=1e-4)
+    assert row_error(y, reference.linear_bf16(x, weight)) <= rounding(terms=64)
 
 
 @pytest.mark.parametrize(

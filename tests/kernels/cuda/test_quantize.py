@@ -5,9 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from slipway_kernels.quantize import reference
+from slipway_kernels.quantize import quantize_rows, reference
 from slipway_kernels.quantize.kernel import e4m3_byte, saturated
-from slipway_kernels.quantize.op import quantize_rows
 
 E4M3, E5M2, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
 EIGHT = [INT8, E4M3, E5M2]

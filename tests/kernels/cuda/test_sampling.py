@@ -9,10 +9,9 @@ import pytest
 import torch
 from sampling_batch import UNTOUCHED, Batch, Request, assert_drawn, plain_rows, untouched
 
-from slipway_kernels.sampling import reference
+from slipway_kernels.sampling import Features, reference, report
 from slipway_kernels.sampling.bench import Asked
-from slipway_kernels.sampling.device import report
-from slipway_kernels.sampling.record import Features, bitmask
+from slipway_kernels.sampling.record import bitmask
 from slipway_kernels.sampling.workspace import Draws, workspace
 
 # Rows that fail, and huge ones, are computed like all others.
@@ -145,6 +144,23 @@ def test_each_feature_alone_is_the_references(device: torch.device, vocab: int, 
     for row, request in enumerate(requests):
         expected = request.expected(logits[row].float().cpu().numpy())
         assert_drawn(out, row, expected, request.asked.num_logprobs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [64, 512])
+def test_every_row_of_a_large_batch_is_the_references(device: torch.device, rows: int) -> None:
+    """512 rows fill the workspace four times. Every ninth is padding, slots are in no order."""
+    rng, vocab = np.random.default_rng(rows), 130
+    logits = rows_of(device, plain_rows(rows, vocab, seed=rows))
+    requests = [question(rng, vocab) for _ in range(rows)]
+    slots = [-1 if row % 9 == 5 else int(slot) for row, slot in enumerate(rng.permutation(rows))]
+    out = Batch(requests, logits, slots=slots, space_rows=rows).draw()
+    for row, (request, slot) in enumerate(zip(requests, slots, strict=True)):
+        if slot < 0:
+            assert out.token[row] == out.failed[row] == UNTOUCHED
+        else:
+            expected = request.expected(logits[row].cpu().numpy())
+            assert_drawn(out, row, expected, request.asked.num_logprobs)
 
 
 @pytest.mark.parametrize(

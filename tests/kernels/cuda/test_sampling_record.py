@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from slipway.engine.params import SamplingParams
+from slipway_kernels.sampling import Features, RecordLayout
 from slipway_kernels.sampling.bench import Asked
-from slipway_kernels.sampling.record import Features, RecordLayout, Word, bitmask, inverse_of
+from slipway_kernels.sampling.record import Word, bitmask, inverse_of
 
 LAYOUT = RecordLayout(100, max_bias=4, max_stop=3, max_bad_words=2, max_bad_tokens=5)
 

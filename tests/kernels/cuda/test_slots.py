@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slipway_kernels.slots import reference
-from slipway_kernels.slots.op import MOST_PIECES, apply_runs, finish, prepare
+from slipway_kernels.slots import apply_runs, finish, prepare, reference
+from slipway_kernels.slots.op import MOST_PIECES
 
 I32, I64 = torch.int32, torch.int64
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from quantize import Rounded, awq, fp8, gptq, int8, packed, rounded, words
 from torch import Tensor
 
+from as_tensors import arrays
+from slipway.load.arrays import FP32, INT8, UINT8
 from slipway.load.errors import LoadError
 from slipway.load.quantized.awq import AwqLayout
 from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout, ScaledLayout
@@ -19,6 +22,7 @@ from slipway.load.quantized.fp8 import Fp8Layout
 from slipway.load.quantized.gptq import GptqLayout
 from slipway.load.quantized.layout import Layout
 from slipway.load.quantized.tensors import Grouped, Scaled
+from slipway.load.torch_arrays import tensor
 
 E4M3 = torch.float8_e4m3fn
 SHAPES = [(8, 64, 32), (24, 128, 128), (40, 256, 64), (16, 96, -1)]
@@ -46,27 +50,28 @@ def random(
 
 def check(layout: Layout, pieces: dict[str, Tensor], expected: Tensor) -> Grouped | Scaled:
     """The layout gives exactly these weights [n, k] fp32, in the form that it announces."""
-    form, matrix = layout.form("layer", pieces), layout.read("layer", pieces)
+    given = arrays(pieces)
+    form, matrix = layout.form("layer", given), layout.read("layer", given)
     assert set(layout.required) <= set(pieces) <= {*layout.required, *layout.optional}
     assert matrix.shape == expected.shape
-    assert torch.equal(matrix.dequantized(torch.float32), expected)
+    assert torch.equal(tensor(matrix.dequantized(FP32)), expected)
     if isinstance(matrix, Grouped):
         assert isinstance(form, GroupedForm)
         assert (form.bits, form.group) == (matrix.bits, matrix.group)
         assert form.scales == matrix.scales.dtype
         assert form.minimums == (matrix.minimums is not None)
         assert form.ordered == (matrix.order is not None)
-        assert matrix.codes.dtype == (torch.uint8 if matrix.bits == 4 else torch.int8)
+        assert matrix.codes.dtype == (UINT8 if matrix.bits == 4 else INT8)
     else:
         assert form == ScaledForm(matrix.values.dtype, matrix.block, matrix.input_scale is not None)
-        assert matrix.scales.dtype == torch.float32
+        assert matrix.scales.dtype == FP32
     return matrix
 
 
 def test_a_word_of_awq_holds_even_columns_before_odd_ones() -> None:
     word = torch.tensor([[0x75316420]], dtype=torch.int32)  # from the lowest nibble up: 0 2 4 6 1 3 5 7
     pieces = {"qweight": word, "qzeros": torch.zeros(1, 1, dtype=torch.int32), "scales": torch.ones(1, 8)}
-    found = AwqLayout(-1).read("layer", pieces).dequantized(torch.float32)
+    found = AwqLayout(-1).read("layer", arrays(pieces)).dequantized(FP32)
     assert found[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
@@ -74,11 +79,11 @@ def test_a_word_of_gptq_holds_rows_in_order_and_zeros_less_one() -> None:
     word = torch.tensor([[0x76543210]], dtype=torch.int32)
     zeros = torch.tensor([[0x0F]], dtype=torch.int32)  # column 0: 15 + 1 is 0 again; column 1: 0 + 1
     pieces = {"qweight": word.expand(1, 8), "qzeros": zeros, "scales": torch.ones(1, 8)}
-    found = GptqLayout(4, -1, symmetric=False).read("layer", pieces).dequantized(torch.float32)
+    found = GptqLayout(4, -1, symmetric=False).read("layer", arrays(pieces)).dequantized(FP32)
     assert found[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     assert found[1].tolist() == [-1, 0, 1, 2, 3, 4, 5, 6]
-    newer = GptqLayout(4, -1, symmetric=False, zeros_less_one=False).read("layer", pieces)
-    assert newer.dequantized(torch.float32)[0].tolist() == [-15, -14, -13, -12, -11, -10, -9, -8]
+    newer = GptqLayout(4, -1, symmetric=False, zeros_less_one=False).read("layer", arrays(pieces))
+    assert newer.dequantized(FP32)[0].tolist() == [-15, -14, -13, -12, -11, -10, -9, -8]
 
 
 def test_a_word_of_compressed_tensors_holds_signed_columns_plus_eight() -> None:
@@ -87,7 +92,7 @@ def test_a_word_of_compressed_tensors_holds_signed_columns_plus_eight() -> None:
         "weight_scale": torch.ones(1, 1),
         "weight_shape": torch.tensor([1, 7]),
     }
-    found = PackedLayout(4, -1).read("layer", pieces).dequantized(torch.float32)
+    found = PackedLayout(4, -1).read("layer", arrays(pieces)).dequantized(FP32)
     assert found.tolist() == [[-8, -7, -6, -5, -4, -3, -2]]
 
 
@@ -228,25 +233,23 @@ def test_what_was_rounded_and_packed_is_read_back(
     torch.manual_seed(seed)
     quantized = rounded(torch.randn(8 * n, groups * group), bits, group, symmetric=symmetric, act_order=True)
     expected = quantized.weights()
-    read = GptqLayout(bits, group, symmetric, act_order=True).read("layer", gptq(quantized))
-    assert torch.equal(read.dequantized(torch.float32), expected)
+    read = GptqLayout(bits, group, symmetric, act_order=True).read("layer", arrays(gptq(quantized)))
+    assert torch.equal(tensor(read.dequantized(FP32)), expected)
     pieces = packed(quantized, symmetric=symmetric, act_order=True)
-    again = PackedLayout(bits, group, symmetric, act_order=True).read("layer", pieces)
-    assert torch.equal(again.dequantized(torch.float32), expected)
+    again = PackedLayout(bits, group, symmetric, act_order=True).read("layer", arrays(pieces))
+    assert torch.equal(tensor(again.dequantized(FP32)), expected)
     if bits == 4:
         in_order = rounded(torch.randn(8 * n, groups * group), 4, group)
-        found = AwqLayout(group).read("layer", awq(in_order)).dequantized(torch.float32)
-        assert torch.equal(found, in_order.weights())
+        found = AwqLayout(group).read("layer", arrays(awq(in_order))).dequantized(FP32)
+        assert torch.equal(tensor(found), in_order.weights())
 
 
 def test_some_rows_of_a_matrix_are_those_of_the_whole() -> None:
-    rows = torch.tensor([5, 1, 7])
+    rows = np.array([5, 1, 7])
     grouped = GptqLayout(4, 32, symmetric=False, act_order=True).read(
-        "layer", gptq(random(8, 64, 32, act_order=True))
+        "layer", arrays(gptq(random(8, 64, 32, act_order=True)))
     )
-    assert torch.equal(
-        grouped.take(rows).dequantized(torch.float32), grouped.dequantized(torch.float32)[rows]
-    )
+    assert np.array_equal(grouped.take(rows).dequantized(FP32), grouped.dequantized(FP32)[rows])
 
 
 Change = Callable[[dict[str, Tensor]], object]
@@ -322,5 +325,5 @@ def test_pieces_that_do_not_fit_are_named(
     changed = dict(pieces)
     change(changed)
     with pytest.raises(LoadError, match=message) as caught:
-        layout.read("layer", changed)
+        layout.read("layer", arrays(changed))
     assert caught.value.code == "BadCheckpoint"

@@ -6,20 +6,24 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from quantize import quantize, recipe, rounded
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from as_tensors import arrays, tensors_of
 from factory import make_model
 from model.stepping import plan
 from slipway.engine.config import EngineConfig
+from slipway.load.arrays import BF16, E4M3, FP16, FP32, Array
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.load.quantized.checkpoint import QuantizedWeights
 from slipway.load.quantized.form import GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Grouped, Scaled
+from slipway.load.torch_arrays import tensor
 
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
@@ -54,14 +58,14 @@ def test_every_linear_layer_is_one_matrix_under_its_own_name(
 ) -> None:
     plain = load_file(tiny_models("llama") / "model.safetensors")
     checkpoint = opened(quantized(method))
-    stored = dict(checkpoint.stored(torch.bfloat16))
+    stored = dict(checkpoint.stored(BF16))
     assert stored.keys() == plain.keys()
-    matrices = {name for name, tensor in stored.items() if isinstance(tensor, Grouped | Scaled)}
+    matrices = {name for name, matrix in stored.items() if isinstance(matrix, Grouped | Scaled)}
     assert matrices == {name for name in plain if "_proj" in name} == set(checkpoint.forms())
-    for name, tensor in stored.items():
-        assert tensor.shape == plain[name].shape
-        if isinstance(tensor, Tensor):
-            assert torch.equal(tensor, plain[name].bfloat16())
+    for name, matrix in stored.items():
+        assert matrix.shape == plain[name].shape
+        if not isinstance(matrix, Grouped | Scaled):
+            assert torch.equal(tensor(matrix), plain[name])
 
 
 def test_a_checkpoint_says_how_it_is_quantized(quantized: Callable[..., Path]) -> None:
@@ -71,19 +75,17 @@ def test_a_checkpoint_says_how_it_is_quantized(quantized: Callable[..., Path]) -
 
 def test_forms_are_known_before_a_matrix_is_read(quantized: Callable[..., Path]) -> None:
     forms = opened(quantized("gptq", act_order=True)).forms()
-    assert forms[f"{Q_PROJ}.weight"] == GroupedForm(4, 32, False, torch.float16, ordered=True)
+    assert forms[f"{Q_PROJ}.weight"] == GroupedForm(4, 32, False, FP16, ordered=True)
     forms = opened(quantized("awq")).forms()
-    assert forms[f"{Q_PROJ}.weight"] == GroupedForm(4, 32, True, torch.float32)
-    assert set(opened(quantized("fp8-block")).forms().values()) == {
-        ScaledForm(torch.float8_e4m3fn, (128, 128))
-    }
+    assert forms[f"{Q_PROJ}.weight"] == GroupedForm(4, 32, True, FP32)
+    assert set(opened(quantized("fp8-block")).forms().values()) == {ScaledForm(E4M3, (128, 128))}
 
 
 def test_tensors_are_what_the_codes_mean(
     quantized: Callable[..., Path], tiny_models: Callable[[str], Path]
 ) -> None:
     plain = load_file(tiny_models("llama") / "model.safetensors")
-    tensors = dict(opened(quantized("gptq", act_order=True)).tensors(torch.float32))
+    tensors = tensors_of(opened(quantized("gptq", act_order=True)))
     for name, weights in plain.items():
         if "_proj" in name:
             weights = rounded(weights, 4, 32, symmetric=True, act_order=True).weights()
@@ -99,15 +101,15 @@ def test_pieces_may_lie_in_any_file_and_order(tmp_path: Path, shards: int) -> No
     (folder / "model.safetensors").unlink()
     for shard in range(shards):
         save_file(dict(tensors[shard::shards]), folder / f"model-{shard}.safetensors")
-    assert set(dict(opened(folder).stored(torch.bfloat16))) == set(load_file(source / "model.safetensors"))
+    assert set(dict(opened(folder).stored(BF16))) == set(load_file(source / "model.safetensors"))
 
 
 def test_pytorch_files_are_read_too(quantized: Callable[..., Path]) -> None:
     folder = quantized("awq")
-    expected = dict(opened(folder).tensors(torch.float32))
+    expected = tensors_of(opened(folder))
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    found = dict(opened(folder).tensors(torch.float32))
+    found = tensors_of(opened(folder))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -115,15 +117,15 @@ def test_pytorch_files_are_read_too(quantized: Callable[..., Path]) -> None:
 class Counted:
     """Tensors in memory, with the number of those that were viewed and not yet released."""
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, tensors: dict[str, Array]) -> None:
         self._tensors = tensors
         self.held: set[str] = set()
         self.released: list[str] = []
 
-    def described(self) -> dict[str, Tensor]:
+    def described(self) -> dict[str, Array]:
         return self._tensors
 
-    def view(self, name: str) -> Tensor:
+    def view(self, name: str) -> Array:
         self.held.add(name)
         return self._tensors[name]
 
@@ -136,13 +138,13 @@ def test_no_more_than_one_layer_is_held_and_each_tensor_is_released_once(
     quantized: Callable[..., Path],
 ) -> None:
     checkpoint = opened(quantized("gptq", act_order=True))
-    tensors = load_file(Path(str(checkpoint.folder)) / "model.safetensors")
+    tensors = arrays(load_file(Path(str(checkpoint.folder)) / "model.safetensors"))
     counted = Counted(tensors)
     from slipway.load.quantized.config import quantization
 
     how = quantization(checkpoint.config["quantization_config"])  # type: ignore[arg-type]
     assert how is not None
-    for name, _ in QuantizedWeights(counted, how).stored(torch.bfloat16):
+    for name, _ in QuantizedWeights(counted, how).stored():
         layer = name.removesuffix(".weight")
         assert {held.rpartition(".")[0] for held in counted.held} <= {layer}
     assert sorted(counted.released) == sorted(tensors)
@@ -153,7 +155,7 @@ def test_progress_counts_every_byte_once(quantized: Callable[..., Path]) -> None
     settings = EngineConfig(model=str(quantized("awq")), use_tqdm_on_load=False)
     checkpoint = open_checkpoint(settings, lambda phase, done, total: told.append((done, total)))
     checkpoint.forms()
-    list(checkpoint.stored(torch.bfloat16))
+    list(checkpoint.stored(BF16))
     assert told[-1] == (checkpoint.total_bytes, checkpoint.total_bytes)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
@@ -197,8 +199,8 @@ def test_a_layer_that_was_left_alone_stays_plain(quantized: Callable[..., Path])
             tensors.pop(f"{Q_PROJ}.{piece}")
         tensors[f"{Q_PROJ}.weight"] = torch.ones(64, 64)
 
-    stored = dict(opened(changed(quantized("awq"), restore)).stored(torch.float32))
-    assert isinstance(stored[f"{Q_PROJ}.weight"], Tensor)
+    stored = dict(opened(changed(quantized("awq"), restore)).stored(FP32))
+    assert isinstance(stored[f"{Q_PROJ}.weight"], np.ndarray)
 
 
 @pytest.mark.parametrize(("method", "file"), [("gptq", "quantize_config.json"), ("awq", "quant_config.json")])
@@ -222,8 +224,8 @@ def test_the_configuration_can_be_overridden(quantized: Callable[..., Path]) -> 
     config["quantization_config"]["sym"] = True
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(LoadError, match="zero points other than 8"):
-        list(opened(folder).stored(torch.bfloat16))
-    list(opened(folder, hf_overrides={"quantization_config": {"sym": False}}).stored(torch.bfloat16))
+        list(opened(folder).stored(BF16))
+    list(opened(folder, hf_overrides={"quantization_config": {"sym": False}}).stored(BF16))
 
 
 @pytest.mark.parametrize(
@@ -240,10 +242,10 @@ def test_the_configuration_can_be_overridden(quantized: Callable[..., Path]) -> 
 def test_scales_of_a_kv_cache_are_no_weights(
     quantized: Callable[..., Path], names: dict[str, float], expected: tuple[float, float]
 ) -> None:
-    plain = set(dict(opened(quantized("fp8")).stored(torch.bfloat16)))
+    plain = set(dict(opened(quantized("fp8")).stored(BF16)))
     added = {f"model.layers.1.{name}": torch.tensor(value) for name, value in names.items()}
     checkpoint = opened(changed(quantized("fp8"), lambda tensors: tensors.update(added)))
-    assert set(dict(checkpoint.stored(torch.bfloat16))) == plain
+    assert set(dict(checkpoint.stored(BF16))) == plain
     assert checkpoint.kv_scales() == {1: expected}
 
 

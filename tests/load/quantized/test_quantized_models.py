@@ -11,11 +11,12 @@ from quantize import quantize, recipe
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from as_tensors import tensors_of
 from model.stepping import Stepper, plan, prompt
 from slipway.engine.config import EngineConfig
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
-from slipway.load.quantized.on_the_fly import fp8_by_row
+from slipway.worker.device.quantized import fp8_by_row
 
 METHODS = ["awq", "gptq", "gptq-asym", "w4a16", "w8a8", "fp8", "fp8-block"]
 PROMPTS = {0: prompt(37), 1: prompt(5, seed=1)}
@@ -32,7 +33,7 @@ def plain_copy(folder: Path, source: Path, target: Path) -> Path:
     for file in source.glob("*.json"):
         (target / file.name).write_bytes(file.read_bytes())
     config = EngineConfig(model=str(folder), use_tqdm_on_load=False)
-    tensors = dict(open_checkpoint(config, lambda *told: None).tensors(torch.float32))
+    tensors = tensors_of(open_checkpoint(config, lambda *told: None))
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, target / "model.safetensors")
     return target
 
@@ -137,7 +138,7 @@ def test_fp8_on_the_fly_is_the_rounded_checkpoint(
     source, target = tiny_models(architecture), tmp_path / "rounded"
 
     def rounded(name: str, tensor: Tensor) -> Tensor:
-        return fp8_by_row(tensor).dequantized(torch.float32) if "_proj" in name else tensor
+        return fp8_by_row(tensor).dequantized() if "_proj" in name else tensor
 
     target.mkdir()
     for file in source.glob("*.json"):

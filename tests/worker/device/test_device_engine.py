@@ -156,8 +156,8 @@ def test_a_missing_attention_library_is_named(models: Models) -> None:
 
 def test_a_plan_that_does_not_fit_the_slots_is_refused(llama: Run) -> None:
     start = SlotStart(0, [5, 6], 2, 0, SamplingParams(1), 1)
-    with pytest.raises(ValueError, match="never goes past the tokens that are known"):
-        llama.engine.worker.step(StepPlan([start], [], [0], [3]))
+    with pytest.raises(ValueError, match="a grant is at least 1 and at most its positions"):
+        llama.engine.worker.launch(StepPlan([start], [], [0], [3], [0], [True], [2]))
 
 
 # fp8 rounds activations to three bits of mantissa on the device, and not at all on a CPU.

@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from slipway.load.arrays import BF16, E4M3, INT8, Array
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Grouped, Quantized, Scaled
 from slipway.model.spec import Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear, stacked
-from slipway.schemes.on_device import DeviceSchemes
-from slipway.schemes.transfer import Transfer
 from slipway.worker.device.feed_forward import Experts
+from slipway.worker.device.schemes import DeviceSchemes
+from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import device_in_use
-from slipway_kernels.linear_w4a16.layout import Packed
+from slipway_kernels.linear_w4a16 import Packed
 
 EXPERTS, WIDE = 3, 64
-FORMS: dict[str, tuple[Form | None, Quantized | torch.Tensor]] = {
-    "plain": (None, torch.ones(WIDE, WIDE)),
+ONES = np.ones((WIDE, WIDE), np.float32)
+FORMS: dict[str, tuple[Form | None, Quantized | Array]] = {
+    "plain": (None, ONES),
     "fp8": (
-        ScaledForm(torch.float8_e4m3fn),
-        Scaled(torch.ones(WIDE, WIDE).to(torch.float8_e4m3fn), torch.ones(WIDE)),
+        ScaledForm(E4M3),
+        Scaled(ONES.astype(E4M3), np.ones(WIDE, np.float32)),
     ),
     "fp8 by blocks": (
-        ScaledForm(torch.float8_e4m3fn, (128, 128)),
-        Scaled(torch.ones(WIDE, WIDE).to(torch.float8_e4m3fn), torch.ones(1, 1)),
+        ScaledForm(E4M3, (128, 128)),
+        Scaled(ONES.astype(E4M3), np.ones((1, 1), np.float32)),
     ),
     "int8 by row": (
-        ScaledForm(torch.int8),
-        Scaled(torch.ones(WIDE, WIDE, dtype=torch.int8), torch.ones(WIDE)),
+        ScaledForm(INT8),
+        Scaled(ONES.astype(np.int8), np.ones(WIDE, np.float32)),
     ),
     "int8": (
         GroupedForm(8, 32),
-        Grouped(8, 32, torch.ones(WIDE, WIDE, dtype=torch.int8), torch.ones(WIDE, WIDE // 32).half()),
+        Grouped(8, 32, ONES.astype(np.int8), np.ones((WIDE, WIDE // 32), np.float16)),
     ),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_stacked_keeps_its_form_and_is_not_held_a_second_time(form: str) -> None:
-    schemes = DeviceSchemes(torch.bfloat16, Transfer(device_in_use()))
+    schemes = DeviceSchemes(BF16, Transfer(device_in_use()))
 
     def matrix() -> FusedLinear:
         linear = stacked(WIDE, {"it": WIDE}, schemes.of(FORMS[form][0], expert=True))
         linear.load("it", FORMS[form][1])
-        linear.finish(device_in_use())
+        linear.finish(schemes.placed)
         return linear
 
     weights = MoeWeights(matrix(), tuple(MlpWeights(matrix(), matrix()) for _ in range(EXPERTS)), None, None)

@@ -96,7 +96,7 @@ def test_graphs_are_captured_before_and_find_nothing(models: tuple[Path, Path]) 
         assert scales(served) == [1.0] * 4
         assert answer(served, [5], 3) == expected
         assert scales(served) == found
-        assert repeated.replayed == 2
+        assert repeated.replayed == 2 * 2  # two steps, each a forward pass and a draw
 
 
 def test_transformers_code_finds_scales_too(tmp_path: Path) -> None:

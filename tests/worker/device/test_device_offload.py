@@ -18,13 +18,13 @@ from slipway.args import ArgumentError, resolve
 from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.exits import Exit
+from slipway.load.arrays import FP32
 from slipway.load.checkpoint import open_checkpoint
-from slipway.model.build import ModelPlan, plan_model
 from slipway.model.weights import Builder, LayerWeights, MlpWeights
-from slipway.schemes.on_device import DeviceDense, DeviceSchemes, Move
-from slipway.schemes.transfer import Transfer
-from slipway.worker.device.offload import StreamedLayers, chosen, layer_bytes, layers_on_host
-from slipway.worker.lower import Native
+from slipway.worker.device.offload import StreamedLayers, chosen, layers_on_host
+from slipway.worker.device.schemes import DeviceDense, DeviceSchemes, Move
+from slipway.worker.device.transfer import Transfer
+from slipway.worker.plan import ModelPlan, plan_model
 from slipway_kernels.cuda.launch import device_in_use
 
 # Small, because the interpreter runs every program of a kernel in Python.
@@ -48,8 +48,7 @@ def planned(folder: Path, **settings: object) -> ModelPlan:
 
 
 def sizes_of(plan: ModelPlan) -> list[int]:
-    assert isinstance(plan.route, Native)
-    return layer_bytes(plan.route, plan.checkpoint, plan.torch_dtype)
+    return list(plan.route.layer_bytes(plan.checkpoint, plan.element))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +129,7 @@ def test_weights_of_the_other_layers_are_made_on_the_device(llama: Path) -> None
     spec = planned(llama).spec
     assert spec is not None
     device = torch.device("meta")  # which stands for any that is not the host
-    weights = Builder(spec, DeviceSchemes(torch.float32, Transfer(device), (1, 4))).build()
+    weights = Builder(spec, DeviceSchemes(FP32, Transfer(device), (1, 4))).build()
     found = [{matrix.weight.device.type for matrix in matrices(layer)} for layer in weights.layers]
     assert found == [{"meta"}, {"cpu"}, {"meta"}, {"meta"}, {"cpu"}]
 

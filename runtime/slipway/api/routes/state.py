@@ -18,8 +18,8 @@ guarded_router = APIRouter()
 dev_router = APIRouter()
 
 
-@open_router.get("/health")
-async def health(request: Request) -> Response:
+@open_router.get("/live")
+async def live(request: Request) -> Response:
     """200 while loading or serving makes progress; else 503, and a restart is in order."""
     front = frontend(request)
     sick = _sickness(front)
@@ -39,19 +39,18 @@ def _sickness(front: Frontend) -> str | None:
 
 
 @open_router.get("/ready")
+@open_router.get("/health")
+@open_router.get("/ping")
+@open_router.post("/ping")
 async def ready(request: Request) -> Response:
-    """200 while a request would be admitted; else 503 with what is going on."""
+    """200 while a request would be admitted; else 503 with what is going on.
+
+    One answer by three names: of readiness probes, of clients that wait for a vLLM server, of platforms.
+    """
     front = frontend(request)
     if front.admission.ready:
         return Response(status_code=200)
     return json_response(front.admission.progress(), status=503)
-
-
-@open_router.get("/ping")
-@open_router.post("/ping")
-async def ping(request: Request) -> Response:
-    """The same as /health, under the name that some platforms call."""
-    return await health(request)
 
 
 @open_router.get("/version")

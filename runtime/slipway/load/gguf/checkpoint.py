@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch
+import numpy as np
 
+from slipway.load.arrays import FP32, Array, DType, cast
 from slipway.load.errors import LoadError
 from slipway.load.gguf.config import generation_config, model_config, source_dtype
 from slipway.load.gguf.dequantize import dequantize
@@ -45,35 +46,34 @@ class GgufCheckpoint:
         packed = [entry for entry in self._entries if _stays_packed(entry)]
         return {name: FORMS[entry.type.name] for entry in packed for name in self._matrix_names(entry)}
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and weights, one tensor after another; those that need no change are views."""
+    def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
+        """Name and weights in `dtype`, one tensor after another."""
         for entry, raw in self._read():
-            yield from self._dense(entry, raw, dtype)
+            for name, weights in self._dense(entry, raw, dtype):
+                yield name, cast(weights, dtype)
 
-    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | Quantized]]:
-        """As `tensors`, with the matrices that `forms` names as they are."""
+    def stored(self, dtype: DType) -> Iterator[tuple[str, Array | Quantized]]:
+        """Name and weights as they are, but for blocks that `forms` does not name: those come in `dtype`."""
         for entry, raw in self._read():
             if _stays_packed(entry):
                 yield from self._packed(entry, raw)
             else:
                 yield from self._dense(entry, raw, dtype)
 
-    def _dense(
-        self, entry: TensorEntry, raw: torch.Tensor, dtype: torch.dtype
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    def _dense(self, entry: TensorEntry, raw: Array, dtype: DType) -> Iterator[tuple[str, Array]]:
         weights = self._restored(entry, raw, dtype)
         matrices = weights if "{}" in self._names[entry.name] else [weights]  # [experts, out, in]
         yield from zip(self._matrix_names(entry), matrices, strict=True)
 
-    def _packed(self, entry: TensorEntry, raw: torch.Tensor) -> Iterator[tuple[str, Quantized]]:
+    def _packed(self, entry: TensorEntry, raw: Array) -> Iterator[tuple[str, Quantized]]:
         names = self._matrix_names(entry)
         n, k = entry.shape[-2:]
         heads = self._paired_heads(entry)
-        for name, piece in zip(names, raw.view(len(names), -1), strict=True):
+        for name, piece in zip(names, raw.reshape(len(names), -1), strict=True):
             matrix = grouped(entry.type, piece, (n, k))
-            yield name, matrix.take(_half_split(torch.arange(n), heads)) if heads else matrix
+            yield name, matrix.take(_half_split(np.arange(n), heads)) if heads else matrix
 
-    def _read(self) -> Iterator[tuple[TensorEntry, torch.Tensor]]:
+    def _read(self) -> Iterator[tuple[TensorEntry, Array]]:
         """Every tensor's bytes; pages are dropped, and progress is told, when the next is asked for."""
         done = 0
         for entry in self._entries:
@@ -106,10 +106,11 @@ class GgufCheckpoint:
             )
         return name
 
-    def _restored(self, entry: TensorEntry, raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _restored(self, entry: TensorEntry, raw: Array, dtype: DType) -> Array:
         """The weights, with what llama.cpp's conversion did to them undone."""
         if self.family.norm_plus_one and entry.name.endswith("norm.weight"):
-            return (dequantize(entry.type, raw, entry.shape, torch.float32) - 1).to(dtype)
+            factors = cast(dequantize(entry.type, raw, entry.shape, FP32), FP32)
+            return factors - np.float32(1)
         weights = dequantize(entry.type, raw, entry.shape, dtype)
         if entry.name.endswith("ffn_gate_inp_shexp.weight"):
             return weights.reshape(1, -1)
@@ -130,10 +131,10 @@ def _stays_packed(entry: TensorEntry) -> bool:
     return entry.type.name in FORMS and len(entry.shape) > 1
 
 
-def _half_split(rows: torch.Tensor, heads: int) -> torch.Tensor:
+def _half_split(rows: Array, heads: int) -> Array:
     """Reorder each head's rows from pairs (0, h, 1, h+1, …) to halves (0, 1, …, h, h+1, …).
 
     rows [heads · head_dim, ...]
     """
     paired = rows.reshape(heads, -1, 2, *rows.shape[1:])
-    return paired.transpose(1, 2).reshape(rows.shape)
+    return paired.swapaxes(1, 2).reshape(rows.shape)

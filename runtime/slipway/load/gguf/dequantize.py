@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
+from slipway.load.arrays import BF16, FP16, FP32, Array, DType, cast
 from slipway.load.errors import LoadError
 from slipway.load.gguf import iq_types, k_types, simple
 from slipway.load.gguf.blocks import Blocks, Bytes, Floats
 from slipway.load.gguf.types import GgmlType
 
 CHUNK = 1 << 15
-"""Weights decoded at once: they stay in the L2 cache, and torch converts so few in the calling thread.
-(Twice as many took the demo model 17.7 s instead of 2.4 on busy cores: torch's threads wait for each
-other at every chunk.)"""
+"""Weights decoded at once: they stay in the L2 cache."""
 
-_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+_PLAIN: dict[str, DType] = {"F32": FP32, "F16": FP16, "BF16": BF16, "F64": np.dtype(np.float64)}
 
 Field = tuple[str, str] | tuple[str, str, int]
 _DECODERS: dict[str, tuple[list[Field], Callable[[Blocks], Floats]]] = {
@@ -81,15 +79,15 @@ def decode(kind: GgmlType, raw: Bytes) -> Floats:
     return _DECODERS[kind.name][1](blocks).reshape(-1)
 
 
-def dequantize(kind: GgmlType, raw: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor's weights, rounded once, from fp32 (or its own type) to `dtype`.
+def dequantize(kind: GgmlType, raw: Bytes, shape: tuple[int, ...], dtype: DType) -> Array:
+    """A tensor's weights: those of block types in `dtype`, rounded once from fp32, others in their own type.
 
-    raw      [n · block_bytes] uint8
-    Returns  [*shape]; a view of `raw` where that already has the dtype.
+    raw      [n · block_bytes]
+    Returns  [*shape]; a view of `raw` where nothing is decoded.
     Raises LoadError for a type that holds no weights, or none that anybody decodes.
     """
     if kind.name in _PLAIN:
-        return raw.view(_PLAIN[kind.name]).view(shape).to(dtype)
+        return raw.view(_PLAIN[kind.name]).reshape(shape)
     if kind.name not in _DECODERS:
         raise LoadError(
             "UnsupportedFormat",
@@ -97,12 +95,11 @@ def dequantize(kind: GgmlType, raw: torch.Tensor, shape: tuple[int, ...], dtype:
             hint=f"Quantize the model to one of {', '.join(sorted(SUPPORTED))}.",
             argument="model",
         )
-    out = torch.empty(shape, dtype=dtype)
-    flat, octets = out.view(-1), raw.numpy()
+    out = np.empty(shape, dtype)
+    flat = out.reshape(-1)
     step = CHUNK // kind.block_size
     for first in range(0, len(flat) // kind.block_size, step):
-        chunk = octets[first * kind.block_bytes : (first + step) * kind.block_bytes]
-        weights = torch.from_numpy(decode(kind, chunk))
+        weights = decode(kind, raw[first * kind.block_bytes : (first + step) * kind.block_bytes])
         start = first * kind.block_size
-        flat[start : start + len(weights)] = weights
+        flat[start : start + len(weights)] = cast(weights, dtype)
     return out

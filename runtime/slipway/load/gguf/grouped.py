@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from slipway.load.gguf.blocks import Blocks, Bytes
 from slipway.load.gguf.dequantize import RECORDS
@@ -21,18 +20,18 @@ FORMS = {
 """Each type's; five bits are held in eight."""
 
 
-def grouped(kind: GgmlType, raw: torch.Tensor, shape: tuple[int, int]) -> Grouped:
+def grouped(kind: GgmlType, raw: Bytes, shape: tuple[int, int]) -> Grouped:
     """The integers and scales of a matrix, to the bit.
 
     raw    [n · k / 32 · block_bytes] uint8, whole blocks of a type in `FORMS`
     shape  (n, k)
     """
     form = FORMS[kind.name]
-    blocks = raw.numpy().view(RECORDS[kind.name])
+    blocks = raw.view(RECORDS[kind.name])
     codes = _codes(kind.name, blocks).reshape(shape)
-    scales = torch.from_numpy(blocks["d"].reshape(shape[0], -1))
-    minimums = torch.from_numpy(blocks["m"].reshape(shape[0], -1)) if form.minimums else None
-    return Grouped(form.bits, form.group, torch.from_numpy(codes), scales, minimums)
+    scales = blocks["d"].reshape(shape[0], -1)
+    minimums = blocks["m"].reshape(shape[0], -1) if form.minimums else None
+    return Grouped(form.bits, form.group, codes, scales, minimums)
 
 
 def _codes(name: str, blocks: Blocks) -> Bytes:

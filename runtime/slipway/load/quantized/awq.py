@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from slipway.load.arrays import INT32, Array
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.layout import Pieces, check_piece, group_of, matrix
 from slipway.load.quantized.packed import form_of, grouped, octets_of
@@ -41,26 +41,28 @@ class AwqLayout:
         return () if self.zero_point else ("qzeros",)
 
     def form(self, name: str, pieces: Pieces) -> GroupedForm:
-        words = matrix(name, "qweight", pieces, [torch.int32])
+        words = matrix(name, "qweight", pieces, [INT32])
         k, n = words.shape[0], words.shape[1] * 8
         group = group_of(name, k, self.group)
         check_piece(name, "scales", pieces, (k // group, n))
         if "qzeros" in pieces:
-            check_piece(name, "qzeros", pieces, (k // group, n // 8), [torch.int32])
+            check_piece(name, "qzeros", pieces, (k // group, n // 8), [INT32])
         return form_of(4, group, pieces["scales"], zeros="qzeros" in pieces)
 
     def read(self, name: str, pieces: Pieces) -> Grouped:
         form = self.form(name, pieces)
         zeros = _columns(pieces["qzeros"]) if form.minimums else None
-        return grouped(4, form.group, _columns(pieces["qweight"]), pieces["scales"].t().contiguous(), zeros)
+        return grouped(
+            4, form.group, _columns(pieces["qweight"]), np.ascontiguousarray(pieces["scales"].T), zeros
+        )
 
 
-def _columns(words: Tensor) -> Tensor:
+def _columns(words: Array) -> Array:
     """words [rows, n / 8] → codes [n, rows] uint8"""
     rows, count = words.shape
-    octets = octets_of(words.t())
-    codes = torch.empty(count, 8, rows, dtype=torch.uint8)
+    octets = octets_of(words.T)
+    codes = np.empty((count, 8, rows), np.uint8)
     for column, place in enumerate(_PLACE):
         octet = octets[..., place // 2]
         codes[:, column] = octet >> 4 if place % 2 else octet & 15
-    return codes.view(count * 8, rows)
+    return codes.reshape(count * 8, rows)

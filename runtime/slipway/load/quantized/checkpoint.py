@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from slipway.load.arrays import E4M3, E5M2, INT8, Array, DType
 from slipway.load.quantized.config import Quantization
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.layout import Layout, Pieces, unfit
@@ -24,7 +24,7 @@ _PIECES = frozenset(
     )
 )
 """Last parts of names that only quantized layers have."""
-_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
+_EIGHT_BITS = (E4M3, E5M2, INT8)
 _ATTENTION_SCALE = re.compile(r"\.(\d+)\..*\.(?:(k|v|q)_proj\.output_scale|(kv|k|v|q|prob)_scale)$")
 
 
@@ -34,7 +34,7 @@ class Described(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> DType: ...
 
 
 class StoredTensors(Protocol):
@@ -43,7 +43,7 @@ class StoredTensors(Protocol):
     def described(self) -> Mapping[str, Described]:
         """All of them, in an order that is good to read in."""
 
-    def view(self, name: str) -> Tensor:
+    def view(self, name: str) -> Array:
         """The tensor as it is stored."""
 
     def release(self, name: str) -> None:
@@ -87,15 +87,14 @@ class QuantizedWeights:
             for name, layer in self._layers.items()
         }
 
-    def stored(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor | Quantized]]:
-        """Every matrix as it is stored, and all other weights in `dtype`."""
+    def stored(self) -> Iterator[tuple[str, Array | Quantized]]:
+        """Every matrix, and all other weights, as they are stored."""
         for name, layer in self._layers.items():
             yield name, layer.layout.read(layer.name, layer.pieces(self._tensors))
             for piece in layer.names.values():
                 self._tensors.release(piece)
         for name in self._others:
-            plain = self._tensors.view(name)
-            yield name, plain.to(dtype) if plain.is_floating_point() else plain
+            yield name, self._tensors.view(name)
             self._tensors.release(name)
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
@@ -106,7 +105,7 @@ class QuantizedWeights:
             assert match is not None
             layer, kind = int(match[1]), match[2] or match[3]
             keys, values = found.get(layer, (1.0, 1.0))
-            scale = float(self._tensors.view(name).float().max())
+            scale = float(self._tensors.view(name).astype(np.float32).max())
             if kind in ("k", "kv"):
                 keys = scale
             if kind in ("v", "kv"):

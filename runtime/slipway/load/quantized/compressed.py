@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from slipway.load.arrays import E4M3, INT8, INT32, INT64, Array
 from slipway.load.quantized.form import GroupedForm, ScaledForm
-from slipway.load.quantized.fp8 import E4M3, check_factors, check_single, scaled
+from slipway.load.quantized.fp8 import check_factors, check_single, scaled
 from slipway.load.quantized.layout import Pieces, check_piece, group_of, matrix, unfit
 from slipway.load.quantized.packed import MIDDLE, form_of, grouped, order_of, reordered, unpacked
 from slipway.load.quantized.tensors import Grouped, Scaled
@@ -56,9 +56,9 @@ class PackedLayout:
         shape = _scales_shape(pieces["weight_scale"], n, k // group)
         check_piece(name, "weight_scale", pieces, shape)
         if not self.symmetric:
-            packed = pieces["weight_zero_point"].dtype == torch.int32
+            packed = pieces["weight_zero_point"].dtype == INT32
             zeros = (-(-n * self.bits // 32), k // group) if packed else shape
-            check_piece(name, "weight_zero_point", pieces, zeros, [torch.int8, torch.int32])
+            check_piece(name, "weight_zero_point", pieces, zeros, [INT8, INT32])
         order = order_of(name, "weight_g_idx", pieces, k, group) if self.act_order else None
         return form_of(
             self.bits, group, pieces["weight_scale"], zeros=not self.symmetric, ordered=order is not None
@@ -70,7 +70,7 @@ class PackedLayout:
         if self.packed:
             codes = unpacked(pieces["weight_packed"], self.bits)[:, :k]
         else:
-            codes = pieces["weight"].view(torch.uint8) ^ MIDDLE[8]
+            codes = pieces["weight"].view(np.uint8) ^ np.uint8(MIDDLE[8])
         order = order_of(name, "weight_g_idx", pieces, k, form.group) if self.act_order else None
         codes = reordered(codes, order)
         scales = _spread(pieces["weight_scale"], n, k // form.group)
@@ -79,10 +79,10 @@ class PackedLayout:
 
     def _shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
         if not self.packed:
-            n, k = matrix(name, "weight", pieces, [torch.int8]).shape
+            n, k = matrix(name, "weight", pieces, [INT8]).shape
             return n, k
-        words = matrix(name, "weight_packed", pieces, [torch.int32])
-        check_piece(name, "weight_shape", pieces, (2,), [torch.int32, torch.int64])
+        words = matrix(name, "weight_packed", pieces, [INT32])
+        check_piece(name, "weight_shape", pieces, (2,), [INT32, INT64])
         n, k = pieces["weight_shape"].tolist()
         if (n, -(-k * self.bits // 32)) != tuple(words.shape):
             raise unfit(
@@ -90,12 +90,12 @@ class PackedLayout:
             )
         return n, k
 
-    def _zeros(self, zeros: Tensor, n: int, groups: int) -> Tensor:
+    def _zeros(self, zeros: Array, n: int, groups: int) -> Array:
         """[n, groups] uint8"""
-        if zeros.dtype == torch.int32:
-            return unpacked(zeros.t(), self.bits)[:, :n].t().contiguous()
-        signed = _spread(zeros, n, groups).to(torch.int16)
-        return (signed + MIDDLE[self.bits]).to(torch.uint8)
+        if zeros.dtype == INT32:
+            return np.ascontiguousarray(unpacked(zeros.T, self.bits)[:, :n].T)
+        signed = _spread(zeros, n, groups).astype(np.int16)
+        return (signed + MIDDLE[self.bits]).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class ScaledLayout:
         return unused if self.static else ("input_scale", *unused)
 
     def form(self, name: str, pieces: Pieces) -> ScaledForm:
-        values = matrix(name, "weight", pieces, [E4M3 if self.floats else torch.int8])
+        values = matrix(name, "weight", pieces, [E4M3 if self.floats else INT8])
         check_factors(name, "weight_scale", pieces, values, self.block)
         if self.static:
             check_single(name, "input_scale", pieces)
@@ -134,12 +134,12 @@ class ScaledLayout:
         return scaled(pieces["weight"], pieces["weight_scale"], input_scale, self.block)
 
 
-def _scales_shape(scales: Tensor, n: int, groups: int) -> tuple[int, ...]:
+def _scales_shape(scales: Array, n: int, groups: int) -> tuple[int, ...]:
     """How scales may lie: one for all, or [n, groups]; [n] will do for [n, 1]."""
-    whole = scales.numel() == 1 or (groups == 1 and scales.shape == (n,))
+    whole = scales.size == 1 or (groups == 1 and scales.shape == (n,))
     return tuple(scales.shape) if whole else (n, groups)
 
 
-def _spread(tensor: Tensor, n: int, groups: int) -> Tensor:
+def _spread(array: Array, n: int, groups: int) -> Array:
     """What `_scales_shape` permits → [n, groups]"""
-    return tensor.reshape(-1, groups if tensor.numel() > 1 else 1).expand(n, groups)
+    return np.broadcast_to(array.reshape(-1, groups if array.size > 1 else 1), (n, groups))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from slipway.load.config import Config, flag, integer, table, text
 from slipway.load.folder import read_json
 from slipway.load.quantized.awq import AwqLayout
 from slipway.load.quantized.compressed_config import compressed
@@ -13,7 +14,6 @@ from slipway.load.quantized.fields import block_shape, group_size, pattern
 from slipway.load.quantized.fp8 import Fp8Layout
 from slipway.load.quantized.gptq import GptqLayout
 from slipway.load.quantized.layout import Layout, unsupported
-from slipway.model.config import Config, flag, integer, table, text
 
 _OWN_FILES = {"gptq": "quantize_config.json", "awq": "quant_config.json"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from slipway.load.config import Config, integer, integers
 from slipway.load.errors import LoadError
-from slipway.model.config import Config, integer, integers
 
 
 def group_size(settings: Config, default: int, field: str = "group_size") -> int:

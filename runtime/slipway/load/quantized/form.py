@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+from slipway.load.arrays import FP16, DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class GroupedForm:
     bits: int
     group: int
     minimums: bool = False
-    scales: torch.dtype = torch.float16
+    scales: DType = FP16
     ordered: bool = False
 
 
@@ -32,7 +32,7 @@ class ScaledForm:
     static  whether one scale of all activations was measured beforehand
     """
 
-    values: torch.dtype
+    values: DType
     block: tuple[int, int] | None = None
     static: bool = False
 

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from slipway.load.arrays import E4M3, FP32, Array, cast
 from slipway.load.quantized.form import ScaledForm
 from slipway.load.quantized.layout import Pieces, check_piece, matrix, unfit
 from slipway.load.quantized.tensors import Scaled
-
-E4M3 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +52,19 @@ class Fp8Layout:
         return scaled(pieces["weight"], pieces[self.scale], input_scale, self.block)
 
 
-def scaled(
-    values: Tensor, scales: Tensor, input_scale: Tensor | None, block: tuple[int, int] | None
-) -> Scaled:
+def scaled(values: Array, scales: Array, input_scale: Array | None, block: tuple[int, int] | None) -> Scaled:
     """The neutral form, its scales in fp32 and without dimensions of 1."""
-    single = None if input_scale is None else input_scale.float().reshape(())
-    return Scaled(values, scales.float() if block else scales.float().flatten(), single, block)
+    single = None if input_scale is None else cast(input_scale, FP32).reshape(())
+    factors = cast(scales, FP32)
+    return Scaled(values, factors if block else factors.reshape(-1), single, block)
 
 
 def check_factors(
-    name: str, piece: str, pieces: Pieces, values: Tensor, block: tuple[int, int] | None
+    name: str, piece: str, pieces: Pieces, values: Array, block: tuple[int, int] | None
 ) -> None:
     """Raise LoadError unless `piece` scales values [n, k]: all, each row, or each block."""
     n, k = values.shape
-    count = pieces[piece].numel()
+    count = pieces[piece].size
     shape: tuple[int, ...] = tuple(pieces[piece].shape)
     if block is not None:
         shape = (-(-n // block[0]), -(-k // block[1]))
@@ -80,7 +75,7 @@ def check_factors(
 
 def check_single(name: str, piece: str, pieces: Pieces) -> None:
     """Raise LoadError unless a piece is one number."""
-    count = pieces[piece].numel()
+    count = pieces[piece].size
     if count != 1:
         raise unfit(name, f"has {piece} of {count} numbers, and needs one for all activations")
     check_piece(name, piece, pieces, pieces[piece].shape)

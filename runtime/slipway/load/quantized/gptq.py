@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from slipway.load.arrays import INT32, Array
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.layout import Pieces, check_piece, group_of, matrix, unfit
 from slipway.load.quantized.packed import MIDDLE, form_of, grouped, order_of, reordered, unpacked
@@ -43,11 +43,11 @@ class GptqLayout:
         return () if self.act_order else ("g_idx",)
 
     def form(self, name: str, pieces: Pieces) -> GroupedForm:
-        words = matrix(name, "qweight", pieces, [torch.int32])
+        words = matrix(name, "qweight", pieces, [INT32])
         k, n = words.shape[0] * 32 // self.bits, words.shape[1]
         group = group_of(name, k, self.group)
         check_piece(name, "scales", pieces, (k // group, n))
-        check_piece(name, "qzeros", pieces, (k // group, n * self.bits // 32), [torch.int32])
+        check_piece(name, "qzeros", pieces, (k // group, n * self.bits // 32), [INT32])
         order = order_of(name, "g_idx", pieces, k, group)
         return form_of(
             self.bits, group, pieces["scales"], zeros=not self.symmetric, ordered=order is not None
@@ -55,19 +55,19 @@ class GptqLayout:
 
     def read(self, name: str, pieces: Pieces) -> Grouped:
         form = self.form(name, pieces)
-        codes = unpacked(pieces["qweight"].t(), self.bits)  # [n, k]
+        codes = unpacked(pieces["qweight"].T, self.bits)  # [n, k]
         order = order_of(name, "g_idx", pieces, codes.shape[1], form.group)
         codes = reordered(codes, order)
         zeros = self._zeros(name, pieces["qzeros"])
-        return grouped(self.bits, form.group, codes, pieces["scales"].t().contiguous(), zeros, order)
+        return grouped(self.bits, form.group, codes, np.ascontiguousarray(pieces["scales"].T), zeros, order)
 
-    def _zeros(self, name: str, words: Tensor) -> Tensor | None:
+    def _zeros(self, name: str, words: Array) -> Array | None:
         """[n, k / group] uint8, or None where they are symmetric, as config.json says."""
         zeros = unpacked(words, self.bits)
         if self.zeros_less_one:
-            zeros = (zeros + 1) & (2**self.bits - 1)
+            zeros = (zeros + np.uint8(1)) & np.uint8(2**self.bits - 1)
         if not self.symmetric:
-            return zeros.t().contiguous()
+            return np.ascontiguousarray(zeros.T)
         if (zeros != MIDDLE[self.bits]).any():
             raise unfit(
                 name,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from slipway.load.config import table
 from slipway.load.errors import LoadError
 from slipway.load.folder import read_json
-from slipway.model.config import table
 
 KVScales = Mapping[int, tuple[float, float]]
 """Layer → scale of its keys and of its values; 1 where it is missing."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
+from slipway.load.arrays import Array, DType, is_float
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
-from slipway.load.quantized.tensors import Quantized
+from slipway.load.quantized.tensors import Grouped, Scaled
 
-Pieces = Mapping[str, Tensor]
+Pieces = Mapping[str, Array]
 """The tensors of one layer by the last part of their names: `qweight`, `scales`, …"""
 
 
@@ -31,7 +29,7 @@ class Layout(Protocol):
         """What `read` will give, by the pieces' shapes and types: their numbers are not read, except for
         the order of columns. Raises LoadError where the pieces of the layer `name` do not fit each other."""
 
-    def read(self, name: str, pieces: Pieces) -> Quantized:
+    def read(self, name: str, pieces: Pieces) -> Grouped | Scaled:
         """The matrix of the layer `name`, checked as by `form`. Raises LoadError where it is wrong."""
 
 
@@ -50,7 +48,7 @@ def unsupported(
 
 
 def check_piece(
-    name: str, piece: str, pieces: Pieces, shape: Sequence[int], types: Sequence[torch.dtype] = ()
+    name: str, piece: str, pieces: Pieces, shape: Sequence[int], types: Sequence[DType] = ()
 ) -> None:
     """Raise LoadError unless a piece has this shape, and one of these types or any float."""
     tensor = pieces[piece]
@@ -60,12 +58,12 @@ def check_piece(
             f"has {piece} of shape {list(tensor.shape)}, and its other tensors ask for {list(shape)}",
             "config.json and weights are of different models or versions: fetch both again.",
         )
-    if tensor.dtype not in types if types else not tensor.is_floating_point():
-        wanted = " or ".join(_word(kind) for kind in types) or "a float type"
-        raise unfit(name, f"has {piece} stored as {_word(tensor.dtype)}, and not as {wanted}")
+    if tensor.dtype not in types if types else not is_float(tensor.dtype):
+        wanted = " or ".join(map(str, types)) or "a float type"
+        raise unfit(name, f"has {piece} stored as {tensor.dtype}, and not as {wanted}")
 
 
-def matrix(name: str, piece: str, pieces: Pieces, types: Sequence[torch.dtype]) -> Tensor:
+def matrix(name: str, piece: str, pieces: Pieces, types: Sequence[DType]) -> Array:
     """The piece that the others are measured by. Raises LoadError unless it is a matrix of these types."""
     tensor = pieces[piece]
     if tensor.ndim != 2:
@@ -80,7 +78,3 @@ def group_of(name: str, k: int, group: int) -> int:
     if k % size:
         raise unfit(name, f"has {k} columns, which groups of {size} do not divide")
     return size
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

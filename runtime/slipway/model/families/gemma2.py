@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slipway.model.config import Config, flag, number, positive
+from slipway.load.config import Config, flag, number, positive
 from slipway.model.families.parts import (
     SANDWICH_NAMES,
     activation,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.model.config import Config, positive
+from slipway.load.config import Config, positive
 from slipway.model.families.gemma2 import DEFAULTS, gemma_attention, gemma_decoder, gemma_mlp
 from slipway.model.families.parts import SANDWICH_NAMES, head_dim, layer_types, num_layers
 from slipway.model.registry import register

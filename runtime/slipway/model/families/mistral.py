@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.model.config import Config
+from slipway.load.config import Config
 from slipway.model.families.parts import (
     LLAMA_NAMES,
     attention,

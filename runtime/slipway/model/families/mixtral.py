@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.model.config import Config, positive
+from slipway.load.config import Config, positive
 from slipway.model.families.parts import (
     LLAMA_NAMES,
     activation,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slipway.load.config import Config, flag, integer, integers, number, positive, text, texts
 from slipway.load.errors import LoadError
-from slipway.model.config import Config, flag, integer, integers, number, positive, text, texts
 from slipway.model.rope import rope
 from slipway.model.spec import Activation, Attention, DecoderSpec, Layer, Mlp, Rope
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.model.config import Config, flag, integer
+from slipway.load.config import Config, flag, integer
 from slipway.model.families.parts import (
     LLAMA_NAMES,
     attention,

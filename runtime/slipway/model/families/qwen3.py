@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.model.config import Config, flag
+from slipway.load.config import Config, flag
 from slipway.model.families.parts import LLAMA_NAMES, attention, decoder, gated_mlp
 from slipway.model.families.qwen2 import DEFAULTS, windows
 from slipway.model.registry import register

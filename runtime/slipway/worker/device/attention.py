@@ -12,7 +12,7 @@ from slipway.load.errors import LoadError
 from slipway.model.spec import Attention
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.pages import LayerCache
-from slipway_kernels.attention.op import paged_attention, workspace
+from slipway_kernels.attention import paged_attention, workspace
 
 
 class AttentionBackend(Protocol):

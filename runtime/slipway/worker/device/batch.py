@@ -1,18 +1,20 @@
-"""What one step computes, as the kernels read it; and the host's copy of how far each slot has come."""
+"""What one step computes, as the kernels read it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slipway.engine.plan import SlotStart, StepPlan
+from slipway.engine.plan import StepPlan
 from slipway.load.quantized.kv_scales import KVDivisors
 
 Ints = NDArray[np.int32]
+Value = TypeVar("Value")
 PADDING = -1
 """Slot of a row, or of a request, that stands for nobody."""
 
@@ -35,6 +37,30 @@ class StepShape:
     max_length: int
     """Longest context of a request after the step."""
 
+    @classmethod
+    def of(cls, plan: StepPlan) -> StepShape:
+        """Raises ValueError where a slot comes twice, or a grant is not within the positions granted."""
+        slots, num_new = np.array(plan.slots, np.int32), np.array(plan.num_new, np.int32)
+        order = np.argsort(num_new != 1, kind="stable").astype(np.int32)
+        slots, num_new = slots[order], num_new[order]
+        lengths = np.array(plan.lengths, np.int32)[order]
+        if (num_new < 1).any() or (num_new > lengths).any() or len(set(plan.slots)) < len(slots):
+            raise ValueError(
+                f"The plan does not fit the slots: slots {plan.slots}, grants {plan.num_new}, positions "
+                f"{plan.lengths}. Each slot comes once, and a grant is at least 1 and at most its positions."
+            )
+        return cls(
+            order,
+            slots,
+            num_new,
+            lengths - num_new,
+            np.array(plan.draws, np.bool_)[order],
+            num_decodes=int((num_new == 1).sum()),
+            num_tokens=int(num_new.sum()),
+            max_query=int(num_new.max(initial=0)),
+            max_length=int(lengths.max(initial=0)),
+        )
+
     @property
     def num_requests(self) -> int:
         return len(self.slots)
@@ -42,47 +68,6 @@ class StepShape:
     @property
     def only_decodes(self) -> bool:
         return self.num_decodes == self.num_requests
-
-
-class SlotLengths:
-    """How many tokens of each slot are known and computed, once all steps launched so far have run."""
-
-    def __init__(self, num_slots: int) -> None:
-        self.known = np.zeros(num_slots, np.int64)
-        self.computed = np.zeros(num_slots, np.int64)
-
-    def start(self, start: SlotStart) -> None:
-        self.known[start.slot] = len(start.tokens)
-        self.computed[start.slot] = start.num_computed
-
-    def advance(self, plan: StepPlan) -> StepShape:
-        """The shape of the plan's step, which counts as done from now on.
-
-        Raises ValueError where the plan does not fit the slots.
-        """
-        slots, num_new = np.array(plan.slots, np.int32), np.array(plan.num_new, np.int32)
-        order = np.argsort(num_new != 1, kind="stable").astype(np.int32)
-        slots, num_new = slots[order], num_new[order]
-        computed = self.computed[slots] + num_new
-        if (num_new < 1).any() or (computed > self.known[slots]).any() or len(set(plan.slots)) < len(slots):
-            raise ValueError(
-                f"The plan does not fit the slots: slots {plan.slots}, grants {plan.num_new}. Each slot "
-                "comes once, and a grant is at least 1 and never goes past the tokens that are known."
-            )
-        draws = computed == self.known[slots]
-        self.computed[slots] = computed
-        self.known[slots] += draws
-        return StepShape(
-            order,
-            slots,
-            num_new,
-            (computed - num_new).astype(np.int32),
-            draws,
-            num_decodes=int((num_new == 1).sum()),
-            num_tokens=int(num_new.sum()),
-            max_query=int(num_new.max(initial=0)),
-            max_length=int(computed.max(initial=0)),
-        )
 
 
 def nobody(num_requests: int, num_rows: int, max_length: int) -> StepShape:
@@ -142,9 +127,6 @@ def _padded(values: NDArray[np.integer], extra: int, fill: int) -> Ints:
     return np.concatenate((values, np.full(extra, fill))).astype(np.int32)
 
 
-def restored(order: Ints, values: Sequence[int]) -> list[int]:
+def restored(order: Ints, values: Sequence[Value]) -> list[Value]:
     """Values in the plan's order, given in the batch's."""
-    result = [0] * len(values)
-    for place, value in zip(order.tolist(), values, strict=True):
-        result[place] = value
-    return result
+    return [values[place] for place in np.argsort(order).tolist()]

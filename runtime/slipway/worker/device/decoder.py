@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from slipway.load.torch_arrays import tensor
 from slipway.model.rope import cos_sin
 from slipway.model.spec import DecoderSpec, Layer, Mlp, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, Vector
 from slipway.schemes.fused import FusedLinear
-from slipway.schemes.on_device import Move
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.feed_forward import Experts, experts_of, fed_forward
@@ -21,9 +21,10 @@ from slipway.worker.device.kv_scales import find_scales
 from slipway.worker.device.offload import StreamedLayers, moved
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.device.products import Rows, normed_for, product
-from slipway_kernels.embedding.op import softcap
-from slipway_kernels.rms_norm.op import rms_norm
-from slipway_kernels.rope.op import rope_and_store
+from slipway.worker.device.schemes import Move
+from slipway_kernels.embedding import softcap
+from slipway_kernels.rms_norm import rms_norm
+from slipway_kernels.rope import rope_and_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Decoder:
     def hidden(self, batch: Batch) -> Tensor:
         """The residual stream after the last layer, normed: [rows, hidden]."""
         spec = self.spec
-        residual = self._weights.embedding.parts[0].scheme.rows(batch.token_ids)
+        residual: Tensor = self._weights.embedding.parts[0].scheme.rows(batch.token_ids)
         if spec.embedding_scale != 1.0:  # the models multiply in their own type
             residual = residual * torch.tensor(spec.embedding_scale, dtype=self._dtype)
         branch: Tensor | None = None
@@ -112,7 +113,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab] in the type of activations."""
-        logits = self._weights.head.apply(hidden)
+        logits = product(self._weights.head, hidden)
         return softcap(logits, self.spec.logit_softcap) if self.spec.logit_softcap else logits
 
     def _join(
@@ -163,7 +164,7 @@ class Decoder:
         )
         out = torch.empty(queries.shape, dtype=qkv.dtype, device=qkv.device)
         self._attention.attend(queries, cache, self._tables[cache.group], batch, out, attention)
-        return layer.weights.out.apply(out.flatten(1))
+        return product(layer.weights.out, out.flatten(1))
 
     def _fed(self, layer: _Layer, x: Rows, batch: Batch) -> Tensor:
         mlp, weights = layer.spec.mlp, layer.weights.mlp
@@ -176,7 +177,7 @@ class Decoder:
 
     def _vector(self, vector: Vector) -> Tensor:
         """Norm weights stay in fp32: they are small, and rounding them would cost accuracy."""
-        return vector.values.to(self._device)
+        return tensor(vector.values).to(self._device)
 
     def _rotation(self, rope: Rope | None) -> Tensor | None:
         """The table of cosines and sines, one for all layers that share it."""
@@ -185,6 +186,6 @@ class Decoder:
         for known, table in self._rotations:
             if known == rope:
                 return table
-        table = cos_sin(rope, self._max_len).to(self._device)
+        table = tensor(cos_sin(rope, self._max_len)).to(self._device)
         self._rotations.append((rope, table))
         return table

@@ -12,13 +12,22 @@ from torch import Tensor
 from slipway.model.spec import Activation, Mlp, Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
-from slipway.schemes.on_device import DeviceDense, DeviceGrouped, DeviceScaled, Move, relocated
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.products import Rows, gated_for, product
-from slipway_kernels.linear_w4a16.layout import Packed
-from slipway_kernels.moe.op import Scaled, block_m_of, moe_linear, tall
-from slipway_kernels.moe.op_route import Arrangement, arrange, arrangement, combine, route
-from slipway_kernels.quantize.quantized import QuantizedRows
+from slipway.worker.device.schemes import DeviceDense, DeviceGrouped, DeviceScaled, Move, relocated
+from slipway_kernels.linear_w4a16 import Packed
+from slipway_kernels.moe import (
+    Arrangement,
+    Scaled,
+    arrange,
+    arrangement,
+    block_m_of,
+    combine,
+    moe_linear,
+    route,
+    stack_experts,
+)
+from slipway_kernels.quantize import QuantizedRows
 
 
 def fed_forward(mlp: Mlp, weights: MlpWeights, x: Rows) -> Tensor:
@@ -68,7 +77,7 @@ class Experts:
         pairs = rows * moe.top_k
         ids = torch.empty(rows, moe.top_k, dtype=torch.int32, device=device)
         weights = torch.empty(rows, moe.top_k, device=device)
-        route(self.router.apply(x), moe.top_k, moe.normalize_top_k, ids, weights, slots=batch.row_slots)
+        route(product(self.router, x), moe.top_k, moe.normalize_top_k, ids, weights, slots=batch.row_slots)
         order = arrange(
             ids,
             arrangement(pairs, moe.experts, block_m_of(pairs, moe.experts, self.operand(x.dtype)), device),
@@ -80,7 +89,7 @@ class Experts:
         shared = gate = None
         if moe.shared and self.shared and self.shared_scale:
             shared = fed_forward(moe.shared, self.shared, x)
-            gate = self.shared_scale.apply(x)
+            gate = product(self.shared_scale, x)
         return combine(y, ids, weights, torch.empty_like(x), shared=shared, shared_gate=gate)
 
 
@@ -95,7 +104,7 @@ def _stacked(linears: Sequence[FusedLinear]) -> Tensor | Scaled | Packed:
     """One matrix of all experts', as it is multiplied; their own are let go."""
     schemes = [linear.parts[0].scheme for linear in linears]
     if isinstance(schemes[0], DeviceGrouped):
-        return tall([scheme.taken() for scheme in schemes if isinstance(scheme, DeviceGrouped)])
+        return stack_experts([scheme.taken() for scheme in schemes if isinstance(scheme, DeviceGrouped)])
     if isinstance(schemes[0], DeviceScaled):
         scaled = [scheme.taken() for scheme in schemes if isinstance(scheme, DeviceScaled)]
         values = torch.stack([one.values.view(torch.uint8) for one in scaled])

@@ -10,24 +10,24 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from slipway.engine.cache_size import CacheSize, cache_size, num_host_pages
 from slipway.engine.config import EngineConfig
-from slipway.model.build import ModelPlan
-from slipway.schemes.on_device import DeviceSchemes
-from slipway.schemes.transfer import Transfer
+from slipway.load.torch_arrays import torch_type
+from slipway.worker.cache_size import CacheSize, cache_size, num_host_pages
 from slipway.worker.device.attention import backend
-from slipway.worker.device.decoder import Decoder
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, device_memory, measured_peak
 from slipway.worker.device.offload import layers_on_host
 from slipway.worker.device.pages import DevicePages
+from slipway.worker.device.place import DevicePlace
 from slipway.worker.device.sampler import Sampler
+from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
+from slipway.worker.device.transfer import Transfer
 from slipway.worker.device.worker import AnyDecoder, DeviceWorker
-from slipway.worker.lower import Native
+from slipway.worker.plan import ModelPlan
 from slipway_kernels.cuda.interpret import repair
 from slipway_kernels.cuda.launch import device_in_use
-from slipway_kernels.sampling.record import RecordLayout
+from slipway_kernels.sampling import RecordLayout
 
 log = logging.getLogger("slipway.engine")
 
@@ -57,6 +57,7 @@ def load(
         layout.words,
         device,
     )
+    kept = torch_type(plan.kv_dtype)
     decoder = _decoder(plan, config, state.tables, device)
     max_top = max(1, config.max_logprobs)
     sampler = Sampler(state, layout, max_top)
@@ -72,7 +73,7 @@ def load(
         progress=progress,
         kv_divisors=plan.kv_divisors,
     )
-    worker.use(DevicePages(plan.kv, 1, plan.kv_dtype, device, plan.kv_scales))
+    worker.use(DevicePages(plan.kv, 1, kept, device, plan.kv_scales))
     with measured_peak(device) as peak:
         worker.largest_step()
     budget = Budget(
@@ -86,7 +87,7 @@ def load(
     log.info("%s", budget.explained())
     size = cache_size(config, plan, budget.kv_cache, "--gpu-memory-utilization")
     pages, count = allocated_within(
-        size.num_pages, lambda number: DevicePages(plan.kv, number, plan.kv_dtype, device, plan.kv_scales)
+        size.num_pages, lambda number: DevicePages(plan.kv, number, kept, device, plan.kv_scales)
     )
     if count < size.num_pages:
         size = _shrunk(config, plan, size, count)
@@ -99,32 +100,16 @@ def _decoder(plan: ModelPlan, config: EngineConfig, tables: Tensor, device: torc
 
     tables  [groups, num_slots, max_blocks] int32
     """
-    route, dtype, length = plan.route, plan.torch_dtype, plan.max_model_len
+    length = plan.max_model_len
     attention = partial(
         backend, config.attention_backend, max_requests=config.max_num_seqs, max_length=length, device=device
     )
     on_host = layers_on_host(plan, config.offload_bytes)
     with closing(Transfer(device)) as transfer:
-        schemes = DeviceSchemes(dtype, transfer, on_host)
-        if isinstance(route, Native):
-            weights = route.weights(plan.checkpoint, schemes, device)
-            layers = attention([layer.attention for layer in route.spec.layers])
-            return Decoder(
-                route.spec,
-                weights,
-                tables,
-                layers,
-                max_len=length,
-                dtype=dtype,
-                device=device,
-                on_host=on_host,
-            )
-        from slipway.worker.device.fallback import FallbackDecoder, attentions  # imports transformers
-        from slipway.worker.fallback import Fallback
-
-        assert isinstance(route, Fallback)
-        model = route.on_device(plan.checkpoint, schemes, length, device)
-        return FallbackDecoder(route, model, tables, attention(attentions(route)), dtype)
+        schemes = DeviceSchemes(plan.element, transfer, on_host)
+        dtype = torch_type(plan.element)
+        place = DevicePlace(schemes, tables, attention, length, dtype, device, on_host)
+        return plan.route.on_device(plan.checkpoint, place)
 
 
 def _allocated(device: torch.device) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Generic, Protocol, Self, TypeVar
@@ -11,17 +11,18 @@ from typing import Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from slipway.load.checkpoint import Checkpoint
-from slipway.model.build import ModelPlan
-from slipway.model.registry import families
-from slipway.model.weights import Builder, LayerWeights, MlpWeights, MoeWeights, forms_by_place
+from slipway.load.arrays import DType
+from slipway.load.quantized.form import Form
+from slipway.model.roles import Place
+from slipway.model.spec import DecoderSpec
+from slipway.model.weights import Builder, LayerWeights, MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
-from slipway.schemes.on_device import DeviceScheme, DeviceSchemes, Move
-from slipway.schemes.transfer import Transfer
 from slipway.worker.device.feed_forward import Experts, experts_of
 from slipway.worker.device.memory import GIB
 from slipway.worker.device.pinned import HostMemory
-from slipway.worker.lower import Native
+from slipway.worker.device.schemes import DeviceScheme, DeviceSchemes, Move
+from slipway.worker.device.transfer import Transfer
+from slipway.worker.plan import ModelPlan
 
 log = logging.getLogger("slipway.engine")
 
@@ -109,19 +110,19 @@ def layers_on_host(plan: ModelPlan, limit: int) -> tuple[int, ...]:
     """
     if not limit:
         return ()
-    if not isinstance(plan.route, Native):
+    sizes = plan.route.layer_bytes(plan.checkpoint, plan.element)
+    if not sizes:
         log.warning(
             "--cpu-offload-gb has no effect: transformers' code runs %s, and its weights stay on the device.",
             plan.architecture,
         )
         return ()
-    sizes = layer_bytes(plan.route, plan.checkpoint, plan.torch_dtype)
     layers = chosen(sizes, limit)
     if not layers:
         log.warning(
             "--cpu-offload-gb %.2f keeps no weights in host memory: each layer takes up to %.2f GiB, and the "
             "device needs room for %d of them whatever is copied, so that more than those must fit.",
-            *(limit / GIB, max(sizes, default=0) / GIB, BUFFERS),
+            *(limit / GIB, max(sizes) / GIB, BUFFERS),
         )
         return ()
     taken, room = sum(sizes[one] for one in layers), BUFFERS * max(sizes[one] for one in layers)
@@ -152,16 +153,15 @@ def chosen(sizes: Sequence[int], limit: int) -> tuple[int, ...]:
     return ()
 
 
-def layer_bytes(route: Native, checkpoint: Checkpoint, dtype: torch.dtype) -> list[int]:
-    """What each layer's matrices take on the device; found from their shapes, before any of them is read."""
-    meta = torch.device("meta")
-    forms = forms_by_place(route.spec, families()[route.architecture], checkpoint, route.conversion)
-    builder = Builder(route.spec, DeviceSchemes(dtype, Transfer(meta)), forms)
+def layer_bytes(spec: DecoderSpec, forms: Mapping[Place, Form], dtype: DType) -> list[int]:
+    """What each layer's matrices take on the device; found from their shapes, before any of them is read.
+
+    forms  of those that are quantized
+    """
+    builder = Builder(spec, DeviceSchemes(dtype, Transfer(torch.device("meta"))), forms)
     weights = builder.build()
-    for owner in builder.owners.values():
-        if isinstance(owner, FusedLinear):
-            owner.finish(meta)
-    layers = zip(route.spec.layers, weights.layers, strict=True)
+    builder.finish()
+    layers = zip(spec.layers, weights.layers, strict=True)
     return [_bytes(partial(moved, parts, experts_of(layer.mlp, parts.mlp))) for layer, parts in layers]
 
 

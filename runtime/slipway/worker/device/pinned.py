@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slipway.engine.machine import available_memory
 from slipway.exits import OUT_OF_MEMORY, Exit
+from slipway.machine import available_memory
 from slipway.worker.device.memory import GIB
 
 

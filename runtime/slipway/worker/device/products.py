@@ -7,25 +7,25 @@ from torch import Tensor
 
 from slipway.model.spec import Activation
 from slipway.schemes.fused import FusedLinear
-from slipway.schemes.on_device import DeviceScaled
 from slipway.schemes.scheme import Scheme
-from slipway_kernels.activation.op import gated
-from slipway_kernels.quantize.quantized import QuantizedRows
-from slipway_kernels.rms_norm.op import rms_norm
+from slipway.worker.device.schemes import DeviceScaled
+from slipway_kernels.activation import gated
+from slipway_kernels.quantize import QuantizedRows
+from slipway_kernels.rms_norm import rms_norm
 
 Rows = Tensor | QuantizedRows
 
 
 def product(linear: FusedLinear, x: Rows) -> Tensor:
     """x [rows, k], plain or in the form that `linear` wants → [rows, n]"""
-    if isinstance(x, Tensor):
-        return linear.apply(x)
-
-    def multiplied(scheme: Scheme, bias: Tensor | None) -> Tensor:
-        assert isinstance(scheme, DeviceScaled)
-        return scheme.multiply(x, bias)
-
-    return linear.side_by_side(multiplied)
+    results: list[Tensor] = []
+    for part, bias in linear.products():
+        if isinstance(x, Tensor):
+            results.append(part.scheme.apply(x, bias))
+        else:
+            assert isinstance(part.scheme, DeviceScaled)
+            results.append(part.scheme.multiply(x, bias))
+    return results[0] if len(results) == 1 else torch.cat(results, dim=-1)
 
 
 def normed_for(

@@ -43,13 +43,13 @@ class Wanted:
 class Pending:
     """A step under way: its tensors on the host are valid once `ready` has happened.
 
-    judged  requests, by place in the batch, with the prompt's positions that `prompt` speaks of in turn
+    known   requests, by place in the batch, with the prompt's positions that `prompt` speaks of in turn
     """
 
     shape: StepShape | None
     wanted: Sequence[Wanted] = ()
     drawn: Draws | None = None
-    judged: Sequence[tuple[int, range]] = ()
+    known: Sequence[tuple[int, range]] = ()
     prompt: Draws | None = None
     ready: torch.cuda.Event | None = None
 
@@ -75,8 +75,9 @@ class Results:
         """What a step of so many requests draws into."""
         return self._device[:rows]
 
-    def judged_rows(self, shape: StepShape) -> list[tuple[int, range]]:
-        """Requests of the batch whose prompt tokens are judged in this step, with the positions judged."""
+    def prompt_positions(self, shape: StepShape) -> list[tuple[int, range]]:
+        """Requests of the batch that want log-probabilities of prompt tokens which this step computes, with
+        the positions of these."""
         found = []
         for place, slot in enumerate(shape.slots.tolist()):
             wanted = self.wanted[slot]
@@ -90,11 +91,11 @@ class Results:
         return found
 
     def copied(
-        self, shape: StepShape, judged: Sequence[tuple[int, range]], prompt: Draws | None, *, reports: bool
+        self, shape: StepShape, known: Sequence[tuple[int, range]], prompt: Draws | None, *, reports: bool
     ) -> Pending:
         """Start the copies to the host; the device goes on meanwhile.
 
-        judged   what `judged_rows` found, and `prompt` what the model thought of it: None where it is nothing
+        known    what `prompt_positions` found, and `prompt` what the model thought of it, if that is anything
         reports  whether drawn tokens come with log-probabilities
         """
         host = self._host[self._turn][: shape.num_requests]
@@ -110,7 +111,7 @@ class Results:
             ready = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             ready.record()
         wanted = [self.wanted[slot] for slot in shape.slots.tolist()]
-        return Pending(shape, wanted, host, judged, prompt, ready)
+        return Pending(shape, wanted, host, known, prompt, ready)
 
     def output(self, pending: Pending) -> StepOutput:
         """Wait for the step, and give what it drew in the plan's order."""
@@ -119,17 +120,17 @@ class Results:
             return StepOutput([], [])
         if pending.ready is not None:
             pending.ready.synchronize()
-        tokens = drawn.token.tolist()
+        tokens = [[token] if token >= 0 else [] for token in drawn.token.tolist()]
         order = shape.order.tolist()
         output = StepOutput(
             restored(shape.order, tokens), [order[place] for place in drawn.failed.nonzero()[:, 0].tolist()]
         )
         for place, wanted in enumerate(pending.wanted):
-            if wanted.output >= 0 and tokens[place] >= 0:
-                output.logprobs[order[place]] = _reported(drawn, place, wanted.output)
+            if wanted.output >= 0 and tokens[place]:
+                output.logprobs[order[place]] = [_reported(drawn, place, wanted.output)]
         if pending.prompt is not None:
             rows = iter(range(len(pending.prompt.token)))
-            for place, positions in pending.judged:
+            for place, positions in pending.known:
                 wanted_prompt = pending.wanted[place].prompt
                 output.prompt_logprobs[order[place]] = [
                     _reported(pending.prompt, row, wanted_prompt) for row in islice(rows, len(positions))

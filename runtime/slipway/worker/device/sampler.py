@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
+from itertools import compress
 from operator import or_
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slipway.engine.params import SamplingParams
 from slipway.worker.device.state import SlotState
-from slipway_kernels.sampling.device import Draws, History, report, sample, workspace
-from slipway_kernels.sampling.record import Features, RecordLayout
+from slipway_kernels.sampling import Features, RecordLayout, report, sample
+from slipway_kernels.sampling.device import Draws, History, workspace
 
 
 class Sampler:
@@ -22,23 +24,31 @@ class Sampler:
         self._state = state
         self._layout = layout
         self._max_top = max_top
-        self._features = [Features()] * state.num_slots
+        self._kinds = {Features(): 0}
+        """What requests have asked for so far, by the number that their slots keep."""
+        self._kind_of = np.zeros(state.num_slots, np.int64)
+        self._united: dict[bytes, Features] = {}
         self._history = History(state.tokens, state.num_tokens, state.prompt_len)
         self.every_feature = Features(True, True, True, True, max_top)
         self._space = workspace(state.num_slots, layout.vocab, self.every_feature, state.device)
 
     def start(self, slot: int, params: SamplingParams) -> None:
         """The slot's tokens are drawn so from the next upload on."""
-        self._features[slot] = Features.of(params, self._layout.vocab)
+        features = Features.of(params, self._layout.vocab)
+        self._kind_of[slot] = self._kinds.setdefault(features, len(self._kinds))
         for offset, words in self._layout.encode(params):
             self._state.put("records", words, slot, offset)
 
-    def features(self, slots: Iterable[int]) -> Features:
+    def features(self, slots: NDArray[np.int32]) -> Features:
         """What these slots ask for together, coarse enough that few graphs serve all batches."""
-        asked = reduce(or_, (self._features[slot] for slot in slots), Features())
-        if asked.max_top >= 0:
-            asked = replace(asked, max_top=self._max_top)
-        return replace(asked, random=asked.random or asked.edits)
+        present = np.bincount(self._kind_of[slots], minlength=len(self._kinds)) > 0
+        key = present.tobytes()
+        if key not in self._united:
+            asked = reduce(or_, compress(self._kinds, present), Features())
+            if asked.max_top >= 0:
+                asked = replace(asked, max_top=self._max_top)
+            self._united[key] = replace(asked, random=asked.random or asked.edits)
+        return self._united[key]
 
     def draw(self, logits: Tensor, slots: Tensor, features: Features, out: Draws) -> None:
         """logits [rows, vocab], slots [rows] int32, -1 for rows that draw nothing."""

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slipway_kernels.slots.op import apply_runs
+from slipway_kernels.slots import apply_runs
 
 UPLOAD_WORDS = 1 << 20
 """Payload of one upload; a step that changes more sends several."""

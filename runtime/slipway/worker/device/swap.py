@@ -8,7 +8,7 @@ from torch import Tensor
 from slipway.engine.plan import StepPlan
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.pinned import HostMemory
-from slipway_kernels.kv_copy.op import DIRECT_BYTES, swap_in, swap_out
+from slipway_kernels.kv_copy import DIRECT_BYTES, swap_in, swap_out
 
 PREEMPTED = HostMemory(
     "preempted requests",

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import torch
-
+from slipway.load.arrays import ELEMENTS, DType, Ints
 from slipway.load.checkpoint import Checkpoint
+from slipway.load.config import Config
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.kv_scales import KVScales
 from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.model.config import Config
 from slipway.model.kv import KVLayout
-from slipway.schemes.dense import KERNEL_NAMES
-from slipway_kernels.cpu import PagePool, Slots, StepResult, Threads
-from slipway_kernels.cpu.binding import Ints
+from slipway.model.spec import DecoderSpec
+from slipway_kernels.cpu import PageMemory, Slots, StepResult, Threads
 from slipway_kernels.cpu.step import Stepper
 
-KV_NAMES = {**KERNEL_NAMES, torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
-"""What the kernels call the types of a KV cache."""
+if TYPE_CHECKING:
+    from slipway.worker.device.place import DevicePlace
+    from slipway.worker.device.worker import AnyDecoder
 
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 
 
 class Model(Protocol):
-    """What a worker runs."""
+    """What the worker on a CPU runs."""
 
     def step(self, slots: Ints, num_new: Ints) -> StepResult:
         """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance."""
@@ -36,31 +35,31 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What a model computes in: the worker's slots, pages and threads, and how long a step may be."""
+class CpuPlace:
+    """What a model on CPU computes in: the worker's slots, pages and threads, and how long a step may be."""
 
     slots: Slots
-    page_pool: PagePool
+    pages: PageMemory
     kv: KVLayout
-    dtype: torch.dtype
+    dtype: DType
     max_tokens: int
     max_top: int
     threads: Threads
-    kv_dtype: torch.dtype
+    kv_dtype: DType
     kv_scales: KVScales
 
     def stepper(self, kind: type[AnyStepper], vocab: int) -> AnyStepper:
-        """A program over this room."""
+        """A program over these slots and pages."""
         program = kind(
             self.slots,
             self.max_tokens,
-            KERNEL_NAMES[self.dtype],
+            ELEMENTS[self.dtype],
             self.threads,
             vocab,
             self.max_top,
-            self.page_pool,
+            self.pages,
             self.kv.block_size,
-            KV_NAMES[self.kv_dtype],
+            ELEMENTS[self.kv_dtype],
         )
         for layer, (keys, values) in self.kv_scales.items():
             program.scale_kv(self.kv.layer_place[layer], keys, values)
@@ -73,6 +72,10 @@ class Route(Protocol):
     @property
     def config(self) -> Config:
         """The configuration, with what the family takes where it is silent."""
+
+    @property
+    def spec(self) -> DecoderSpec | None:
+        """None where transformers' code runs the model."""
 
     @property
     def architecture(self) -> str: ...
@@ -96,5 +99,11 @@ class Route(Protocol):
         """How the quantized matrices are stored, or converted. Raises LoadError where their tensors do not
         fit each other."""
 
-    def build(self, checkpoint: Checkpoint, room: Room) -> Model:
+    def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
+        """What each layer's matrices take on a device; nothing where they cannot lie elsewhere."""
+
+    def on_cpu(self, checkpoint: Checkpoint, place: CpuPlace) -> Model:
         """Read the weights. Raises LoadError where they are not exactly what the model has."""
+
+    def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:
+        """The same on an accelerator. Raises LoadError also where the model cannot run there."""

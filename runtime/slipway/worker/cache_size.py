@@ -9,7 +9,7 @@ from slipway.engine.config import EngineConfig
 from slipway.exits import KV_CACHE_TOO_SMALL, Exit
 
 if TYPE_CHECKING:
-    from slipway.model.build import ModelPlan
+    from slipway.worker.plan import ModelPlan
 
 
 @dataclass(frozen=True, slots=True)

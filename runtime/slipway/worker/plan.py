@@ -1,4 +1,4 @@
-"""Decides how a model runs, before its weights are read; then builds it."""
+"""Decides how a model runs, before its weights are read."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-import torch
-
 from slipway.engine.config import EngineConfig
 from slipway.envs import read
+from slipway.load.arrays import ELEMENTS, DType
 from slipway.load.checkpoint import Checkpoint
+from slipway.load.config import Config, merged
 from slipway.load.errors import LoadError
+from slipway.load.extras import require_torch
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.kv_scales import KVDivisors, KVScales, scales_of_file
 from slipway.load.quantized.names import conversion
 from slipway.load.quantized.on_the_fly import ON_THE_FLY
-from slipway.model.config import Config, merged
 from slipway.model.kv import KVLayout, kv_layout, page_layer_bytes
 from slipway.model.limits import kv_cache_dtype, max_model_len, resolve_dtype
 from slipway.model.rope import length_warning
-from slipway.model.route import KV_NAMES, Model, Room, Route
 from slipway.model.spec import DecoderSpec
 from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
-from slipway.worker.lower import Native, native
-from slipway_kernels.cpu import PagePool, Slots, Threads, page_bytes
+from slipway.worker.native import native
+from slipway.worker.route import CpuPlace, Model, Route
+from slipway_kernels.cpu import PageMemory, Slots, Threads, page_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class ModelPlan:
     route: Route
     kv: KVLayout
     max_model_len: int
-    torch_dtype: torch.dtype
+    element: DType
     """Of weights and activations."""
-    kv_dtype: torch.dtype
+    kv_dtype: DType
     """Of the KV cache."""
     kv_scales: KVScales = field(default_factory=dict)
     """What keys and values are divided by where the cache is fp8, at first; empty where it is not."""
@@ -51,7 +51,7 @@ class ModelPlan:
     @property
     def spec(self) -> DecoderSpec | None:
         """None where transformers' code runs the model."""
-        return self.route.spec if isinstance(self.route, Native) else None
+        return self.route.spec
 
     @property
     def native(self) -> bool:
@@ -68,12 +68,12 @@ class ModelPlan:
     @property
     def dtype(self) -> str:
         """bfloat16 or float32."""
-        return str(self.torch_dtype).removeprefix("torch.")
+        return str(self.element)
 
     def build(
         self,
         slots: Slots,
-        page_pool: PagePool,
+        pages: PageMemory,
         *,
         max_tokens: int,
         max_top: int,
@@ -87,18 +87,18 @@ class ModelPlan:
         Raises LoadError where checkpoint and configuration disagree.
         """
         progress("load", 0, self.checkpoint.total_bytes)
-        room = Room(
+        place = CpuPlace(
             slots,
-            page_pool,
+            pages,
             self.kv,
-            self.torch_dtype,
+            self.element,
             max_tokens,
             max_top,
             Threads(threads),
             self.kv_dtype,
             self.kv_scales,
         )
-        return self.route.build(self.checkpoint, room)
+        return self.route.on_cpu(self.checkpoint, place)
 
 
 def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
@@ -124,17 +124,17 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
     if config.device == "cuda":
         layer_bytes = page_layer_bytes(*route.kv_shape, config.block_size, kv_dtype)
     else:
-        layer_bytes = page_bytes(1, *route.kv_shape, config.block_size, KV_NAMES[kv_dtype])
+        layer_bytes = page_bytes(1, *route.kv_shape, config.block_size, ELEMENTS[kv_dtype])
     layout = kv_layout(route.windows, layer_bytes, config.block_size)
     warnings = [text for text in (dtype_warning, warning, length_warning(route.config, length)) if text]
     warnings += notices(
         route.forms(checkpoint),
         _kept(config.device, dtype),
         dtype,
-        native=isinstance(route, Native),
+        native=route.spec is not None,
         device=config.device.upper(),
     )
-    if config.device == "cuda" and config.graph_sizes and not isinstance(route, Native):
+    if config.device == "cuda" and config.graph_sizes and route.spec is None:
         warnings.append(
             f"transformers' code runs {route.architecture}: its steps are launched kernel by kernel, not as "
             "CUDA graphs, which costs small batches most."
@@ -154,11 +154,11 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
     return ModelPlan(checkpoint, route, layout, length, dtype, kv_dtype, scales, divisors, warnings)
 
 
-def _kept(device: str, dtype: torch.dtype) -> Callable[[Form], bool]:
+def _kept(device: str, dtype: DType) -> Callable[[Form], bool]:
     """Whether matrices of a form are multiplied as they are stored."""
     if device != "cuda":
         return Schemes(dtype).keeps
-    from slipway.schemes.on_device import keeps  # imports Triton
+    from slipway.worker.device.schemes import keeps  # imports torch and Triton
 
     return partial(keeps, dtype=dtype)
 
@@ -195,6 +195,11 @@ def _route(settings: Config, checkpoint: Checkpoint, config: EngineConfig) -> Ro
         except LoadError as error:
             if error.code != "UnsupportedModel" or config.model_impl == "vllm":
                 raise
-    from slipway.worker.fallback import fallback  # imports transformers
+    require_torch(
+        "The model runs by transformers' code",
+        "serve one of the architectures with native code",
+        "transformers",
+    )
+    from slipway.worker.fallback import fallback  # imports torch and transformers
 
     return fallback(settings, checkpoint.folder, config)

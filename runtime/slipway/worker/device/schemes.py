@@ -10,18 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from slipway.load.arrays import FP32, INT8, Array, DType, Floats, Ints
+from slipway.load.dummy import DEVIATION
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
-from slipway.load.quantized.tensors import Grouped, Quantized, Scaled
+from slipway.load.quantized.tensors import Quantized
+from slipway.load.torch_arrays import tensor, torch_type
 from slipway.schemes.scheme import NewScheme
-from slipway.schemes.transfer import Transfer
+from slipway.worker.device.quantized import GroupedTensors, ScaledTensors, as_tensors
+from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
-from slipway_kernels.embedding.op import embed
-from slipway_kernels.linear_w4a16.layout import Packed, pack
-from slipway_kernels.linear_w4a16.op import linear_w4a16, workspace, workspace_bytes
-from slipway_kernels.linear_w4a16.op import rows as packed_rows
-from slipway_kernels.linear_w8a8.op import linear_w8a8
-from slipway_kernels.linear_w8a8.quantized import quantized_linear
-from slipway_kernels.quantize.quantized import QuantizedRows
+from slipway_kernels.embedding import embed
+from slipway_kernels.linear_bf16 import linear_bf16
+from slipway_kernels.linear_w4a16 import Packed, Workspace, linear_w4a16, pack
+from slipway_kernels.linear_w4a16 import rows as packed_rows
+from slipway_kernels.linear_w8a8 import linear_w8a8, quantized_linear
+from slipway_kernels.quantize import QuantizedRows
 
 SCALE_BLOCK = (128, 128)
 """Rows and columns that share a scale, of the block-wise fp8 that the kernels multiply."""
@@ -43,16 +46,16 @@ def relocated(packed: Packed, to: Move) -> Packed:
     )
 
 
-def keeps(form: Form, dtype: torch.dtype) -> bool:
+def keeps(form: Form, dtype: DType) -> bool:
     """Whether a matrix of this form is multiplied as it is stored, by activations of `dtype`.
 
     What is not one of many experts', that is: those have fewer forms.
     """
-    if dtype is torch.float32:
+    if dtype == FP32:
         return False
     if isinstance(form, GroupedForm):
         return form.bits in (4, 8)
-    return form.block in (None, SCALE_BLOCK) and (form.values is torch.int8 or device_arch() >= FP8_ARCH)
+    return form.block in (None, SCALE_BLOCK) and (form.values == INT8 or device_arch() >= FP8_ARCH)
 
 
 def begins_block(form: Form | None, row: int) -> bool:
@@ -76,19 +79,31 @@ class DeviceSchemes:
 
     def __init__(
         self,
-        dtype: torch.dtype,
+        dtype: DType,
         transfer: Transfer,
         on_host: Collection[int] = (),
         workspace: Workspace | None = None,
     ) -> None:
-        self.dtype = self.bias_dtype = dtype
+        self.dtype = dtype
+        self._kind = torch_type(dtype)
         self.gates_alternate = False
         self._transfer = transfer
-        self._dense: NewScheme = partial(DeviceDense, dtype, transfer)
+        self._dense: NewScheme = partial(DeviceDense, self._kind, transfer)
         self._made: dict[Form, NewScheme] = {}
         self._workspace = workspace or Workspace(transfer.device)
         self._on_host = frozenset(on_host)
         self._host = DeviceSchemes(dtype, Transfer(CPU), workspace=self._workspace) if on_host else self
+
+    def placed(self, bias: Floats) -> Tensor:
+        """Beside the matrices' results, in their type."""
+        return tensor(bias).to(self._workspace.device, self._kind)
+
+    def drawn(self, shape: tuple[int, ...], seed: int) -> Tensor:
+        """Drawn on the device, where billions take seconds."""
+        device = self._workspace.device
+        random = torch.Generator(device).manual_seed(seed)
+        empty = torch.empty(shape, dtype=self._kind, device=device)
+        return empty.normal_(0.0, DEVIATION, generator=random)
 
     def in_layer(self, number: int) -> DeviceSchemes:
         return self._host if number in self._on_host else self
@@ -100,9 +115,9 @@ class DeviceSchemes:
             return self._dense
         make: NewScheme
         if isinstance(form, ScaledForm):
-            make, fuses = partial(DeviceScaled, form, self.dtype, self._transfer), begins_block(form, row)
+            make, fuses = partial(DeviceScaled, form, self._kind, self._transfer), begins_block(form, row)
         else:
-            make = partial(DeviceGrouped, form, self.dtype, self._transfer, self._workspace)
+            make = partial(DeviceGrouped, form, self._kind, self._transfer, self._workspace)
             fuses = not form.ordered  # each matrix has an order of columns of its own
         return self._made.setdefault(form, make) if fuses else make
 
@@ -116,11 +131,11 @@ class DeviceSchemes:
         """Whether products with many matrices of this form are one."""
         if isinstance(form, GroupedForm):
             return not form.ordered
-        return form.values is torch.int8 or device_arch() >= GROUPED_FP8_ARCH
+        return form.values == INT8 or device_arch() >= GROUPED_FP8_ARCH
 
 
 class DeviceDense:
-    """Numbers of one type, multiplied by cuBLAS."""
+    """Numbers of one type, multiplied by cuBLAS, or by our kernel where that was measured to be faster."""
 
     weight: Tensor  # [n, k]
 
@@ -131,15 +146,19 @@ class DeviceDense:
     def create(self, shape: tuple[int, int]) -> None:
         self.weight = torch.zeros(shape, dtype=self._dtype, device=self._transfer.device)
 
-    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
-        weights = tensor if isinstance(tensor, Tensor) else tensor.dequantized(self._dtype)
-        self._transfer.place(self.weight, rows, weights)
+    def load(self, rows: Ints, matrix: Array | Tensor | Quantized) -> None:
+        given = as_tensors(matrix)
+        weights = given if isinstance(given, Tensor) else given.dequantized()
+        self._transfer.place(self.weight, tensor(rows), weights)
 
-    def finish(self, device: torch.device) -> None:
+    def finish(self) -> None:
         """The rows lie as they are multiplied."""
 
     def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return linear(x, self.weight, bias)
+        if self._dtype is torch.float32:
+            return linear(x, self.weight, bias)
+        out = torch.empty(len(x), len(self.weight), dtype=self._dtype, device=x.device)
+        return linear_bf16(x, self.weight, out, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of these ids [m], in the matrix's type."""
@@ -174,17 +193,18 @@ class DeviceScaled:
     def create(self, shape: tuple[int, int]) -> None:
         n, k = shape
         device = self._transfer.device
-        self.values = torch.zeros(shape, dtype=self._form.values, device=device)
+        self.values = torch.zeros(shape, dtype=torch_type(self._form.values), device=device)
         high, wide = self._form.block or (1, k)
         blocks = (-(-n // high), -(-k // wide)) if self._form.block else (n,)
         self.scales = torch.ones(blocks, device=device)
 
-    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
-        assert isinstance(tensor, Scaled)
-        self._transfer.place(self.values.view(torch.uint8), rows, tensor.values.view(torch.uint8))
-        scales = tensor.scales.float()
+    def load(self, rows: Ints, matrix: Array | Tensor | Quantized) -> None:
+        given, where = as_tensors(matrix), tensor(rows)
+        assert isinstance(given, ScaledTensors)
+        self._transfer.place(self.values.view(torch.uint8), where, given.values.view(torch.uint8))
+        scales = given.scales.float()
         if self._form.block is None:
-            self.scales[rows.long()] = scales.reshape(-1).expand(len(rows)).to(self.scales.device)
+            self.scales[where.long()] = scales.reshape(-1).expand(len(rows)).to(self.scales.device)
             return
         high = self._form.block[0]
         first = int(rows[0])
@@ -195,7 +215,7 @@ class DeviceScaled:
             )
         self.scales[first // high : first // high + len(scales)] = scales.to(self.scales.device)
 
-    def finish(self, device: torch.device) -> None:
+    def finish(self) -> None:
         """The rows lie as they are multiplied."""
 
     def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -204,7 +224,7 @@ class DeviceScaled:
     @property
     def operand(self) -> tuple[torch.dtype, int]:
         """In which type rows are multiplied, and how many of their columns share a scale; 0: all."""
-        return self._form.values, self._form.block[1] if self._form.block else 0
+        return self.values.dtype, self._form.block[1] if self._form.block else 0
 
     def multiply(self, x: QuantizedRows, bias: Tensor | None = None) -> Tensor:
         """As `apply`, of rows that are quantized as `operand` says."""
@@ -229,24 +249,11 @@ class DeviceScaled:
     def _room(self, rows: int) -> Tensor:
         return torch.empty(rows, len(self.values), dtype=self._dtype, device=self.values.device)
 
-    def taken(self) -> Scaled:
+    def taken(self) -> ScaledTensors:
         """The matrix, which is held here no more."""
-        held = Scaled(self.values, self.scales)
+        held = ScaledTensors(self.values, self.scales)
         del self.values, self.scales
         return held
-
-
-class Workspace:
-    """One buffer for the products of all layers, as large as the largest needs."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._buffer = torch.zeros(0, dtype=torch.uint8, device=device)
-
-    def of(self, packed: Packed, rows: int) -> Tensor:
-        if self._buffer.numel() < workspace_bytes(packed, rows, self.device):
-            self._buffer = workspace(packed, rows, self.device)
-        return self._buffer
 
 
 class DeviceGrouped:
@@ -269,22 +276,23 @@ class DeviceGrouped:
         self._shape = shape
         self._missing = shape[0]
 
-    def load(self, rows: Tensor, tensor: Tensor | Quantized) -> None:
+    def load(self, rows: Ints, matrix: Array | Tensor | Quantized) -> None:
         """Once all rows are there they are packed on the device, so that few matrices wait at a time."""
-        assert isinstance(tensor, Grouped)
+        given = as_tensors(matrix)
+        assert isinstance(given, GroupedTensors)
         if self._missing == self._shape[0]:
             self._begin(CPU)
-        where = rows.long()
-        self._codes[where] = tensor.codes.cpu()
-        self._scales[where] = tensor.scales.float().cpu()
-        if self._minimums is not None and tensor.minimums is not None:
-            self._minimums[where] = tensor.minimums.float().cpu()
-        self._order = tensor.order
+        where = tensor(rows).long()
+        self._codes[where] = given.codes.cpu()
+        self._scales[where] = given.scales.float().cpu()
+        if self._minimums is not None and given.minimums is not None:
+            self._minimums[where] = given.minimums.float().cpu()
+        self._order = given.order
         self._missing -= len(rows)
         if not self._missing:
             self._pack()
 
-    def finish(self, device: torch.device) -> None:
+    def finish(self) -> None:
         if self._missing == self._shape[0]:
             self._begin(self._device)
         if self._missing:
@@ -292,8 +300,7 @@ class DeviceGrouped:
 
     def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         out = torch.empty(len(x), self.packed.n, dtype=self._dtype, device=x.device)
-        space = self._workspace.of(self.packed, len(x))
-        return linear_w4a16(x, self.packed, out, workspace=space, bias=bias)
+        return linear_w4a16(x, self.packed, out, workspace=self._workspace, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of these ids [m], dequantized; -1 gives zeros."""
@@ -330,7 +337,7 @@ class DeviceGrouped:
             bits=self._form.bits,
             dtype=self._dtype,
         )
-        self.packed = relocated(packed, lambda tensor: tensor.to(self._home))
+        self.packed = relocated(packed, lambda part: part.to(self._home))
         self._missing = 0
         del self._codes, self._scales, self._minimums
 

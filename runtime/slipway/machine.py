@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
+_USED = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_in_bytes"}
 
 
 def usable_cpus() -> int:
@@ -14,9 +16,17 @@ def usable_cpus() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), _cpu_quota()))
 
 
+def whole_memory() -> int:
+    """Bytes that this process may ever have: the cgroup's limit, or the machine's memory if that is less.
+
+    The same at every start, whatever else runs and however much of it the process has taken already.
+    """
+    return min(_meminfo("MemTotal"), *(limit for limit, _ in _cgroup_files()))
+
+
 def available_memory() -> int:
     """Bytes that can still be had: what the machine has free, or what the cgroup leaves if that is less."""
-    return max(0, min(_machine_available(), _cgroup_available()))
+    return max(0, min(_meminfo("MemAvailable"), _cgroup_available()))
 
 
 def _cpu_quota() -> int:
@@ -30,22 +40,26 @@ def _cpu_quota() -> int:
     return 1 << 16
 
 
-def _machine_available() -> int:
+def _meminfo(name: str) -> int:
     for line in _read(Path("/proc/meminfo")).splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) << 10
     return _UNLIMITED
 
 
 def _cgroup_available() -> int:
-    for limit_file, used_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        limit, used = _number(_CGROUP / limit_file), _number(_CGROUP / used_file)
-        if limit is not None and used is not None and limit < _UNLIMITED:
-            return limit - used + _reclaimable(_CGROUP / limit_file)
+    for limit, limit_file in _cgroup_files():
+        used = _number(limit_file.parent / _USED[limit_file.name])
+        if limit < _UNLIMITED and used is not None:
+            return limit - used + _reclaimable(limit_file)
     return _UNLIMITED
+
+
+def _cgroup_files() -> Iterator[tuple[int, Path]]:
+    """The limit of memory and the file that has it, in the second version of cgroups and in the first."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        limit = _number(_CGROUP / name)
+        yield _UNLIMITED if limit is None else limit, _CGROUP / name
 
 
 def _reclaimable(beside: Path) -> int:

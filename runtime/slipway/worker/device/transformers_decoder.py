@@ -20,7 +20,7 @@ from slipway.worker.device.kv_scales import find_scales
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.fallback import Fallback
 from slipway.worker.transformers_model import scale_and_softcap
-from slipway_kernels.rope.op import rope_and_store
+from slipway_kernels.rope import rope_and_store
 
 
 def attentions(route: Fallback) -> list[Attention]:

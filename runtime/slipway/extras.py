@@ -1,0 +1,25 @@
+"""What `pip install slipway` leaves out, and how a command ends that misses it."""
+
+from __future__ import annotations
+
+from slipway.exits import MISSING_PACKAGE, Exit
+
+SERVING = frozenset(
+    {
+        *("fastapi", "httptools", "httpx", "huggingface_hub", "jinja2", "ml_dtypes", "msgspec", "numpy"),
+        *("obstore", "orjson", "prometheus_client", "pydantic", "sentencepiece", "tokenizers", "uvicorn"),
+        "uvloop",
+    }
+)
+"""Packages of the extra `cpu`, as `import` names them."""
+
+
+def missing(error: Exception) -> Exit | None:
+    """How to end for a package of the extra that is not installed; None for every other error.
+
+    A package that is there and lacks a part or a dependency of its own is another error.
+    """
+    if not isinstance(error, ModuleNotFoundError) or error.name not in SERVING:
+        return None
+    message = f"The Python package {error.name}, which this command needs, is not installed."
+    return Exit(MISSING_PACKAGE, message, "Install all that serves: pip install 'slipway[cpu]'.")

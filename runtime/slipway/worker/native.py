@@ -1,0 +1,131 @@
+"""A model that `families/` knows, before its weights, and how it is made to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from slipway.load.arrays import DType
+from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
+from slipway.load.config import Config, texts
+from slipway.load.errors import LoadError
+from slipway.load.quantized.form import Form
+from slipway.load.quantized.on_the_fly import OnTheFly
+from slipway.model.registry import families
+from slipway.model.roles import expected_shapes
+from slipway.model.spec import DecoderSpec
+from slipway.model.weights import ModelWeights, forms_by_place, load_weights
+from slipway.schemes.choice import SchemeChoice, Schemes
+from slipway.worker.lower import lower
+from slipway.worker.route import CpuPlace
+from slipway_kernels.cpu import Program
+
+if TYPE_CHECKING:
+    from slipway.worker.device.place import DevicePlace
+    from slipway.worker.device.worker import AnyDecoder
+
+MAX_HEAD_DIM = 256
+HEAD_DIM_UNIT = 8
+"""Head sizes that the attention kernel can compute: multiples of 8 up to 256."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A model with a specification of its own: a lowered program on CPU, a decoder on a device."""
+
+    spec: DecoderSpec
+    config: Config
+    conversion: OnTheFly | None = None
+
+    @property
+    def architecture(self) -> str:
+        return self.spec.architecture
+
+    @property
+    def vocab(self) -> int:
+        return self.spec.vocab
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        return tuple(layer.attention.window for layer in self.spec.layers)
+
+    @property
+    def kv_shape(self) -> tuple[int, int]:
+        attentions = [layer.attention for layer in self.spec.layers]
+        return max(one.kv_heads for one in attentions), max(one.head_dim for one in attentions)
+
+    def without_windows(self) -> Native:
+        layers = [replace(layer, attention=replace(layer.attention, window=0)) for layer in self.spec.layers]
+        return replace(self, spec=replace(self.spec, layers=tuple(layers)))
+
+    def converting(self, conversion: OnTheFly) -> Native:
+        return replace(self, conversion=conversion)
+
+    def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
+        places = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
+        return list(places.values())
+
+    def weights(self, checkpoint: Checkpoint, schemes: SchemeChoice) -> ModelWeights:
+        """The checkpoint's, or random ones, held as `schemes` says. Raises LoadError."""
+        family = families()[self.architecture]
+        if isinstance(checkpoint, DummyCheckpoint):
+            checkpoint.shapes, checkpoint.drawn = expected_shapes(self.spec, family), schemes.drawn
+        return load_weights(self.spec, family, checkpoint, schemes, self.conversion)
+
+    def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
+        from slipway.worker.device.offload import layer_bytes  # imports torch
+
+        family = families()[self.architecture]
+        forms = forms_by_place(self.spec, family, checkpoint, self.conversion)
+        return layer_bytes(self.spec, forms, dtype)
+
+    def on_cpu(self, checkpoint: Checkpoint, place: CpuPlace) -> Program:
+        weights = self.weights(checkpoint, Schemes(place.dtype, place.threads))
+        program = place.stepper(Program, self.vocab)
+        lower(self.spec, weights, program, place.kv.layer_place)
+        return program
+
+    def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:
+        from slipway.worker.device.decoder import Decoder  # imports torch
+
+        weights = self.weights(checkpoint, place.schemes)
+        attention = place.attention([layer.attention for layer in self.spec.layers])
+        return Decoder(
+            self.spec,
+            weights,
+            place.tables,
+            attention,
+            max_len=place.max_len,
+            dtype=place.dtype,
+            device=place.device,
+            on_host=place.on_host,
+        )
+
+
+def native(config: Config) -> Native:
+    """The route of a model that `families/` knows.
+
+    Raises LoadError with UnsupportedModel where its architecture, or a feature that it uses, is not there.
+    """
+    architecture = next(iter(texts(config, "architectures")), "")
+    family = families().get(architecture)
+    if family is None:
+        raise LoadError(
+            "UnsupportedModel",
+            f"{architecture or 'A model without architectures in config.json'} has no native code here.",
+            hint="Use --model-impl auto or transformers, which run it by transformers' code.",
+            argument="model_impl",
+        )
+    spec = family.spec(config)
+    for layer in spec.layers:
+        size = layer.attention.head_dim
+        if size % HEAD_DIM_UNIT or size > MAX_HEAD_DIM:
+            raise LoadError(
+                "UnsupportedModel",
+                f"{architecture} has heads of {size} numbers, and the attention kernel wants a multiple of "
+                f"{HEAD_DIM_UNIT} up to {MAX_HEAD_DIM}.",
+                hint="Use --model-impl auto or transformers, which pad smaller heads.",
+                argument="model_impl",
+            )
+    return Native(spec, family.complete(config))

@@ -1,0 +1,220 @@
+"""Models of counted weights in every stored form, and what their packed bytes hash to."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from quantize import quantize, recipe
+from safetensors.torch import save_file
+
+from model.stepping import plan
+from slipway.load.gguf import dequantize
+from slipway.load.gguf.types import BY_NAME
+from slipway.model.weights import Vector
+from slipway.schemes.choice import Schemes
+from slipway.schemes.fused import FusedLinear
+from slipway_kernels.cpu import Threads
+
+STORED = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+QUANTIZED: dict[str, dict[str, Any]] = {
+    "awq": {},
+    "gptq": {},
+    "gptq-asym": {},
+    "gptq-8bit": {"bits": 8},
+    "gptq-act-order": {"act_order": True},
+    "w4a16": {},
+    "w8a8": {},
+    "fp8": {},
+    "fp8-block": {},
+}
+CONVERTED = ("fp8", "int8", "int4", "experts_int8")
+GGUF = tuple(sorted(dequantize.SUPPORTED - {"F64"}))
+DENSE = {"architectures": ["LlamaForCausalLM"], "attention_bias": True}
+MOE = {
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "num_experts": 3,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 80,
+}
+
+
+def counted(shape: tuple[int, ...], name: str) -> np.ndarray:
+    """Numbers in fp32 between -0.25 and 0.25 that no release of any library will ever draw differently."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+    place = np.arange(math.prod(shape), dtype=np.uint64) + np.uint64(seed) * np.uint64(2654435761)
+    mixed = (place ^ (place >> np.uint64(15))) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (((mixed >> np.uint64(40)).astype(np.float32) / np.float32(2**24) - 0.5) / 2).reshape(shape)
+
+
+def shapes(kind: dict[str, Any], size: int) -> dict[str, tuple[int, ...]]:
+    """Of every tensor: two layers, four heads over two of keys, 128 tokens."""
+    found: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (128, size),
+        "model.norm.weight": (size,),
+        "lm_head.weight": (128, size),
+    }
+    for number in range(2):
+        layer = f"model.layers.{number}"
+        for role, rows in (("q", size), ("k", size // 2), ("v", size // 2)):
+            found[f"{layer}.self_attn.{role}_proj.weight"] = (rows, size)
+            found[f"{layer}.self_attn.{role}_proj.bias"] = (rows,)
+        found[f"{layer}.self_attn.o_proj.weight"] = (size, size)
+        if "attention_bias" in kind:
+            found[f"{layer}.self_attn.o_proj.bias"] = (size,)
+        found[f"{layer}.input_layernorm.weight"] = found[f"{layer}.post_attention_layernorm.weight"] = (size,)
+        mlps = {f"{layer}.mlp": inner(kind, size)}
+        if "num_experts" in kind:
+            found[f"{layer}.mlp.gate.weight"] = (3, size)
+            found[f"{layer}.mlp.shared_expert_gate.weight"] = (1, size)
+            mlps = {f"{layer}.mlp.experts.{expert}": 48 for expert in range(3)}
+            mlps[f"{layer}.mlp.shared_expert"] = 80
+        for mlp, width in mlps.items():
+            found[f"{mlp}.gate_proj.weight"] = found[f"{mlp}.up_proj.weight"] = (width, size)
+            found[f"{mlp}.down_proj.weight"] = (size, width)
+    return found
+
+
+def inner(kind: dict[str, Any], size: int) -> int:
+    return size if size > 64 else 96
+
+
+def plain(folder: Path, stored: str, kind: dict[str, Any] = DENSE, size: int = 64) -> Path:
+    """A checkpoint in safetensors."""
+    folder.mkdir()
+    config = {
+        "hidden_size": size,
+        "intermediate_size": inner(kind, size),
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": size // 4,
+        "vocab_size": 128,
+        "max_position_embeddings": 256,
+        **kind,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {
+        name: torch.from_numpy(counted(shape, name)).to(STORED[stored])
+        for name, shape in shapes(kind, size).items()
+    }
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def as_gguf(path: Path, name: str) -> Path:
+    """A file whose matrices are of one type: bytes that count, with finite scales."""
+    kind = BY_NAME[name]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(2)
+    writer.add_context_length(256)
+    writer.add_embedding_length(256)
+    writer.add_feed_forward_length(256)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(128)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+    for full, shape in shapes(DENSE, 256).items():
+        stem, _, suffix = full.rpartition(".")
+        target = f"{names.get_name(stem)}.{suffix}"
+        if len(shape) == 1:
+            writer.add_tensor(target, counted(shape, full))
+            continue
+        raw = blocks(name, shape, full)
+        writer.add_tensor(target, raw, raw_dtype=gguf.GGMLQuantizationType(kind.number))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def blocks(name: str, shape: tuple[int, ...], seed: str) -> np.ndarray:
+    """A matrix [n, bytes of a row] uint8."""
+    kind, values = BY_NAME[name], counted(shape, seed)
+    if name in ("F32", "F16"):
+        return values.astype(np.float32 if name == "F32" else np.float16).view(np.uint8)
+    if name == "BF16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    count = shape[0] * shape[1] // kind.block_size
+    octets = (counted((count, kind.block_bytes), seed) * 1024).astype(np.int32).astype(np.uint8)
+    record = dequantize.RECORDS[name]
+    for field in ("d", "m", "dmin"):
+        if field in (record.names or ()):
+            octets.view(record)[field][:, 0] = counted((count,), seed + field).astype(np.float16)
+    if name == "IQ1_M":  # its scale lies in the top bits of four words
+        octets.view(record)["scales"] &= np.uint16(0x3FFF)
+    return octets.reshape(shape[0], -1)
+
+
+def sources() -> Iterator[tuple[str, Callable[[Path], Path], dict[str, Any]]]:
+    """Each case: its name, what makes its model in a folder, and how that is served."""
+    for stored in STORED:
+        yield stored, lambda place, stored=stored: plain(place / "plain", stored), {}
+    for method, options in QUANTIZED.items():
+        kind = method.removesuffix("-8bit").removesuffix("-act-order")
+
+        def make(place: Path, kind: str = kind, options: dict[str, Any] = options) -> Path:
+            how = recipe(kind, **{"group": 32, **options})
+            size = 192 if "block" in kind else 64  # of several blocks, the last of them cut
+            return quantize(plain(place / "plain", "bfloat16", size=size), place / "quantized", how)
+
+        yield method, make, {}
+    for name in CONVERTED:
+        for stored in STORED:
+
+            def moe(place: Path, stored: str = stored) -> Path:
+                return plain(place / "plain", stored, MOE)
+
+            yield f"{stored} made {name}", moe, {"quantization": name}
+    for name in GGUF:
+        yield f"GGUF {name}", lambda place, name=name: as_gguf(place / "model.gguf", name), {}
+
+
+CASES = {
+    f"{name} in {dtype}": (make, {**settings, "dtype": dtype})
+    for name, make, settings in sources()
+    for dtype in ("bfloat16", "float32")
+}
+
+
+def digest(model: Path, settings: dict[str, Any], threads: int = 2) -> str:
+    """Of all that is held of the weights, in order."""
+    found = plan(model, **settings)
+    pool = Threads(threads)
+    weights = found.route.weights(found.checkpoint, Schemes(found.element, pool))
+    hashed = hashlib.sha256()
+    for held in _held(weights):
+        hashed.update(held)
+    return hashed.hexdigest()[:32]
+
+
+def _held(weights: object) -> Iterator[bytes]:
+    if isinstance(weights, Vector):
+        yield bytes(np.asarray(weights.values))
+    elif isinstance(weights, FusedLinear):
+        if weights.bias is not None:
+            yield bytes(np.asarray(weights.bias))
+        for part in weights.parts:
+            yield ctypes.string_at(part.packed.memory.address, part.packed.nbytes)
+    elif is_dataclass(weights):
+        for field in fields(weights):
+            yield from _held(getattr(weights, field.name))
+    elif isinstance(weights, dict):
+        for name in sorted(weights):
+            yield from _held(weights[name])
+    elif isinstance(weights, tuple):
+        for part in weights:
+            yield from _held(part)
