@@ -18,7 +18,6 @@ from quantize import quantize, recipe
 from safetensors.torch import save_file
 
 from model.stepping import plan
-from slipway.load.gguf import dequantize
 from slipway.load.gguf.types import BY_NAME
 from slipway.model.weights import Vector
 from slipway.schemes.choice import Schemes
@@ -38,7 +37,20 @@ QUANTIZED: dict[str, dict[str, Any]] = {
     "fp8-block": {},
 }
 CONVERTED = ("fp8", "int8", "int4", "experts_int8")
-GGUF = tuple(sorted(dequantize.SUPPORTED - {"F64"}))
+SCALES = {
+    **{key: {"d": 0} for key in ("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS")},
+    **{key: {"d": 0} for key in ("IQ1_S", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ3_S", "IQ3_XXS")},
+    **{key: {"d": 0, "m": 2} for key in ("Q4_1", "Q5_1")},
+    **{key: {"d": 0, "dmin": 2} for key in ("Q4_K", "Q5_K")},
+    "Q2_K": {"d": 80, "dmin": 82},
+    "Q3_K": {"d": 108},
+    "Q6_K": {"d": 208},
+    "TQ1_0": {"d": 52},
+    "TQ2_0": {"d": 64},
+    **{key: {} for key in ("IQ1_M", "MXFP4", "NVFP4")},
+}
+"""Of GGUF's block types, where a block's fp16 scales begin, by ggml's name for them."""
+GGUF = tuple(sorted({"F32", "F16", "BF16"} | set(SCALES)))
 DENSE = {"architectures": ["LlamaForCausalLM"], "attention_bias": True}
 MOE = {
     "architectures": ["Qwen2MoeForCausalLM"],
@@ -150,12 +162,11 @@ def blocks(name: str, shape: tuple[int, ...], seed: str) -> np.ndarray:
         return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     count = shape[0] * shape[1] // kind.block_size
     octets = (counted((count, kind.block_bytes), seed) * 1024).astype(np.int32).astype(np.uint8)
-    record = dequantize.RECORDS[name]
-    for field in ("d", "m", "dmin"):
-        if field in (record.names or ()):
-            octets.view(record)[field][:, 0] = counted((count,), seed + field).astype(np.float16)
+    for field, at in SCALES[name].items():
+        scales = counted((count, 1), seed + field).astype(np.float16)
+        octets[:, at : at + 2] = scales.view(np.uint8)
     if name == "IQ1_M":  # its scale lies in the top bits of four words
-        octets.view(record)["scales"] &= np.uint16(0x3FFF)
+        octets.view("<u2")[:, -4:] &= np.uint16(0x3FFF)
     return octets.reshape(shape[0], -1)
 
 

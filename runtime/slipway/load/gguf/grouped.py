@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipway.load.gguf.blocks import Blocks, Bytes
-from slipway.load.gguf.dequantize import RECORDS
+from slipway.load.arrays import Array
 from slipway.load.gguf.types import GgmlType
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.tensors import Grouped
@@ -18,23 +17,32 @@ FORMS = {
     "Q8_0": GroupedForm(8, 32),
 }
 """Each type's; five bits are held in eight."""
+_QS, _SCALE, _MINIMUM, _FIFTH_BITS = ("qs", "u1", 16), ("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4)
+_RECORDS = {
+    "Q4_0": np.dtype([_SCALE, _QS]),
+    "Q4_1": np.dtype([_SCALE, _MINIMUM, _QS]),
+    "Q5_0": np.dtype([_SCALE, _FIFTH_BITS, _QS]),
+    "Q5_1": np.dtype([_SCALE, _MINIMUM, _FIFTH_BITS, _QS]),
+    "Q8_0": np.dtype([_SCALE, ("qs", "i1", 32)]),
+}
+"""A block. Source: ggml/src/ggml-common.h."""
 
 
-def grouped(kind: GgmlType, raw: Bytes, shape: tuple[int, int]) -> Grouped:
+def grouped(kind: GgmlType, raw: Array, shape: tuple[int, int]) -> Grouped:
     """The integers and scales of a matrix, to the bit.
 
     raw    [n · k / 32 · block_bytes] uint8, whole blocks of a type in `FORMS`
     shape  (n, k)
     """
     form = FORMS[kind.name]
-    blocks = raw.view(RECORDS[kind.name])
+    blocks = raw.view(_RECORDS[kind.name])
     codes = _codes(kind.name, blocks).reshape(shape)
     scales = blocks["d"].reshape(shape[0], -1)
     minimums = blocks["m"].reshape(shape[0], -1) if form.minimums else None
     return Grouped(form.bits, form.group, codes, scales, minimums)
 
 
-def _codes(name: str, blocks: Blocks) -> Bytes:
+def _codes(name: str, blocks: Array) -> Array:
     """[n] → [n, 32] uint8 for four bits, int8 for eight."""
     if name == "Q8_0":
         return np.ascontiguousarray(blocks["qs"])
@@ -43,7 +51,7 @@ def _codes(name: str, blocks: Blocks) -> Bytes:
     np.right_shift(blocks["qs"], 4, out=codes[:, 16:])
     if name in ("Q4_0", "Q4_1"):
         return codes
-    codes |= np.unpackbits(blocks["qh"][:, None].view(np.uint8), axis=1, bitorder="little") << np.uint8(4)
+    codes |= np.unpackbits(blocks["qh"], axis=1, bitorder="little") << np.uint8(4)
     if name == "Q5_0":
         codes -= 16
     return codes.view(np.int8)
