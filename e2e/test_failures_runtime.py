@@ -98,8 +98,7 @@ def test_the_cause_in_the_termination_log_is_told_in_one_line(
 def test_loading_is_told_in_percent_and_a_standstill_with_the_hour(failures: Failures, demo: Object) -> None:
     failures.namespace.apply(failures.service("slow", **{**demo, "resources": SLOW}))
     until(lambda: 0 < loaded(failures, "slow") < 1, "a part of the weights", PATIENCE)
-    engine = engine_of(failures, "slow")
-    os.kill(engine, signal.SIGSTOP)
+    engine = stopped_engine(failures, "slow")
     try:
         failures.until_summary("slow", r"Loading: weights \d+ % of [\d.]+ MB")
         failures.until_summary(
@@ -112,6 +111,18 @@ def test_loading_is_told_in_percent_and_a_standstill_with_the_hour(failures: Fai
         os.kill(engine, signal.SIGCONT)
     failures.until_summary("slow", "Serving: .*")
     failures.namespace.kubectl("delete", KIND, "slow")
+
+
+def test_a_server_that_ends_itself_over_a_standstill_is_quoted(failures: Failures, demo: Object) -> None:
+    hasty = {"engine": {"loadTimeout": 1}, "resources": SLOW}
+    failures.namespace.apply(failures.service("stalled", **{**demo, **hasty}))
+    stopped_engine(failures, "stalled")
+    case = Case(
+        summary="LoadStalled: Loading made no progress for .* s",
+        advice="Check the network and the volume",
+    )
+    failures.until_told("stalled", case)
+    failures.namespace.kubectl("delete", KIND, "stalled")
 
 
 def loaded(failures: Failures, name: str) -> float:
@@ -130,17 +141,22 @@ def loaded(failures: Failures, name: str) -> float:
     return 1.0
 
 
+def stopped_engine(failures: Failures, name: str) -> int:
+    """The process id, as this machine counts, of the engine in the service's only pod; it runs no more."""
+    engine: int = until(lambda: engine_of(failures, name), f"the engine of {name}", PATIENCE)
+    os.kill(engine, signal.SIGSTOP)
+    return engine
+
+
 def engine_of(failures: Failures, name: str) -> int:
-    """The process id of the engine in the service's only pod, as this machine counts."""
-    (pod,) = failures.namespace.all("pods", f"-lapp.kubernetes.io/instance={name}")
-    container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-    found = [
-        int(folder.name)
-        for folder in Path("/proc").iterdir()
-        if folder.name.isdecimal() and _is_engine(folder, container)
-    ]
-    assert len(found) == 1, found
-    return found[0]
+    """0 while it has not been started."""
+    for pod in failures.namespace.all("pods", f"-lapp.kubernetes.io/instance={name}"):
+        for status in pod["status"].get("containerStatuses", ()):
+            container = status.get("containerID", "").removeprefix("containerd://")
+            for folder in Path("/proc").iterdir() if container else ():
+                if folder.name.isdecimal() and _is_engine(folder, container):
+                    return int(folder.name)
+    return 0
 
 
 def _is_engine(folder: Path, container: str) -> bool:
