@@ -6,7 +6,7 @@ set -euo pipefail
 python=$1 venv=$2 extras=$3
 
 # What pip collects and downloads, one line each; its last lines are in the way.
-shown() { grep -E "^(Collecting|Downloading|Installing) " | cut -c1-100 || true; }
+shown() { grep -E "^ *(Collecting|Downloading|Installing) " | cut -c1-100 || true; }
 
 packages=()
 command -v "${CXX:-g++}" >/dev/null || packages+=(g++)
@@ -43,6 +43,14 @@ names = project["dependencies"] + [n for e in sys.argv[1].split(",") for n in pr
 print("\n".join(names))
 PY
 )
-"$venv/bin/python" -m pip install --disable-pip-version-check -r /dev/stdin <<<"$requirements" | shown
-echo "The dependencies are installed; waiting for the kernels."
+# In two steps, so that each says how long it took: what the network costs, and what this machine does.
+wheels=$(mktemp -d "$venv/wheels.XXXXXX")
+trap 'rm -rf "$wheels"' EXIT
+pip() { "$venv/bin/python" -m pip "$@" --disable-pip-version-check -r /dev/stdin <<<"$requirements" | shown; }
+begun=$SECONDS
+pip wheel --wheel-dir "$wheels"
+echo "Downloaded in $((SECONDS - begun)) s; installing."
+begun=$SECONDS
+pip install --no-index --find-links "$wheels"
+echo "Installed in $((SECONDS - begun)) s; waiting for the kernels."
 wait "$compiling"

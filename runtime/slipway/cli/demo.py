@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,10 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not asks_for_no_model(arguments.words):
         import slipway.api.server  # noqa: F401  # a package that it misses is told of before the download
 
-        if not model.is_file():
+        begun = time.monotonic() if not model.is_file() else None
+        if begun is not None:
             print(f"Fetching {MODEL_NAME} (98 MB) into {model.parent} …", file=sys.stderr)
         try:
             model = fetch()
+            if begun is not None:
+                print(f"Fetched in {time.monotonic() - begun:.0f} s.", file=sys.stderr)
         except LoadError as error:
             print(f"slipway demo: error: {error}", file=sys.stderr)
             return exits.BY_REASON[error.code].code
