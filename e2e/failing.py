@@ -50,12 +50,12 @@ class Case:
     """Of PROGRAMS."""
     spec: Object = field(default_factory=dict)
 
-    def untold(self, status: Object) -> list[str]:
+    def unmet(self, status: Object) -> list[str]:
         """What of this case a status does not say."""
         summary = str(status.get("summary") or "")
         conditions = {one["type"]: one for one in status.get("conditions") or ()}
         ready = conditions.get("Ready") or {"status": "", "reason": "", "message": ""}
-        told = {
+        expected = {
             "summary": re.fullmatch(self.summary, summary) is not None and len(summary) <= 120,
             "reason": summary.startswith(f"{ready['reason']}: "),
             "advice": self.advice in ready["message"],
@@ -63,7 +63,7 @@ class Case:
             "Stalled": ("Stalled" in conditions) == self.stalled,
             "Reconciling": ("Reconciling" in conditions) != self.stalled,
         }
-        return [what for what, holds in told.items() if not holds]
+        return [what for what, holds in expected.items() if not holds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Failures:
             patience,
         )
 
-    def until_told(self, name: str, case: Case) -> None:
+    def until_status(self, name: str, case: Case) -> None:
         """Wait until the REASON column and the conditions say what the case wants, all in one look.
 
         Some fail and serve in turns: a second look may find them serving.
@@ -107,8 +107,8 @@ class Failures:
 
         def lacking() -> str:
             status = self.status(name)
-            untold = case.untold(status)
-            return f"{name} does not say {untold}: {status}" if untold else ""
+            unmet = case.unmet(status)
+            return f"{name} does not say {unmet}: {status}" if unmet else ""
 
         until(lambda: not lacking(), lacking, PATIENCE)
 

@@ -243,4 +243,4 @@ def failures(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_failure_is_told_in_one_line_with_what_to_do(failures: Failures, name: str) -> None:
-    failures.until_told(name, CASES[name])
+    failures.until_status(name, CASES[name])

@@ -115,7 +115,7 @@ def test_an_object_of_someone_else_is_named_and_left_alone(failures: Failures) -
         stalled=True,
     )
     failures.apply({"taken": case})
-    failures.until_told("taken", case)
+    failures.until_status("taken", case)
     assert failures.namespace.the("service", "taken") == before
     failures.namespace.kubectl("delete", "service", "taken")
     failures.until_summary("taken", "Serving: .*")
@@ -154,7 +154,7 @@ def test_a_pod_that_its_node_refuses_is_told_in_the_kubelet_s_words(failures: Fa
         summary="NodeRefused: node ended the pod as OutOfcpu: .*",
         advice="In its place: waits for the scheduler.",
     )
-    failures.until_told("refused", case)
+    failures.until_status("refused", case)
     failures.namespace.kubectl("delete", KIND, "refused")
 
 
@@ -189,4 +189,4 @@ def test_a_bound_of_the_namespace_is_told_with_its_values(
 ) -> None:
     bounded.namespace.apply({"apiVersion": "v1", "metadata": {"name": "small"}, **bound})
     bounded.apply({"demo": case})
-    bounded.until_told("demo", case)
+    bounded.until_status("demo", case)

@@ -91,7 +91,7 @@ def test_the_cause_in_the_termination_log_is_told_in_one_line(
 ) -> None:
     case = CASES[name]
     failures.namespace.apply(failures.service(name, **{**demo, **case.spec}))
-    failures.until_told(name, case)
+    failures.until_status(name, case)
     failures.namespace.kubectl("delete", KIND, name)
 
 
@@ -121,7 +121,7 @@ def test_a_server_that_ends_itself_over_a_standstill_is_quoted(failures: Failure
         summary="LoadStalled: Loading made no progress for .* s",
         advice="Check the network and the volume",
     )
-    failures.until_told("stalled", case)
+    failures.until_status("stalled", case)
     failures.namespace.kubectl("delete", KIND, "stalled")
 
 

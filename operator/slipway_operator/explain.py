@@ -166,11 +166,13 @@ def _over(pods: Objects, events: Objects, current: Object | None) -> Finding | N
 def _ending(pod: Object, events: Objects) -> str:
     """How the node ended it, and what to do. A server that stops in time leaves no word in the status."""
     status = pod.get("status") or {}
-    told = [text for text in (str(status.get("message") or ""), *messages(events, pod, "Evicted")) if text]
-    reason = status.get("reason") or ("Evicted" if told else "")
+    reported = [
+        text for text in (str(status.get("message") or ""), *messages(events, pod, "Evicted")) if text
+    ]
+    reason = status.get("reason") or ("Evicted" if reported else "")
     if not reason:
         return ", which stopped in order. `kubectl get events` may say why."
-    words = first_line(told[0]).rstrip(".") if told else "no reason given"
+    words = first_line(reported[0]).rstrip(".") if reported else "no reason given"
     advice = next((text for volume, text in _LIMITED if volume in words), "")
     return f" as {reason}: {words}.{advice}"
 
@@ -204,28 +206,28 @@ def _step(pod: Object, progress: Mapping[str, Progress]) -> Finding:
     return _loading(progress.get(name(pod)))
 
 
-def _loading(told: Progress | None) -> Finding:
-    if told is None:
+def _loading(progress: Progress | None) -> Finding:
+    if progress is None:
         return finding("Loading", "the server loads the model.")
-    if told.phase == "draining":
+    if progress.phase == "draining":
         return finding("Starting", "the server drains its requests and ends.")
-    phase = "weights" if told.phase == "load" else told.phase
-    if not told.total:
+    phase = "weights" if progress.phase == "load" else progress.phase
+    if not progress.total:
         return finding("Loading", f"{phase}.")
-    so_far = f"{phase} {int(100 * told.done / told.total)} %{_of(told)}"
-    if told.still_since is None:
+    so_far = f"{phase} {int(100 * progress.done / progress.total)} %{_of(progress)}"
+    if progress.still_since is None:
         return finding("Loading", f"{so_far}.")
     return finding(
         "LoadStalled",
-        f"no byte since {told.still_since:%H:%M} UTC, {so_far}. Check the network and the volume; after "
+        f"no byte since {progress.still_since:%H:%M} UTC, {so_far}. Check the network and the volume; after "
         "spec.engine.loadTimeout seconds the server starts again by itself.",
     )
 
 
-def _of(told: Progress) -> str:
-    if told.phase == "warmup":
-        return f" of {told.total} steps"
+def _of(progress: Progress) -> str:
+    if progress.phase == "warmup":
+        return f" of {progress.total} steps"
     for size, unit in _UNITS:
-        if told.total >= size:
-            return f" of {told.total / size:.1f} {unit}"
+        if progress.total >= size:
+            return f" of {progress.total / size:.1f} {unit}"
     return ""

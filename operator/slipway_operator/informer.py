@@ -197,8 +197,8 @@ class Informer:
             if not page["metadata"].get("continue"):
                 break
             query["continue"] = page["metadata"]["continue"]
-        self._tell(self._store.replace, self._namespace, items)
-        self._tell(self.synced.set)
+        self._notify(self._store.replace, self._namespace, items)
+        self._notify(self.synced.set)
         since: str = page["metadata"]["resourceVersion"]
         return since
 
@@ -213,7 +213,7 @@ class Informer:
             since = item["metadata"]["resourceVersion"]
             if kind != "BOOKMARK":
                 change = self._store.drop if kind == "DELETED" else self._store.learn
-                self._tell(change, slim(item, self._store.kind))
+                self._notify(change, slim(item, self._store.kind))
         return since
 
     def _events(self, since: str) -> Iterator[tuple[str, Object]]:
@@ -226,7 +226,7 @@ class Informer:
         for event in self._cluster.stream(self._path, query, SILENCE_SECONDS):
             yield event["type"], event["object"]
 
-    def _tell(self, change: Callable[..., None], *arguments: object) -> None:
+    def _notify(self, change: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(change, *arguments)
         except RuntimeError:  # the loop has ended: so do we

@@ -76,7 +76,7 @@ class Loading:
                 look.again_at = time.monotonic() + look.interval
                 look.task = asyncio.create_task(self._ask(look, address))
             if look.progress is not None:
-                known[pod["metadata"]["name"]] = _judged(look.progress, look.moved_at, now)
+                known[pod["metadata"]["name"]] = _stalled(look.progress, look.moved_at, now)
             waits.append(max(look.again_at - time.monotonic(), 1.0))
         return known, min(waits, default=None)
 
@@ -116,10 +116,10 @@ async def asked(address: str) -> Progress | None:
 
 def parsed(body: bytes) -> Progress:
     """The progress in the body {phase, done, total}. Raises ValueError for anything else."""
-    told = json.loads(body)
-    if not isinstance(told, dict) or told.get("phase") not in PHASES:
+    answer = json.loads(body)
+    if not isinstance(answer, dict) or answer.get("phase") not in PHASES:
         raise ValueError("it names no phase of a server that loads")
-    return Progress(told["phase"], _count(told.get("done")), _count(told.get("total")))
+    return Progress(answer["phase"], _count(answer.get("done")), _count(answer.get("total")))
 
 
 def _count(value: object) -> int:
@@ -149,7 +149,7 @@ def ready_url(pod: Object) -> str | None:
     return f"{str(probe.get('scheme') or 'HTTP').lower()}://{host}:{port}{probe.get('path') or '/'}"
 
 
-def _judged(last: Progress, moved_at: datetime.datetime | None, now: datetime.datetime) -> Progress:
+def _stalled(last: Progress, moved_at: datetime.datetime | None, now: datetime.datetime) -> Progress:
     """The answer with the moment since which it has been the same, where that is too long ago."""
     moves = last.phase not in MOVING or not 0 <= last.done < last.total
     if moves or moved_at is None or (now - moved_at).total_seconds() < STALLED_SECONDS:

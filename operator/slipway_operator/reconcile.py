@@ -1,4 +1,4 @@
-"""From what a resource says to what the cluster has: look, render, write what differs, tell the status."""
+"""From a resource to what the cluster has: observe, render, write what differs, update the status."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Gone(Exception):
 
 
 class Unsettled(Exception):
-    """The status is told, but something still has to be written: try again after a back-off."""
+    """The status is written, but something still has to be written: try again after a back-off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ class Reconciler:
             return None  # the garbage collector takes what it owned
         wanted = await self._wanted(resource)
         try:
-            outcome = await self._settle(resource, wanted)
+            outcome = await self._apply(resource, wanted)
         except Gone:
             self._resources.drop(resource)
             return None
-        again = await self._tell(resource, wanted, outcome)
+        again = await self._update_status(resource, wanted, outcome)
         if outcome.refused and self._current(resource):
             raise Unsettled(outcome.refused.message)
         return again
@@ -155,7 +155,7 @@ class Reconciler:
         exclusive = await self._claims.exclusive(resource["metadata"]["namespace"], cache.pvc)
         return frozenset({cache.pvc} if exclusive else ())
 
-    async def _settle(self, resource: Object, wanted: Wanted) -> Outcome:
+    async def _apply(self, resource: Object, wanted: Wanted) -> Outcome:
         """Write what differs, remove what is no longer rendered. Raises Gone, NotActive and Unreachable."""
         outcome = Outcome()
         if not wanted.objects:
@@ -233,7 +233,7 @@ class Reconciler:
                 log.info("%s: deleting %s %s", "/".join(_key(resource)), name, item_name)
                 await self._writer.delete(item, store)
 
-    async def _tell(self, resource: Object, wanted: Wanted, outcome: Outcome) -> float | None:
+    async def _update_status(self, resource: Object, wanted: Wanted, outcome: Outcome) -> float | None:
         """Bring .status up to date; in how many seconds more may be known."""
         key = _key(resource)
         current = self._current(resource)
@@ -310,7 +310,7 @@ def _conflict(resource: Object, item: Object) -> str:
 
 
 def refused(item: Object, problem: Refused) -> Finding:
-    """What to tell of an object that the API server will not have."""
+    """What to report of an object that the API server will not have."""
     what = f"{item['kind']} {item['metadata']['name']}"
     if sentence := refusal_by_admission(str(problem), what):
         return finding("AdmissionRefused", sentence)

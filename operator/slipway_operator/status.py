@@ -152,7 +152,7 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
     available = int(counts.get("availableReplicas") or 0)
     moving = (seen and condition(deployment, "Progressing")) or {}
     current = current_pods(observed.pods, current_replica_set(observed.replica_sets, deployment))
-    settled = seen and updated == available == wanted == int(counts.get("replicas") or 0)
+    rolled_out = seen and updated == available == wanted == int(counts.get("replicas") or 0)
     return View(
         found=found,
         wanted=wanted,
@@ -160,7 +160,7 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
         current=current,
         updated=updated if seen else 0,
         # Two informers tell of one pod: believe the one that is less content.
-        arrived=settled and sum(1 for pod in current if is_ready(pod)) == wanted,
+        arrived=rolled_out and sum(1 for pod in current if is_ready(pod)) == wanted,
         overdue=str(moving.get("message")) if moving.get("reason") == "ProgressDeadlineExceeded" else None,
         unusual=_unusual(deployment),
     )
@@ -284,11 +284,11 @@ def _timed(verdict: Verdict, observed: Observed) -> dict[str, Any]:
 def _summary(verdicts: Sequence[Verdict]) -> str:
     """One line for a person: what is wrong, else what they should know, else that all is well."""
     by_type = {verdict.condition: verdict for verdict in verdicts}
-    told = by_type.get(READY) or by_type[PROGRESSING]
-    if told.status == "True" and told.condition == READY:
-        told = by_type.get(DRIFTED) or by_type.get(UPGRADE_AVAILABLE) or told
-    sentence = _SENTENCE_END.split(" ".join(told.message.split()), maxsplit=1)[0].rstrip(".")
-    return shortened(f"{told.reason}: {sentence}", SUMMARY_LENGTH)
+    shown = by_type.get(READY) or by_type[PROGRESSING]
+    if shown.status == "True" and shown.condition == READY:
+        shown = by_type.get(DRIFTED) or by_type.get(UPGRADE_AVAILABLE) or shown
+    sentence = _SENTENCE_END.split(" ".join(shown.message.split()), maxsplit=1)[0].rstrip(".")
+    return shortened(f"{shown.reason}: {sentence}", SUMMARY_LENGTH)
 
 
 def _url(service: Object, spec: ServiceSpec | None) -> str:

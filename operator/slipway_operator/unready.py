@@ -9,13 +9,13 @@ from typing import Any
 def unready_services(resources: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
     """(namespace, name, reason) of each that asks for pods and whose condition Ready is not True.
 
-    The reason is that of Ready, and empty where the operator has not told a status yet.
+    The reason is that of Ready, and empty where the operator has not written a status yet.
     """
     for resource in resources:
-        spec, told = resource.get("spec") or {}, resource.get("status") or {}
+        spec, status = resource.get("spec") or {}, resource.get("status") or {}
         if spec.get("suspend") or spec.get("replicas", 1) == 0:
             continue
-        conditions = {item["type"]: item for item in told.get("conditions") or ()}
+        conditions = {item["type"]: item for item in status.get("conditions") or ()}
         ready = conditions.get("Ready", {})
         if ready.get("status") != "True":
             metadata = resource["metadata"]

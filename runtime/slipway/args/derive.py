@@ -37,7 +37,7 @@ def _spelled(argument: Argument, text: str) -> str:
     return next((choice for choice in argument.choices if choice.lower() == text.lower()), text)
 
 
-def settle_model(values: Values, in_file: frozenset[str], warn: Warn) -> None:
+def resolve_model(values: Values, in_file: frozenset[str], warn: Warn) -> None:
     """The positional wins over --model and the command line over the file; both end up the same."""
     tag, model = values["model_tag"], values["model"]
     if tag is not None and model is not None:
@@ -46,15 +46,15 @@ def settle_model(values: Values, in_file: frozenset[str], warn: Warn) -> None:
             tag = model
         elif same_source and tag != model:
             warn(f"The model is {tag}: named by itself, it wins over --model {model}.")
-    settled = model if tag is None else tag
-    if settled is None:
+    resolved = model if tag is None else tag
+    if resolved is None:
         raise ArgumentError(
             "There is no model. Name it with --model, as model in the configuration file, or after "
             "`slipway serve`.",
             "model",
         )
-    values["model"] = values["model_tag"] = settled
-    if settled.endswith(".gguf") and values["load_format"] == "auto":
+    values["model"] = values["model_tag"] = resolved
+    if resolved.endswith(".gguf") and values["load_format"] == "auto":
         values["load_format"] = "gguf"
 
 

@@ -94,7 +94,7 @@ def resolve(
         dry_run = bool(values["dry_run"])
     _warn_of_secrets(written, warn)
     from_environment = derive.apply_twins(values, given, environ, warn)
-    derive.settle_model(values, file.given - written.given, warn)
+    derive.resolve_model(values, file.given - written.given, warn)
     derive.apply_replacements(values, given, warn)
     derive.split_options(values, given)
     if "cuda_graph_sizes" in given:

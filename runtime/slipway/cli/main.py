@@ -98,7 +98,7 @@ def _dispatch(name: str, words: list[str]) -> int:
 
         if (cause := missing(error)) is None:
             raise
-        return _told(name, cause)
+        return _report(name, cause)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader, `head` perhaps, has enough; the flush at exit must not fail
@@ -106,7 +106,7 @@ def _dispatch(name: str, words: list[str]) -> int:
         return 0
 
 
-def _told(name: str, cause: Exit) -> int:
+def _report(name: str, cause: Exit) -> int:
     """The exit status of a cause, which is on standard error and in the termination log then."""
     from slipway.exits import write_termination
 

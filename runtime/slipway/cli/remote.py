@@ -87,11 +87,11 @@ class Server:
 
     def _refused(self, error: HTTPError) -> str:
         with closing(error):
-            told = _message(_json(error.read()))
+            message = _message(_json(error.read()))
         if error.code == 401:
             names = " or ".join(KEY_VARIABLES)
-            return f"The server wants another API key: give --api-key or set {names}. {told}".rstrip()
-        return f"The server answered {error.code} {error.reason}. {told}".rstrip()
+            return f"The server wants another API key: give --api-key or set {names}. {message}".rstrip()
+        return f"The server answered {error.code} {error.reason}. {message}".rstrip()
 
     def _unreachable(self, reason: object) -> str:
         if isinstance(reason, ConnectionRefusedError):

@@ -58,9 +58,11 @@ class ChatAnswer:
             "choices": [self._choice(index, whole) for index, whole in enumerate(wholes)],
             "usage": self._usage(),
         }
-        told = wholes[0].prompt_logprobs
-        if self._body.prompt_logprobs is not None and told is not None:
-            answer["prompt_logprobs"] = self._format.prompt(self._run.order.prompts[0].token_ids, told)
+        prompt_logprobs = wholes[0].prompt_logprobs
+        if self._body.prompt_logprobs is not None and prompt_logprobs is not None:
+            answer["prompt_logprobs"] = self._format.prompt(
+                self._run.order.prompts[0].token_ids, prompt_logprobs
+            )
         return answer
 
     async def events(self) -> AsyncIterator[bytes]:

@@ -128,21 +128,21 @@ class CompletionAnswer:
     def _chunk_choice(self, piece: Piece, *, first: bool) -> dict[str, Any] | None:
         """One entry of `choices`; None where there is nothing to tell. The first carries the echo."""
         with_logprobs = self._body.logprobs is not None
-        text, token_ids, told = piece.text, piece.token_ids, piece.logprobs or ()
+        text, token_ids, logprobs = piece.text, piece.token_ids, piece.logprobs or ()
         if self._only_echo:
-            text, token_ids, told = "", [], ()
+            text, token_ids, logprobs = "", [], ()
         if first and self._body.echo:
             text = self._prompts[piece.number // self._run.order.n] + text
             if with_logprobs:
                 token_ids = [*self._run.outputs[piece.number].prompt.token_ids, *token_ids]
-                told = [*(piece.prompt_logprobs or ()), *told]
+                logprobs = [*(piece.prompt_logprobs or ()), *logprobs]
         ids_shown = with_logprobs or self._with_ids
         if not text and piece.finish_reason is None and not (ids_shown and token_ids):
             return None
         choice: dict[str, Any] = {
             "index": piece.number,
             "text": text,
-            "logprobs": self._logprobs(piece.number, token_ids, told) if with_logprobs else None,
+            "logprobs": self._logprobs(piece.number, token_ids, logprobs) if with_logprobs else None,
             "finish_reason": piece.finish_reason,
         }
         if self._only_echo and piece.finish_reason is not None:
@@ -154,9 +154,9 @@ class CompletionAnswer:
         return choice
 
     def _logprobs(
-        self, number: int, token_ids: list[int], told: Sequence[TokenLogprobs | None]
+        self, number: int, token_ids: list[int], logprobs: Sequence[TokenLogprobs | None]
     ) -> dict[str, Any]:
         offset = self._offsets[number]
-        written = self._format.completion(token_ids, told, offset=offset, top=bool(self._body.logprobs))
+        written = self._format.completion(token_ids, logprobs, offset=offset, top=bool(self._body.logprobs))
         self._offsets[number] += sum(map(len, written["tokens"]))
         return written
