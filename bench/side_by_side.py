@@ -5,9 +5,11 @@
         --server 'other=other-server --model {model} --port {port}'
 
 Every round gives each server the same requests, one server at a time, in an order that rotates; the idle
-ones sleep. Prints a table of medians over the rounds and the ratio of the first server to each other, and
-with --json all figures. Scenarios: single 128 in, 128 out; ttft 512 in; prefix the same 512 again; cN: N
-streams of 128 in, 64 out at once; a trailing s (c8s) samples instead of taking the likeliest token.
+ones sleep. Prints a table of medians over the rounds and the ratio of the first server to each other, taken
+round by round, with the 90 % interval of its median; with --json all figures. --until 0.04 goes on past
+--rounds until no interval is wider, for 40 rounds at most. Scenarios: single 128 in, 128 out; ttft 512 in;
+prefix the same 512 again; cN: N streams of 128 in, 64 out at once; a trailing s (c8s) samples instead of
+taking the likeliest token.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import re
 import shlex
@@ -33,6 +36,7 @@ from pathlib import Path
 from load import Load, run
 
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "seed": 1}
+MOST_ROUNDS = 40
 WARM_UP = Load(num_requests=2, concurrency=2, input_len=64, output_len=8, seed=99)
 
 
@@ -121,13 +125,34 @@ def measure(server: Server, scenario: str, seed: int) -> dict[str, float]:
     return {"tok_s": float(go(int(kind[1:]), 128, 64)["output_tok_s"])}  # type: ignore[arg-type]
 
 
+def paired(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
+    """The median of the ratios of each round, and the 90 % interval of that median, by order statistics.
+
+    The whole range where rounds are too few for an interval, which is below five.
+    """
+    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    count, outside, below = len(ratios), 0, 0.0
+    while (below := below + math.comb(count, outside) / 2**count) <= 0.05:
+        outside += 1
+    first = max(outside - 1, 0)
+    return statistics.median(ratios), ratios[first], ratios[count - 1 - first]
+
+
+def widest(servers: list[Server]) -> float:
+    """The widest interval of any figure's ratio."""
+    first, *others = (server.figures for server in servers)
+    bounds = [paired(first[figure], other[figure])[1:] for other in others for figure in first]
+    return max((high - low for low, high in bounds), default=0.0)
+
+
 def table(servers: list[Server]) -> str:
     names = [server.name for server in servers]
     head = ["figure", *names, *(f"{names[0]} / {name}" for name in names[1:])]
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
     for figure in servers[0].figures:
-        medians = [statistics.median(server.figures[figure]) for server in servers]
-        ratios = [f"{medians[0] / other:.2f}" for other in medians[1:]]
+        first, *others = (server.figures[figure] for server in servers)
+        medians = [statistics.median(values) for values in (first, *others)]
+        ratios = ["{:.3f} [{:.3f}, {:.3f}]".format(*paired(first, values)) for values in others]
         lines.append("| " + " | ".join([figure, *(f"{m:.3g}" for m in medians), *ratios]) + " |")
     for label, values in (
         ("start, s", [s.start_seconds for s in servers]),
@@ -144,6 +169,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--server", action="append", required=True, metavar="NAME=COMMAND")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--until", type=float, default=math.inf, metavar="WIDTH")
     parser.add_argument("--scenarios", default="single,ttft,prefix,c8,c32")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -152,7 +178,9 @@ def main() -> None:
         for name, _, command in (item.partition("=") for item in arguments.server):
             servers.append(start(name, command, arguments.model))
             asyncio.run(run(servers[-1].url, servers[-1].model, WARM_UP))
-        for turn in range(arguments.rounds):
+        for turn in range(max(arguments.rounds, MOST_ROUNDS)):
+            if turn >= arguments.rounds and widest(servers) <= arguments.until:
+                break
             for index in range(len(servers)):
                 server = servers[(turn + index) % len(servers)]
                 for scenario in arguments.scenarios.split(","):
