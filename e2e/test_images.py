@@ -129,6 +129,12 @@ def test_our_code_is_the_last_layer_and_a_small_one(target):
     assert dependencies > code
 
 
+@pytest.mark.product
+@pytest.mark.parametrize("target", ["runtime-cpu", "operator"])
+def test_an_image_without_torch_is_small_enough_to_pull_anywhere(target):
+    assert inspected(build(target))["Size"] < 400e6
+
+
 def test_a_change_of_nothing_builds_nothing():
     for target in TARGETS:
         assert build(target) == build(target)
