@@ -114,15 +114,14 @@ class Judge:
 
     def logprobs(self, tokens: list[int]) -> list[float]:
         """Of every token but the first."""
-        self.slots.tokens[0, : len(tokens)] = tokens
-        self.slots.num_tokens[0] = self.slots.prompt_len[0] = len(tokens)
-        self.slots.num_computed[0] = 0
+        self.slots.start(0, tokens)
         self.slots.set_sampling(0, SamplingParams(1, temperature=0.0, num_prompt_logprobs=0))
         found: list[float] = []
         while self.slots.num_computed[0] < len(tokens):
             count = min(self._chunk, len(tokens) - int(self.slots.num_computed[0]))
             result = self._model.step(np.zeros(1, np.int32), np.array([count], np.int32))
-            found += [float(row["logprob"]) for row in result.prompt[:count] if row["token"] >= 0]
+            known = result.rows[: result.requests["first_drawn"][0]]
+            found += known["logprob"][known["token"] >= 0].tolist()
         return found
 
 

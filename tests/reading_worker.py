@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slipway.engine.executor import NullWorker
-from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.plan import Masks, StepOutput, StepPlan
 
 
 class ReadingWorker(NullWorker):
@@ -23,7 +23,7 @@ class ReadingWorker(NullWorker):
         self._pages: dict[int, dict[int, int]] = {}
         self._host: dict[int, dict[int, int]] = {}
 
-    def step(self, plan: StepPlan) -> StepOutput:
+    def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
         for page, host_page in plan.swap_out:
             self._host[host_page] = dict(self._pages[page])
         for host_page, page in plan.swap_in:

@@ -13,14 +13,14 @@ from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import AbortRequests, AddRequest
 from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
-from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Inbound
 from slipway.worker.in_turn import InTurn
 
 
 class Bench(InTurn):
-    """A core, its parts, and every plan it made."""
+    """A core, its parts, and every plan it made, with its masks."""
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Bench(InTurn):
         depth = 2 if overlap else 1
         bounds = SchedulerLimits(**{"token_budget": 16, "max_requests": 8, "depth": depth} | limits)  # type: ignore[arg-type]
         self.plans: list[StepPlan] = []
+        self.masks: list[Masks | None] = []
         self.worker = ReadingWorker(bounds.max_requests, block_size, windows)
         self.executor = Executor(self, depth, thread=overlap)
         cache = KVCache(
@@ -53,8 +54,9 @@ class Bench(InTurn):
         self.hub = LocalHub()
         self.core = EngineCore(self.scheduler, self.executor, self.hub)  # type: ignore[arg-type]
 
-    def step(self, plan: StepPlan) -> StepOutput:
+    def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
         self.plans.append(plan)
+        self.masks.append(masks)
         return self.worker.step(plan)
 
     def add(self, name: str, prompt: int | list[int], max_tokens: int, **fields: object) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slipway.engine.kv_cache import block_hash
 from slipway.engine.page_pool import PagePool
-from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.plan import Masks, StepOutput, StepPlan
 
 UNCHUNKED = {"token_budget": 200, "chunked_prefill": False, "num_pages": 400}
 
@@ -84,8 +84,8 @@ def test_the_oldest_advances_in_every_step_whatever_the_others_are_granted_first
 class NotANumber(Bench):
     """Its worker fails the requests of one seed."""
 
-    def step(self, plan: StepPlan) -> StepOutput:
-        output = super().step(plan)
+    def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
+        output = super().step(plan, masks)
         wrong = [index for index, slot in enumerate(plan.slots) if self.worker.seed[slot] == 666]
         failed = [index for index in wrong if output.tokens[index]]
         for index in failed:

@@ -45,9 +45,9 @@ def test_company_in_the_batch_changes_no_bit(dtype: str) -> None:
     while any(len(tokens) < 4 for tokens in drawn):
         left = server.slots.num_tokens - server.slots.num_computed
         result = server.program.step(order, np.minimum(left, 9)[order])
-        for index, slot in enumerate(order):
-            if result.drawn["token"][index] >= 0 and len(drawn[slot]) < 4:
-                drawn[slot].append((int(result.drawn["token"][index]), float(result.drawn["logprob"][index])))
+        for slot, tokens, first in zip(order, result.tokens, result.requests["first_drawn"], strict=True):
+            if tokens and len(drawn[slot]) < 4:
+                drawn[slot].append((tokens[0], float(result.rows["logprob"][first])))
     assert [list(zip(*one, strict=True)) for one in alone] == drawn
 
 
@@ -58,7 +58,7 @@ def test_a_step_appends_what_it_draws_and_advances() -> None:
     assert (server.slots.num_tokens[2], server.slots.num_computed[2]) == (10, 4)
     result = server.program.step(np.array([2]), np.array([6]))
     assert (server.slots.num_tokens[2], server.slots.num_computed[2]) == (11, 10)
-    assert server.slots.tokens[2, 10] == result.drawn["token"][0] >= 0
+    assert [server.slots.tokens[2, 10].item()] == result.tokens[0]
 
 
 def test_prompt_logprobs_stand_at_the_token_before() -> None:
@@ -67,17 +67,17 @@ def test_prompt_logprobs_stand_at_the_token_before() -> None:
     server.start(0, PROMPT[:80])
     params = type(GREEDY)(**{**vars(GREEDY), "num_prompt_logprobs": 2})
     server.slots.set_sampling(0, params, prompt_logprobs_from=3)
-    prompt = server.program.step(np.array([0]), np.array([80])).prompt
+    result = server.program.step(np.array([0]), np.array([80]))
     expected = toy.logits(PROMPT[:80]).log_softmax(-1)
-    assert prompt["token"].tolist() == [-1, -1, *PROMPT[3:80], -1]
+    assert result.rows["token"].tolist() == [-1, -1, *PROMPT[3:80], *result.tokens[0]]
     chosen = expected[range(2, 79), PROMPT[3:80]]
-    torch.testing.assert_close(torch.tensor(prompt["logprob"][2:79]), chosen, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.tensor(result.rows["logprob"][2:79]), chosen, atol=1e-5, rtol=0)
 
 
 def test_an_empty_plan_returns_at_once() -> None:
     server = Server(Toy())
     empty = np.zeros(0, np.int32)
-    assert len(server.program.step(empty, empty).drawn) == 0
+    assert server.program.step(empty, empty).tokens == []
 
 
 def test_a_plan_past_the_known_tokens_is_refused_and_changes_nothing() -> None:

@@ -42,6 +42,8 @@ class Toy:
     softcap: float = 0.0
     qk_norm: bool = True
     max_len: int = 192
+    nan_token: int | None = None
+    """Its embedding is NaN, though not in the head."""
     weights: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,8 +85,10 @@ class Toy:
         qkv, queries, mixed = p.buffer(q + 2 * kv), p.buffer(q, "act"), p.buffer(q, "act")
         hidden, shared, gate = p.buffer(self.inner, "act"), p.buffer(self.hidden), p.buffer(1)
         shape = (self.heads, self.kv_heads, self.head_dim)
-        embedding = self.pack("embed")
-        p.embed(embedding, x, 2.0)
+        embedding = w["embed"].clone()
+        if self.nan_token is not None:
+            embedding[self.nan_token] = torch.nan
+        p.embed(self.pack("", embedding), x, 2.0)
         for i in range(2):
             p.rms_norm(x, w[f"{i}.norm1"].numpy(), normed, 1e-5)
             p.linear(normed, self.pack(f"{i}.qkv"), qkv, bias=w[f"{i}.bias"].numpy())
@@ -102,7 +106,7 @@ class Toy:
             p.linear(hidden, self.pack(f"{i}.down"), shared)
             p.linear(normed, self.pack(f"{i}.shared"), gate)
             p.add_gated(shared, gate, x)
-        p.head(x, w["norm"].numpy(), embedding, 1e-5, softcap=20.0)
+        p.head(x, w["norm"].numpy(), self.pack("embed"), 1e-5, softcap=20.0)
         p.finish()
         return p
 
@@ -143,11 +147,8 @@ class Server:
         self.program = toy.program(self.slots, self.pool, block_size, threads)
 
     def start(self, slot: int, prompt: list[int], params: SimpleNamespace = GREEDY) -> None:
-        s = self.slots
-        s.tokens[slot, : len(prompt)] = prompt
-        s.num_tokens[slot] = s.prompt_len[slot] = len(prompt)
-        s.num_computed[slot] = 0
-        s.set_sampling(slot, params)
+        self.slots.start(slot, prompt)
+        self.slots.set_sampling(slot, params)
 
     def generate(self, slot: int, prompt: list[int], count: int, chunk: int) -> tuple[list[int], list[float]]:
         """Tokens and their log-probabilities, the prompt in chunks."""
@@ -157,7 +158,7 @@ class Server:
         while len(tokens) < count:
             left = int(self.slots.num_tokens[slot] - self.slots.num_computed[slot])
             result = self.program.step(np.array([slot]), np.array([min(left, chunk)]))
-            if result.drawn["token"][0] >= 0:
-                tokens.append(int(result.drawn["token"][0]))
-                logprobs.append(float(result.drawn["logprob"][0]))
+            if result.tokens[0]:
+                tokens += result.tokens[0]
+                logprobs.append(float(result.rows["logprob"][result.requests["first_drawn"][0]]))
         return tokens, logprobs

@@ -47,19 +47,17 @@ class Stepper:
 
     def start(self, slot: int, tokens: Sequence[int]) -> None:
         """A request that draws greedily and reports log-probabilities."""
-        self.slots.tokens[slot, : len(tokens)] = tokens
-        self.slots.num_tokens[slot] = self.slots.prompt_len[slot] = len(tokens)
-        self.slots.num_computed[slot] = 0
+        self.slots.start(slot, tokens)
         self.slots.set_sampling(slot, SamplingParams(1, temperature=0.0, num_logprobs=1))
 
     def step(self, grants: Mapping[int, int]) -> dict[int, tuple[int, float]]:
         """Compute so many tokens of each slot; slot → its drawn token and log-probability."""
         slots, counts = np.array(list(grants), np.int32), np.array(list(grants.values()), np.int32)
-        drawn = self.model.step(slots, counts).drawn
+        result = self.model.step(slots, counts)
         return {
-            slot: (int(drawn["token"][row]), float(drawn["logprob"][row]))
-            for row, slot in enumerate(grants)
-            if drawn["token"][row] >= 0
+            slot: (tokens[0], float(result.rows["logprob"][first]))
+            for slot, tokens, first in zip(grants, result.tokens, result.requests["first_drawn"], strict=True)
+            if tokens
         }
 
     def greedy(

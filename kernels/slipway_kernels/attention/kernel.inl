@@ -2,8 +2,9 @@
  *
  * A row's positions are taken in tiles of SW_ATTENTION_TILE and splits of SW_SPLIT that start at fixed
  * absolute positions, so its result does not depend on the chunk, the block size, the rows beside it or the
- * number of threads. A masked position has probability 0 and adds exactly nothing. Keys and values of eight
- * bits are widened chunk by chunk, and their scales go into the scores and the sums. */
+ * number of threads. A masked position has probability 0 and adds exactly nothing, whatever its key and value
+ * are. Keys and values of eight bits are widened chunk by chunk, and their scales go into the scores and the
+ * sums. */
 enum { CHUNK = 16, CHUNKS = SW_ATTENTION_TILE / CHUNK };
 
 template <class T>
@@ -132,6 +133,52 @@ static void soften(const Attention& a, AttentionScratch<T>& s, int query, int be
       store(part + 16 + i, load(part + 16 + i) * splat(keep));
 }
 
+/* part += probability · V of `count` queries, over the first `positions` of a chunk. */
+template <class T>
+static void add_values(AttentionScratch<T>& s, int query, int count, int chunk, const T* value, int positions,
+                       int lanes) {
+  enum { STEP = Operand<T>::STEP };
+  for (int lane = 0; lane < lanes; lane += 64) {
+    int groups = (lanes - lane < 64 ? lanes - lane : 64) / 16;
+    Groups<T> values;
+    for (int g = 0; g < groups; ++g) {
+      values.at[g] = value + (lane + g * 16) * STEP;
+      values.stride[g] = (size_t)lanes * STEP;
+    }
+    multiply(s.probability + query * SW_ATTENTION_TILE + chunk * CHUNK, SW_ATTENTION_TILE, count, values, groups,
+             (positions + STEP - 1) / STEP, s.part + query * SW_PART + 16 + lane, SW_PART, 1);
+  }
+}
+
+static inline int is_finite(float x) { return (bits_of(x) & 0x7f800000) != 0x7f800000; }
+static inline int is_finite(bf16 x) { return (x & 0x7f80) != 0x7f80; }
+
+/* Whether the values of positions [first, end) of a chunk are numbers, partners of a pair included. */
+template <class T>
+static bool all_finite(const T* value, int first, int end, int lanes) {
+  enum { STEP = Operand<T>::STEP };
+  int finite = 1;
+  for (int i = first / STEP * lanes * STEP; i < (end + STEP - 1) / STEP * lanes * STEP; ++i)
+    finite &= is_finite(value[i]);
+  return finite;
+}
+
+/* Each query over its own positions alone: a probability of 0 does not hide an infinity or a NaN. Such values are
+ * those of a draft that should not have been guessed, and they must not reach the rows before it. */
+template <class T>
+static void add_values_apart(AttentionScratch<T>& s, int count, int chunk, int from, const T* value, int lanes) {
+  enum { STEP = Operand<T>::STEP };
+  alignas(64) T own[SW_MAX_HEAD_DIM * CHUNK];
+  for (int query = 0; query < count; ++query) {
+    int positions = s.high[query] - from < CHUNK ? s.high[query] - from : CHUNK;
+    if (positions <= 0) continue;
+    memcpy(own, value, (size_t)lanes * CHUNK * sizeof(T));
+    if (positions % STEP)
+      for (int d = 0; d < lanes; ++d) own[(positions / STEP * lanes + d) * STEP + 1] = 0;
+    add_values(s, query, 1, chunk, own, positions, lanes);
+  }
+}
+
 template <class T>
 static void attend_tile(const Attention& a, const int32_t* table, int kv_head, int count, int begin,
                         AttentionScratch<T>& s) {
@@ -150,16 +197,11 @@ static void attend_tile(const Attention& a, const int32_t* table, int kv_head, i
     int from = begin + i * CHUNK;
     if (from >= s.highest || chunk[i].value == (const T*)zeros) continue;
     int positions = s.highest - from < CHUNK ? s.highest - from : CHUNK;
-    for (int lane = 0; lane < lanes; lane += 64) {
-      int groups = (lanes - lane < 64 ? lanes - lane : 64) / 16;
-      Groups<T> values;
-      for (int g = 0; g < groups; ++g) {
-        values.at[g] = chunk[i].value + (lane + g * 16) * STEP;
-        values.stride[g] = (size_t)lanes * STEP;
-      }
-      multiply(s.probability + i * CHUNK, SW_ATTENTION_TILE, count, values, groups,
-               (positions + STEP - 1) / STEP, s.part + 16 + lane, SW_PART, 1);
-    }
+    int hidden = s.high[0] > from ? s.high[0] - from : 0; /* the first position that some query does not see */
+    if (hidden < positions && !all_finite(chunk[i].value, hidden, positions, lanes))
+      add_values_apart(s, count, i, from, chunk[i].value, lanes);
+    else
+      add_values(s, 0, count, i, chunk[i].value, positions, lanes);
   }
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_size_t, c_uint64, c_void_p
 from functools import cache
 from typing import Any
@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 4
+ABI = 5
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
+Masks = Mapping[int, NDArray[np.uint32]]
+"""By a request's place in a step: [rows that draw, ceil(vocab / 32)] bits, one a token that may be drawn."""
 
 DTYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int4": 3, "int8": 4, "e4m3": 5, "e5m2": 6}
 ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
 
 DRAWN = np.dtype([("token", "i4"), ("failed", "i4"), ("logprob", "f4"), ("rank", "i4")])
+ADVANCE = np.dtype([(name, "i4") for name in ("first_row", "first_drawn", "num_drawn", "failed")])
 
 
 class WeightStruct(Structure):
@@ -65,8 +68,8 @@ class SlotsStruct(Structure):
 
     _fields_ = (
         *((name, c_int32) for name in ("num_slots", "max_len", "num_groups", "max_blocks")),
-        *((name, c_void_p) for name in ("tokens", "num_tokens", "num_computed", "prompt_len")),
-        ("block_table", c_void_p),
+        *((name, c_void_p) for name in ("tokens", "num_tokens", "num_drafts", "num_computed")),
+        *((name, c_void_p) for name in ("prompt_len", "block_table")),
         ("sampling", POINTER(SamplingStruct)),
     )
 
@@ -74,7 +77,10 @@ class SlotsStruct(Structure):
 class PlanStruct(Structure):
     """`sw_plan` of slipway.h."""
 
-    _fields_ = (("num_requests", c_int32), ("slots", c_void_p), ("num_new", c_void_p))
+    _fields_ = (
+        ("num_requests", c_int32),
+        *((name, c_void_p) for name in ("slots", "num_new", "num_drafts", "masks")),
+    )
 
 
 class OutputStruct(Structure):
@@ -82,8 +88,7 @@ class OutputStruct(Structure):
 
     _fields_ = (
         ("max_top", c_int32),
-        *((name, c_void_p) for name in ("drawn", "top_ids", "top_logprobs")),
-        *((name, c_void_p) for name in ("prompt", "prompt_top_ids", "prompt_top_logprobs")),
+        *((name, c_void_p) for name in ("requests", "rows", "top_ids", "top_logprobs")),
     )
 
 

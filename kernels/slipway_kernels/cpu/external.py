@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from slipway_kernels.cpu.arrays import BF16, FP32, Array
-from slipway_kernels.cpu.binding import Floats, Ints, address, floats, library
+from slipway_kernels.cpu.binding import Floats, Ints, Masks, address, floats, library
 from slipway_kernels.cpu.sources import cast
 from slipway_kernels.cpu.step import Stepper, StepResult
 from slipway_kernels.cpu.threads import Threads
@@ -31,16 +31,18 @@ class Rows:
 class ExternalProgram(Stepper):
     """A step in pieces: prepare, then for each layer store_kv and attention, then finish with the logits."""
 
-    _requests = 0
-    _rows = 0
+    _num_requests = 0
+    _num_rows = 0
 
-    def prepare(self, slots: Ints, num_new: Ints) -> Rows:
-        """The rows of the plan. Raises ValueError where it does not fit the slots."""
-        plan, alive = self._plan(slots, num_new)
-        rows = self._c.sw_prepare(self._pointer, ctypes.byref(plan), ctypes.byref(self._output))
-        self._rows = self._checked(rows, *alive)
-        self._requests = len(alive[0])
-        self._alive = alive
+    def prepare(
+        self, slots: Ints, num_new: Ints, num_drafts: Ints | None = None, masks: Masks | None = None
+    ) -> Rows:
+        """The rows of the plan: `Program.step` has its arguments. Raises ValueError where it does not fit."""
+        plan = self._plan(slots, num_new, num_drafts, masks)
+        rows = self._c.sw_prepare(self._pointer, ctypes.byref(plan.struct), ctypes.byref(self._output))
+        self._num_rows = self._checked(rows, plan)
+        self._num_requests = len(slots)
+        self._prepared = plan  # the C program points at its arrays until the step is finished
         logit_rows = np.empty(rows, np.int32)
         count = self._c.sw_logit_rows(self._pointer, address(logit_rows))
         return Rows(
@@ -86,12 +88,12 @@ class ExternalProgram(Stepper):
             raise ValueError(f"Logits over {scratch.shape[1]} tokens; the vocabulary has {self.vocab}.")
         self._c.sw_draw(self._pointer, address(scratch), scratch.shape[1])
         self._c.sw_conclude(self._pointer)
-        return self._result(self._requests, self._rows)
+        return self._result(self._num_requests, self._num_rows)
 
     def _expect_rows(self, name: str, array: Array, width: int) -> None:
-        if array.size != self._rows * width:
+        if array.size != self._num_rows * width:
             raise ValueError(
-                f"The {name} have shape {array.shape}; the step has {self._rows} rows of {width}."
+                f"The {name} have shape {array.shape}; the step has {self._num_rows} rows of {width}."
             )
 
 

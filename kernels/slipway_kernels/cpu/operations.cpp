@@ -180,15 +180,14 @@ namespace {
 template <class Count, class Visit>
 void each_sequence_unit(Worker& worker, int group, Count count, Visit visit) {
   const Program& p = worker.program;
-  int base = 0, row = 0, unit = worker.claim(1);
+  int base = 0, unit = worker.claim(1);
   for (int r = 0; r < p.plan.num_requests; ++r) {
-    int rows = p.plan.num_new[r];
+    int row = p.output.requests[r].first_row, rows = p.end_of(r) - row;
     if (rows == 0) continue;
     Sequence sequence{p.table(group, p.plan.slots[r]), row, rows, p.position[row]};
     int units = count(sequence);
     for (; unit < base + units; unit = worker.claim(1)) visit(sequence, unit - base);
     base += units;
-    row += rows;
   }
 }
 

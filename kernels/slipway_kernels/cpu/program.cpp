@@ -98,21 +98,23 @@ const int32_t* Program::table(int group, int slot) const {
   return slots->block_table + (size_t(group) * slots->num_slots + slot) * slots->max_blocks;
 }
 
-bool Program::fits(int slot, int num_new) const {
-  if (slot < 0 || slot >= slots->num_slots || num_new < 0) return false;
-  int known = slots->num_tokens[slot], begin = slots->num_computed[slot];
-  if (begin < 0 || known > slots->max_len || num_new > known - begin) return false;
-  for (int at = begin; at < begin + num_new; ++at) {
+int Program::rows_of(int slot, int num_new, int num_drafts) const {
+  if (slot < 0 || slot >= slots->num_slots || num_drafts < 0 || num_new < num_drafts) return -1;
+  int known = slots->num_tokens[slot], begin = slots->num_computed[slot], left = known - begin;
+  int rows = num_new - num_drafts;
+  if (begin < 0 || known > slots->max_len || rows > left || (num_drafts > 0 && rows < left)) return -1;
+  rows += std::max(0, std::min({num_drafts, slots->num_drafts[slot], slots->max_len - 1 - known}));
+  for (int at = begin; at < begin + rows; ++at) {
     int id = slots->tokens[size_t(slot) * slots->max_len + at];
-    if (id < 0 || id >= num_embeddings) return false;
+    if (id < 0 || id >= num_embeddings) return -1;
   }
-  if (num_new == 0) return true;
-  int last = (begin + num_new - 1) / block;
-  if (last >= slots->max_blocks) return false;
+  if (rows == 0) return 0;
+  int last = (begin + rows - 1) / block;
+  if (last >= slots->max_blocks) return -1;
   for (int group = 0; group < slots->num_groups; ++group)
     for (int b = begin / block; b <= last; ++b)
-      if (table(group, slot)[b] < 0 || table(group, slot)[b] >= num_pages) return false;
-  return true;
+      if (table(group, slot)[b] < 0 || table(group, slot)[b] >= num_pages) return -1;
+  return rows;
 }
 
 bool Program::prepare(const sw_plan& new_plan, const sw_output& new_output) {
@@ -121,24 +123,25 @@ bool Program::prepare(const sw_plan& new_plan, const sw_output& new_output) {
   num_rows = 0;
   logit_rows.clear();
   for (int r = 0; r < plan.num_requests; ++r) {
-    int slot = plan.slots[r];
-    if (!fits(slot, plan.num_new[r]) || num_rows + plan.num_new[r] > max_tokens) return false;
+    int slot = plan.slots[r], rows = rows_of(slot, plan.num_new[r], plan.num_drafts[r]);
+    if (rows < 0 || num_rows + rows > max_tokens) return false;
     int known = slots->num_tokens[slot], computed = slots->num_computed[slot];
     const sw_sampling& sampling = slots->sampling[slot];
     const int32_t* tokens = slots->tokens + size_t(slot) * slots->max_len;
-    output.drawn[r] = {-1, 0, 0.0f, 0};
-    for (int i = 0; i < plan.num_new[r]; ++i, ++num_rows) {
+    const uint32_t* mask = plan.masks ? plan.masks[r] : nullptr;
+    output.requests[r] = {num_rows, num_rows + std::clamp(known - 1 - computed, 0, rows), 0, 0};
+    for (int i = 0; i < rows; ++i, ++num_rows) {
       int at = computed + i;
       token[num_rows] = tokens[at];
       position[num_rows] = at;
       request[num_rows] = r;
-      last_of_request[num_rows] = i + 1 == plan.num_new[r];
-      output.prompt[num_rows] = {-1, 0, 0.0f, 0};
-      if (at + 1 == known)
-        logit_rows.push_back({num_rows, r, slot, -1});
+      last_of_request[num_rows] = i + 1 == rows;
+      output.rows[num_rows] = {-1, 0, 0.0f, 0};
+      if (at + 1 >= known)
+        logit_rows.push_back({num_rows, slot, -1, mask ? mask + size_t(at + 1 - known) * ((vocab + 31) / 32) : nullptr});
       else if (sampling.num_prompt_logprobs >= 0 && at + 1 >= sampling.prompt_logprobs_from &&
                at + 1 < slots->prompt_len[slot])
-        logit_rows.push_back({num_rows, r, slot, tokens[at + 1]});
+        logit_rows.push_back({num_rows, slot, tokens[at + 1], nullptr});
     }
   }
   return true;
@@ -188,28 +191,36 @@ void Program::draw(Worker& worker, float* logits, size_t stride, int first, int 
   for (int i = worker.claim(1); i < count; i = worker.claim(1)) {
     const LogitRow& row = logit_rows[first + i];
     const sw_sampling& sampling = slots->sampling[row.slot];
-    bool prompt = row.given >= 0;
-    int logprobs = prompt ? sampling.num_prompt_logprobs : sampling.num_logprobs;
+    int logprobs = row.given >= 0 ? sampling.num_prompt_logprobs : sampling.num_logprobs;
     int top = std::min(std::max(logprobs, 0), max_top);
-    size_t at = prompt ? row.row : row.request;
-    sw_sample_row(&sampling, logits + i * stride, vocab, slots->tokens + size_t(row.slot) * slots->max_len,
+    size_t first_top = size_t(row.row) * max_top;
+    sw_sample_row(&sampling, logits + i * stride, row.mask, vocab, slots->tokens + size_t(row.slot) * slots->max_len,
                   position[row.row] + 1, slots->prompt_len[row.slot], row.given, logprobs >= 0, top,
-                  worker.scratch(), (prompt ? output.prompt : output.drawn) + at,
-                  (prompt ? output.prompt_top_ids : output.top_ids) + at * max_top,
-                  (prompt ? output.prompt_top_logprobs : output.top_logprobs) + at * max_top);
+                  worker.scratch(), output.rows + row.row, output.top_ids + first_top,
+                  output.top_logprobs + first_top);
   }
 }
 
 void Program::conclude() {
   if (num_rows > 0) key_divisor = value_divisor = 0.0f;
   for (int r = 0; r < plan.num_requests; ++r) {
-    int slot = plan.slots[r];
-    slots->num_computed[slot] += plan.num_new[r];
-    if (output.drawn[r].token < 0 || output.drawn[r].failed) continue;
-    int known = slots->num_tokens[slot];
-    if (known < slots->max_len) {
-      slots->tokens[size_t(slot) * slots->max_len + known] = output.drawn[r].token;
-      slots->num_tokens[slot] = known + 1;
+    int slot = plan.slots[r], end = end_of(r);
+    sw_advance& made = output.requests[r];
+    int32_t* tokens = slots->tokens + size_t(slot) * slots->max_len;
+    slots->num_computed[slot] += made.first_drawn - made.first_row;
+    if (made.first_drawn < end) slots->num_drafts[slot] = 0; /* those not verified were guesses for this draw */
+    bool accepted = true;
+    for (int row = made.first_drawn; row < end && accepted; ++row) {
+      const sw_drawn& drawn = output.rows[row];
+      int at = position[row] + 1;
+      ++slots->num_computed[slot];
+      made.failed = drawn.failed;
+      if (drawn.failed) break;
+      ++made.num_drawn;
+      accepted = row + 1 < end && tokens[at] == drawn.token;
+      if (at == slots->max_len) break;
+      tokens[at] = drawn.token;
+      slots->num_tokens[slot] = at + 1;
     }
   }
 }

@@ -58,10 +58,14 @@ struct Program {
 
   /* A row whose logits are asked for: `given` is the prompt token that follows, or -1 to draw one. */
   struct LogitRow {
-    int row, request, slot, given;
+    int row, slot, given;
+    const uint32_t* mask; /* of the tokens that may be drawn, or null */
   };
 
-  bool fits(int slot, int num_new) const;
+  /* The rows that a request gets, drafts included; -1 where its grant does not fit the slot. */
+  int rows_of(int slot, int num_new, int num_drafts) const;
+  /* The end of a request's rows. */
+  int end_of(int r) const { return r + 1 < plan.num_requests ? output.requests[r + 1].first_row : num_rows; }
   int element_bytes() const { return ::element_bytes(dtype); }
   int add_buffer(int width, int buffer_dtype, int rows);
   void reserve_attention_parts(int heads);

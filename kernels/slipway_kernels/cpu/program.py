@@ -14,6 +14,7 @@ from slipway_kernels.cpu.binding import (
     DTYPES,
     Floats,
     Ints,
+    Masks,
     WeightStruct,
     address,
     floats,
@@ -243,15 +244,18 @@ class Program(Stepper):
         self._c.sw_measure(self._pointer, address(seconds))
         return [(name, seconds[i : i + 1]) for i, name in enumerate(self._operations)]
 
-    def step(self, slots: Ints, num_new: Ints) -> StepResult:
+    def step(
+        self, slots: Ints, num_new: Ints, num_drafts: Ints | None = None, masks: Masks | None = None
+    ) -> StepResult:
         """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance.
 
+        num_drafts  of these, the most that verify drafts, where the slot has them
+        masks       what may be drawn, for requests that may not draw anything
         Raises ValueError where the plan does not fit the slots; nothing has changed then.
         """
-        plan, alive = self._plan(slots, num_new)
-        rows = self._c.sw_step(self._pointer, ctypes.byref(plan), ctypes.byref(self._output))
-        self._checked(rows, *alive)
-        return self._result(len(alive[0]), rows)
+        plan = self._plan(slots, num_new, num_drafts, masks)
+        rows = self._c.sw_step(self._pointer, ctypes.byref(plan.struct), ctypes.byref(self._output))
+        return self._result(len(slots), self._checked(rows, plan))
 
     def _linear(
         self,

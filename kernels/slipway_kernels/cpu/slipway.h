@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define SW_ABI 4
+#define SW_ABI 5
 
 /* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
 enum { SW_FP32 = 0, SW_BF16 = 1, SW_FP16 = 2, SW_INT4 = 3, SW_INT8 = 4, SW_E4M3 = 5, SW_E5M2 = 6 };
@@ -62,8 +62,9 @@ typedef struct {
 /* The worker's state: fixed request slots, structure of arrays, owned by the caller. */
 typedef struct {
   int32_t num_slots, max_len, num_groups, max_blocks;
-  int32_t* tokens;       /* [num_slots, max_len]  prompt, then output */
+  int32_t* tokens;       /* [num_slots, max_len]  prompt, then output, then drafts */
   int32_t* num_tokens;   /* [num_slots]  known */
+  int32_t* num_drafts;   /* [num_slots]  guesses that follow them */
   int32_t* num_computed; /* [num_slots]  in the KV cache */
   int32_t* prompt_len;   /* [num_slots] */
   int32_t* block_table;  /* [num_groups, num_slots, max_blocks]  page of each block */
@@ -80,32 +81,47 @@ typedef struct {
 } sw_drawn;
 
 /* sampling/kernel.cpp. history [history_len]: prompt then output, prompt_len of them prompt. position: of the
- * token drawn (= history_len). top_ids, top_logprobs [num_top]: filled best first where num_top > 0.
+ * token drawn (= history_len). mask: ceil(vocab / 32) words with a bit for each token that may be drawn, or null:
+ * all may. top_ids, top_logprobs [num_top]: filled best first where num_top > 0.
  * want_logprob: compute logprob, rank and the top. given >= 0: report that token's log-probability, draw nothing.
  * scratch: sw_sample_scratch_bytes(vocab), private to the calling thread. */
 size_t sw_sample_scratch_bytes(int32_t vocab);
-void sw_sample_row(const sw_sampling* sampling, float* logits, int32_t vocab, const int32_t* history,
-                   int32_t history_len, int32_t prompt_len, int32_t given, int32_t want_logprob, int32_t num_top,
-                   void* scratch, sw_drawn* drawn, int32_t* top_ids, float* top_logprobs);
+void sw_sample_row(const sw_sampling* sampling, float* logits, const uint32_t* mask, int32_t vocab,
+                   const int32_t* history, int32_t history_len, int32_t prompt_len, int32_t given,
+                   int32_t want_logprob, int32_t num_top, void* scratch, sw_drawn* drawn, int32_t* top_ids,
+                   float* top_logprobs);
 
-/* One step. Each request advances by num_new tokens from its num_computed; where it then has computed all that
- * is known, a token is drawn and appended to its slot (num_tokens + 1). num_computed is advanced. */
+/* One step. Each request advances by num_new tokens from its num_computed. num_drafts of them are for drafts, of
+ * which the step takes as many as the slot has and max_len leaves room for; all other tokens must be known then.
+ *
+ * The row of the last known token draws, and so does each draft's, as if the drafts before it were known. What is
+ * drawn is appended (num_tokens + 1), row by row, as long as it equals the next row's draft: so the slot gets the
+ * tokens that it would have got one at a time. The keys and values of other drafts are never read: a row sees no
+ * position after its own, and they are written again before one comes to them. */
 typedef struct {
   int32_t num_requests;
-  const int32_t* slots;   /* [num_requests] */
-  const int32_t* num_new; /* [num_requests] */
+  const int32_t* slots;         /* [num_requests] */
+  const int32_t* num_new;       /* [num_requests] */
+  const int32_t* num_drafts;    /* [num_requests]  of num_new; only where the others reach the last known token */
+  const uint32_t* const* masks; /* [num_requests]  a mask for each row that draws, [1 + num_drafts, ceil(vocab / 32)],
+                                 * or null; null where no request has any */
 } sw_plan;
 
+/* What a step made of a request, whose rows are first_row up to the next request's. */
 typedef struct {
-  int32_t max_top; /* columns of the top arrays */
-  /* [num_requests]; token -1 where none was drawn */
-  sw_drawn* drawn;
-  int32_t* top_ids;    /* [num_requests, max_top] */
-  float* top_logprobs; /* [num_requests, max_top] */
-  /* [tokens of the step], at the row of the token *before* the one reported; token -1 where not asked for */
-  sw_drawn* prompt;
-  int32_t* prompt_top_ids;
-  float* prompt_top_logprobs;
+  int32_t first_row;
+  int32_t first_drawn; /* the first row that draws; the end of its rows where none does */
+  int32_t num_drawn;   /* rows from there on whose tokens stand */
+  int32_t failed;      /* 1: the row after these has failed */
+} sw_advance;
+
+typedef struct {
+  int32_t max_top;      /* columns of the top arrays */
+  sw_advance* requests; /* [num_requests] */
+  /* [rows of the step]: the token drawn or, where asked for, the prompt token that follows; else -1 */
+  sw_drawn* rows;
+  int32_t* top_ids;    /* [rows of the step, max_top] */
+  float* top_logprobs; /* [rows of the step, max_top] */
 } sw_output;
 
 #ifdef __cplusplus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,8 +36,9 @@ SCALARS = (
 class Slots:
     """Fixed request slots, a structure of arrays.
 
-    tokens        [num_slots, max_len]   prompt, then output
+    tokens        [num_slots, max_len]   prompt, then output, then drafts
     num_tokens    [num_slots]            known
+    num_drafts    [num_slots]            guesses that follow these, for the next draw to verify
     num_computed  [num_slots]            in the KV cache; never more than num_tokens
     prompt_len    [num_slots]
     block_table   [num_groups, num_slots, max_blocks]   page of each block; -1 where it was given back
@@ -44,6 +46,7 @@ class Slots:
 
     tokens: Ints
     num_tokens: Ints
+    num_drafts: Ints
     num_computed: Ints
     prompt_len: Ints
     block_table: Ints
@@ -55,6 +58,7 @@ class Slots:
         self.max_blocks = max_blocks
         self.tokens = np.zeros((num_slots, max_len), np.int32)
         self.num_tokens = np.zeros(num_slots, np.int32)
+        self.num_drafts = np.zeros(num_slots, np.int32)
         self.num_computed = np.zeros(num_slots, np.int32)
         self.prompt_len = np.zeros(num_slots, np.int32)
         self.block_table = np.full((num_groups, num_slots, max_blocks), -1, np.int32)
@@ -67,6 +71,7 @@ class Slots:
             max_blocks,
             address(self.tokens),
             address(self.num_tokens),
+            address(self.num_drafts),
             address(self.num_computed),
             address(self.prompt_len),
             address(self.block_table),
@@ -74,6 +79,31 @@ class Slots:
         )
         for slot in range(num_slots):
             self.clear_sampling(slot)
+
+    def start(
+        self, slot: int, tokens: Sequence[int], num_prompt: int | None = None, num_computed: int = 0
+    ) -> None:
+        """A request takes the slot with these tokens, all of which are prompt where nothing else is said."""
+        self.tokens[slot, : len(tokens)] = tokens
+        self.num_tokens[slot] = len(tokens)
+        self.num_drafts[slot] = 0
+        self.num_computed[slot] = num_computed
+        self.prompt_len[slot] = len(tokens) if num_prompt is None else num_prompt
+
+    def known(self, slot: int) -> Ints:
+        """The tokens of a slot, without drafts: a view."""
+        return self.tokens[slot, : self.num_tokens[slot]]
+
+    def guess(self, slot: int, drafts: Sequence[int] | Ints) -> None:
+        """The slot's next draw verifies these drafts, as far as there is room for them."""
+        known = int(self.num_tokens[slot])
+        count = max(0, min(len(drafts), self.max_len - 1 - known))
+        self.tokens[slot, known : known + count] = drafts[:count]
+        self.num_drafts[slot] = count
+
+    def drafts(self, slot: int) -> Ints:
+        """What the slot's next draw verifies: a view."""
+        return self.tokens[slot, self.num_tokens[slot] :][: self.num_drafts[slot]]
 
     def set_sampling(self, slot: int, params: Sampling, prompt_logprobs_from: int = 1) -> None:
         """How the tokens of `slot` are drawn from now on.

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from slipway_kernels.cpu.binding import (
+    ADVANCE,
     DRAWN,
     DTYPES,
     Floats,
     Ints,
+    Masks,
     OutputStruct,
     PlanStruct,
     address,
@@ -29,17 +31,24 @@ from slipway_kernels.cpu.threads import Threads
 class StepResult:
     """Views of the program's output arrays: valid until its next step.
 
-    drawn [requests], prompt [rows] have the fields token (-1: none), failed, logprob, rank (1: most likely);
-    the top arrays hold the most likely tokens of each, best first. `prompt` speaks of a prompt token at the
-    row of the token before it.
+    requests  [requests] with the fields first_row; first_drawn, of its rows the first that draws, or their end;
+              num_drawn, rows from there on whose tokens stand; failed, whether the row after these has failed
+    rows      [rows] with the fields token, failed, logprob, rank (1: most likely): of the token drawn or, at the
+              row before it, of a prompt token that is reported; token -1 where there is neither
+    top_ids, top_logprobs  [rows, max_top]  the most likely tokens, best first
     """
 
-    drawn: np.ndarray[Any, np.dtype[np.void]]
-    top_ids: Ints  # [requests, max_top]
-    top_logprobs: Floats  # [requests, max_top]
-    prompt: np.ndarray[Any, np.dtype[np.void]]
-    prompt_top_ids: Ints  # [rows, max_top]
-    prompt_top_logprobs: Floats  # [rows, max_top]
+    requests: np.ndarray[Any, np.dtype[np.void]]
+    rows: np.ndarray[Any, np.dtype[np.void]]
+    top_ids: Ints
+    top_logprobs: Floats
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The tokens that each request drew: none, one, or several where drafts were accepted."""
+        drawn = self.rows["token"].tolist()
+        spans = zip(self.requests["first_drawn"].tolist(), self.requests["num_drawn"].tolist(), strict=True)
+        return [drawn[first : first + count] for first, count in spans]
 
 
 class Stepper:
@@ -68,21 +77,16 @@ class Stepper:
         self.max_top = max(1, max_top)
         self.page_pool = page_pool
         self.block_size = block_size
-        requests = slots.num_slots
-        self._drawn = np.zeros(requests, DRAWN)
-        self._top_ids = np.zeros((requests, self.max_top), np.int32)
-        self._top_logprobs = np.zeros((requests, self.max_top), np.float32)
-        self._prompt = np.zeros(max_tokens, DRAWN)
-        self._prompt_top_ids = np.zeros((max_tokens, self.max_top), np.int32)
-        self._prompt_top_logprobs = np.zeros((max_tokens, self.max_top), np.float32)
+        self._requests = np.zeros(slots.num_slots, ADVANCE)
+        self._rows = np.zeros(max_tokens, DRAWN)
+        self._top_ids = np.zeros((max_tokens, self.max_top), np.int32)
+        self._top_logprobs = np.zeros((max_tokens, self.max_top), np.float32)
         self._output = OutputStruct(
             self.max_top,
-            address(self._drawn),
+            address(self._requests),
+            address(self._rows),
             address(self._top_ids),
             address(self._top_logprobs),
-            address(self._prompt),
-            address(self._prompt_top_ids),
-            address(self._prompt_top_logprobs),
         )
         self._c = library()
         self._pointer: int = self._c.sw_program_create(
@@ -124,36 +128,57 @@ class Stepper:
             )
         self._c.sw_find_kv_scales(self._pointer, key_divisor, value_divisor)
 
-    def _plan(self, slots: Ints, num_new: Ints) -> tuple[PlanStruct, tuple[Ints, Ints]]:
-        """The C form and the arrays that it points at."""
-        chosen = np.ascontiguousarray(slots, np.int32)
-        granted = np.ascontiguousarray(num_new, np.int32)
-        if len(chosen) != len(granted) or len(chosen) > self.slots.num_slots:
+    def _plan(self, slots: Ints, num_new: Ints, num_drafts: Ints | None, masks: Masks | None) -> _Plan:
+        """The C form and the arrays that it points at. Raises ValueError where these contradict each other."""
+        if num_drafts is None:
+            num_drafts = np.zeros(len(slots), np.int32)
+        arrays = [np.ascontiguousarray(array, np.int32) for array in (slots, num_new, num_drafts)]
+        if {*map(len, arrays)} != {len(slots)} or len(slots) > self.slots.num_slots:
             raise ValueError(
-                f"A plan of {len(chosen)} slots and {len(granted)} grants: give one grant a slot, for at "
-                f"most {self.slots.num_slots} slots."
+                f"A plan of {len(slots)} slots, {len(num_new)} grants and {len(num_drafts)} numbers of drafts: "
+                f"give one of each a slot, for at most {self.slots.num_slots} slots."
             )
-        return PlanStruct(len(chosen), address(chosen), address(granted)), (chosen, granted)
+        plan = _Plan(PlanStruct(len(slots), *map(address, arrays)), arrays)
+        if masks:
+            plan.add_masks(masks, (self.vocab + 31) // 32)
+        return plan
 
-    def _checked(self, rows: int, slots: Ints, num_new: Ints) -> int:
+    def _checked(self, rows: int, plan: _Plan) -> int:
         if rows < 0:
+            slots, grants, drafts = (array.tolist() for array in plan.arrays)
             raise ValueError(
-                f"The plan does not fit the slots: slots {np.asarray(slots).tolist()}, grants "
-                f"{np.asarray(num_new).tolist()}. Grants are at least 0, add up to at most "
-                f"{self.max_tokens}, none goes past the tokens known, the tokens "
-                "are in the embedding, and every granted position has a page."
+                f"The plan does not fit the slots: slots {slots}, grants {grants}, of these for drafts {drafts}. "
+                f"Grants are at least 0, add up to at most {self.max_tokens}, none goes past the tokens known, "
+                "drafts follow the last of them, the tokens are in the embedding, and every granted position "
+                "has a page."
             )
         return rows
 
     def _result(self, requests: int, rows: int) -> StepResult:
         return StepResult(
-            self._drawn[:requests],
-            self._top_ids[:requests],
-            self._top_logprobs[:requests],
-            self._prompt[:rows],
-            self._prompt_top_ids[:rows],
-            self._prompt_top_logprobs[:rows],
+            self._requests[:requests], self._rows[:rows], self._top_ids[:rows], self._top_logprobs[:rows]
         )
+
+
+@dataclass(slots=True)
+class _Plan:
+    """`sw_plan`, and what it points at: slots, grants, numbers of drafts [requests]."""
+
+    struct: PlanStruct
+    arrays: list[Ints]
+    masks: list[object] = field(default_factory=list)
+
+    def add_masks(self, masks: Masks, words: int) -> None:
+        pointers = (ctypes.c_void_p * len(self.arrays[0]))()
+        for place, rows in masks.items():
+            mask = np.ascontiguousarray(rows, np.uint32)
+            expected = (1 + int(self.arrays[2][place]), words)
+            if mask.shape != expected:
+                raise ValueError(f"The mask of request {place} has shape {mask.shape} instead of {expected}.")
+            pointers[place] = address(mask)
+            self.masks.append(mask)
+        self.masks.append(pointers)
+        self.struct.masks = ctypes.addressof(pointers)
 
 
 def _destroy(c: ctypes.CDLL, pointer: int, _alive: Sequence[object]) -> None:

@@ -183,8 +183,20 @@ void penalize(const sw_sampling& s, const History& history, int32_t vocab, uint3
   }
 }
 
-/* Allowed tokens, bad words, minimum length, bias, penalties, in this order, on a copy of the row. */
-void edit(const sw_sampling& s, const float* logits, int32_t vocab, const History& history, const Scratch& scratch) {
+/* Tokens whose bit is not set cannot be drawn. */
+void apply(const uint32_t* mask, int32_t vocab, float* row) {
+  for (int32_t start = 0; start < vocab; start += 32) {
+    const uint32_t bits = mask[start / 32];
+    if (bits == ~0u) continue;
+    for (int32_t token = start; token < std::min(start + 32, vocab); ++token) {
+      if (!(bits >> (token - start) & 1)) row[token] = -kInfinity;
+    }
+  }
+}
+
+/* Mask, allowed tokens, bad words, minimum length, bias, penalties, in this order, on a copy of the row. */
+void edit(const sw_sampling& s, const float* logits, const uint32_t* mask, int32_t vocab, const History& history,
+          const Scratch& scratch) {
   float* row = scratch.row;
   const Known known{vocab};
   if (s.num_allowed > 0) {
@@ -195,6 +207,7 @@ void edit(const sw_sampling& s, const float* logits, int32_t vocab, const Histor
   } else {
     std::memcpy(row, logits, sizeof(float) * static_cast<size_t>(vocab));
   }
+  if (mask) apply(mask, vocab, row);
   for (int32_t i = 0; i < s.num_bad; ++i) {
     const int32_t* sequence = s.bad_ids + s.bad_offsets[i];
     const int32_t before = s.bad_offsets[i + 1] - s.bad_offsets[i] - 1;
@@ -250,9 +263,10 @@ extern "C" size_t sw_sample_scratch_bytes(int32_t vocab) {
   return lay_out(vocab, nullptr, &scratch);
 }
 
-extern "C" void sw_sample_row(const sw_sampling* sampling, float* logits, int32_t vocab, const int32_t* tokens,
-                              int32_t history_len, int32_t prompt_len, int32_t given, int32_t want_logprob,
-                              int32_t num_top, void* memory, sw_drawn* drawn, int32_t* top_ids, float* top_logprobs) {
+extern "C" void sw_sample_row(const sw_sampling* sampling, float* logits, const uint32_t* mask, int32_t vocab,
+                              const int32_t* tokens, int32_t history_len, int32_t prompt_len, int32_t given,
+                              int32_t want_logprob, int32_t num_top, void* memory, sw_drawn* drawn, int32_t* top_ids,
+                              float* top_logprobs) {
   const sw_sampling& s = *sampling;
   const History history{tokens, history_len, prompt_len};
   Scratch scratch;
@@ -268,8 +282,8 @@ extern "C" void sw_sample_row(const sw_sampling* sampling, float* logits, int32_
   }
   drawn->token = given;
   if (given < 0) {
-    if (needs_edit(s, history)) {
-      edit(s, logits, vocab, history, scratch);
+    if (mask || needs_edit(s, history)) {
+      edit(s, logits, mask, vocab, history, scratch);
       if (!scan_row(scratch.row, vocab, scratch.block_max, &row)) return;
     }
     drawn->token = s.temperature > 0 ? draw(s, row, scratch, history_len) : row.argmax();

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from slipway_kernels.build import LIBRARY
-from slipway_kernels.sampling.reference import Drawn, Floats, Sampling
+from slipway_kernels.sampling.reference import Drawn, Floats, Mask, Sampling
 
 
 class SamplingStruct(ctypes.Structure):
@@ -90,6 +90,7 @@ class Sampler:
         given: int = -1,
         want_logprob: bool = False,
         num_top: int = 0,
+        mask: Mask | None = None,
     ) -> Callable[[], Drawn]:
         """A call with its arguments already in their C form: reference.sample_row by the kernel.
 
@@ -105,6 +106,7 @@ class Sampler:
         arguments = (
             ctypes.byref(sampling_struct(sampling)),
             c_void_p(logits.ctypes.data),
+            None if mask is None else c_void_p(mask.ctypes.data),
             c_int32(self._vocab),
             int_array(history),
             c_int32(len(history)),
@@ -142,6 +144,7 @@ class Sampler:
         given: int = -1,
         want_logprob: bool = False,
         num_top: int = 0,
+        mask: Mask | None = None,
     ) -> Drawn:
         """reference.sample_row by the kernel; see `bind`."""
         return self.bind(
@@ -152,4 +155,5 @@ class Sampler:
             given=given,
             want_logprob=want_logprob,
             num_top=num_top,
+            mask=mask,
         )()

@@ -3,10 +3,10 @@
 In this order:
 1. A row with a NaN, or with nothing above -inf, fails.
 2. Log-probabilities are those of the untouched row.
-3. Edits: tokens outside the allowed list, last tokens of bad words that would complete, and stop tokens
-   before the minimum length become -inf; then logit bias is added; then come the penalties: repetition over
-   prompt and output (Keskar et al. 2019), frequency and presence over the output (as the OpenAI API defines
-   them). A row with nothing above -inf now fails too.
+3. Edits: tokens that the mask or the allowed list leaves out, last tokens of bad words that would complete,
+   and stop tokens before the minimum length become -inf; then logit bias is added; then come the penalties:
+   repetition over prompt and output (Keskar et al. 2019), frequency and presence over the output (as the
+   OpenAI API defines them). A row with nothing above -inf now fails too.
 4. Temperature 0 takes the largest logit. Otherwise x = (logit - largest) / temperature, and the filters
    top-k, top-p (Holtzman et al. 2020), min-p (Nguyen et al. 2024) and typical (Meister et al. 2022) follow
    each other, each over the probabilities renormalised over what the one before it left.
@@ -32,6 +32,7 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
+Mask = NDArray[np.uint32]
 
 MASS_UNIT = 2.0**42
 
@@ -80,17 +81,19 @@ def sample_row(
     given: int = -1,
     want_logprob: bool = False,
     num_top: int = 0,
+    mask: Mask | None = None,
 ) -> Drawn:
     """Draws the token after `history`, or reports on the given one.
 
     logits   [vocab]  fp32
     history  prompt, then output; its length is the position of the token drawn
+    mask     [ceil(vocab / 32)]  bits, one a token that may be drawn; None: all may
     """
     if not drawable(logits):
         return FAILED
     token = given
     if token < 0:
-        edited = edit(sampling, logits, history, prompt_len)
+        edited = edit(sampling, masked(logits, mask), history, prompt_len)
         if not drawable(edited):
             return FAILED
         token = draw(sampling, edited, position=len(history))
@@ -108,6 +111,13 @@ def report(logits: Floats, token: int, num_top: int) -> Drawn:
     top = tuple((int(i), float(np.float32(logprobs[i]))) for i in order[:num_top])
     rank = 1 + int(np.flatnonzero(order == token)[0])
     return Drawn(token, logprob=float(np.float32(logprobs[token])), rank=rank, top=top)
+
+
+def masked(logits: Floats, mask: Mask | None) -> Floats:
+    if mask is None:
+        return logits
+    tokens = np.arange(len(logits))
+    return np.where(mask[tokens // 32] >> (tokens % 32).astype(np.uint32) & 1, logits, np.float32(-np.inf))
 
 
 def edit(s: Sampling, logits: Floats, history: tuple[int, ...], prompt_len: int) -> Floats:

@@ -56,6 +56,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_delay_factor: float = 0.0
     overlap: bool | None = None
     """Plan and post-process while the worker computes. Unset: on CUDA; not on CPU, which needs every core."""
+    num_drafts: int = 0
+    """Most tokens that a step verifies for a request beside its next one; 0: none are guessed."""
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 5
+    """Tokens at a request's end that must have stood in it before, for what followed to be guessed again."""
     # device
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from slipway.engine.executor import Executor
+from slipway.engine.grammar import Grammars, MakeMatcher, no_grammar
 from slipway.engine.messages import (
     AbortRequests,
     AddRequest,
@@ -18,7 +19,7 @@ from slipway.engine.messages import (
     Stats,
     StepDone,
 )
-from slipway.engine.plan import StepOutput
+from slipway.engine.plan import Masks, StepOutput
 from slipway.engine.request import Request
 from slipway.engine.scheduler import Row, Scheduler
 from slipway.engine.wire import Hub
@@ -37,12 +38,14 @@ class EngineCore:
         executor: Executor,
         hub: Hub,
         idle: Callable[[], bool] = lambda: False,
+        make_matcher: MakeMatcher = no_grammar,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.hub = hub
         self._idle = idle
         """A few milliseconds of work that may be done while there is nothing to do; False: none is left."""
+        self.grammars = Grammars(make_matcher)
         self.num_steps = 0
         self._requests: dict[tuple[int, str], Request] = {}
         self._clients: set[int] = set()
@@ -67,15 +70,27 @@ class EngineCore:
             self._receive(client_id, message)
         plan, rows = self.scheduler.schedule(time.monotonic())
         if self.scheduler.failures:
-            self._end_failed()
+            self._end_failed(self.scheduler.failures)
+            self.scheduler.failures = []
         if rows or plan.swap_out:  # pages are given away in the next plan: copy them before
             self._under_way.append((rows, time.monotonic()))
             self.executor.launch(plan)
-            self.executor.draw()
+            self.executor.draw(self._masks(rows))
             self._checked = False
         if self._under_way and (not rows or len(self._under_way) == self.executor.depth):
-            rows, started = self._under_way.popleft()
-            self._finish_step(rows, self.executor.collect(), started)
+            self._collect()
+
+    def _masks(self, rows: list[Row]) -> Masks | None:
+        """What the step just launched may draw, where grammars say that: they need all tokens before it."""
+        masked = self.grammars.masked(rows) if self.grammars else {}
+        if not masked:
+            return None
+        while len(self._under_way) > 1:
+            self._collect()
+        masks, failed = self.grammars.masks(masked)
+        if failed:
+            self._end_failed(failed)
+        return masks
 
     def _receive(self, client_id: int, message: FromClient | None) -> None:
         self._clients.add(client_id)
@@ -97,21 +112,24 @@ class EngineCore:
         self._num_arrived += 1
         try:
             request = Request(client_id, message, self._num_arrived, len(self.scheduler.cache.windows))
+            matcher = self.grammars.make(message.grammar) if request.masked else None
             self.scheduler.add(request)
         except Exception as error:
             self._tell({client_id: [failure(message.request_id, error)]}, [], [])
             return
         self._requests[client_id, request.id] = request
+        if matcher is not None:
+            self.grammars.add(request, matcher)
 
     def _end(self, key: tuple[int, str], *, failed: bool = False) -> None:
         request = self._requests.pop(key, None)
         if request is not None:
             request.ended = True
+            self.grammars.end(request)
             self.scheduler.end(request, failed=failed)
 
-    def _end_failed(self) -> None:
-        """End the requests that could not be planned; the others go on."""
-        failed, self.scheduler.failures = self.scheduler.failures, []
+    def _end_failed(self, failed: list[tuple[Request, Exception]]) -> None:
+        """End the requests that could not be planned or masked; the others go on."""
         deltas: dict[int, list[Delta]] = {}
         for request, error in failed:
             deltas.setdefault(request.client_id, []).append(failure(request.id, error))
@@ -127,10 +145,13 @@ class EngineCore:
             return "ok"
         return f"unknown method {method!r}"
 
-    def _finish_step(self, rows: list[Row], output: StepOutput, started: float) -> None:
+    def _collect(self) -> None:
+        """Wait for the oldest step under way, and tell what came of it."""
+        rows, started = self._under_way.popleft()
+        output = self.executor.collect()
         now = time.monotonic()
         self.num_steps += 1
-        failed = set(output.failed)
+        failed, has_grammars = set(output.failed), bool(self.grammars)
         deltas: dict[int, list[Delta]] = {client_id: [] for client_id in self._clients}
         for index, row in enumerate(rows):
             request = row.request
@@ -138,6 +159,8 @@ class EngineCore:
                 continue
             try:
                 delta = self._answered(row, index, output, index in failed, now)
+                if has_grammars and delta is not None and delta.finish_reason is None:
+                    self.grammars.advance(request, delta.token_ids, output.drafts.get(index, []))
             except Exception as error:
                 delta = failure(request.id, error)
             if delta is not None:
@@ -149,19 +172,20 @@ class EngineCore:
     def _answered(self, row: Row, index: int, output: StepOutput, failed: bool, now: float) -> Delta | None:
         """Enter in the ledger what a step made of a request; the news of it, if there is any."""
         request = row.request
-        if failed:
-            return Delta(request.id, [], "error", error=NOT_NUMBERS, timing=request.timing(now))
         tokens = output.tokens[index]
         if output.prompt_logprobs:
             request.prompt_logprobs += output.prompt_logprobs.get(index, ())
         request.tokens += tokens
-        self.scheduler.commit(row, len(tokens), now)
-        if not tokens:
-            return None
+        if not failed:
+            self.scheduler.commit(row, len(tokens), now)
+            if not tokens:
+                return None
         delta = Delta(request.id, tokens)
         if output.logprobs:
             delta.logprobs = output.logprobs.get(index)
         end(request, delta)
+        if failed and delta.finish_reason is None:  # else it had ended before that
+            delta.finish_reason, delta.error = "error", NOT_NUMBERS
         if not request.first_token_time:
             request.first_token_time = now
             delta.timing = request.timing(now)

@@ -6,7 +6,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.worker.in_turn import InTurn
 
 
@@ -14,12 +14,12 @@ class Worker(Protocol):
     """Runs plans over the state that it keeps in its slots.
 
     A step has two halves, so that what the draw needs may be made ready while the model computes: `launch`
-    starts the forward pass, `draw` what follows of it; then comes the next step. `collect` waits for the
-    oldest step that has not been collected.
+    starts the forward pass, `draw` what follows of it, within masks where there are some; then comes the next
+    step. `collect` waits for the oldest step that has not been collected.
     """
 
     def launch(self, plan: StepPlan) -> None: ...
-    def draw(self) -> None: ...
+    def draw(self, masks: Masks | None = None) -> None: ...
     def collect(self) -> StepOutput: ...
 
 
@@ -43,11 +43,11 @@ class Executor:
         else:
             self._launched = self._thread.submit(self._worker.launch, plan)
 
-    def draw(self) -> None:
+    def draw(self, masks: Masks | None = None) -> None:
         if self._thread is None or self._launched is None:
-            self._worker.draw()
+            self._worker.draw(masks)
         else:
-            self._under_way.append(self._thread.submit(self._drawn, self._launched))
+            self._under_way.append(self._thread.submit(self._drawn, self._launched, masks))
 
     def collect(self) -> StepOutput:
         """The output of the oldest step under way, in the order of launches."""
@@ -57,25 +57,18 @@ class Executor:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _drawn(self, launched: Future[None]) -> StepOutput:
+    def _drawn(self, launched: Future[None], masks: Masks | None) -> StepOutput:
         """In the worker's thread, after its launch."""
         launched.result()  # raises what that raised
-        self._worker.draw()
+        self._worker.draw(masks)
         return self._worker.collect()
-
-
-def step(worker: Worker, plan: StepPlan) -> StepOutput:
-    """One step from its plan to its output."""
-    worker.launch(plan)
-    worker.draw()
-    return worker.collect()
 
 
 class NullWorker(InTurn):
     """Known tokens and no model, for the scheduler's tests and the core loop's benchmark.
 
-    The token drawn after n known ones is `(seed + n) % vocab`, so that any run can be checked. Of the drafts
-    that it is given it accepts some, by seed and position. It keeps the same slots as a real worker and
+    The token drawn after n known ones is `(seed + n) % vocab`, whatever masks say, so that any run can be
+    checked. Of the drafts that it is given it accepts some, by seed and position. It keeps the same slots as a real worker and
     raises ValueError for a plan that contradicts them.
     """
 
@@ -88,7 +81,7 @@ class NullWorker(InTurn):
         self.tables: list[dict[int, list[int]]] = [{} for _ in range(num_slots)]
         self.num_accepted = self.num_rejected = 0
 
-    def step(self, plan: StepPlan) -> StepOutput:
+    def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
         for start in plan.starts:
             self.known[start.slot] = len(start.tokens)
             self.computed[start.slot] = start.num_computed

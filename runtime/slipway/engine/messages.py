@@ -38,6 +38,8 @@ class AddRequest(Message, frozen=True):
     """Prefix blocks are shared only among requests of one salt."""
     arrival_time: float = 0.0
     """`time.monotonic()` of the API, the clock of this machine; queue time starts here."""
+    grammar: str = ""
+    """What bounds its tokens, as the engine's matchers read it; empty: nothing does."""
 
 
 class AbortRequests(Message, frozen=True):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from slipway.engine.messages import TokenLogprobs
 from slipway.engine.params import SamplingParams
 
 PageCopy = tuple[int, int]
 """Source page, target page; one of them is the host's."""
+
+Masks = dict[int, NDArray[np.uint32]]
+"""By a request's index in the plan: [1 + num_drafts, ceil(vocab / 32)] bits, one a token that may be drawn, for
+each row that the request may draw in turn. One that is absent may draw anything."""
 
 
 class SlotStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -21,6 +27,8 @@ class SlotStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     params: SamplingParams
     prompt_logprobs_from: int
     """First prompt position still to report."""
+    masked: bool = False
+    """Draws wait for a mask, which depends on the slot's drafts: they are reported."""
 
 
 class PageGrant(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -62,8 +70,10 @@ class StepOutput(msgspec.Struct, array_like=True, gc=False):
     tokens: list[list[int]]
     """The tokens drawn: none where the request has not caught up yet, several where drafts were accepted."""
     failed: list[int]
-    """Indices of requests whose logits were no numbers."""
+    """Indices of requests whose logits were no numbers, after these tokens."""
     logprobs: dict[int, list[TokenLogprobs]] = {}
     """Of the drawn tokens, by index, where asked for."""
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
     """Of the prompt tokens whose logits this step computed, by index."""
+    drafts: dict[int, list[int]] = {}
+    """What the slots of masked requests verify next, by index; absent where that is nothing."""

@@ -1,7 +1,7 @@
 """Recording a run (`SLIPWAY_RECORD`); `replay.py` plays it back.
 
-A record is frames of msgspec arrays, as on the wire: the engine's configuration, then each step's plan
-and the output that came of it.
+A record is frames of msgspec arrays, as on the wire: the engine's configuration, then each step's plan, its
+masks as bytes, and the output that came of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Worker
-from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.plan import Masks, StepOutput, StepPlan
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -23,7 +23,8 @@ class RecordingWorker:
 
     def __init__(self, worker: Worker, path: str, config: EngineConfig) -> None:
         self._worker = worker
-        self._under_way: deque[StepPlan] = deque()
+        self._under_way: deque[object] = deque()
+        """Plans and masks of steps, in turn."""
         self._file = Path(path).expanduser().open("wb")
         # A record may be shown to others.
         self._write(msgspec.structs.replace(config, hf_token=None, prefix_hash_secret=""))
@@ -32,13 +33,14 @@ class RecordingWorker:
         self._under_way.append(plan)
         self._worker.launch(plan)
 
-    def draw(self) -> None:
-        self._worker.draw()
+    def draw(self, masks: Masks | None = None) -> None:
+        self._under_way.append({index: mask.tobytes() for index, mask in (masks or {}).items()})
+        self._worker.draw(masks)
 
     def collect(self) -> StepOutput:
         output = self._worker.collect()
-        self._write(self._under_way.popleft())
-        self._write(output)
+        for part in (self._under_way.popleft(), self._under_way.popleft(), output):
+            self._write(part)
         self._file.flush()
         return output
 

@@ -11,30 +11,41 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from slipway.engine.config import EngineConfig
-from slipway.engine.executor import Worker, step
-from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.executor import Worker
+from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.engine.start import Start
 from slipway.engine.wire import split_frames
 
+Step = tuple[StepPlan, Masks, StepOutput]
 
-def read_record(path: Path) -> tuple[EngineConfig, list[tuple[StepPlan, StepOutput]]]:
+
+def read_record(path: Path) -> tuple[EngineConfig, list[Step]]:
     """The configuration, without its order to record, and the steps; one that was cut off is left out."""
     frames: Iterator[bytes] = split_frames(bytearray(path.read_bytes()))
     config = msgspec.msgpack.decode(next(frames), type=EngineConfig)
     plans = msgspec.msgpack.Decoder(StepPlan)
+    masks = msgspec.msgpack.Decoder(dict[int, bytes])
     outputs = msgspec.msgpack.Decoder(StepOutput)
-    steps = [
-        (plans.decode(plan), outputs.decode(output)) for plan, output in zip(frames, frames, strict=False)
-    ]
+    steps = []
+    for plan_frame, mask_frame, output_frame in zip(frames, frames, frames, strict=False):
+        plan = plans.decode(plan_frame)
+        rows = {
+            index: np.frombuffer(words, np.uint32).reshape(1 + plan.num_drafts[index], -1)
+            for index, words in masks.decode(mask_frame).items()
+        }
+        steps.append((plan, rows, outputs.decode(output_frame)))
     return msgspec.structs.replace(config, record=None), steps
 
 
-def replay(worker: Worker, steps: list[tuple[StepPlan, StepOutput]]) -> int | None:
+def replay(worker: Worker, steps: list[Step]) -> int | None:
     """Run the plans again. The first step whose output differs, or None where all are the same."""
-    for index, (plan, recorded) in enumerate(steps):
-        if step(worker, plan) != recorded:
+    for index, (plan, masks, recorded) in enumerate(steps):
+        worker.launch(plan)
+        worker.draw(masks)
+        if worker.collect() != recorded:
             return index
     return None
 

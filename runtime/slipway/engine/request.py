@@ -28,6 +28,7 @@ class Request:
         "granted",
         "id",
         "identity",
+        "masked",
         "max_computed",
         "num_cached",
         "num_drawing",
@@ -56,6 +57,8 @@ class Request:
         self.priority = message.priority
         self.identity = message.cache_salt.encode("utf-8", "surrogatepass")
         """What beside its tokens decides whose blocks it may share: the root of its block keys."""
+        self.masked = bool(message.grammar)
+        """A grammar bounds what it may draw."""
         self.sequence = sequence
         """Order of arrival, which settles every tie."""
         self.granted = 0

@@ -325,6 +325,7 @@ class Scheduler:
             request.granted,
             request.params,
             len(request.prompt_logprobs),
+            request.masked,
         )
 
     def _count_prefix(self, request: Request, hit: int) -> None:

@@ -178,6 +178,7 @@ class Start:
 
     def _on_cpu(self) -> tuple[CpuWorker, CacheSize]:
         from slipway.worker.cpu import CpuWorker
+        from slipway.worker.proposer import proposer_for
 
         config = self.config
         left = max(0, whole_memory() - self.plan.checkpoint.total_bytes)
@@ -191,6 +192,7 @@ class Start:
             max_logprobs=config.max_logprobs,
             threads=config.threads or usable_cpus(),
             progress=self.progress,
+            proposer=proposer_for(config),
         )
         return worker, size
 
@@ -264,6 +266,7 @@ class Start:
             token_budget=self._token_budget(self.size.max_model_len),
             max_requests=config.max_num_seqs,
             depth=self._depth,
+            num_drafts=config.num_drafts,
             chunked_prefill=config.enable_chunked_prefill,
             max_partial=config.max_num_partial_prefills,
             max_long_partial=config.max_long_partial_prefills,

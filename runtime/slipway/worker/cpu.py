@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slipway.engine.messages import TokenLogprobs
 from slipway.engine.params import SamplingParams
-from slipway.engine.plan import PageGrant, SlotStart, StepOutput, StepPlan
+from slipway.engine.plan import Masks, PageGrant, SlotStart, StepOutput, StepPlan
 from slipway.worker.in_turn import InTurn
 from slipway.worker.plan import ModelPlan
+from slipway.worker.proposer import Proposer
 from slipway_kernels.cpu import PageMemory, Slots, StepResult
 
 
@@ -33,6 +33,7 @@ class CpuWorker(InTurn):
         max_logprobs: int,
         threads: int,
         progress: Callable[[str, int, int], None],
+        proposer: Proposer | None = None,
     ) -> None:
         super().__init__()
         max_blocks = -(-max_len // plan.kv.block_size)
@@ -47,8 +48,9 @@ class CpuWorker(InTurn):
             progress=progress,
         )
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
-        self._wants: list[tuple[int, int]] = [(-1, -1)] * num_slots
-        """[slot]  alternatives wanted with each output token and each prompt token"""
+        self.proposer = proposer
+        self._wants: list[tuple[int, int, bool]] = [(-1, -1, False)] * num_slots
+        """[slot]  alternatives wanted with each output token and each prompt token, and whether drafts are"""
 
     def warm_up(self) -> None:
         """Compute one token in slot 0, so that the first request finds pages mapped and caches warm.
@@ -65,7 +67,7 @@ class CpuWorker(InTurn):
         """Something useful while nothing runs, a few milliseconds of it; False where there is no more."""
         return self._pages.touch_ahead()
 
-    def step(self, plan: StepPlan) -> StepOutput:
+    def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
         for start in plan.starts:
             self._start(start)
         for grant in plan.pages:
@@ -77,45 +79,43 @@ class CpuWorker(InTurn):
         if self._kv_divisors is not None:
             self._model.find_kv_scales(*self._kv_divisors)
             self._kv_divisors = None
-        result = self._model.step(np.array(plan.slots, np.int32), np.array(plan.num_new, np.int32))
-        return self._output(plan, result)
+        rows = (np.array(counts, np.int32) for counts in (plan.slots, plan.num_new, plan.num_drafts))
+        output = self._output(plan, self._model.step(*rows, masks))
+        if self.proposer is not None:
+            self._propose(self.proposer, plan, output)
+        return output
 
     def _start(self, start: SlotStart) -> None:
-        slots, slot, length = self.slots, start.slot, len(start.tokens)
-        slots.tokens[slot, :length] = start.tokens
-        slots.num_tokens[slot] = length
-        slots.num_computed[slot] = start.num_computed
-        slots.prompt_len[slot] = start.num_prompt
-        slots.set_sampling(slot, start.params, start.prompt_logprobs_from)
-        self._wants[slot] = (start.params.num_logprobs, start.params.num_prompt_logprobs)
+        params = start.params
+        self.slots.start(start.slot, start.tokens, start.num_prompt, start.num_computed)
+        self.slots.set_sampling(start.slot, params, start.prompt_logprobs_from)
+        self._wants[start.slot] = (params.num_logprobs, params.num_prompt_logprobs, start.masked)
+
+    def _propose(self, proposer: Proposer, plan: StepPlan, output: StepOutput) -> None:
+        """Drafts for the slots that drew."""
+        for index, slot in enumerate(plan.slots):
+            if output.tokens[index]:
+                self.slots.guess(slot, proposer.propose(self.slots.known(slot)))
+                if self._wants[slot][2] and self.slots.num_drafts[slot]:
+                    output.drafts[index] = self.slots.drafts(slot).tolist()
 
     def _output(self, plan: StepPlan, result: StepResult) -> StepOutput:
-        drawn, prompt = result.drawn, result.prompt
-        tokens = [[token] if token >= 0 else [] for token in drawn["token"].tolist()]
-        output = StepOutput(tokens, np.flatnonzero(drawn["failed"]).tolist())
-        row = 0
-        for index, (slot, num_new) in enumerate(zip(plan.slots, plan.num_new, strict=True)):
-            wanted, wanted_prompt = self._wants[slot]
-            if wanted >= 0 and tokens[index]:
-                tops = result.top_ids[index], result.top_logprobs[index]
-                output.logprobs[index] = [_token_logprobs(drawn[index], *tops, wanted)]
-            if wanted_prompt >= 0:
-                known = [
-                    _token_logprobs(
-                        prompt[r], result.prompt_top_ids[r], result.prompt_top_logprobs[r], wanted_prompt
-                    )
-                    for r in range(row, row + num_new)
-                    if prompt[r]["token"] >= 0
-                ]
-                if known:
-                    output.prompt_logprobs[index] = known
-            row += num_new
+        output = StepOutput(result.tokens, np.flatnonzero(result.requests["failed"]).tolist())
+        for index, (first, drawn, count, _) in enumerate(result.requests.tolist()):
+            wanted, wanted_prompt, _ = self._wants[plan.slots[index]]
+            if wanted >= 0 and count:
+                output.logprobs[index] = _logprobs(result, range(drawn, drawn + count), wanted)
+            if wanted_prompt >= 0 and (known := _logprobs(result, range(first, drawn), wanted_prompt)):
+                output.prompt_logprobs[index] = known
         return output
 
 
-def _token_logprobs(
-    drawn: np.void, ids: NDArray[np.int32], values: NDArray[np.float32], wanted: int
-) -> TokenLogprobs:
-    """ids, values [max_top]: the most likely tokens, best first."""
-    top = list(zip(ids[:wanted].tolist(), values[:wanted].tolist(), strict=True))
-    return TokenLogprobs(float(drawn["logprob"]), int(drawn["rank"]), top)
+def _logprobs(result: StepResult, rows: range, wanted: int) -> list[TokenLogprobs]:
+    """Of the tokens that these rows report, with so many alternatives."""
+    found = []
+    for row in rows:
+        token, _, logprob, rank = result.rows[row].item()
+        if token >= 0:
+            ids, values = result.top_ids[row, :wanted].tolist(), result.top_logprobs[row, :wanted].tolist()
+            found.append(TokenLogprobs(logprob, rank, list(zip(ids, values, strict=True))))
+    return found

@@ -19,6 +19,7 @@ import transformers
 from torch import Tensor, nn
 
 from slipway.engine.config import EngineConfig
+from slipway.engine.plan import Masks
 from slipway.load.arrays import DType, Ints
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
 from slipway.load.config import Config
@@ -173,9 +174,11 @@ class FallbackModel:
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @torch.inference_mode()
-    def step(self, slots: Ints, num_new: Ints) -> StepResult:
+    def step(
+        self, slots: Ints, num_new: Ints, num_drafts: Ints | None = None, masks: Masks | None = None
+    ) -> StepResult:
         """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance."""
-        rows = self._program.prepare(slots, num_new)
+        rows = self._program.prepare(slots, num_new, num_drafts, masks)
         if len(rows.token_ids) == 0:
             return self._program.finish(np.zeros((0, self._program.vocab), np.float32))
         wanted = torch.from_numpy(rows.logit_rows).long()  # [logit rows]

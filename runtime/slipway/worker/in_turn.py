@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from slipway.engine.plan import StepOutput, StepPlan
+from slipway.engine.plan import Masks, StepOutput, StepPlan
 
 
 class InTurn(ABC):
@@ -15,16 +15,16 @@ class InTurn(ABC):
         self._collected: StepOutput | None = None
 
     @abstractmethod
-    def step(self, plan: StepPlan) -> StepOutput:
+    def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
         """All of a step."""
 
     def launch(self, plan: StepPlan) -> None:
         self._plan = plan
 
-    def draw(self) -> None:
+    def draw(self, masks: Masks | None = None) -> None:
         plan, self._plan = self._plan, None
         assert plan is not None, "draw is called once after each launch"
-        self._collected = self.step(plan)
+        self._collected = self.step(plan, masks)
 
     def collect(self) -> StepOutput:
         output, self._collected = self._collected, None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from slipway.engine.plan import Masks
 from slipway.load.arrays import ELEMENTS, DType, Ints
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.config import Config
@@ -27,8 +28,13 @@ AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 class Model(Protocol):
     """What the worker on a CPU runs."""
 
-    def step(self, slots: Ints, num_new: Ints) -> StepResult:
-        """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance."""
+    def step(
+        self, slots: Ints, num_new: Ints, num_drafts: Ints | None = None, masks: Masks | None = None
+    ) -> StepResult:
+        """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance.
+
+        num_drafts  of these, the most that verify drafts
+        """
 
     def find_kv_scales(self, key_divisor: float, value_divisor: float) -> None:
         """Have the next step find the scales of keys and values: `slipway_kernels.cpu.step` has the rule."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def share() -> st.SearchStrategy[float]:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[Sampling, Floats, tuple[int, ...], int, dict[str, int]]:
+def questions(draw: st.DrawFn) -> tuple[Sampling, Floats, tuple[int, ...], int, dict[str, Any]]:
     vocab = draw(st.sampled_from(VOCABS))
     tokens = st.integers(0, vocab - 1)
     listed = st.lists(tokens, max_size=4).map(tuple)
@@ -77,6 +78,9 @@ def questions(draw: st.DrawFn) -> tuple[Sampling, Floats, tuple[int, ...], int, 
             ),
         )
     )
+    if draw(st.booleans()):
+        bits = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 2**32, (vocab + 31) // 32)
+        asked = {**asked, "mask": bits.astype(np.uint32)}
     return sampling, row, history, draw(st.integers(0, len(history))), asked
 
 

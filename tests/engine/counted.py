@@ -1,0 +1,53 @@
+"""A real engine whose drafts are counted, and a proposer that is right as often as a test wants."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from local_engine import LocalEngine
+from slipway.load.arrays import Ints
+from slipway.worker.cpu import CpuWorker
+from slipway_kernels.cpu import StepResult
+
+
+class Counted:
+    """The model of an engine's worker, with the drafts that its steps have accepted and rejected."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        worker: Any = engine.worker
+        assert isinstance(worker, CpuWorker)
+        self._slots, self._model, worker._model = worker.slots, worker._model, self
+        self.accepted = self.rejected = 0
+
+    def step(self, slots: Ints, num_new: Ints, num_drafts: Ints, masks: Any) -> StepResult:
+        verified = int(np.minimum(num_drafts, self._slots.num_drafts[slots]).sum())
+        result: StepResult = self._model.step(slots, num_new, num_drafts, masks)
+        accepted = int(np.maximum(result.requests["num_drawn"] - 1, 0).sum())
+        self.accepted += accepted
+        self.rejected += verified - accepted
+        return result
+
+
+@dataclass
+class Knowing:
+    """Proposes what it knows to come, each token wrong at `rate`."""
+
+    texts: Sequence[Sequence[int]]
+    """Prompt and output of each request."""
+    num_drafts: int
+    rate: float
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def propose(self, tokens: Ints) -> Ints:
+        known = tokens.tolist()
+        text = next((text for text in self.texts if list(text[: len(known)]) == known), known)
+        guess = [
+            self.rng.randrange(3, 500) if self.rng.random() < self.rate else token
+            for token in text[len(known) :][: self.num_drafts]
+        ]
+        return np.array(guess, np.int32)
