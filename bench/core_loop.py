@@ -25,6 +25,7 @@ from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Hub, encode_frame
+from slipway.model.kv import KVGroup
 
 BLOCK, PROMPT = 16, 50
 SPARE = 100
@@ -50,8 +51,7 @@ def measure(requests: int, groups: int, steps: int) -> float:
         hub = Hub(listener)
         cache = KVCache(
             PagePool(requests * groups * blocks),
-            BLOCK,
-            (0, *[64] * (groups - 1)),
+            [KVGroup((), BLOCK, window) for window in (0, *[64] * (groups - 1))],
             prefix_caching=True,
             hash_block=block_hash("builtin"),
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from slipway.engine.executor import NullWorker
 from slipway.engine.plan import Masks, StepOutput, StepPlan
+from slipway.model.kv import KVGroup
 
 
 class ReadingWorker(NullWorker):
@@ -14,10 +15,9 @@ class ReadingWorker(NullWorker):
     Raises ValueError where a position that a query sees holds anything else.
     """
 
-    def __init__(self, num_slots: int, block_size: int, windows: Sequence[int]) -> None:
+    def __init__(self, num_slots: int, groups: Sequence[KVGroup]) -> None:
         super().__init__(num_slots)
-        self._block_size = block_size
-        self._windows = tuple(windows)
+        self._groups = tuple(groups)
         self._hashes: list[list[int]] = [[] for _ in range(num_slots)]
         """[slot][position]  of the tokens up to there"""
         self._pages: dict[int, dict[int, int]] = {}
@@ -50,19 +50,18 @@ class ReadingWorker(NullWorker):
 
     def _write_wrong(self, slot: int, positions: range) -> None:
         """Drafts that were rejected have left keys and values, which nobody may read."""
-        for group in range(len(self._windows)):
-            table = self.tables[slot][group]
+        for number, group in enumerate(self._groups):
+            table, size = self.tables[slot][number], group.block_size
             for position in positions:
-                page = self._pages.setdefault(table[position // self._block_size], {})
-                page[position % self._block_size] = -1
+                self._pages.setdefault(table[position // size], {})[position % size] = -1
 
     def _compute(self, slot: int, positions: range) -> None:
-        known, size = self._hashes[slot], self._block_size
-        for group, window in enumerate(self._windows):
-            table = self.tables[slot][group]
+        known = self._hashes[slot]
+        for number, group in enumerate(self._groups):
+            table, size = self.tables[slot][number], group.block_size
             for position in positions:
                 self._pages.setdefault(table[position // size], {})[position % size] = known[position]
-            seen = max(0, positions[0] - window + 1) if window else 0
+            seen = max(0, positions[0] - group.window + 1) if group.window else 0
             for position in range(seen, positions[-1] + 1):
                 if self._pages[table[position // size]].get(position % size) != known[position]:
-                    raise ValueError(f"slot {slot} reads position {position} of group {group}: not its own")
+                    raise ValueError(f"slot {slot} reads position {position} of group {number}: not its own")

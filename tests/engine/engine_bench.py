@@ -16,6 +16,7 @@ from slipway.engine.params import SamplingParams
 from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Inbound
+from slipway.model.kv import KVGroup
 from slipway.worker.in_turn import InTurn
 
 
@@ -27,7 +28,7 @@ class Bench(InTurn):
         *,
         num_pages: int = 64,
         num_host_pages: int = 0,
-        block_size: int = 4,
+        block_size: int | tuple[int, ...] = 4,
         windows: tuple[int, ...] = (0,),
         overlap: bool = False,
         prefix_caching: bool = True,
@@ -39,12 +40,13 @@ class Bench(InTurn):
         bounds = SchedulerLimits(**{"token_budget": 16, "max_requests": 8, "depth": depth} | limits)  # type: ignore[arg-type]
         self.plans: list[StepPlan] = []
         self.masks: list[Masks | None] = []
-        self.worker = ReadingWorker(bounds.max_requests, block_size, windows)
+        sizes = (block_size,) * len(windows) if isinstance(block_size, int) else block_size
+        groups = [KVGroup((), size, window) for size, window in zip(sizes, windows, strict=True)]
+        self.worker = ReadingWorker(bounds.max_requests, groups)
         self.executor = Executor(self, depth, thread=overlap)
         cache = KVCache(
             PagePool(num_pages),
-            block_size,
-            windows,
+            groups,
             prefix_caching=prefix_caching,
             hash_block=block_hash("builtin"),
             rewrites_blocks=rewrites_blocks,

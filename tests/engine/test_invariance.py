@@ -49,6 +49,7 @@ AXES: dict[str, dict[str, object]] = {
         "max_num_batched_tokens": 64,
         "enable_prefix_caching": True,
     },
+    "windows kept whole": {"disable_hybrid_kv_cache_manager": True},
     "overlap": {"overlap": True, "max_num_batched_tokens": 64},
     "overlap with preemption": {"overlap": True, "num_blocks": 16, "max_num_batched_tokens": 64},
     "one thread": {"threads": 1},

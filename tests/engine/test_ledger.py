@@ -248,8 +248,7 @@ def test_an_exception_ends_the_request_that_it_is_about_and_no_other(place: str)
         max_size=10,
     ),
     num_drafts=st.integers(1, 5),
-    block_size=st.sampled_from([1, 4]),
-    windows=st.sampled_from([(0,), (0, 8)]),
+    groups=st.sampled_from([((0, 1),), ((0, 4),), ((0, 4), (8, 4)), ((0, 2), (8, 4)), ((8, 2), (0, 3))]),
     overlap=st.booleans(),
     num_host_pages=st.sampled_from([0, 40]),
     spare_pages=st.integers(0, 20),
@@ -257,18 +256,18 @@ def test_an_exception_ends_the_request_that_it_is_about_and_no_other(place: str)
 def test_drafts_change_no_token_and_never_preempt(
     script: list[tuple[int, int, int, bool]],
     num_drafts: int,
-    block_size: int,
-    windows: tuple[int, ...],
+    groups: tuple[tuple[int, int], ...],
     overlap: bool,
     num_host_pages: int,
     spare_pages: int,
 ):
     """Over a worker that rejects some of them; pages and steps are short."""
-    least = math.ceil(80 / block_size) * len(windows) + 2 * len(windows)
+    windows, sizes = zip(*groups, strict=True)
+    least = sum(math.ceil(80 / size) + 2 for size in sizes)
     with bench(
         num_pages=least + spare_pages,
         num_host_pages=num_host_pages,
-        block_size=block_size,
+        block_size=sizes,
         windows=windows,
         overlap=overlap,
         num_drafts=num_drafts,

@@ -207,13 +207,18 @@ requests = st.tuples(
 )
 
 
-@settings(max_examples=120, deadline=None)
+groups = st.lists(
+    st.tuples(st.sampled_from([0, 0, 5, 8]), st.sampled_from([1, 2, 3, 4, 8])), min_size=1, max_size=3
+)
+"""Windows and tokens a page: sizes need not divide each other."""
+
+
+@settings(max_examples=160, deadline=None)
 @given(
     script=st.lists(requests, min_size=1, max_size=12),
-    block_size=st.sampled_from([1, 4, 8]),
+    groups=groups,
     spare_pages=st.integers(0, 30),
     token_budget=st.sampled_from([1, 7, 16, 64]),
-    windows=st.sampled_from([(0,), (0, 8), (5,)]),
     overlap=st.booleans(),
     prefix_caching=st.booleans(),
     by_priority=st.booleans(),
@@ -221,21 +226,21 @@ requests = st.tuples(
 )
 def test_whatever_happens_every_request_gets_its_tokens_and_no_page_leaks(
     script: list[tuple[int, int, int, int, int, int | None]],
-    block_size: int,
+    groups: list[tuple[int, int]],
     spare_pages: int,
     token_budget: int,
-    windows: tuple[int, ...],
     overlap: bool,
     prefix_caching: bool,
     by_priority: bool,
     num_host_pages: int,
 ):
     """Pages are as short as they can be: one request of 70 tokens fits, so preemption is the rule."""
-    least = -(-70 // block_size) * len(windows) + 2 * len(windows)
+    windows, sizes = zip(*groups, strict=True)
+    least = sum(-(-70 // size) + 2 for size in sizes)
     with bench(
         num_pages=least + spare_pages,
         num_host_pages=num_host_pages,
-        block_size=block_size,
+        block_size=sizes,
         windows=windows,
         overlap=overlap,
         prefix_caching=prefix_caching,

@@ -106,3 +106,41 @@ def test_splits_of_a_long_context_merge_to_the_same_bits(dtype: str, window: int
     for chunk, threads in ((3, 3), (5, 1), (300, 2)):
         result = Cache(dtype, 16, 1, 16, threads, 1200).attend(q, k, v, chunk, window)
         assert torch.equal(result, expected), (chunk, threads)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_groups_share_pages_of_their_own_shapes_and_numbers_of_positions(dtype: str) -> None:
+    """Two groups deal one pool between them; each gives what it gives alone."""
+    length, blocks, shapes = 100, (16, 64), ((4, 24), (1, 16))
+    tables = [-(-length // block) for block in blocks]
+    slots = Slots(1, length, 2, max(tables))
+    largest = max(page_bytes(2, *shape, block, dtype) for shape, block in zip(shapes, blocks, strict=True))
+    pool = PageMemory(sum(tables), largest)
+    pages = np.random.default_rng(3).permutation(sum(tables))
+    program = ExternalProgram(slots, length, dtype, 2, 8, 1, pool, blocks)
+    slots.block_table[0, 0, : tables[0]] = pages[: tables[0]]
+    slots.block_table[1, 0, : tables[1]] = pages[tables[0] :]
+    slots.num_tokens[0] = slots.prompt_len[0] = length
+    given = [inputs(length, 2 * kv_heads, kv_heads, head_dim, dtype) for kv_heads, head_dim in shapes]
+    outs: list[list[torch.Tensor]] = [[], []]
+    for begin in range(0, length, 30):
+        part = slice(begin, min(begin + 30, length))
+        program.prepare(np.array([0]), np.array([part.stop - begin]))
+        for group, ((q, k, v), shape) in enumerate(zip(given, shapes, strict=True)):
+            program.store_kv((group, 1), array(k[part]), array(v[part]), *shape)
+            queries = array(q[part].flatten(1))
+            outs[group].append(tensor(program.attention((group, 1), queries, q.shape[1], *shape, 0.3)))
+        slots.num_computed[0] = part.stop
+    for out, (q, k, v), shape in zip(outs, given, shapes, strict=True):
+        assert torch.equal(torch.cat(out), Cache(dtype, 16, *shape, 1, length).attend(q, k, v, length))
+
+
+def test_every_groups_table_must_have_pages_for_what_is_computed() -> None:
+    slots = Slots(1, 40, 2, 5)
+    program = ExternalProgram(slots, 40, "fp32", 1, 8, 1, PageMemory(8, 1 << 12), (8, 16))
+    slots.num_tokens[0] = slots.prompt_len[0] = 40
+    slots.block_table[0, 0, :5] = range(5)
+    slots.block_table[1, 0, :2] = (5, 6)
+    program.prepare(np.array([0]), np.array([32]))
+    with pytest.raises(ValueError, match="page"):
+        program.prepare(np.array([0]), np.array([33]))

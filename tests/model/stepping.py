@@ -35,8 +35,7 @@ class Stepper:
         self, folder: Path, *, num_slots: int = 4, max_len: int = 128, threads: int = 2, **settings: Any
     ) -> None:
         self.plan = plan(folder, **settings)
-        groups, block = len(self.plan.kv.groups), self.plan.kv.block_size
-        blocks = -(-max_len // block)
+        groups, blocks = len(self.plan.kv.groups), self.plan.kv.max_blocks(max_len)
         self.slots = Slots(num_slots, max_len, groups, blocks)
         pages = groups * num_slots * blocks
         pool = PageMemory(pages, self.plan.kv.page_bytes)

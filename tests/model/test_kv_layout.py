@@ -3,42 +3,96 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.model.kv import kv_layout
+from slipway.model.kv import KVLayout, KVShape, kv_layout
+
+WINDOWS = st.sampled_from([0, 16, 24])
+SHAPES = st.sampled_from([(2, 8), (1, 8), (8, 16), (3, 8)])
+KINDS = st.lists(st.tuples(WINDOWS, SHAPES), min_size=1, max_size=80)
 
 
-@given(st.lists(st.sampled_from([0, 16, 24]), min_size=1, max_size=80))
-def test_every_layer_has_one_place_among_layers_of_its_window(windows: list[int]) -> None:
-    layout = kv_layout(windows, 100, 16)
-    assert sorted(layer for group in layout.groups for layer in group.layers) == list(range(len(windows)))
-    assert len(set(layout.layer_place)) == len(windows)
-    for layer, (group, index) in enumerate(layout.layer_place):
-        assert layout.groups[group].layers[index] == layer
-        assert layout.groups[group].window == windows[layer]
-        assert layout.groups[group].kind == ("sliding" if windows[layer] else "full")
+def layer_bytes(heads: int, size: int, tokens: int) -> int:
+    return heads * size * tokens
 
 
-@given(st.lists(st.sampled_from([0, 16, 24]), min_size=1, max_size=80))
-def test_pages_are_equal_and_only_the_last_group_of_a_window_is_short(windows: list[int]) -> None:
-    layout = kv_layout(windows, 100, 16)
-    size = layout.page_bytes // 100
-    assert size == min(windows.count(window) for window in set(windows))
+def layout(kinds: list[tuple[int, KVShape]], block_size: int = 16) -> KVLayout:
+    windows, shapes = zip(*kinds, strict=True)
+    return kv_layout(windows, shapes, block_size, layer_bytes)
+
+
+def alike(windows: list[int]) -> KVLayout:
+    return layout([(window, (1, 8)) for window in windows])
+
+
+@given(KINDS)
+def test_every_layer_has_one_place_among_layers_of_its_window_and_shape(
+    kinds: list[tuple[int, KVShape]],
+) -> None:
+    made = layout(kinds)
+    assert sorted(layer for group in made.groups for layer in group.layers) == list(range(len(kinds)))
+    assert len(set(made.layer_place)) == len(kinds)
+    for layer, (number, index) in enumerate(made.layer_place):
+        group = made.groups[number]
+        assert group.layers[index] == layer
+        assert {kinds[one] for one in group.layers} == {kinds[layer]}
+        assert (group.window, group.kind) == (kinds[layer][0], "sliding" if kinds[layer][0] else "full")
+
+
+@given(KINDS, st.sampled_from([1, 8, 16]))
+def test_a_page_holds_as_many_tokens_of_each_group_as_fit(
+    kinds: list[tuple[int, KVShape]], block_size: int
+) -> None:
+    made = layout(kinds, block_size)
+    largest = dict.fromkeys(kinds, 0)
+    for group in made.groups:
+        kind = kinds[group.layers[0]]
+        largest[kind] = max(largest[kind], len(group.layers))
+    for group in made.groups:
+        kind = kinds[group.layers[0]]
+        taken = largest[kind] * layer_bytes(*kind[1], group.block_size)
+        assert taken <= made.page_bytes < 2 * taken
+        assert group.block_size % block_size == 0
+        assert group.block_size // block_size & (group.block_size // block_size - 1) == 0
+
+
+@given(st.lists(WINDOWS, min_size=1, max_size=80))
+def test_layers_of_one_shape_make_equal_groups_of_which_only_the_last_of_a_window_is_short(
+    windows: list[int],
+) -> None:
+    made = alike(windows)
+    size = min(windows.count(window) for window in set(windows))
+    assert made.page_bytes == size * layer_bytes(1, 8, 16)
+    assert set(made.block_sizes) == {16}
     for window in set(windows):
-        sizes = [len(group.layers) for group in layout.groups if group.window == window]
+        sizes = [len(group.layers) for group in made.groups if group.window == window]
         assert all(one == size for one in sizes[:-1])
         assert 0 < sizes[-1] <= size
 
 
 def test_a_model_of_one_kind_is_one_group() -> None:
-    layout = kv_layout([0] * 30, 64, 32)
-    assert [group.layers for group in layout.groups] == [tuple(range(30))]
-    assert (layout.page_bytes, layout.block_size) == (30 * 64, 32)
+    made = layout([(0, (2, 32))] * 30, 32)
+    assert [group.layers for group in made.groups] == [tuple(range(30))]
+    assert (made.page_bytes, made.block_sizes) == (30 * 64 * 32, [32])
 
 
 def test_five_sliding_layers_to_a_full_one_make_groups_of_the_full_ones_size() -> None:
-    windows = [0 if (layer + 1) % 6 == 0 else 512 for layer in range(26)]
-    layout = kv_layout(windows, 1, 16)
-    assert [(group.kind, len(group.layers)) for group in layout.groups] == [
+    made = alike([0 if (layer + 1) % 6 == 0 else 512 for layer in range(26)])
+    assert [(group.kind, len(group.layers)) for group in made.groups] == [
         *[("sliding", 4)] * 5,
         ("sliding", 2),
         ("full", 4),
     ]
+
+
+def test_small_layers_have_more_tokens_a_page() -> None:
+    made = layout([(0, (8, 64))] * 4 + [(0, (2, 64))])
+    assert [(len(group.layers), group.block_size) for group in made.groups] == [*[(1, 16)] * 4, (1, 64)]
+
+
+@given(KINDS, st.integers(0, 5000))
+def test_pages_hold_the_tokens_that_they_are_said_to_and_no_step_more(
+    kinds: list[tuple[int, KVShape]], pages: int
+) -> None:
+    made = layout(kinds)
+    tokens, step = made.tokens_in(pages), max(made.block_sizes)
+    assert made.pages_for(tokens) <= pages < made.pages_for(tokens + step)
+    assert made.max_blocks(tokens) == max(-(-tokens // size) for size in made.block_sizes)

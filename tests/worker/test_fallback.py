@@ -102,6 +102,34 @@ def test_layers_with_windows_get_groups_of_their_own(folders: Any) -> None:
     assert [(group.kind, group.window) for group in found.kv.groups] == [("sliding", 24), ("full", 0)]
 
 
+MIXED = {  # Gemma 4: a token takes 4 · 24 numbers of a sliding layer and 1 · 40 of a full one
+    **SIZES,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 24,
+    "num_global_key_value_heads": 1,
+    "global_head_dim": 40,
+    "attention_k_eq_v": True,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 512,
+}
+
+
+def test_layers_of_different_shapes_share_pages_that_hold_more_tokens_of_the_smaller(tmp_path: Path) -> None:
+    folder = save(tmp_path, "gemma4_text", **MIXED)
+    stepper = Stepper(folder)
+    assert [(group.window, group.block_size) for group in stepper.plan.kv.groups] == [
+        *[(24, 16)] * 3,
+        (0, 32),
+    ]
+    tokens = prompt(70)
+    drawn = stepper.greedy({0: tokens, 1: prompt(9)}, 12, chunk=20)[0]
+    assert_same_as_reference(folder, tokens, drawn)
+    assert Stepper(folder, block_size=8, threads=1).greedy({0: tokens}, 12)[0] == drawn
+
+
 def test_frequencies_that_follow_the_length_are_fixed_for_the_longest_request(tmp_path: Path) -> None:
     scaling = {
         "rope_type": "longrope",

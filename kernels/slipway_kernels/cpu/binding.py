@@ -111,7 +111,7 @@ SIGNATURES = {
     "sw_pack_codes": "-pppzppip",
     "sw_read_rows": "-ppip",
     "sw_page_layer_bytes": "ziiii",
-    "sw_program_create": "ppiipiipizi",
+    "sw_program_create": "ppiipiipizp",
     "sw_program_destroy": "-p",
     "sw_store_kv_as": "-pi",
     "sw_scale_kv": "-piiff",

@@ -94,9 +94,9 @@ size_t sw_page_layer_bytes(int kv_heads, int head_dim, int block, int dtype) {
 }
 
 Program* sw_program_create(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, int vocab, int max_top,
-                           void* pages, int num_pages, size_t page_bytes, int block) {
+                           void* pages, int num_pages, size_t page_bytes, const int32_t* blocks) {
   return new Program(slots, max_tokens, dtype, pool, vocab, max_top, static_cast<char*>(pages), num_pages, page_bytes,
-                     block);
+                     blocks);
 }
 void sw_program_destroy(Program* program) { delete program; }
 

@@ -38,7 +38,7 @@ void Worker::barrier() {
 void* Worker::scratch() const { return program.thread_scratch[thread]->at; }
 
 Program::Program(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, int vocab, int max_top, char* pages,
-                 int num_pages, size_t page_bytes, int block)
+                 int num_pages, size_t page_bytes, const int32_t* blocks)
     : slots(slots),
       max_tokens(max_tokens),
       dtype(dtype),
@@ -48,7 +48,7 @@ Program::Program(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, i
       pages(pages),
       num_pages(num_pages),
       page_bytes(page_bytes),
-      block(block),
+      blocks(blocks, blocks + slots->num_groups),
       stored(dtype) {
   scratch_bytes = std::max(sw_attention_scratch_bytes(), sw_sample_scratch_bytes(vocab));
   for (int i = 0; i < pool->size(); ++i) thread_scratch.push_back(std::make_unique<Memory>(scratch_bytes));
@@ -77,8 +77,8 @@ void Program::reserve_attention_parts(int heads) {
 }
 
 LayerPages Program::layer_pages(int group, int layer, int kv_heads, int head_dim) const {
-  LayerPages found{pages + layer * sw_layer_bytes(kv_heads, head_dim, block, stored),
-                   page_bytes, block, kv_heads, head_dim, dtype, stored, 1.0f, 1.0f};
+  LayerPages found{pages + layer * sw_layer_bytes(kv_heads, head_dim, blocks[group], stored),
+                   page_bytes, blocks[group], kv_heads, head_dim, dtype, stored, 1.0f, 1.0f};
   for (const KvScale& scale : kv_scales)
     if (scale.group == group && scale.layer == layer)
       found.key_scale = scale.key, found.value_scale = scale.value;
@@ -109,11 +109,12 @@ int Program::rows_of(int slot, int num_new, int num_drafts) const {
     if (id < 0 || id >= num_embeddings) return -1;
   }
   if (rows == 0) return 0;
-  int last = (begin + rows - 1) / block;
-  if (last >= slots->max_blocks) return -1;
-  for (int group = 0; group < slots->num_groups; ++group)
-    for (int b = begin / block; b <= last; ++b)
+  for (int group = 0; group < slots->num_groups; ++group) {
+    int last = (begin + rows - 1) / blocks[group];
+    if (last >= slots->max_blocks) return -1;
+    for (int b = begin / blocks[group]; b <= last; ++b)
       if (table(group, slot)[b] < 0 || table(group, slot)[b] >= num_pages) return -1;
+  }
   return rows;
 }
 

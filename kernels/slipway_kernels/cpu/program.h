@@ -44,7 +44,7 @@ enum { SW_COPIED_ROWS = 4, SW_LOGIT_ROWS = 64 };
 
 struct Program {
   Program(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, int vocab, int max_top, char* pages,
-          int num_pages, size_t page_bytes, int block);
+          int num_pages, size_t page_bytes, const int32_t* blocks);
 
   /* What the step computes, derived from the plan and the slots. False where the plan does not fit: a wrong
    * slot, token or page must not become an address. */
@@ -81,7 +81,7 @@ struct Program {
   char* pages;
   int num_pages;
   size_t page_bytes;
-  int block;
+  std::vector<int32_t> blocks; /* [groups]  positions a page */
   int num_embeddings = INT32_MAX; /* token ids are below */
   int stored; /* what the KV cache is kept in: dtype, or eight bits */
   struct KvScale {

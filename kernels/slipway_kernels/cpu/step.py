@@ -63,10 +63,14 @@ class Stepper:
         vocab: int,
         max_top: int,
         page_pool: PageMemory,
-        block_size: int,
+        block_size: int | Sequence[int],
         kv_dtype: str | None = None,
     ) -> None:
-        """kv_dtype: what keys and values are kept in, e4m3 or e5m2; None is `dtype`."""
+        """What a program needs of its worker.
+
+        block_size  positions a page: of all groups, or of each
+        kv_dtype    what keys and values are kept in, e4m3 or e5m2; None is `dtype`
+        """
         if dtype not in ("fp32", "bf16"):
             raise ValueError(f"A program computes in fp32 or bf16, not in {dtype}.")
         self.slots = slots
@@ -76,7 +80,7 @@ class Stepper:
         self.vocab = vocab
         self.max_top = max(1, max_top)
         self.page_pool = page_pool
-        self.block_size = block_size
+        blocks = np.full(slots.num_groups, block_size, np.int32)
         self._requests = np.zeros(slots.num_slots, ADVANCE)
         self._rows = np.zeros(max_tokens, DRAWN)
         self._top_ids = np.zeros((max_tokens, self.max_top), np.int32)
@@ -99,7 +103,7 @@ class Stepper:
             page_pool.memory.address,
             page_pool.num_pages,
             page_pool.page_bytes,
-            block_size,
+            address(blocks),
         )
         if kv_dtype not in (None, dtype):
             self._c.sw_store_kv_as(self._pointer, DTYPES[str(kv_dtype)])

@@ -48,6 +48,7 @@ _SAME_NAME = (
     "calculate_kv_scales",
     "quantization_param_path",
     "enable_prefix_caching",
+    "disable_hybrid_kv_cache_manager",
     "max_num_seqs",
     "enable_chunked_prefill",
     "scheduling_policy",

@@ -39,6 +39,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization_param_path: str | None = None
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
+    disable_hybrid_kv_cache_manager: bool = False
+    """Layers with a window keep all tokens; they see no more of them."""
     swap_bytes: int = 0
     """Host memory that keeps preempted requests, on CUDA; those that do not fit are computed again."""
     enable_prefix_caching: bool = True

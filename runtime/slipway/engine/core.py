@@ -111,7 +111,7 @@ class EngineCore:
         self._checked = False
         self._num_arrived += 1
         try:
-            request = Request(client_id, message, self._num_arrived, len(self.scheduler.cache.windows))
+            request = Request(client_id, message, self._num_arrived)
             matcher = self.grammars.make(message.grammar) if request.masked else None
             self.scheduler.add(request)
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from array import array
 from collections.abc import Callable, Sequence, Set
@@ -11,32 +12,32 @@ from dataclasses import dataclass
 from slipway.engine.page_pool import PagePool
 from slipway.engine.plan import PageCopy, PageGrant
 from slipway.engine.request import Request
+from slipway.model.kv import KVGroup
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixHit:
-    """Computed blocks found for a request: half-open, in tokens `[0, num_tokens)`."""
+    """Computed pages found for a request, which spare it the tokens `[0, num_tokens)`."""
 
     num_tokens: int
     tables: list[list[int]]
     """[group][block]  -1 before a sliding group's window"""
     pages: Set[int]
     """Of the tables; none where host memory keeps them: the request was preempted, and these are its own."""
+    end: int = 0
+    """Of the tokens that the pages hold: the last one of a whole prompt is not spared."""
     swapped: bool = False
-
-    @property
-    def num_blocks(self) -> int:
-        return len(self.tables[0])
 
 
 class KVCache:
     """Gives requests pages for their tokens, one block table for each group of layers.
 
-    `num_host_pages` in host memory can keep what preempted requests have computed.
+    Groups share the pool; how many tokens a page holds is each group's own. Tokens are hashed
+    `hash_block_size` at a time, which divides every group's page, in a chain from the request's identity: so
+    equal keys mean equal tokens from the first on, of requests that may share. A page's key is its group and
+    the key where it ends.
 
-    `windows` has one entry a group: the tokens a query sees, 0 for all. All groups have blocks of
-    `block_size` tokens, so the tables of a request are equally long. Blocks are hashed in a chain from the
-    request's identity, so that equal keys mean equal tokens from the first on, of requests that may share.
+    `num_host_pages` in host memory can keep what preempted requests have computed.
 
     `rewrites_blocks`: computing a token again gives the bits that its page holds. Where that is not sure, a
     prefix hit never ends within a block, for the page is shared.
@@ -45,8 +46,7 @@ class KVCache:
     def __init__(
         self,
         pool: PagePool,
-        block_size: int,
-        windows: Sequence[int],
+        groups: Sequence[KVGroup],
         *,
         prefix_caching: bool,
         hash_block: HashBlock,
@@ -60,24 +60,13 @@ class KVCache:
         self._swapped: dict[Request, list[list[int]]] = {}
         self._found: dict[Request, tuple[PrefixHit, int]] = {}
         """What waiting requests have found, and how many keys had been lost then."""
-        self.block_size = block_size
-        self.windows = tuple(windows)
-        self._slides = any(windows)
+        self.groups = tuple(groups)
+        self.hash_block_size = math.gcd(*(group.block_size for group in groups))
         self._prefix_caching = prefix_caching
         self._hash = hash_block
         self._rewrites_blocks = rewrites_blocks
         self._promised: dict[bytes, Request] = {}
         """Blocks that steps under way compute, and for whom."""
-
-    def num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
-
-    def peak_pages(self, num_tokens: int, chunk: int) -> int:
-        """Most pages a request of this length holds at once, of which `chunk` tokens are under way."""
-        blocks = self.num_blocks(num_tokens)
-        return sum(
-            min(blocks, self.num_blocks(window + chunk) + 1) if window else blocks for window in self.windows
-        )
 
     def find_prefix(self, request: Request) -> PrefixHit:
         """The longest prefix of the known tokens that every group still holds.
@@ -96,18 +85,20 @@ class KVCache:
         return hit
 
     def is_promised(self, request: Request, hit: PrefixHit) -> bool:
-        """Whether a step under way computes the block that follows the hit, for another request.
+        """Whether a step under way computes what would make the hit longer, for another request.
 
         Requests of one prompt arrive together where a client asks for several answers: the others find it
         when the step is collected, and compute nothing twice.
         """
-        if hit.swapped or not self._may_find(request, hit.num_blocks):
+        end = self._next_end(hit.end)
+        if hit.swapped or not self._may_find(request, end):
             return False
-        return self._promised.get(self._key(request, hit.num_blocks), request) is not request
+        return self._promised.get(self._key(request, end), request) is not request
 
     def can_admit(self, request: Request, hit: PrefixHit, chunk: int) -> bool:
         """Whether all known tokens would fit: admitting less would only lead to preemption."""
-        wanted = self.peak_pages(len(request.tokens), chunk) - len(hit.pages)
+        length = len(request.tokens)
+        wanted = sum(group.most_pages(length, chunk) for group in self.groups) - len(hit.pages)
         if hit.swapped:  # also pages that drafts were granted and did not need
             wanted = max(wanted, len(_pages(hit.tables)))
         return wanted <= self.pool.num_free and wanted <= self.pool.num_free - self.pool.num_idle(hit.pages)
@@ -125,76 +116,82 @@ class KVCache:
         else:
             self.pool.share(hit.pages)
             request.tables = [list(table) for table in hit.tables]
-            request.num_registered = request.num_promised = hit.num_blocks
+            request.num_registered = request.num_promised = hit.end
         self.holders[request] = request.tables
         self._found.pop(request, None)
+        self._measure(request)
         grants = [PageGrant(g, request.slot, 0, list(t)) for g, t in enumerate(request.tables) if t]
         return grants, copies
 
     def covers(self, request: Request) -> bool:
-        """Whether the request has a page for its next token, and none that has left a window."""
-        return not self._slides and request.granted < len(request.tables[0]) * self.block_size
+        """Whether the request has pages for its next token, and none that has left a window."""
+        return request.granted < request.capacity and request.committed < request.next_trim
 
     def extend(self, request: Request, grant: int) -> list[PageGrant] | None:
         """Pages for the next `grant` tokens; None where there are too few.
 
         Those that have left a window are given back first.
         """
-        if self._slides:
+        if request.committed >= request.next_trim:
             self.trim(request)
-        start = len(request.tables[0])
-        if request.granted + grant <= start * self.block_size:
+        end = request.granted + grant
+        if end <= request.capacity:
             return []
-        missing = self.num_blocks(request.granted + grant) - start
-        if missing * len(request.tables) > self.pool.num_free:
+        missing = [
+            max(0, group.pages_for(end) - len(table))
+            for group, table in zip(self.groups, request.tables, strict=True)
+        ]
+        if sum(missing) > self.pool.num_free:
             return None
         grants = []
-        for group, table in enumerate(request.tables):
-            pages = self.pool.allocate(missing)
-            grants.append(PageGrant(group, request.slot, start, pages))
-            table += pages
+        for number, (table, count) in enumerate(zip(request.tables, missing, strict=True)):
+            if count:
+                pages = self.pool.allocate(count)
+                grants.append(PageGrant(number, request.slot, len(table), pages))
+                table += pages
+        self._measure(request)
         return grants
 
     def shrink(self, request: Request) -> None:
         """Give back the pages beyond what is granted, newest first: a grant has been withdrawn."""
-        blocks = self.num_blocks(request.granted)
-        for table in request.tables:
-            self.pool.release(reversed(table[blocks:]))
-            del table[blocks:]
+        for group, table in zip(self.groups, request.tables, strict=True):
+            pages = group.pages_for(request.granted)
+            self.pool.release(reversed(table[pages:]))
+            del table[pages:]
+        self._measure(request)
 
     def trim(self, request: Request) -> None:
         """Give back the pages that have left the window of their group."""
-        for window, table in zip(self.windows, request.tables, strict=True):
-            if not window:
-                continue
+        for group, table in zip(self.groups, request.tables, strict=True):
             gone = []
-            for block in range(self._first_block(window, request.committed) - 1, -1, -1):
+            for block in range(group.readable_from(request.committed) // group.block_size - 1, -1, -1):
                 if table[block] < 0:
                     break
                 gone.append(table[block])
                 table[block] = -1
             self.pool.release(gone)
+        self._measure(request)
 
     def promise(self, request: Request) -> None:
-        """The whole blocks of known tokens that are granted will be found when their steps are collected."""
+        """What is granted of the known tokens will be found when its steps are collected."""
         if not self._prefix_caching:
             return
-        whole = min(request.granted, len(request.tokens)) // self.block_size
-        for block in range(request.num_promised, whole):
-            self._promised.setdefault(self._key(request, block), request)
+        whole = self._whole(min(request.granted, len(request.tokens)))
+        for end in self._ends(request.num_promised, whole):
+            self._promised.setdefault(self._key(request, end), request)
         request.num_promised = max(request.num_promised, whole)
 
     def register(self, request: Request) -> None:
-        """Make the blocks that are computed and whole findable."""
-        whole = request.committed // self.block_size
+        """Make the pages that are computed and full findable."""
+        whole = self._whole(request.committed)
         if whole <= request.num_registered or not self._prefix_caching:
             return
         self._break_promises(request, whole)
-        for block in range(request.num_registered, whole):
-            key = self._key(request, block)
-            for group, table in enumerate(request.tables):
+        for number, (group, table) in enumerate(zip(self.groups, request.tables, strict=True)):
+            size = group.block_size
+            for block in range(request.num_registered // size, whole // size):
                 if table[block] >= 0:
-                    self.pool.register(table[block], (group, key))
+                    self.pool.register(table[block], (number, self._key(request, (block + 1) * size)))
         request.num_registered = whole
         request.num_promised = max(request.num_promised, whole)
 
@@ -250,70 +247,94 @@ class KVCache:
 
     @property
     def _nothing(self) -> PrefixHit:
-        return PrefixHit(0, [[] for _ in self.windows], frozenset())
+        return PrefixHit(0, [[] for _ in self.groups], frozenset())
 
-    def _may_find(self, request: Request, block: int) -> bool:
-        """Whether this block of the request's known tokens may be another's."""
+    def _measure(self, request: Request) -> None:
+        """Note how far the request's pages reach, and when the next of them leaves a window."""
+        sizes = (group.block_size for group in self.groups)
+        request.capacity = min(map(int.__mul__, map(len, request.tables), sizes))
+        request.next_trim = min(group.next_trim(request.committed) for group in self.groups)
+
+    def _may_find(self, request: Request, end: int) -> bool:
+        """Whether the request's known tokens up to `end` may be another's."""
         if not self._prefix_caching or request.wants_prompt_logprobs:
             return False
-        return (block + 1) * self.block_size <= len(request.tokens) - (not self._rewrites_blocks)
+        return end <= len(request.tokens) - (not self._rewrites_blocks)
+
+    def _next_end(self, end: int) -> int:
+        """The next position from which every group can go on behind pages of another request."""
+        end += self.hash_block_size
+        while not all(group.resumable_at(end) for group in self.groups):
+            end += self.hash_block_size
+        return end
 
     def _grows(self, request: Request, hit: PrefixHit) -> bool:
-        """Whether the index has learned the block that follows what was found."""
-        if not self._may_find(request, hit.num_blocks):
+        """Whether the index has learned what follows what was found."""
+        end = self._next_end(hit.end)
+        if not self._may_find(request, end):
             return False
-        key = self._key(request, hit.num_blocks)
-        return all(self.pool.find((group, key)) is not None for group in range(len(self.windows)))
+        key = self._key(request, end)
+        return all(self.pool.find((number, key)) is not None for number in range(len(self.groups)))
 
     def _searched(self, request: Request) -> PrefixHit:
-        """One pass over the blocks, up to the first that a group without a window misses."""
-        groups = range(len(self.windows))
-        found: list[list[int]] = [[] for _ in groups]  # -1: not there
-        runs = [0 for _ in groups]  # blocks there in a row, up to this one
-        longest = 0
-        for block in range(len(request.tokens) // self.block_size):
-            if not self._may_find(request, block):
+        """One pass over the pages, up to the first that a group without a window misses."""
+        found: list[list[int]] = [[] for _ in self.groups]  # -1: not there
+        first_found = [0 for _ in self.groups]  # of the pages there in a row, up to the last
+        longest, end = 0, self._next_end(0)
+        while self._may_find(request, end):
+            for number, group in enumerate(self.groups):
+                for block in range(len(found[number]), end // group.block_size):
+                    page = self.pool.find((number, self._key(request, (block + 1) * group.block_size)))
+                    found[number].append(-1 if page is None else page)
+                    if page is None:
+                        first_found[number] = block + 1
+            if any(first and not self.groups[number].window for number, first in enumerate(first_found)):
                 break
-            key = self._key(request, block)
-            for group in groups:
-                page = self.pool.find((group, key))
-                found[group].append(-1 if page is None else page)
-                runs[group] = 0 if page is None else runs[group] + 1
-            if any(runs[group] <= block and not self.windows[group] for group in groups):
-                break
-            end = self._end(request, block + 1)
-            if all(runs[group] > block - self._first_block(self.windows[group], end) for group in groups):
-                longest = block + 1
+            if all(map(int.__le__, first_found, self._first_blocks(request, end))):
+                longest = end
+            end = self._next_end(end)
         if not longest:
             return self._nothing
-        end = self._end(request, longest)
-        starts = [self._first_block(window, end) for window in self.windows]
-        tables = [[-1] * start + found[group][start:longest] for group, start in enumerate(starts)]
-        return PrefixHit(end, tables, frozenset(_pages(tables)))
+        tables = [
+            [-1] * start + pages[start : longest // group.block_size]
+            for group, pages, start in zip(
+                self.groups, found, self._first_blocks(request, longest), strict=True
+            )
+        ]
+        return PrefixHit(_spared(request, longest), tables, frozenset(_pages(tables)), longest)
 
-    def _end(self, request: Request, blocks: int) -> int:
-        """Tokens of so many blocks that a hit spares: never the last, whose logits are wanted."""
-        return min(blocks * self.block_size, len(request.tokens) - 1)
+    def _first_blocks(self, request: Request, end: int) -> list[int]:
+        """[group]  the first block that a request reads which goes on behind a hit that ends here"""
+        return [group.readable_from(_spared(request, end)) // group.block_size for group in self.groups]
 
-    def _first_block(self, window: int, position: int) -> int:
-        """The first block that a query at this position reads."""
-        return max(0, position - window + 1) // self.block_size if window else 0
-
-    def _key(self, request: Request, block: int) -> bytes:
-        """Of a block of known tokens; each is hashed once, when it is first asked for."""
-        keys, size = request.block_keys, self.block_size
-        while len(keys) <= block:
+    def _key(self, request: Request, end: int) -> bytes:
+        """Of the known tokens up to `end`; each is hashed once, when it is first asked for."""
+        keys, size = request.block_keys, self.hash_block_size
+        while len(keys) * size < end:
             start = len(keys) * size
             parent = keys[-1] if keys else self._hash(b"identity", request.identity)
             keys.append(self._hash(parent, array("i", request.tokens[start : start + size]).tobytes()))
-        return keys[block]
+        return keys[end // size - 1]
+
+    def _whole(self, position: int) -> int:
+        """As much of the tokens before a position as has keys."""
+        return position - position % self.hash_block_size
+
+    def _ends(self, start: int, end: int) -> range:
+        """The ends of the hash blocks in between."""
+        return range(start + self.hash_block_size, end + 1, self.hash_block_size)
 
     def _break_promises(self, request: Request, end: int) -> None:
-        """Blocks before `end` are found by now, or will not be."""
-        for block in range(request.num_registered, min(end, request.num_promised)):
-            key = self._key(request, block)
+        """What comes before `end` is found by now, or will not be."""
+        for block_end in self._ends(request.num_registered, min(end, request.num_promised)):
+            key = self._key(request, block_end)
             if self._promised.get(key) is request:
                 del self._promised[key]
+
+
+def _spared(request: Request, end: int) -> int:
+    """The tokens that a hit of this length spares: never the last, whose logits are wanted."""
+    return min(end, len(request.tokens) - 1)
 
 
 def _pages(tables: list[list[int]]) -> list[int]:

@@ -21,6 +21,7 @@ class Request:
     __slots__ = (
         "arrival",
         "block_keys",
+        "capacity",
         "client_id",
         "committed",
         "ended",
@@ -30,6 +31,7 @@ class Request:
         "identity",
         "masked",
         "max_computed",
+        "next_trim",
         "num_cached",
         "num_drawing",
         "num_overtaken",
@@ -48,7 +50,7 @@ class Request:
         "tokens",
     )
 
-    def __init__(self, client_id: int, message: AddRequest, sequence: int, num_groups: int) -> None:
+    def __init__(self, client_id: int, message: AddRequest, sequence: int) -> None:
         self.client_id = client_id
         self.id = message.request_id
         self.tokens = message.prompt_token_ids  # prompt, then output
@@ -74,13 +76,17 @@ class Request:
         self.ended = False
         """Nothing more is told of it, whatever steps under way still make of it."""
         self.slot = -1
-        self.tables: list[list[int]] = [[] for _ in range(num_groups)]
+        self.tables: list[list[int]] = []
         """Pages of each group's blocks; -1 where a page has left the window."""
+        self.capacity = 0
+        """Positions that these pages reach, in every group."""
+        self.next_trim = 0
+        """Positions committed at which one of them leaves its window."""
         self.block_keys: list[bytes] = []
         self.num_registered = 0
-        """Blocks that the prefix index knows."""
+        """Tokens that the prefix index knows, in whole blocks."""
         self.num_promised = 0
-        """Blocks that it will know once the steps under way are collected."""
+        """Tokens that it will know once the steps under way are collected."""
         self.num_overtaken = 0
         """Steps that admitted others while this one waited for pages."""
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]

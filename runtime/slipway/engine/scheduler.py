@@ -172,7 +172,7 @@ class Scheduler:
             request.committed -= rejected
         if not request.first_token_time and request.committed >= request.num_prompt:
             self._last_prompt_seconds = now - request.scheduled_time
-        if request.committed >= (request.num_registered + 1) * self.cache.block_size and request.slot >= 0:
+        if request.committed >= request.num_registered + self.cache.hash_block_size and request.slot >= 0:
             self.cache.register(request)
 
     def end(self, request: Request, *, failed: bool = False) -> None:
@@ -195,7 +195,7 @@ class Scheduler:
         """
         budget = plan.tokens_left
         if prompts or (self.waiting and self._free_slots):
-            budget -= min(self.cache.block_size, budget // 2)
+            budget -= min(self.cache.hash_block_size, budget // 2)
         late: list[Request] = []
         if len(decodes) > budget:
             turn = self._turn % len(decodes)

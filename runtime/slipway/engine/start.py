@@ -221,8 +221,7 @@ class Start:
         kv = self.plan.kv
         cache = KVCache(
             PagePool(self.size.num_pages),
-            kv.block_size,
-            [group.window for group in kv.groups],
+            kv.groups,
             prefix_caching=config.enable_prefix_caching,
             hash_block=block_hash(config.prefix_hash, config.prefix_hash_secret.encode()),
             rewrites_blocks=config.device == "cpu",
@@ -238,8 +237,8 @@ class Start:
             0,
             self.size.max_model_len,
             plan.vocab,
-            self.size.num_pages // len(plan.kv.groups),
-            plan.kv.block_size,
+            plan.kv.tokens_in(self.size.num_pages) // self.config.block_size,
+            self.config.block_size,
             plan.dtype,
             plan.architecture,
             self.seconds,

@@ -2,60 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from slipway.load.arrays import DType
+KVShape = tuple[int, int]
+"""Key heads of a layer and their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers with one block table. `window`: tokens a query sees, 0 for all."""
+    """Layers of one shape with one block table.
 
-    kind: Literal["full", "sliding"]
-    window: int
+    block_size  tokens a page
+    window      tokens a query sees of those that are kept, 0 for all
+    """
+
     layers: tuple[int, ...]
+    block_size: int
+    window: int = 0
+
+    @property
+    def kind(self) -> Literal["full", "sliding"]:
+        return "sliding" if self.window else "full"
+
+    def pages_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def most_pages(self, tokens: int, chunk: int) -> int:
+        """What a request of this length holds at once, of which `chunk` tokens are under way."""
+        pages = self.pages_for(tokens)
+        return min(pages, self.pages_for(self.window + chunk) + 1) if self.window else pages
+
+    def readable_from(self, position: int) -> int:
+        """The first position that queries from this one on read."""
+        return max(0, position - self.window + 1) if self.window else 0
+
+    def next_trim(self, position: int) -> int:
+        """The next position behind this one whose queries read one page less at the front."""
+        if not self.window:
+            return sys.maxsize
+        return (self.readable_from(position) // self.block_size + 1) * self.block_size + self.window - 1
+
+    def resumable_at(self, position: int) -> bool:
+        """Whether a request can go on from here behind pages of another: only whole ones are shared."""
+        return position % self.block_size == 0
 
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """Every page of the pool has `page_bytes` and holds `block_size` tokens of one group's layers."""
+    """Every page of the pool has `page_bytes`; how many tokens it holds is up to the group that it serves."""
 
     groups: tuple[KVGroup, ...]
     page_bytes: int
-    block_size: int
     layer_place: tuple[tuple[int, int], ...]
     """[layer]  its group, and its index within the group's pages"""
 
+    @property
+    def block_sizes(self) -> list[int]:
+        """[group]  tokens a page"""
+        return [group.block_size for group in self.groups]
 
-def page_layer_bytes(kv_heads: int, head_dim: int, block_size: int, dtype: DType) -> int:
-    """Bytes of one layer in one page on an accelerator; the CPU's kernels have a layout of their own."""
-    return 2 * kv_heads * head_dim * block_size * dtype.itemsize
+    def max_blocks(self, tokens: int) -> int:
+        """Entries of a block table that serves every group."""
+        return max(group.pages_for(tokens) for group in self.groups)
+
+    def pages_for(self, tokens: int) -> int:
+        """Of all groups together."""
+        return sum(group.pages_for(tokens) for group in self.groups)
+
+    def tokens_in(self, pages: int) -> int:
+        """The longest request, in whole pages of every group, that so many pages hold."""
+        step = max(self.block_sizes)  # a multiple of the others
+        return pages // self.pages_for(step) * step
 
 
-def kv_layout(windows: Sequence[int], layer_bytes: int, block_size: int) -> KVLayout:
-    """Deal the layers of each window into groups of equal size.
+def kv_layout(
+    windows: Sequence[int],
+    shapes: Sequence[KVShape],
+    block_size: int,
+    layer_bytes: Callable[[int, int, int], int],
+) -> KVLayout:
+    """Deal the layers of each window and shape into groups whose pages are about equal.
 
-    windows      [layer]  tokens a query sees, 0 for all
-    layer_bytes  of one layer in one page
-    The size is the smallest number of layers that share a window, so that a page suits every group; only
-    the last group of a window may be short.
+    windows, shapes  [layer]  tokens that are kept for a query, 0 for all; what a token takes
+    block_size       least tokens a page
+    layer_bytes      of key heads, their size, and tokens: of one layer in one page
+    A group takes as many layers as the smallest kind has, or as many as weigh the same; only the last group
+    of a kind may be short. Where its layers leave room in a page, that holds 2, 4, 8 … times the tokens.
     """
-    of_window: dict[int, list[int]] = {}
-    for layer, window in enumerate(windows):
-        of_window.setdefault(window, []).append(layer)
-    size = min(len(layers) for layers in of_window.values())
-    groups = tuple(
-        KVGroup("sliding" if window else "full", window, tuple(layers[start : start + size]))
-        for window, layers in of_window.items()
-        for start in range(0, len(layers), size)
-    )
+    of_kind: dict[tuple[int, KVShape], list[int]] = {}
+    for layer, kind in enumerate(zip(windows, shapes, strict=True)):
+        of_kind.setdefault(kind, []).append(layer)
+    weight = {kind: layer_bytes(*kind[1], block_size) for kind in of_kind}
+    least = min(len(layers) * weight[kind] for kind, layers in of_kind.items())
+    sizes = {kind: max(1, least // weight[kind]) for kind in of_kind}
+    page_bytes = max(sizes[kind] * weight[kind] for kind in of_kind)
+    groups: list[KVGroup] = []
+    for (window, shape), layers in of_kind.items():
+        size, block = sizes[window, shape], block_size
+        while size * layer_bytes(*shape, 2 * block) <= page_bytes:
+            block *= 2
+        for start in range(0, len(layers), size):
+            groups.append(KVGroup(tuple(layers[start : start + size]), block, window))
     places = {
-        layer: (group, index)
-        for group, dealt in enumerate(groups)
-        for index, layer in enumerate(dealt.layers)
+        layer: (number, index)
+        for number, group in enumerate(groups)
+        for index, layer in enumerate(group.layers)
     }
-    return KVLayout(
-        groups, size * layer_bytes, block_size, tuple(places[layer] for layer in range(len(windows)))
-    )
+    return KVLayout(tuple(groups), page_bytes, tuple(places[layer] for layer in range(len(windows))))

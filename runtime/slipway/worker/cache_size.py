@@ -26,8 +26,7 @@ def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:
     if config.device != "cuda":
         return 0
     kv = plan.kv
-    most = -(-plan.max_model_len // kv.block_size) * len(kv.groups) * config.max_num_seqs
-    return min(most, config.swap_bytes // kv.page_bytes)
+    return min(kv.pages_for(plan.max_model_len) * config.max_num_seqs, config.swap_bytes // kv.page_bytes)
 
 
 def cache_size(config: EngineConfig, plan: ModelPlan, room: int, more: str) -> CacheSize:
@@ -39,17 +38,16 @@ def cache_size(config: EngineConfig, plan: ModelPlan, room: int, more: str) -> C
     error.
     """
     kv, length = plan.kv, plan.max_model_len
-    groups = len(kv.groups)
-    one = -(-length // kv.block_size) * groups
+    one = kv.pages_for(length)
     if config.num_blocks is not None:
-        pages = config.num_blocks * groups
+        pages = kv.pages_for(config.num_blocks * config.block_size)
     elif config.kv_cache_bytes is not None:
         pages = config.kv_cache_bytes // kv.page_bytes
     else:
         pages = min(one * config.max_num_seqs, room // kv.page_bytes)
     if pages >= one:
         return CacheSize(pages, length)
-    fits = pages // groups * kv.block_size
+    fits = kv.tokens_in(pages)
     if config.max_model_len is not None or fits < 1:
         gib = pages * kv.page_bytes / (1 << 30)
         message = (
@@ -58,7 +56,7 @@ def cache_size(config: EngineConfig, plan: ModelPlan, room: int, more: str) -> C
         )
         hint = (
             f"Set --max-model-len {fits} or less, {more} to more, "
-            f"or --num-gpu-blocks-override {one // groups} or more."
+            f"or --num-gpu-blocks-override {-(-length // config.block_size)} or more."
         )
         raise Exit(KV_CACHE_TOO_SMALL, message, hint, "max_model_len")
     warning = (

@@ -36,8 +36,7 @@ class CpuWorker(InTurn):
         proposer: Proposer | None = None,
     ) -> None:
         super().__init__()
-        max_blocks = -(-max_len // plan.kv.block_size)
-        self.slots = Slots(num_slots, max_len, len(plan.kv.groups), max_blocks)
+        self.slots = Slots(num_slots, max_len, len(plan.kv.groups), plan.kv.max_blocks(max_len))
         self._pages = PageMemory(num_pages, plan.kv.page_bytes)
         self._model = plan.build(
             self.slots,

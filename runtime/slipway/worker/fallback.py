@@ -27,6 +27,7 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.load.torch_arrays import array, tensor, torch_type
+from slipway.model.kv import KVShape
 from slipway.schemes.choice import Schemes
 from slipway.worker.packed_modules import Independent, pack_modules, quantize_modules
 from slipway.worker.probe import Call, Probe
@@ -66,8 +67,8 @@ class Fallback:
     conversion: OnTheFly | None = None
 
     @property
-    def kv_shape(self) -> tuple[int, int]:
-        return self.calls[0].kv_heads, max(call.padded_dim for call in self.calls)
+    def kv_shapes(self) -> tuple[KVShape, ...]:
+        return tuple((call.kv_heads, call.padded_dim) for call in self.calls)
 
     def without_windows(self) -> Fallback:
         return replace(self, windows=(0,) * len(self.windows))
@@ -111,10 +112,9 @@ class Fallback:
         program = place.stepper(ExternalProgram, self.vocab)
         schemes = Schemes(place.dtype, place.threads)
         left = pack_modules(model, schemes, torch_type(place.dtype), self.conversion)
-        heads, dim = self.kv_shape
         for call, window, where in zip(self.calls, self.windows, place.kv.layer_place, strict=True):
             module = model.get_submodule(call.module)
-            module.paged = ProgramLayer(program, where, heads, dim, window)  # type: ignore[assignment]
+            module.paged = ProgramLayer(program, where, call.kv_heads, call.padded_dim, window)  # type: ignore[assignment]
         return FallbackModel(model, program, Independent() if left else nullcontext())
 
     def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:

@@ -12,6 +12,7 @@ from slipway.load.config import Config, texts
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
+from slipway.model.kv import KVShape
 from slipway.model.registry import families
 from slipway.model.roles import expected_shapes
 from slipway.model.spec import DecoderSpec
@@ -51,9 +52,8 @@ class Native:
         return tuple(layer.attention.window for layer in self.spec.layers)
 
     @property
-    def kv_shape(self) -> tuple[int, int]:
-        attentions = [layer.attention for layer in self.spec.layers]
-        return max(one.kv_heads for one in attentions), max(one.head_dim for one in attentions)
+    def kv_shapes(self) -> tuple[KVShape, ...]:
+        return tuple((layer.attention.kv_heads, layer.attention.head_dim) for layer in self.spec.layers)
 
     def without_windows(self) -> Native:
         layers = [replace(layer, attention=replace(layer.attention, window=0)) for layer in self.spec.layers]

@@ -18,7 +18,7 @@ from slipway.load.quantized.form import Form
 from slipway.load.quantized.kv_scales import KVDivisors, KVScales, scales_of_file
 from slipway.load.quantized.names import conversion
 from slipway.load.quantized.on_the_fly import ON_THE_FLY
-from slipway.model.kv import KVLayout, kv_layout, page_layer_bytes
+from slipway.model.kv import KVLayout, kv_layout
 from slipway.model.limits import kv_cache_dtype, max_model_len, resolve_dtype
 from slipway.model.rope import length_warning
 from slipway.model.spec import DecoderSpec
@@ -121,11 +121,8 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
     length, warning = max_model_len(
         config.max_model_len, route.config, window, allow_long=read(os.environ).allow_long_max_model_len
     )
-    if config.device == "cuda":
-        layer_bytes = page_layer_bytes(*route.kv_shape, config.block_size, kv_dtype)
-    else:
-        layer_bytes = page_bytes(1, *route.kv_shape, config.block_size, ELEMENTS[kv_dtype])
-    layout = kv_layout(route.windows, layer_bytes, config.block_size)
+    kept = [0] * len(route.windows) if config.disable_hybrid_kv_cache_manager else route.windows
+    layout = kv_layout(kept, route.kv_shapes, config.block_size, _layer_bytes(config.device, kv_dtype))
     warnings = [text for text in (dtype_warning, warning, length_warning(route.config, length)) if text]
     warnings += notices(
         route.forms(checkpoint),
@@ -152,6 +149,13 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
     elif config.calculate_kv_scales and kv_dtype != dtype:
         divisors, scales = _kv_divisors(), dict.fromkeys(range(len(route.windows)), (1.0, 1.0))
     return ModelPlan(checkpoint, route, layout, length, dtype, kv_dtype, scales, divisors, warnings)
+
+
+def _layer_bytes(device: str, dtype: DType) -> Callable[[int, int, int], int]:
+    """What a layer takes of a page, by key heads, their size, and tokens."""
+    if device == "cuda":
+        return lambda heads, size, tokens: 2 * heads * size * tokens * dtype.itemsize
+    return lambda heads, size, tokens: page_bytes(1, heads, size, tokens, ELEMENTS[dtype])
 
 
 def _kept(device: str, dtype: DType) -> Callable[[Form], bool]:

@@ -113,8 +113,6 @@ def check_calls(model: nn.Module, calls: Sequence[Call]) -> None:
     called = [call.module for call in calls]
     if len(set(called)) != len(called):
         raise _refused(f"The layer {called[0]} attends more than once in a step")
-    if len({call.kv_heads for call in calls}) > 1:
-        raise _refused("Its layers have different numbers of key heads")
     for name, module in model.named_modules():
         holds = any(f"{one}.".startswith(f"{name}.") for one in called)
         inside = any(f"{name}.".startswith(f"{one}.") for one in called)

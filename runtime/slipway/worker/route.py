@@ -13,7 +13,7 @@ from slipway.load.config import Config
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.kv_scales import KVScales
 from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.model.kv import KVLayout
+from slipway.model.kv import KVLayout, KVShape
 from slipway.model.spec import DecoderSpec
 from slipway_kernels.cpu import PageMemory, Slots, StepResult, Threads
 from slipway_kernels.cpu.step import Stepper
@@ -64,7 +64,7 @@ class CpuPlace:
             vocab,
             self.max_top,
             self.pages,
-            self.kv.block_size,
+            self.kv.block_sizes,
             ELEMENTS[self.kv_dtype],
         )
         for layer, (keys, values) in self.kv_scales.items():
@@ -92,8 +92,8 @@ class Route(Protocol):
         """[layer]  tokens a query sees, 0 for all"""
 
     @property
-    def kv_shape(self) -> tuple[int, int]:
-        """Key heads and their size, the largest of any layer."""
+    def kv_shapes(self) -> tuple[KVShape, ...]:
+        """[layer]"""
 
     def without_windows(self) -> Route:
         """The same model, every layer seeing all tokens."""

@@ -47,6 +47,22 @@ LATENT = {  # DeepSeek's attention: keys of 24 numbers, values of 12
     "v_head_dim": 12,
     "first_k_dense_replace": 2,
 }
+MIXED = {  # Gemma 4: a token takes 2 · 16 numbers of a sliding layer and 1 · 16 of a full one
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_global_key_value_heads": 1,
+    "global_head_dim": 16,
+    "attention_k_eq_v": True,
+    "sliding_window": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "vocab_size": 512,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 512,
+}
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +100,21 @@ def test_keys_and_values_of_different_sizes_are_padded(tmp_path: Path) -> None:
         model.get_output_embeddings().weight.mul_(8)
     model.save_pretrained(tmp_path)
     assert_same(run(tmp_path, device="cuda"), run(tmp_path))
+
+
+def test_layers_of_different_shapes_share_pages(tmp_path: Path) -> None:
+    """Three layers of which one is smaller: its pages hold more tokens."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma4_text", **MIXED))
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(8)
+    model.save_pretrained(tmp_path)
+    with LocalEngine(tmp_path, **BOUNDS, device="cuda") as engine:
+        assert engine.start.plan.kv.block_sizes == [8, 8, 16]
+        found = engine.run(work())
+    assert_same(found, run(tmp_path))
 
 
 def test_prompt_logprobs_of_transformers_models_are_the_cpus(models: Models) -> None:

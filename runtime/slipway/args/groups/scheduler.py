@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import Disposition, HumanInt, Unbuilt, arg, group
+from slipway.args.declare import Disposition, HumanInt, arg, group
 from slipway.args.groups.features import MULTIMODAL
 
 
@@ -19,10 +19,12 @@ class Scheduler:
     disable_chunked_mm_input: bool = arg(False, negatable=True, unbuilt=MULTIMODAL)
     """Never split an image over two steps."""
 
-    disable_hybrid_kv_cache_manager: bool = arg(
-        False, negatable=True, unbuilt=Unbuilt("one KV size for layers of different attention")
-    )
-    """Keep as many tokens for sliding-window layers as for the others."""
+    disable_hybrid_kv_cache_manager: bool = arg(False, negatable=True)
+    """Keep as many tokens for sliding-window layers as for the others; they see no more of them.
+
+    Then all layers of one shape share one block table, and pages that have left a window stay until the
+    request ends, so that fewer requests fit.
+    """
 
     enable_chunked_prefill: bool = arg(True, negatable=True, tri_state=True, optional_value=True)
     """Compute a long prompt in several steps, as much as each has room for."""

@@ -53,7 +53,7 @@ def load(
         config.max_num_seqs,
         state_length,
         len(plan.kv.groups),
-        -(-state_length // plan.kv.block_size),
+        plan.kv.max_blocks(state_length),
         layout.words,
         device,
     )

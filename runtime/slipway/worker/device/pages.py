@@ -52,11 +52,10 @@ class DevicePages:
 
     def layer(self, number: int, kv_heads: int, head_dim: int) -> LayerCache:
         group, index = self._layout.layer_place[number]
-        block, size = self._layout.block_size, self._dtype.itemsize
-        page = self._layout.page_bytes // size
-        layers = max(len(one.layers) for one in self._layout.groups)
-        start = index * (page // layers)
+        block = self._layout.groups[group].block_size
+        page = self._layout.page_bytes // self._dtype.itemsize
         half = kv_heads * block * head_dim
+        start = index * 2 * half
         pool = self.pool.view(self._dtype)
         shape = (self.num_pages, kv_heads, block, head_dim)
         strides = (page, block * head_dim, head_dim, 1)

@@ -25,9 +25,8 @@ from slipway_kernels.rope import rope_and_store
 
 def attentions(route: Fallback) -> list[Attention]:
     """What each layer asks of attention; its scale and soft-cap it tells with every call."""
-    kv_heads, head_dim = route.kv_shape
     return [
-        Attention(call.heads, kv_heads, head_dim, None, head_dim**-0.5, window)
+        Attention(call.heads, call.kv_heads, call.padded_dim, None, call.padded_dim**-0.5, window)
         for call, window in zip(route.calls, route.windows, strict=True)
     ]
 
