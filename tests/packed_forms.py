@@ -125,8 +125,11 @@ def plain(folder: Path, stored: str, kind: dict[str, Any] = DENSE, size: int = 6
     return folder
 
 
-def as_gguf(path: Path, name: str) -> Path:
-    """A file whose matrices are of one type: bytes that count, with finite scales."""
+def as_gguf(path: Path, name: str, *, near_one: bool = False) -> Path:
+    """A file whose matrices are of one type: bytes that count, with finite scales.
+
+    near_one  scales that are nothing but exponents are 1 or 2, so that sums are finite, too
+    """
     kind = BY_NAME[name]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(2)
@@ -145,6 +148,9 @@ def as_gguf(path: Path, name: str) -> Path:
             writer.add_tensor(target, counted(shape, full))
             continue
         raw = blocks(name, shape, full)
+        if near_one and "e" in (dequantize.RECORDS[name].names or ()):
+            raw.reshape(-1, kind.block_bytes).view(dequantize.RECORDS[name])["e"] &= 1
+            raw.reshape(-1, kind.block_bytes).view(dequantize.RECORDS[name])["e"] |= 128
         writer.add_tensor(target, raw, raw_dtype=gguf.GGMLQuantizationType(kind.number))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -98,7 +98,7 @@ def test_integers_stand_for_the_weights_to_the_bit(
     others = {"attn_v": "Q8_0", "attn_output": "F16", "ffn_gate_inp": "F32"}
     path = to_gguf(tiny_models(architecture), tmp_path / "model.gguf", kind, others=others)
     dense = tensors_of(opened(path))
-    stored = dict(opened(path).stored(FP32))
+    stored = {name: found.read() for name, found in opened(path).stored(FP32)}
     forms = opened(path).forms()
     assert dense.keys() == stored.keys()
     for name, weights in dense.items():
@@ -121,7 +121,7 @@ def test_types_that_products_cannot_read_are_dequantized(
 ) -> None:
     path = to_gguf(tiny_models("llama"), tmp_path / "model.gguf", "MXFP4")
     assert opened(path).forms() == {}
-    assert all(isinstance(weights, np.ndarray) for _, weights in opened(path).stored(BF16))
+    assert all(isinstance(weights, np.ndarray) for _, weights in opened(path).tensors(BF16))
 
 
 def test_a_split_model_is_read_from_any_of_its_parts(

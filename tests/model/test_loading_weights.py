@@ -21,8 +21,8 @@ from slipway.model.registry import families
 from slipway.model.roles import expected_shapes
 from slipway.model.weights import load_weights
 from slipway.schemes.choice import Schemes
-from slipway.schemes.dense import DenseScheme
 from slipway.schemes.fused import GATE_ROWS, gated, stacked
+from slipway.schemes.packed import CpuScheme
 
 ARCHITECTURES = (
     "llama",
@@ -38,8 +38,8 @@ ARCHITECTURES = (
 Tensors = dict[str, torch.Tensor]
 
 
-def fp32() -> DenseScheme:
-    return DenseScheme(FP32)
+def fp32() -> CpuScheme:
+    return CpuScheme(FP32)
 
 
 def change(folder: Path, edit: Callable[[Tensors], object]) -> Path:
@@ -135,7 +135,7 @@ def test_an_untied_head_must_be_there(tmp_path: Path) -> None:
 
 def test_gate_and_up_alternate_by_sixteen_rows_and_are_padded_with_zeros() -> None:
     gate, up = np.random.default_rng(0).standard_normal((2, 40, 8), np.float32)
-    fused = gated(8, 40, fp32)
+    fused = gated(8, {"gate": 40, "up": 40}, fp32)
     fused.load("gate", gate)
     fused.load("up", up)
     assert fused.n == 96
@@ -152,8 +152,8 @@ def test_segments_of_one_scheme_are_one_product_and_others_their_own() -> None:
     assert [part.column for part in one.parts] == [0]
     from slipway.schemes.fused import FusedLinear, Segment
 
-    def narrow() -> DenseScheme:
-        return DenseScheme(BF16)
+    def narrow() -> CpuScheme:
+        return CpuScheme(BF16)
 
     rows = np.split(np.arange(15, dtype=np.int32), [5, 12])
     segments = [Segment("q", rows[0], fp32), Segment("k", rows[1], narrow), Segment("v", rows[2], narrow)]

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from slipway.engine.config import EngineConfig
-from slipway.load.arrays import FP16, FP32, Array, DType, cast, is_float
+from slipway.load.arrays import FP16, FP32, Array, DType
+from slipway.load.cut import Stored
 from slipway.load.dummy import Drawn, drawn_on_host, dummy
 from slipway.load.errors import LoadError
 from slipway.load.folder import check_names, find_weights, read_json
@@ -21,7 +22,7 @@ from slipway.load.progress import Progress, announced
 from slipway.load.quantized.checkpoint import QuantizedWeights
 from slipway.load.quantized.config import quantization, quantization_settings
 from slipway.load.quantized.form import Form
-from slipway.load.quantized.tensors import Quantized
+from slipway.load.quantized.tensors import in_type
 from slipway.load.safetensors import SafetensorsWeights
 from slipway.load.torch_files import TorchWeights
 
@@ -58,8 +59,11 @@ class Checkpoint(Protocol):
         Raises LoadError where the tensors that make a matrix do not fit each other.
         """
 
-    def stored(self, dtype: DType) -> Iterator[tuple[str, Array | Quantized]]:
-        """As `tensors`, each as it lies in the file; types that no scheme reads come in `dtype`."""
+    def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
+        """As `tensors`, each as it lies in the file; types that no scheme reads come in `dtype`.
+
+        A tensor is to be read before the next one is asked for, and only what is read of it is unpacked.
+        """
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
         """By layer, what keys and values are divided by in an fp8 KV cache; {} where nothing is said."""
@@ -91,17 +95,16 @@ class FolderCheckpoint:
         self._quantized = QuantizedWeights(self._weights, quantized) if quantized else None
 
     def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
-        for name, matrix in self.stored(dtype):
-            if isinstance(matrix, Quantized):
-                yield name, matrix.dequantized(dtype)
-            else:
-                yield name, cast(matrix, dtype) if is_float(matrix.dtype) else matrix
+        for name, stored in self.stored(dtype):
+            yield name, in_type(stored.read(), dtype)
 
     def forms(self) -> Mapping[str, Form]:
         return self._quantized.forms() if self._quantized else {}
 
-    def stored(self, dtype: DType) -> Iterator[tuple[str, Array | Quantized]]:
-        return self._quantized.stored() if self._quantized else self._weights.stored()
+    def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
+        if self._quantized:
+            return self._quantized.stored()
+        return ((name, Stored.plain(array)) for name, array in self._weights.stored())
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
         return self._quantized.kv_scales() if self._quantized else {}
@@ -133,17 +136,16 @@ class DummyCheckpoint:
         self._progress = progress
 
     def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
-        for name, weights in self.stored(dtype):
-            assert not isinstance(weights, Quantized)
-            yield name, cast(weights, dtype)
+        for name, stored in self.stored(dtype):
+            yield name, in_type(stored.read(), dtype)
 
     def forms(self) -> Mapping[str, Form]:
         return {}
 
-    def stored(self, dtype: DType) -> Iterator[tuple[str, Array | Quantized]]:
+    def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """Random weights of `shapes`, matrices as `drawn` draws them; the model sets both first."""
-        for done, named in enumerate(dummy(self.shapes, dtype, self._seed, self.drawn), 1):
-            yield named
+        for done, (name, drawn) in enumerate(dummy(self.shapes, dtype, self._seed, self.drawn), 1):
+            yield name, Stored.plain(drawn)
             self._progress("load", done, len(self.shapes))
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:

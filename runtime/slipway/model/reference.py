@@ -6,13 +6,15 @@ Tests and perplexity compare with it; nothing serves from it. Weights are by key
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slipway.load.arrays import DType
+from slipway.load.arrays import Array, DType
 from slipway.load.checkpoint import Checkpoint
+from slipway.load.cut import Stored
 from slipway.load.torch_arrays import tensor
 from slipway.model.registry import families
 from slipway.model.rope import cos_sin
@@ -23,8 +25,11 @@ from slipway.model.weights import entries
 def read_reference(spec: DecoderSpec, checkpoint: Checkpoint, dtype: DType) -> Reference:
     """Load all weights as they are. Raises LoadError as `load_weights` does."""
     family = families()[spec.architecture]
-    stream = checkpoint.tensors(dtype)
-    weights = {entry.key: tensor(found).clone() for entry, found in entries(spec, family, stream)}
+    stream = ((name, Stored.plain(weights)) for name, weights in checkpoint.tensors(dtype))
+    weights = {
+        entry.key: tensor(cast(Array, stored.read())).clone()
+        for entry, stored in entries(spec, family, stream)
+    }
     return Reference(spec, weights)
 
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import cast
 
 import numpy as np
 
 from slipway.load.arrays import Array
-from slipway.load.quantized.tensors import Quantized
+from slipway.load.cut import Stored
 from slipway.model.registry import Family
 from slipway.model.spec import DecoderSpec, Layer, Mlp
-
-Stored = TypeVar("Stored", bound=Array | Quantized)
 
 Place = tuple[int, str, int]
 """Layer, role and expert of a matrix, with or without a bias; -1 where there is none."""
 
+ADDED_UP = frozenset(("out", "down", "shared_down"))
+"""Roles whose results are added up over ranks, each of which has some of the columns."""
 _IGNORED = (".rotary_emb.inv_freq",)
 """Buffers that older checkpoints carry and that follow from the configuration."""
 
@@ -80,7 +80,7 @@ def usual(name: str, family: Family) -> str:
     return name
 
 
-def unstacked(name: str, tensor: Stored, family: Family) -> Iterator[tuple[str, Stored | Array]]:
+def unstacked(name: str, stored: Stored, family: Family) -> Iterator[tuple[str, Stored]]:
     """The tensor by its usual name; one that holds all experts of a layer, expert by expert.
 
     transformers 5 keeps experts as `experts.gate_up_proj` [experts, 2 · intermediate, hidden] and
@@ -89,14 +89,14 @@ def unstacked(name: str, tensor: Stored, family: Family) -> Iterator[tuple[str, 
     name = usual(name, family)
     prefix, _, last = name.rpartition(".")
     stacked = prefix.endswith(".experts") and last in ("gate_up_proj", "down_proj")
-    if stacked and not isinstance(tensor, Quantized) and tensor.ndim == 3:
+    if stacked and len(stored.shape) == 3:
         layer = next(part for part in prefix.split(".") if part.isdecimal())
         roles = ("expert_gate", "expert_up") if last == "gate_up_proj" else ("expert_down",)
-        for expert, matrix in enumerate(tensor):
+        for expert, matrix in enumerate(cast(Array, stored.read())):
             for role, half in zip(roles, np.split(matrix, len(roles)), strict=True):
-                yield f"{family.names[role].format(layer, expert)}.weight", half
+                yield f"{family.names[role].format(layer, expert)}.weight", Stored.plain(half)
     else:
-        yield name, tensor
+        yield name, stored
 
 
 def _attention(spec: DecoderSpec, layer: Layer, number: int) -> Iterator[Entry]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import cast
 
 import numpy as np
 
-from slipway.load.arrays import FP32, Array, DType, cast
+from slipway.load.arrays import FP32, Array
 from slipway.load.checkpoint import Checkpoint
+from slipway.load.cut import WHOLE, Cut, Stored
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.load.quantized.tensors import Quantized, Unquantized
+from slipway.load.quantized.tensors import Quantized, Unquantized, in_type
 from slipway.model.registry import Family
-from slipway.model.roles import Entry, Place, Stored, expected, is_ignored, unstacked, usual
+from slipway.model.roles import ADDED_UP, Entry, Place, expected, is_ignored, unstacked, usual
+from slipway.model.shard import WHOLE_MODEL, Shard, sharded
 from slipway.model.spec import DecoderSpec, Layer, Mlp, Moe
 from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.fused import FusedLinear, gated, stacked
@@ -31,7 +34,7 @@ class Vector:
         self.values = np.zeros(size, np.float32)  # [n]
 
     def load(self, name: str, given: Array | Quantized) -> None:
-        self.values[:] = given.dequantized(FP32) if isinstance(given, Quantized) else given
+        self.values[:] = in_type(given, FP32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +138,17 @@ class Builder:
         self, number: int, expert: int, intermediate: int, roles: Sequence[str], bias: bool = False
     ) -> MlpWeights:
         gate, up, down = roles
-        hidden = self.spec.hidden
-        forms = (self.forms.get((number, role, expert)) for role in (gate, up))
-        both = self.schemes.in_layer(number).of_both(*forms, row=intermediate, expert=expert >= 0)
-        if self.schemes.gates_alternate:
-            gate_up = gated(hidden, intermediate, both, gate=gate, up=up, bias=bias)
+        hidden, choice = self.spec.hidden, self.schemes.in_layer(number)
+        sizes = {gate: intermediate, up: intermediate}
+        if (
+            choice.gates_alternate or expert >= 0
+        ):  # one matrix, which holds both or neither as they are stored
+            forms = {self.forms.get((number, role, expert)) for role in sizes}
+            both = choice.of(forms.pop() if len(forms) == 1 else None, row=intermediate, expert=expert >= 0)
+            fuse = gated if choice.gates_alternate else stacked
+            gate_up = self._own(number, fuse(hidden, sizes, both, bias=bias), expert)
         else:
-            gate_up = stacked(hidden, {gate: intermediate, up: intermediate}, both, bias=bias)
-        self._own(number, gate_up, expert)
+            gate_up = self._stacked(number, hidden, sizes, bias)
         return MlpWeights(gate_up, self._stacked(number, intermediate, {down: hidden}, bias, expert))
 
     def _stacked(
@@ -171,18 +177,30 @@ def load_weights(
     checkpoint: Checkpoint,
     schemes: SchemeChoice,
     conversion: OnTheFly | None = None,
+    shard: Shard = WHOLE_MODEL,
 ) -> ModelWeights:
     """Stream a checkpoint into weights, one tensor above them in memory.
 
     schemes     how each matrix is held, and where
     conversion  quantizes plain matrices on the way
+    shard       of whose part of each matrix the rest is not read
     Raises LoadError, with names, where a tensor is missing, unexpected or of another shape.
     """
-    forms = forms_by_place(spec, family, checkpoint, conversion)
-    builder = Builder(spec, schemes, forms)
+    whole = forms_by_place(spec, family, checkpoint, conversion)
+    part = sharded(spec, whole, shard, packed=schemes.dtype != FP32)
+    builder = Builder(part.spec, schemes, part.forms)
     weights = builder.build()
     for entry, stored in entries(spec, family, checkpoint.stored(schemes.dtype)):
-        held = _as_held(entry, stored, forms, conversion, schemes.dtype)
+        if entry.kind == "bias" and entry.role in ADDED_UP and shard.rank:
+            continue  # rank 0 adds it
+        cut = part.cuts.get(entry.place, WHOLE)
+        if conversion is not None and entry.kind == "weight" and entry.place in whole:
+            rows = cast(Array, stored.read(Cut(rows=cut.rows)))
+            held: Array | Quantized = Unquantized(rows, whole[entry.place], schemes.dtype, cut.columns)
+        else:
+            held = stored.read(cut)
+        if not isinstance(held, Quantized) and held.ndim == 1:
+            held = in_type(held, schemes.dtype)
         builder.owners[entry.place].load(entry.role, held)
     builder.finish()
     return weights
@@ -201,42 +219,26 @@ def forms_by_place(
     return {entry.place: form for entry, form in named if entry is not None}
 
 
-def _as_held(
-    entry: Entry,
-    stored: Array | Quantized,
-    forms: Mapping[Place, Form],
-    conversion: OnTheFly | None,
-    dtype: DType,
-) -> Array | Quantized:
-    """A vector in the model's type, a plain matrix with the form that it gets, others as they are."""
-    if isinstance(stored, Quantized):
-        return stored
-    if stored.ndim == 1:
-        return cast(stored, dtype)
-    form = forms.get(entry.place) if conversion is not None and entry.kind == "weight" else None
-    return stored if form is None else Unquantized(stored, form, dtype)
-
-
 def entries(
     spec: DecoderSpec, family: Family, stream: Iterable[tuple[str, Stored]]
-) -> Iterator[tuple[Entry, Stored | Array]]:
+) -> Iterator[tuple[Entry, Stored]]:
     """Every tensor of a checkpoint's stream with what it is; strict, see `load_weights`."""
     missing = expected(spec, family)
     unexpected: list[str] = []
-    for stored_name, stored in stream:
-        for name, tensor in unstacked(stored_name, stored, family):
+    for stored_name, found in stream:
+        for name, stored in unstacked(stored_name, found, family):
             entry = missing.pop(name, None)
             if entry is not None:
-                _check_shape(name, tensor, entry)
-                yield entry, tensor
-            elif not is_ignored(name, spec, family) and not _adds_nothing(name, tensor):
+                _check_shape(name, stored.shape, entry)
+                yield entry, stored
+            elif not is_ignored(name, spec, family) and not _adds_nothing(name, stored):
                 unexpected.append(name)
     check_complete(spec.architecture, sorted(missing), sorted(unexpected))
 
 
-def _adds_nothing(name: str, tensor: Array | Quantized) -> bool:
+def _adds_nothing(name: str, stored: Stored) -> bool:
     """A bias of zeros: GPTQ's packers write one for every layer."""
-    return name.endswith(".bias") and not isinstance(tensor, Quantized) and not tensor.any()
+    return name.endswith(".bias") and not in_type(stored.read(), FP32).any()
 
 
 def check_complete(architecture: str, missing: Sequence[str], unexpected: Sequence[str]) -> None:
@@ -255,12 +257,11 @@ def check_complete(architecture: str, missing: Sequence[str], unexpected: Sequen
         )
 
 
-def _check_shape(name: str, tensor: Array | Quantized, entry: Entry) -> None:
-    if tuple(tensor.shape) != entry.shape:
+def _check_shape(name: str, shape: tuple[int, ...], entry: Entry) -> None:
+    if shape != entry.shape:
         raise LoadError(
             "BadCheckpoint",
-            f"The tensor {name} has the shape {list(tensor.shape)}, and config.json asks for "
-            f"{list(entry.shape)}.",
+            f"The tensor {name} has the shape {list(shape)}, and config.json asks for {list(entry.shape)}.",
             hint="config.json and weights are of different models or versions: fetch both again.",
             argument="model",
         )

@@ -7,10 +7,8 @@ from typing import Any, Protocol
 
 from slipway.load.arrays import FP32, Array, DType, Floats
 from slipway.load.dummy import drawn_on_host
-from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
-from slipway.schemes.dense import DenseScheme
-from slipway.schemes.grouped import GroupedScheme
-from slipway.schemes.rows import RowScheme
+from slipway.load.quantized.form import Form
+from slipway.schemes.packed import CpuScheme
 from slipway.schemes.scheme import NewScheme
 from slipway_kernels.cpu import Threads
 
@@ -36,14 +34,9 @@ class SchemeChoice(Protocol):
         """The scheme of a matrix.
 
         form    None for plain numbers
-        row     where it begins among the neighbours with which it may be fused
+        row     where it begins among the neighbours with which it may be fused, or the second of two in one
         expert  whether it is one of many
         """
-
-    def of_both(
-        self, first: Form | None, second: Form | None, *, row: int, expert: bool = False
-    ) -> NewScheme:
-        """Of two matrices that lie in one, in which the second begins at `row`."""
 
 
 class Schemes:
@@ -56,11 +49,8 @@ class Schemes:
     def __init__(self, dtype: DType, threads: Threads | None = None) -> None:
         self.dtype = dtype
         self.gates_alternate = True
-        self._dense: NewScheme = partial(DenseScheme, dtype, threads)
-        self._keeps_packed = dtype != FP32
         self._threads = threads
-        self._made: dict[GroupedForm, NewScheme] = {}
-        self._rows: NewScheme = partial(RowScheme, threads)
+        self._made: dict[Form | None, NewScheme] = {}
 
     def placed(self, bias: Floats) -> Floats:
         """Sums are in fp32, biases too."""
@@ -75,19 +65,9 @@ class Schemes:
 
     def of(self, form: Form | None, *, row: int = 0, expert: bool = False) -> NewScheme:
         """Experts are held as all others, and no row's place matters."""
-        if isinstance(form, GroupedForm) and self._keeps_packed and GroupedScheme.fits(form):
-            return self._made.setdefault(form, partial(GroupedScheme, form, self._threads))
-        if isinstance(form, ScaledForm) and self._keeps_packed and RowScheme.takes(form):
-            return self._rows
-        return self._dense
+        kept = form if form is not None and self.keeps(form) else None
+        return self._made.setdefault(kept, partial(CpuScheme, self.dtype, kept, self._threads))
 
     def keeps(self, form: Form) -> bool:
         """Whether a matrix of this form is multiplied as it is stored."""
-        return self.of(form) is not self._dense
-
-    def of_both(
-        self, first: Form | None, second: Form | None, *, row: int, expert: bool = False
-    ) -> NewScheme:
-        """Where the two differ both are dequantized: no form holds the other's scales without another
-        rounding."""
-        return self.of(first) if first == second else self._dense
+        return self.dtype != FP32 and CpuScheme.fits(form)

@@ -109,13 +109,12 @@ def stacked(
     return FusedLinear(k, segments, bias=bias)
 
 
-def gated(
-    k: int, intermediate: int, scheme: NewScheme, *, gate: str = "gate", up: str = "up", bias: bool = False
-) -> FusedLinear:
-    """Gate and up, alternating in runs of 16 rows; each is padded with zeros to whole runs.
+def gated(k: int, sizes: Mapping[str, int], scheme: NewScheme, *, bias: bool = False) -> FusedLinear:
+    """Gate and up, of one size, alternating in runs of 16 rows; each is padded with zeros to whole runs.
 
     They are one matrix, so they have one scheme.
     """
+    (gate, up), intermediate = sizes, max(sizes.values())
     row = np.arange(intermediate, dtype=np.int32)
     place = row // GATE_ROWS * (2 * GATE_ROWS) + row % GATE_ROWS
     segments = [Segment(gate, place, scheme), Segment(up, place + GATE_ROWS, scheme)]

@@ -52,6 +52,6 @@ def _reason(wide: Collection[Form], dtype: DType, native: bool, device: str) -> 
         return "--dtype float32 asks for all the precision there is"
     if any(isinstance(form, ScaledForm) and is_float(form.values) for form in wide):
         return f"there are no such products of fp8 on this {device}"
-    if any(isinstance(form, GroupedForm) and form.ordered for form in wide):
+    if any(isinstance(form, GroupedForm) and form.order for form in wide):
         return f"{device} has no products for columns in an order of their own (act-order, desc_act)"
     return f"there are no products on {device} for their form"

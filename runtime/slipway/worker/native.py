@@ -15,6 +15,7 @@ from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.model.kv import KVShape
 from slipway.model.registry import families
 from slipway.model.roles import expected_shapes
+from slipway.model.shard import WHOLE_MODEL, Sharded, sharded
 from slipway.model.spec import DecoderSpec
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
@@ -63,8 +64,7 @@ class Native:
         return replace(self, conversion=conversion)
 
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
-        places = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
-        return list(places.values())
+        return list(self._sharded(checkpoint).forms.values())
 
     def weights(self, checkpoint: Checkpoint, schemes: SchemeChoice) -> ModelWeights:
         """The checkpoint's, or random ones, held as `schemes` says. Raises LoadError."""
@@ -76,9 +76,12 @@ class Native:
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         from slipway.worker.device.offload import layer_bytes  # imports torch
 
-        family = families()[self.architecture]
-        forms = forms_by_place(self.spec, family, checkpoint, self.conversion)
-        return layer_bytes(self.spec, forms, dtype)
+        part = self._sharded(checkpoint)
+        return layer_bytes(part.spec, part.forms, dtype)
+
+    def _sharded(self, checkpoint: Checkpoint) -> Sharded:
+        forms = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
+        return sharded(self.spec, forms, WHOLE_MODEL)
 
     def on_cpu(self, checkpoint: Checkpoint, place: CpuPlace) -> Program:
         weights = self.weights(checkpoint, Schemes(place.dtype, place.threads))

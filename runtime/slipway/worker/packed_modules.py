@@ -173,10 +173,12 @@ def quantize_modules(
     The rest of `model` stays as it is, and where it is.
     """
 
+    from slipway.worker.device.products import OnRows  # imports Triton
+
     kind = torch_type(schemes.dtype)
 
     def hold(matrix: Tensor, role: str = "expert") -> Multiplies:
-        return _held(matrix.to(device), conversion.form(role, tuple(matrix.shape)), schemes)
+        return OnRows(_held(matrix.to(device), conversion.form(role, tuple(matrix.shape)), schemes))
 
     for name, module, role in _products(model):
         if role == "expert":

@@ -127,7 +127,8 @@ def loaded_model(
 
 def _state(checkpoint: Checkpoint, dtype: DType) -> Iterator[tuple[str, Tensor]]:
     """Names and weights, all in this type but integers; torch converts on every thread that it has."""
-    for name, matrix in checkpoint.stored(dtype):
+    for name, stored in checkpoint.stored(dtype):
+        matrix = stored.read()
         weights = tensor(matrix.dequantized(dtype) if isinstance(matrix, Quantized) else matrix)
         yield name, weights.to(torch_type(dtype)) if weights.is_floating_point() else weights
 

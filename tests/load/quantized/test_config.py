@@ -7,12 +7,12 @@ import pytest
 from slipway.args.groups.model import QUANTIZATIONS, WORKING_QUANTIZATIONS
 from slipway.load.errors import LoadError
 from slipway.load.quantized.awq import AwqLayout
-from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout, ScaledLayout
+from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout
 from slipway.load.quantized.config import quantization
-from slipway.load.quantized.fp8 import Fp8Layout
 from slipway.load.quantized.gptq import GptqLayout
 from slipway.load.quantized.layout import Layout
 from slipway.load.quantized.names import METHODS, WORKING, conversion
+from slipway.load.quantized.scaled import ScaledLayout
 
 LAYER = "model.layers.3.mlp.down_proj"
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
@@ -92,17 +92,17 @@ def test_gptq_may_treat_some_layers_otherwise() -> None:
 @pytest.mark.parametrize(
     ("settings", "pieces", "expected"),
     [
-        ({}, ("weight", "weight_scale"), Fp8Layout()),
-        ({"activation_scheme": "static"}, ("weight", "weight_scale"), Fp8Layout(static=True)),
+        ({}, ("weight", "weight_scale"), ScaledLayout()),
+        ({"activation_scheme": "static"}, ("weight", "weight_scale"), ScaledLayout(static=True)),
         (
             {"weight_block_size": [128, 64], "fmt": "e4m3"},
             ("weight", "weight_scale_inv"),
-            Fp8Layout((128, 64), scale="weight_scale_inv"),
+            ScaledLayout(block=(128, 64), scale="weight_scale_inv"),
         ),
         (
             {"activation_scheme": "static", "weight_block_size": None},
             ("weight", "weight_scale_inv", "activation_scale"),
-            Fp8Layout(None, True, "weight_scale_inv", "activation_scale"),
+            ScaledLayout(True, True, None, "weight_scale_inv", "activation_scale"),
         ),
     ],
 )

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from as_tensors import arrays
 from slipway.load.arrays import FP32, INT8, UINT8
+from slipway.load.cut import Cut
 from slipway.load.errors import LoadError
 from slipway.load.quantized.awq import AwqLayout
-from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout, ScaledLayout
+from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout
 from slipway.load.quantized.form import GroupedForm, ScaledForm
-from slipway.load.quantized.fp8 import Fp8Layout
 from slipway.load.quantized.gptq import GptqLayout
 from slipway.load.quantized.layout import Layout
+from slipway.load.quantized.scaled import ScaledLayout
 from slipway.load.quantized.tensors import Grouped, Scaled
 from slipway.load.torch_arrays import tensor
 
@@ -60,7 +61,7 @@ def check(layout: Layout, pieces: dict[str, Tensor], expected: Tensor) -> Groupe
         assert (form.bits, form.group) == (matrix.bits, matrix.group)
         assert form.scales == matrix.scales.dtype
         assert form.minimums == (matrix.minimums is not None)
-        assert form.ordered == (matrix.order is not None)
+        assert form.order == (b"" if matrix.order is None else matrix.order.tobytes())
         assert matrix.codes.dtype == (UINT8 if matrix.bits == 4 else INT8)
     else:
         assert form == ScaledForm(matrix.values.dtype, matrix.block, matrix.input_scale is not None)
@@ -194,11 +195,10 @@ def test_fp8_is_read_exactly(by: str, scheme: str) -> None:
     if scheme == "static":
         pieces["input_scale"] = torch.tensor(0.5)
     expected = pieces["weight"].float() * pieces["weight_scale"]
-    for layout in (Fp8Layout(static=scheme == "static"), ScaledLayout(True, static=scheme == "static")):
-        matrix = check(layout, pieces, expected)
-        assert isinstance(matrix, Scaled)
-        assert (matrix.input_scale is not None) == (scheme == "static")
-        assert matrix.scales.shape == (1 if by == "tensor" else 24,)
+    matrix = check(ScaledLayout(static=scheme == "static"), pieces, expected)
+    assert isinstance(matrix, Scaled)
+    assert (matrix.input_scale is not None) == (scheme == "static")
+    assert matrix.scales.shape == (1 if by == "tensor" else 24,)
 
 
 @pytest.mark.parametrize("scale_dtype", [torch.float32, torch.bfloat16, torch.float8_e8m0fnu])
@@ -207,7 +207,8 @@ def test_fp8_by_blocks_is_read_exactly_where_blocks_are_cut_off(scale_dtype: tor
     pieces = fp8(torch.randn(130, 200), "block")
     scales = (2.0 ** pieces["weight_scale_inv"].log2().round()).to(scale_dtype)
     expected = dequantized_blocks(pieces["weight"], scales, 128, 128)
-    check(Fp8Layout((128, 128), scale="weight_scale_inv"), {**pieces, "weight_scale_inv": scales}, expected)
+    named = {**pieces, "weight_scale_inv": scales}
+    check(ScaledLayout(block=(128, 128), scale="weight_scale_inv"), named, expected)
     found = {"weight": pieces["weight"], "weight_scale": scales}
     check(ScaledLayout(True, block=(128, 128)), found, expected)
 
@@ -246,10 +247,11 @@ def test_what_was_rounded_and_packed_is_read_back(
 
 def test_some_rows_of_a_matrix_are_those_of_the_whole() -> None:
     rows = np.array([5, 1, 7])
-    grouped = GptqLayout(4, 32, symmetric=False, act_order=True).read(
-        "layer", arrays(gptq(random(8, 64, 32, act_order=True)))
-    )
-    assert np.array_equal(grouped.take(rows).dequantized(FP32), grouped.dequantized(FP32)[rows])
+    layout, pieces = GptqLayout(4, 32, symmetric=False), arrays(gptq(random(8, 64, 32)))
+    whole = layout.read("layer", pieces)
+    expected = whole.dequantized(FP32)[rows]
+    assert np.array_equal(whole.cut(Cut(rows)).dequantized(FP32), expected)
+    assert np.array_equal(layout.read("layer", pieces, Cut(rows)).dequantized(FP32), expected)
 
 
 Change = Callable[[dict[str, Tensor]], object]
@@ -292,19 +294,19 @@ WRONG: list[tuple[Layout, dict[str, Tensor], Change, str]] = [
         r"layer has weight_packed of shape \[16, 8\], and weight_shape says \[16, 80\]",
     ),
     (
-        Fp8Layout(),
+        ScaledLayout(),
         fp8(torch.ones(8, 16), "row"),
         lambda p: p.update(weight_scale=torch.ones(3)),
         "layer has weight_scale of 3 numbers, and needs one, or one for each of 8 rows",
     ),
     (
-        Fp8Layout(static=True),
+        ScaledLayout(static=True),
         fp8(torch.ones(8, 16), "row") | {"input_scale": torch.ones(2)},
         lambda p: None,
         "layer has input_scale of 2 numbers, and needs one for all activations",
     ),
     (
-        Fp8Layout(),
+        ScaledLayout(),
         fp8(torch.ones(8, 16), "row"),
         lambda p: p.update(weight=p["weight"].to(torch.float8_e5m2)),
         "layer has weight stored as float8_e5m2, and not as float8_e4m3fn",

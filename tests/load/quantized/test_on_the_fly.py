@@ -47,7 +47,7 @@ def test_integers_err_by_half_a_step_at_most(name: str) -> None:
     assert isinstance(made, Grouped)
     assert isinstance(form, GroupedForm)
     assert (form.bits, form.group, form.minimums) == (made.bits, made.group, made.minimums is not None)
-    assert (form.scales, form.ordered) == (made.scales.dtype, False)
+    assert (form.scales, form.order) == (made.scales.dtype, b"")
     steps = np.repeat(made.scales, made.group, axis=1)
     assert (np.abs(made.dequantized(FP32) - weights) <= steps * 0.5001).all()
 

@@ -13,7 +13,7 @@ from slipway.model.spec import Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear, stacked
 from slipway.worker.device.feed_forward import Experts
-from slipway.worker.device.schemes import DeviceSchemes
+from slipway.worker.device.schemes import DeviceDense, DeviceSchemes
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import device_in_use
 from slipway_kernels.linear_w4a16 import Packed
@@ -54,9 +54,7 @@ def test_what_is_stacked_keeps_its_form_and_is_not_held_a_second_time(form: str)
     weights = MoeWeights(matrix(), tuple(MlpWeights(matrix(), matrix()) for _ in range(EXPERTS)), None, None)
     experts = Experts.of(Moe(EXPERTS, 2, WIDE // 2, "silu", normalize_top_k=True), weights)
     assert (
-        isinstance(experts.gate_up, torch.Tensor)
-        == isinstance(experts.down, torch.Tensor)
-        == (form == "plain")
+        isinstance(experts.gate_up, DeviceDense) == isinstance(experts.down, DeviceDense) == (form == "plain")
     )
     for expert in weights.experts:
         for linear in (expert.gate_up, expert.down):

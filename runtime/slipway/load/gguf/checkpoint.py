@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from slipway.load.arrays import FP32, Array, DType, cast
+from slipway.load.cut import Cut, Stored
 from slipway.load.errors import LoadError
 from slipway.load.gguf.config import generation_config, model_config, source_dtype
 from slipway.load.gguf.dequantize import dequantize
@@ -17,7 +18,7 @@ from slipway.load.gguf.header import Header, TensorEntry, read
 from slipway.load.mapped import MappedFile
 from slipway.load.progress import Progress
 from slipway.load.quantized.form import Form
-from slipway.load.quantized.tensors import Quantized
+from slipway.load.quantized.tensors import Quantized, in_type
 
 _IN_THE_CONFIG = frozenset({"rope_freqs.weight"})
 
@@ -47,31 +48,40 @@ class GgufCheckpoint:
         return {name: FORMS[entry.type.name] for entry in packed for name in self._matrix_names(entry)}
 
     def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
-        """Name and weights in `dtype`, one tensor after another."""
+        """Name and weights in `dtype`, one tensor after another, each by its type's own definition."""
         for entry, raw in self._read():
-            for name, weights in self._dense(entry, raw, dtype):
-                yield name, cast(weights, dtype)
+            for name, stored in self._matrices(entry, raw, dtype, packed=False):
+                yield name, in_type(stored.read(), dtype)
 
-    def stored(self, dtype: DType) -> Iterator[tuple[str, Array | Quantized]]:
+    def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """Name and weights as they are, but for blocks that `forms` does not name: those come in `dtype`."""
         for entry, raw in self._read():
-            if _stays_packed(entry):
-                yield from self._packed(entry, raw)
-            else:
-                yield from self._dense(entry, raw, dtype)
+            yield from self._matrices(entry, raw, dtype, packed=_stays_packed(entry))
 
-    def _dense(self, entry: TensorEntry, raw: Array, dtype: DType) -> Iterator[tuple[str, Array]]:
-        weights = self._restored(entry, raw, dtype)
-        matrices = weights if "{}" in self._names[entry.name] else [weights]  # [experts, out, in]
-        yield from zip(self._matrix_names(entry), matrices, strict=True)
-
-    def _packed(self, entry: TensorEntry, raw: Array) -> Iterator[tuple[str, Quantized]]:
+    def _matrices(
+        self, entry: TensorEntry, raw: Array, dtype: DType, *, packed: bool
+    ) -> Iterator[tuple[str, Stored]]:
+        """The tensor, or each expert's; rows are cut before their blocks are decoded, columns after that."""
         names = self._matrix_names(entry)
-        n, k = entry.shape[-2:]
+        as_row = entry.name.endswith("ffn_gate_inp_shexp.weight")
+        stacked = "{}" in self._names[entry.name]
+        shape = (1, *entry.shape) if as_row else entry.shape[1:] if stacked else entry.shape
+        of_rows = raw.reshape(len(names), shape[0] if len(shape) > 1 else 1, -1)
         heads = self._paired_heads(entry)
-        for name, piece in zip(names, raw.reshape(len(names), -1), strict=True):
-            matrix = grouped(entry.type, piece, (n, k))
-            yield name, matrix.take(_half_split(np.arange(n), heads)) if heads else matrix
+        order = _half_split(np.arange(shape[0], dtype=np.int32), heads) if heads else None
+        for name, rows in zip(names, of_rows, strict=True):
+
+            def read(cut: Cut, rows: Array = rows) -> Array | Quantized:
+                kept = Cut(cut.rows if order is None else order[cut.rows], cut.columns)
+                if len(shape) == 1:
+                    return kept.of(self._restored(entry, rows, shape, dtype))
+                part = np.ascontiguousarray(rows[kept.rows])
+                place = len(part), shape[1]
+                if packed:
+                    return grouped(entry.type, part.reshape(-1), place).cut(Cut(columns=cut.columns))
+                return self._restored(entry, part, place, dtype)[:, cut.columns]
+
+            yield name, Stored(shape, read)
 
     def _read(self) -> Iterator[tuple[TensorEntry, Array]]:
         """Every tensor's bytes; pages are dropped, and progress is told, when the next is asked for."""
@@ -106,16 +116,11 @@ class GgufCheckpoint:
             )
         return name
 
-    def _restored(self, entry: TensorEntry, raw: Array, dtype: DType) -> Array:
-        """The weights, with what llama.cpp's conversion did to them undone."""
+    def _restored(self, entry: TensorEntry, raw: Array, shape: tuple[int, ...], dtype: DType) -> Array:
+        """Plain weights; norms as the checkpoint has them."""
         if self.family.norm_plus_one and entry.name.endswith("norm.weight"):
-            factors = cast(dequantize(entry.type, raw, entry.shape, FP32), FP32)
-            return factors - np.float32(1)
-        weights = dequantize(entry.type, raw, entry.shape, dtype)
-        if entry.name.endswith("ffn_gate_inp_shexp.weight"):
-            return weights.reshape(1, -1)
-        heads = self._paired_heads(entry)
-        return _half_split(weights, heads) if heads else weights
+            return cast(dequantize(entry.type, raw.reshape(-1), shape, FP32), FP32) - np.float32(1)
+        return dequantize(entry.type, raw.reshape(-1), shape, dtype)
 
     def _paired_heads(self, entry: TensorEntry) -> int:
         """Heads whose rows stand in pairs; 0 where rows stand as the checkpoint has them."""

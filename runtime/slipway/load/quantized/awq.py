@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipway.load.arrays import INT32, Array
+from slipway.load.cut import Cut, words_of
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.layout import Pieces, check_piece, group_of, matrix
-from slipway.load.quantized.packed import form_of, grouped, octets_of
-from slipway.load.quantized.tensors import Grouped
+from slipway.load.quantized.packed import GroupedLayout, octets_of
 
 _PLACE = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in its word each column lies."""
 
 
 @dataclass(frozen=True, slots=True)
-class AwqLayout:
+class AwqLayout(GroupedLayout):
     """w = scales · (qweight - qzeros), four bits, with scales and zeros by groups of input rows.
 
     qweight  [k, n / 8]          int32
@@ -31,6 +31,7 @@ class AwqLayout:
 
     group: int
     zero_point: bool = True
+    bits: int = 4
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -41,20 +42,26 @@ class AwqLayout:
         return () if self.zero_point else ("qzeros",)
 
     def form(self, name: str, pieces: Pieces) -> GroupedForm:
-        words = matrix(name, "qweight", pieces, [INT32])
-        k, n = words.shape[0], words.shape[1] * 8
+        n, k = self.shape(name, pieces)
         group = group_of(name, k, self.group)
         check_piece(name, "scales", pieces, (k // group, n))
         if "qzeros" in pieces:
             check_piece(name, "qzeros", pieces, (k // group, n // 8), [INT32])
-        return form_of(4, group, pieces["scales"], zeros="qzeros" in pieces)
+        return self._form(group, pieces["scales"], "qzeros" in pieces)
 
-    def read(self, name: str, pieces: Pieces) -> Grouped:
-        form = self.form(name, pieces)
-        zeros = _columns(pieces["qzeros"]) if form.minimums else None
-        return grouped(
-            4, form.group, _columns(pieces["qweight"]), np.ascontiguousarray(pieces["scales"].T), zeros
-        )
+    def shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
+        k, words = matrix(name, "qweight", pieces, [INT32]).shape
+        return words * 8, k
+
+    def codes(self, pieces: Pieces, cut: Cut) -> Array:
+        words, inside = words_of(cut.rows, pieces["qweight"].shape[1] * 8, 8)
+        return _columns(pieces["qweight"][cut.columns][:, words])[inside]
+
+    def scales(self, pieces: Pieces, n: int, groups: int) -> Array:
+        return pieces["scales"].T
+
+    def zeros(self, name: str, pieces: Pieces, n: int, groups: int) -> Array | None:
+        return _columns(pieces["qzeros"]) if "qzeros" in pieces else None
 
 
 def _columns(words: Array) -> Array:

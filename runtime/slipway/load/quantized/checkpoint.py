@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from slipway.load.arrays import E4M3, E5M2, INT8, Array, DType
+from slipway.load.cut import Stored
 from slipway.load.quantized.config import Quantization
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.layout import Layout, Pieces, unfit
-from slipway.load.quantized.tensors import Quantized
 
 _PIECES = frozenset(
     (
@@ -87,14 +88,15 @@ class QuantizedWeights:
             for name, layer in self._layers.items()
         }
 
-    def stored(self) -> Iterator[tuple[str, Array | Quantized]]:
+    def stored(self) -> Iterator[tuple[str, Stored]]:
         """Every matrix, and all other weights, as they are stored."""
         for name, layer in self._layers.items():
-            yield name, layer.layout.read(layer.name, layer.pieces(self._tensors))
+            given = layer.name, layer.pieces(self._tensors)
+            yield name, Stored(layer.layout.shape(*given), partial(layer.layout.read, *given))
             for piece in layer.names.values():
                 self._tensors.release(piece)
         for name in self._others:
-            yield name, self._tensors.view(name)
+            yield name, Stored.plain(self._tensors.view(name))
             self._tensors.release(name)
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:

@@ -10,19 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipway.load.arrays import E4M3, INT8, INT32, INT64, Array
-from slipway.load.quantized.form import GroupedForm, ScaledForm
-from slipway.load.quantized.fp8 import check_factors, check_single, scaled
+from slipway.load.arrays import INT8, INT32, INT64, Array
+from slipway.load.cut import Cut, words_of
+from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.layout import Pieces, check_piece, group_of, matrix, unfit
-from slipway.load.quantized.packed import MIDDLE, form_of, grouped, order_of, reordered, unpacked
-from slipway.load.quantized.tensors import Grouped, Scaled
+from slipway.load.quantized.packed import MIDDLE, GroupedLayout, order_of, unpacked
 
 WHOLE_TENSOR = 0
 """In place of a group's size: one scale for the whole matrix."""
 
 
 @dataclass(frozen=True, slots=True)
-class PackedLayout:
+class PackedLayout(GroupedLayout):
     """`pack-quantized`, and whole integers without quantized activations: w = weight_scale · (code - zero).
 
     weight_packed      [n, ⌈k · bits / 32⌉]  int32, or `weight` [n, k] int8 where not packed
@@ -51,7 +50,7 @@ class PackedLayout:
         return (*unused, "weight_zero_point") if self.symmetric else unused
 
     def form(self, name: str, pieces: Pieces) -> GroupedForm:
-        n, k = self._shape(name, pieces)
+        n, k = self.shape(name, pieces)
         group = group_of(name, k, self.group or -1)
         shape = _scales_shape(pieces["weight_scale"], n, k // group)
         check_piece(name, "weight_scale", pieces, shape)
@@ -59,25 +58,29 @@ class PackedLayout:
             packed = pieces["weight_zero_point"].dtype == INT32
             zeros = (-(-n * self.bits // 32), k // group) if packed else shape
             check_piece(name, "weight_zero_point", pieces, zeros, [INT8, INT32])
-        order = order_of(name, "weight_g_idx", pieces, k, group) if self.act_order else None
-        return form_of(
-            self.bits, group, pieces["weight_scale"], zeros=not self.symmetric, ordered=order is not None
-        )
+        order = order_of(name, "weight_g_idx", pieces, k, group) if self.act_order else b""
+        return self._form(group, pieces["weight_scale"], not self.symmetric, order)
 
-    def read(self, name: str, pieces: Pieces) -> Grouped:
-        form = self.form(name, pieces)
-        n, k = self._shape(name, pieces)
-        if self.packed:
-            codes = unpacked(pieces["weight_packed"], self.bits)[:, :k]
-        else:
-            codes = pieces["weight"].view(np.uint8) ^ np.uint8(MIDDLE[8])
-        order = order_of(name, "weight_g_idx", pieces, k, form.group) if self.act_order else None
-        codes = reordered(codes, order)
-        scales = _spread(pieces["weight_scale"], n, k // form.group)
-        zeros = None if self.symmetric else self._zeros(pieces["weight_zero_point"], n, k // form.group)
-        return grouped(self.bits, form.group, codes, scales, zeros, order)
+    def codes(self, pieces: Pieces, cut: Cut) -> Array:
+        if not self.packed:
+            return cut.of(pieces["weight"]).view(np.uint8) ^ np.uint8(MIDDLE[8])
+        k = int(pieces["weight_shape"][1])
+        words, inside = words_of(cut.columns, k, 32 // self.bits)
+        return unpacked(pieces["weight_packed"][cut.rows][:, words], self.bits)[:, inside]
 
-    def _shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
+    def scales(self, pieces: Pieces, n: int, groups: int) -> Array:
+        return _spread(pieces["weight_scale"], n, groups)
+
+    def zeros(self, name: str, pieces: Pieces, n: int, groups: int) -> Array | None:
+        if self.symmetric:
+            return None
+        zeros = pieces["weight_zero_point"]
+        if zeros.dtype == INT32:
+            return unpacked(zeros.T, self.bits)[:, :n].T
+        signed = _spread(zeros, n, groups).astype(np.int16)
+        return (signed + MIDDLE[self.bits]).astype(np.uint8)
+
+    def shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
         if not self.packed:
             n, k = matrix(name, "weight", pieces, [INT8]).shape
             return n, k
@@ -89,49 +92,6 @@ class PackedLayout:
                 name, f"has weight_packed of shape {list(words.shape)}, and weight_shape says {[n, k]}"
             )
         return n, k
-
-    def _zeros(self, zeros: Array, n: int, groups: int) -> Array:
-        """[n, groups] uint8"""
-        if zeros.dtype == INT32:
-            return np.ascontiguousarray(unpacked(zeros.T, self.bits)[:, :n].T)
-        signed = _spread(zeros, n, groups).astype(np.int16)
-        return (signed + MIDDLE[self.bits]).astype(np.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class ScaledLayout:
-    """`int-quantized` and `float-quantized`: eight bits, multiplied by quantized activations.
-
-    weight        [n, k]  int8, or e4m3 where `floats`
-    weight_scale  [1], [n, 1] or, by blocks, [⌈n / rows⌉, ⌈k / columns⌉]
-    input_scale   [1], where activations are quantized by a scale that was measured beforehand
-    Zero points of symmetric weights are all 0 and not read; those of activations follow from each token.
-    """
-
-    floats: bool
-    static: bool = False
-    block: tuple[int, int] | None = None
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        return ("weight", "weight_scale", "input_scale") if self.static else ("weight", "weight_scale")
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        unused = ("weight_zero_point", "input_zero_point")
-        return unused if self.static else ("input_scale", *unused)
-
-    def form(self, name: str, pieces: Pieces) -> ScaledForm:
-        values = matrix(name, "weight", pieces, [E4M3 if self.floats else INT8])
-        check_factors(name, "weight_scale", pieces, values, self.block)
-        if self.static:
-            check_single(name, "input_scale", pieces)
-        return ScaledForm(values.dtype, self.block, self.static)
-
-    def read(self, name: str, pieces: Pieces) -> Scaled:
-        self.form(name, pieces)
-        input_scale = pieces["input_scale"] if self.static else None
-        return scaled(pieces["weight"], pieces["weight_scale"], input_scale, self.block)
 
 
 def _scales_shape(scales: Array, n: int, groups: int) -> tuple[int, ...]:

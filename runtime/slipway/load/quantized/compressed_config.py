@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from slipway.load.config import Config, flag, integer, table, text, texts
 from slipway.load.errors import LoadError
-from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout, ScaledLayout
+from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout
 from slipway.load.quantized.fields import block_shape, group_size, pattern
 from slipway.load.quantized.layout import Layout, unsupported
+from slipway.load.quantized.scaled import ScaledLayout
 
 _FORMATS = ("dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 _CLASS_NAMES = ("Linear", "LinearBase", "ParallelLMHead")

@@ -11,9 +11,9 @@ from slipway.load.folder import read_json
 from slipway.load.quantized.awq import AwqLayout
 from slipway.load.quantized.compressed_config import compressed
 from slipway.load.quantized.fields import block_shape, group_size, pattern
-from slipway.load.quantized.fp8 import Fp8Layout
 from slipway.load.quantized.gptq import GptqLayout
 from slipway.load.quantized.layout import Layout, unsupported
+from slipway.load.quantized.scaled import ScaledLayout
 
 _OWN_FILES = {"gptq": "quantize_config.json", "awq": "quant_config.json"}
 
@@ -122,7 +122,7 @@ def _fp8(settings: Config) -> LayoutOf:
     def layout_of(name: str, pieces: Collection[str]) -> Layout:
         scale = "weight_scale_inv" if "weight_scale_inv" in pieces else "weight_scale"
         inputs = "activation_scale" if "activation_scale" in pieces else "input_scale"
-        return Fp8Layout(block, scheme == "static", scale, inputs)
+        return ScaledLayout(True, scheme == "static", block, scale, inputs)
 
     return layout_of
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from slipway.load.arrays import FP16, DType
+import numpy as np
+
+from slipway.load.arrays import FP16, DType, Ints
+from slipway.load.cut import ALL, Part, numbered, regrouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +17,41 @@ class GroupedForm:
     bits, group  as there; a scale for the whole row has the row's length as its group
     minimums     whether there are any
     scales       their type
-    ordered      whether the columns stand in an order of their own (act-order)
+    order        bytes of `Grouped.order` (act-order); none: the columns stand in order
     """
 
     bits: int
     group: int
     minimums: bool = False
     scales: DType = FP16
-    ordered: bool = False
+    order: bytes = b""
+
+    @property
+    def columns(self) -> Part:
+        """The columns as they are stored, from left to right."""
+        return np.frombuffer(self.order, np.int32) if self.order else ALL
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Rows and columns that a cut must not part."""
+        return 1, 1
+
+    def groups_of(self, columns: Ints) -> Ints:
+        """The group of each column."""
+        places = np.argsort(np.frombuffer(self.order, np.int32))[columns] if self.order else columns
+        return (places // self.group).astype(np.int32)
+
+    def in_order(self) -> GroupedForm:
+        """Once it has been dequantized nothing is left of the order."""
+        return replace(self, order=b"")
+
+    def cut(self, columns: Part) -> GroupedForm:
+        """Of a matrix that is read with these columns."""
+        if columns is ALL:
+            return self
+        count = len(self.order) // 4 if self.order else _end(columns)
+        group, _ = regrouped(self.groups_of(numbered(columns, count)))
+        return replace(self, group=group, order=b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +66,25 @@ class ScaledForm:
     block: tuple[int, int] | None = None
     static: bool = False
 
+    @property
+    def columns(self) -> Part:
+        return ALL
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Rows and columns that a cut must not part."""
+        return self.block or (1, 1)
+
+    def in_order(self) -> ScaledForm:
+        return self
+
+    def cut(self, columns: Part) -> ScaledForm:
+        """Scales of rows are those of any columns, and blocks are never cut."""
+        return self
+
 
 Form = GroupedForm | ScaledForm
+
+
+def _end(columns: Part) -> int:
+    return int(columns.stop if isinstance(columns, slice) else columns.max() + 1)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipway.load.arrays import INT32, Array
+from slipway.load.cut import Cut, words_of
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.layout import Pieces, check_piece, group_of, matrix, unfit
-from slipway.load.quantized.packed import MIDDLE, form_of, grouped, order_of, reordered, unpacked
-from slipway.load.quantized.tensors import Grouped
+from slipway.load.quantized.packed import MIDDLE, GroupedLayout, order_of, unpacked
 
 
 @dataclass(frozen=True, slots=True)
-class GptqLayout:
+class GptqLayout(GroupedLayout):
     """w = scales · (qweight - zeros), with scales and zeros by groups of input rows.
 
     qweight  [k · bits / 32, n]          int32
@@ -43,31 +43,32 @@ class GptqLayout:
         return () if self.act_order else ("g_idx",)
 
     def form(self, name: str, pieces: Pieces) -> GroupedForm:
-        words = matrix(name, "qweight", pieces, [INT32])
-        k, n = words.shape[0] * 32 // self.bits, words.shape[1]
+        n, k = self.shape(name, pieces)
         group = group_of(name, k, self.group)
         check_piece(name, "scales", pieces, (k // group, n))
         check_piece(name, "qzeros", pieces, (k // group, n * self.bits // 32), [INT32])
         order = order_of(name, "g_idx", pieces, k, group)
-        return form_of(
-            self.bits, group, pieces["scales"], zeros=not self.symmetric, ordered=order is not None
-        )
+        return self._form(group, pieces["scales"], not self.symmetric, order)
 
-    def read(self, name: str, pieces: Pieces) -> Grouped:
-        form = self.form(name, pieces)
-        codes = unpacked(pieces["qweight"].T, self.bits)  # [n, k]
-        order = order_of(name, "g_idx", pieces, codes.shape[1], form.group)
-        codes = reordered(codes, order)
-        zeros = self._zeros(name, pieces["qzeros"])
-        return grouped(self.bits, form.group, codes, np.ascontiguousarray(pieces["scales"].T), zeros, order)
+    def shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
+        words, n = matrix(name, "qweight", pieces, [INT32]).shape
+        return n, words * 32 // self.bits
 
-    def _zeros(self, name: str, words: Array) -> Array | None:
-        """[n, k / group] uint8, or None where they are symmetric, as config.json says."""
-        zeros = unpacked(words, self.bits)
+    def codes(self, pieces: Pieces, cut: Cut) -> Array:
+        each = 32 // self.bits
+        words, inside = words_of(cut.columns, len(pieces["qweight"]) * each, each)
+        return unpacked(pieces["qweight"][words].T[cut.rows], self.bits)[:, inside]
+
+    def scales(self, pieces: Pieces, n: int, groups: int) -> Array:
+        return pieces["scales"].T
+
+    def zeros(self, name: str, pieces: Pieces, n: int, groups: int) -> Array | None:
+        """None where they are symmetric, as config.json says."""
+        zeros = unpacked(pieces["qzeros"], self.bits)
         if self.zeros_less_one:
             zeros = (zeros + np.uint8(1)) & np.uint8(2**self.bits - 1)
         if not self.symmetric:
-            return np.ascontiguousarray(zeros.T)
+            return zeros.T
         if (zeros != MIDDLE[self.bits]).any():
             raise unfit(
                 name,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from slipway.load.arrays import Array, DType, is_float
+from slipway.load.cut import WHOLE, Cut
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.tensors import Grouped, Scaled
@@ -29,8 +30,14 @@ class Layout(Protocol):
         """What `read` will give, by the pieces' shapes and types: their numbers are not read, except for
         the order of columns. Raises LoadError where the pieces of the layer `name` do not fit each other."""
 
-    def read(self, name: str, pieces: Pieces) -> Grouped | Scaled:
-        """The matrix of the layer `name`, checked as by `form`. Raises LoadError where it is wrong."""
+    def shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
+        """Of the matrix that `read` gives whole. Raises LoadError where the pieces make none."""
+
+    def read(self, name: str, pieces: Pieces, cut: Cut = WHOLE) -> Grouped | Scaled:
+        """These rows and columns of the layer `name`, cut before they are unpacked, checked as by `form`.
+
+        Raises LoadError where the layer is wrong.
+        """
 
 
 def unfit(name: str, why: str, hint: str = "Fetch the checkpoint again.") -> LoadError:

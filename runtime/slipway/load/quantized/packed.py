@@ -2,15 +2,57 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from slipway.load.arrays import FP32, INT32, INT64, Array, Ints, cast
+from slipway.load.cut import ALL, WHOLE, Cut, numbered, regrouped
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.layout import Pieces, check_piece, unfit
 from slipway.load.quantized.tensors import Grouped
 
 MIDDLE = {4: 8, 8: 128}
 """The code that stands for 0 where a form is symmetric, by bits."""
+
+
+class GroupedLayout(ABC):
+    """A layout of integers whose columns share scales by groups."""
+
+    bits: int
+
+    @abstractmethod
+    def form(self, name: str, pieces: Pieces) -> GroupedForm: ...
+    @abstractmethod
+    def shape(self, name: str, pieces: Pieces) -> tuple[int, int]: ...
+
+    @abstractmethod
+    def codes(self, pieces: Pieces, cut: Cut) -> Array:
+        """[n, k] uint8, of these rows and columns of the matrix: only their words are unpacked."""
+
+    @abstractmethod
+    def scales(self, pieces: Pieces, n: int, groups: int) -> Array:
+        """[n, groups], of the whole matrix."""
+
+    @abstractmethod
+    def zeros(self, name: str, pieces: Pieces, n: int, groups: int) -> Array | None:
+        """[n, groups] uint8, of the whole matrix; None where they are symmetric."""
+
+    def read(self, name: str, pieces: Pieces, cut: Cut = WHOLE) -> Grouped:
+        """Without columns named they come as they are stored, with their order."""
+        form, (n, k) = self.form(name, pieces), self.shape(name, pieces)
+        columns = form.columns if cut.columns is ALL else cut.columns
+        group, groups = regrouped(form.groups_of(numbered(columns, k)))
+        scales = self.scales(pieces, n, k // form.group)[cut.rows][:, groups]
+        zeros = self.zeros(name, pieces, n, k // form.group)
+        zeros = None if zeros is None else zeros[cut.rows][:, groups]
+        codes = self.codes(pieces, Cut(cut.rows, columns))
+        order = columns if form.order and cut.columns is ALL else None
+        return grouped(self.bits, group, codes, np.ascontiguousarray(scales), zeros, order)
+
+    def _form(self, group: int, scales: Array, zeros: bool, order: bytes = b"") -> GroupedForm:
+        """What `read` makes of scales of this type."""
+        return GroupedForm(self.bits, group, zeros, FP32 if zeros else scales.dtype, order)
 
 
 def unpacked(words: Array, bits: int) -> Array:
@@ -29,11 +71,6 @@ def octets_of(words: Array) -> Array:
     return np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)
 
 
-def reordered(codes: Array, order: Ints | None) -> Array:
-    """codes [n, k] uint8, with the columns that `order` names from left to right."""
-    return codes if order is None else np.take(codes, order, axis=1)
-
-
 def grouped(
     bits: int,
     group: int,
@@ -47,7 +84,7 @@ def grouped(
     codes   [n, k]          uint8, 0 to 2^bits - 1
     scales  [n, k / group]  of any float type
     zeros   as scales, uint8; None where every one is in the middle
-    order   [k]  int32      original column of each stored one
+    order   [k]  int32      original column of each one here
     """
     # With four bits, and scales of 16, sums of code and minimum are exact in fp32.
     minimums = None
@@ -59,25 +96,17 @@ def grouped(
     return Grouped(bits, group, stored, scales, minimums, order)
 
 
-def form_of(
-    bits: int, group: int, scales: Array, *, zeros: bool = False, ordered: bool = False
-) -> GroupedForm:
-    """What `grouped` makes of scales of this type."""
-    return GroupedForm(bits, group, zeros, FP32 if zeros else scales.dtype, ordered)
+def order_of(name: str, piece: str, pieces: Pieces, k: int, group: int) -> bytes:
+    """The columns sorted by the group that `piece` gives each, as `GroupedForm.order` has them.
 
-
-def order_of(name: str, piece: str, pieces: Pieces, k: int, group: int) -> Ints | None:
-    """The columns sorted by the group that `piece` gives each, or None where they stand so already.
-
-    → [k] int32, the original column of each sorted one. Raises LoadError unless there are k / group groups
-    of `group` columns each.
+    Raises LoadError unless there are k / group groups of `group` columns each.
     """
     if piece not in pieces:
-        return None
+        return b""
     check_piece(name, piece, pieces, (k,), [INT32, INT64])
     groups = pieces[piece]
     order = np.argsort(groups, kind="stable")
     expected = np.arange(k) // group
     if not np.array_equal(groups[order], expected):
         raise unfit(name, f"has {piece} that does not deal {k} columns into {k // group} groups of {group}")
-    return None if np.array_equal(groups, expected) else order.astype(np.int32)
+    return b"" if np.array_equal(groups, expected) else order.astype(np.int32).tobytes()

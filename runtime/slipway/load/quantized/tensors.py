@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from slipway.load.arrays import (
     Source,
     cast,
     converted,
+    is_float,
     rounded,
 )
+from slipway.load.cut import ALL, Cut, Part, numbered, regrouped
 from slipway.load.quantized.form import Form, GroupedForm
 from slipway_kernels.cpu import Threads
 
@@ -45,20 +47,24 @@ class Grouped:
     def shape(self) -> tuple[int, int]:
         return self.codes.shape[0], self.codes.shape[1]
 
-    @property
-    def source(self) -> Source:
+    def source(self, threads: Threads | None = None) -> Source:
         """What a packer reads, its columns in the original order."""
         minimums = None if self.minimums is None else cast(self.minimums, FP32)
         return Source(self.codes, cast(self.scales, FP32), minimums, (1, self.group), self.order)
 
-    def take(self, rows: Ints | slice) -> Grouped:
-        """The same form of some rows: a shard, or a permutation."""
-        minimums = None if self.minimums is None else self.minimums[rows]
-        return Grouped(self.bits, self.group, self.codes[rows], self.scales[rows], minimums, self.order)
+    def cut(self, cut: Cut) -> Grouped:
+        """These rows and columns, of a matrix that has no order of its own."""
+        group, groups = regrouped(numbered(cut.columns, self.shape[1]) // self.group)
+        minimums = None if self.minimums is None else self.minimums[cut.rows][:, groups]
+        return Grouped(self.bits, group, cut.of(self.codes), self.scales[cut.rows][:, groups], minimums)
+
+    def grouped(self, threads: Threads | None = None) -> Grouped:
+        """As products of integers take it."""
+        return self
 
     def dequantized(self, dtype: DType) -> Array:
         """[n, k], its columns in the original order."""
-        return converted(self.source, dtype)
+        return converted(self.source(), dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +86,7 @@ class Scaled:
     def shape(self) -> tuple[int, int]:
         return self.values.shape[0], self.values.shape[1]
 
-    @property
-    def source(self) -> Source:
+    def source(self, threads: Threads | None = None) -> Source:
         """What a packer reads."""
         if self.block is not None:
             return Source(self.values, self.scales, block=self.block)
@@ -89,9 +94,19 @@ class Scaled:
 
     def dequantized(self, dtype: DType) -> Array:
         """[n, k]"""
-        return converted(self.source, dtype)
+        return converted(self.source(), dtype)
 
-    def grouped(self) -> Grouped:
+    def cut(self, cut: Cut) -> Scaled:
+        """These rows and columns. Raises ValueError where they begin or end within a block."""
+        values = cut.of(self.values)
+        if self.block is None:
+            scales = self.scales if self.scales.size == 1 else self.scales[cut.rows]
+        else:
+            parts = zip((cut.rows, cut.columns), self.shape, self.block, strict=True)
+            scales = Cut(*(_blocks(*part) for part in parts)).of(self.scales)
+        return Scaled(values, scales, self.input_scale, self.block)
+
+    def grouped(self, threads: Threads | None = None) -> Grouped:
         """Integers, not scaled by blocks, with each row as one group."""
         n, k = self.shape
         return Grouped(8, k, self.values, np.broadcast_to(self.scales, (n,))[:, None])
@@ -102,16 +117,19 @@ class Unquantized:
     """A plain matrix that whoever packs it is to bring into `form`.
 
     matrix   [n, k]  any float type; a tensor where a device has drawn it
+    form     of all k columns: scales do not depend on how they are cut afterwards
     through  the model's type, to which the numbers are brought first
+    columns  that are wanted
     """
 
     matrix: Array
     form: Form
     through: DType
+    columns: Part = field(default_factory=lambda: ALL)
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.matrix.shape[0], self.matrix.shape[1]
+        return self.matrix.shape[0], len(numbered(self.columns, self.matrix.shape[1]))
 
     def quantized(self, threads: Threads | None = None) -> Grouped | Scaled:
         """In the form, by rounding to nearest."""
@@ -119,9 +137,15 @@ class Unquantized:
         if isinstance(form, GroupedForm):
             kind = UINT8 if form.bits == 4 else INT8
             parts = rounded(source, kind, form.group, through=self.through, threads=threads)
-            return Grouped(form.bits, form.group, *parts)
-        values, scales, _ = rounded(source, E4M3, self.shape[1], through=self.through, threads=threads)
-        return Scaled(values, scales[:, 0])
+            return Grouped(form.bits, form.group, *parts).cut(Cut(columns=self.columns))
+        values, scales, _ = rounded(source, E4M3, source.shape[1], through=self.through, threads=threads)
+        return Scaled(values, scales[:, 0]).cut(Cut(columns=self.columns))
+
+    def source(self, threads: Threads | None = None) -> Source:
+        return self.quantized(threads).source()
+
+    def grouped(self, threads: Threads | None = None) -> Grouped:
+        return self.quantized(threads).grouped()
 
     def dequantized(self, dtype: DType) -> Array:
         """[n, k], rounded to the form and back."""
@@ -129,3 +153,18 @@ class Unquantized:
 
 
 Quantized = Grouped | Scaled | Unquantized
+
+
+def in_type(matrix: Array | Quantized, dtype: DType) -> Array:
+    """Plain numbers of `dtype`; integers that are no codes keep their type."""
+    if isinstance(matrix, Quantized):
+        return matrix.dequantized(dtype)
+    return cast(matrix, dtype) if is_float(matrix.dtype) else matrix
+
+
+def _blocks(part: Part, count: int, size: int) -> slice:
+    """The blocks of `size` rows, or columns, that a part is made of."""
+    begin, end, _ = part.indices(count) if isinstance(part, slice) else (1, 0, 0)
+    if begin % size or (end % size and end < count):
+        raise ValueError(f"{begin} to {end} of {count} are no whole blocks of {size}, which share a scale.")
+    return slice(begin // size, -(-end // size))

@@ -108,12 +108,11 @@ class Decoder:
             branch = self._fed(layer, self._join(residual, branch, layer.norms["mlp_norm"], gate_up), batch)
             branch = self._post(layer, "mlp_post_norm", branch)
         hidden = self._join(residual, branch, self._norm_weight, None)
-        assert isinstance(hidden, Tensor)
-        return hidden
+        return hidden.plain
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab] in the type of activations."""
-        logits = product(self._weights.head, hidden)
+        logits = product(self._weights.head, Rows(hidden))
         return softcap(logits, self.spec.logit_softcap) if self.spec.logit_softcap else logits
 
     def _join(
@@ -164,12 +163,11 @@ class Decoder:
         )
         out = torch.empty(queries.shape, dtype=qkv.dtype, device=qkv.device)
         self._attention.attend(queries, cache, self._tables[cache.group], batch, out, attention)
-        return product(layer.weights.out, out.flatten(1))
+        return product(layer.weights.out, Rows(out.flatten(1)))
 
     def _fed(self, layer: _Layer, x: Rows, batch: Batch) -> Tensor:
         mlp, weights = layer.spec.mlp, layer.weights.mlp
         if layer.experts is not None:
-            assert isinstance(x, Tensor)
             return layer.experts.apply(x, batch)
         assert isinstance(mlp, Mlp)
         assert isinstance(weights, MlpWeights)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -169,8 +169,7 @@ def moved(weights: LayerWeights, experts: Experts | None, to: Move) -> Experts |
     """Put every matrix of a layer elsewhere; its experts, where it has any, come back changed."""
     for linear in _linears(weights):
         for part in linear.parts:
-            assert isinstance(part.scheme, DeviceScheme)
-            part.scheme.move(to)
+            cast(DeviceScheme, part.scheme).move(to)
     return None if experts is None else experts.moved(to)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from slipway.load.arrays import Array
+from slipway.load.cut import ALL, Part, numbered, regrouped
 from slipway.load.quantized.form import Form, ScaledForm
 from slipway.load.quantized.tensors import Grouped, Quantized, Scaled, Unquantized
 from slipway.load.torch_arrays import tensor, torch_type
@@ -39,6 +40,13 @@ class GroupedTensors:
             weights += self.minimums.float().repeat_interleave(self.group, dim=1)
         return weights if self.order is None else weights[:, torch.argsort(self.order)]
 
+    def cut(self, columns: Part) -> GroupedTensors:
+        """These columns."""
+        group, groups = regrouped(numbered(columns, self.codes.shape[1]) // self.group)
+        kept = [None if one is None else one[:, groups] for one in (self.scales, self.minimums)]
+        assert kept[0] is not None
+        return GroupedTensors(self.bits, group, self.codes[:, columns], kept[0], kept[1])
+
 
 @dataclass(frozen=True, slots=True)
 class ScaledTensors:
@@ -57,6 +65,10 @@ class ScaledTensors:
         scales = self.scales.float().repeat_interleave(rows, dim=0)[:n]
         return self.values.float() * scales.repeat_interleave(columns, dim=1)[:, :k]
 
+    def cut(self, columns: Part) -> ScaledTensors:
+        """These columns, of a matrix whose scales are its rows'."""
+        return ScaledTensors(self.values[:, columns], self.scales)
+
 
 AsTensors = Tensor | GroupedTensors | ScaledTensors
 
@@ -64,7 +76,8 @@ AsTensors = Tensor | GroupedTensors | ScaledTensors
 def as_tensors(matrix: Array | Tensor | Quantized) -> AsTensors:
     """Over the same memory; what is to be quantized is, where it lies."""
     if isinstance(matrix, Unquantized):
-        return rounded(_plain(matrix.matrix).to(torch_type(matrix.through)), matrix.form)
+        made = rounded(_plain(matrix.matrix).to(torch_type(matrix.through)), matrix.form)
+        return made if matrix.columns is ALL else made.cut(matrix.columns)
     if isinstance(matrix, Grouped):
         minimums = None if matrix.minimums is None else tensor(matrix.minimums)
         order = None if matrix.order is None else tensor(matrix.order)

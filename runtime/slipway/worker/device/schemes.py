@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -15,7 +17,9 @@ from slipway.load.dummy import DEVIATION
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Quantized
 from slipway.load.torch_arrays import tensor, torch_type
-from slipway.schemes.scheme import NewScheme
+from slipway.model.spec import Activation
+from slipway.schemes.scheme import NewScheme, Scheme
+from slipway.worker.device.products import Multiplies, Operand, Rows
 from slipway.worker.device.quantized import GroupedTensors, ScaledTensors, as_tensors
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
@@ -23,8 +27,8 @@ from slipway_kernels.embedding import embed
 from slipway_kernels.linear_bf16 import linear_bf16
 from slipway_kernels.linear_w4a16 import Packed, Workspace, linear_w4a16, pack
 from slipway_kernels.linear_w4a16 import rows as packed_rows
-from slipway_kernels.linear_w8a8 import linear_w8a8, quantized_linear
-from slipway_kernels.quantize import QuantizedRows
+from slipway_kernels.linear_w8a8 import linear_w8a8
+from slipway_kernels.moe import Arrangement, Scaled, moe_linear, stack_experts
 
 SCALE_BLOCK = (128, 128)
 """Rows and columns that share a scale, of the block-wise fp8 that the kernels multiply."""
@@ -32,18 +36,30 @@ FP8_ARCH = 89
 """Compute capability, times ten, from which fp8 is multiplied."""
 GROUPED_FP8_ARCH = 90
 """The same, of experts."""
+SMALLEST_GROUP = 32
+"""Columns that share a scale, at least."""
 CPU = torch.device("cpu")
+Gate = Activation | Literal[""]
 
 Move = Callable[[Tensor], Tensor]
 """What comes in a tensor's place, with the same shape and type."""
 
 
-def relocated(packed: Packed, to: Move) -> Packed:
-    """The matrix with each of its tensors where `to` puts it."""
-    order = None if packed.order is None else to(packed.order)
-    return replace(
-        packed, words=to(packed.words), params=to(packed.params), mask=to(packed.mask), order=order
-    )
+class DeviceScheme(Scheme, Multiplies, Protocol):
+    """A matrix on a device, or in host memory for it; or many experts' as one, once they are stacked."""
+
+    def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor: ...
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of these ids [m] in the type of activations; -1 gives zeros."""
+
+    def move(self, to: Move) -> None:
+        """Hold the matrix where `to` puts it."""
+
+    def stacked(self, experts: Sequence[Self]) -> Self:
+        """One that holds the matrices of all experts, itself among them, which hold theirs no more."""
+
+    def apply_experts(self, x: Rows, order: Arrangement, out: Tensor, activation: Gate = "") -> Tensor:
+        """Of a stack: every pair's row times its expert's matrix, as `moe_linear`."""
 
 
 def keeps(form: Form, dtype: DType) -> bool:
@@ -54,13 +70,8 @@ def keeps(form: Form, dtype: DType) -> bool:
     if dtype == FP32:
         return False
     if isinstance(form, GroupedForm):
-        return form.bits in (4, 8)
+        return form.bits in (4, 8) and form.group >= SMALLEST_GROUP
     return form.block in (None, SCALE_BLOCK) and (form.values == INT8 or device_arch() >= FP8_ARCH)
-
-
-def begins_block(form: Form | None, row: int) -> bool:
-    """Whether a block of rows that share a scale begins at `row`."""
-    return not isinstance(form, ScaledForm) or form.block is None or row % form.block[0] == 0
 
 
 def device_arch() -> int:
@@ -111,33 +122,27 @@ class DeviceSchemes:
     def of(self, form: Form | None, *, row: int = 0, expert: bool = False) -> NewScheme:
         """Experts' products are grouped. What begins within a block of rows that share a scale is not fused
         with its neighbour above."""
-        if form is None or not keeps(form, self.dtype) or (expert and not self._groups(form)):
+        if form is None or not keeps(form, self.dtype) or (expert and not self._groups(form, row)):
             return self._dense
         make: NewScheme
         if isinstance(form, ScaledForm):
-            make, fuses = partial(DeviceScaled, form, self._kind, self._transfer), begins_block(form, row)
+            make = partial(DeviceScaled, form, self._kind, self._transfer)
         else:
             make = partial(DeviceGrouped, form, self._kind, self._transfer, self._workspace)
-            fuses = not form.ordered  # each matrix has an order of columns of its own
-        return self._made.setdefault(form, make) if fuses else make
+        return self._made.setdefault(form, make) if row % form.steps[0] == 0 else make
 
-    def of_both(
-        self, first: Form | None, second: Form | None, *, row: int, expert: bool = False
-    ) -> NewScheme:
-        """Where one matrix cannot hold both as they are, they are dequantized."""
-        return self.of(first, expert=expert) if first == second and begins_block(first, row) else self._dense
-
-    def _groups(self, form: Form) -> bool:
-        """Whether products with many matrices of this form are one."""
+    def _groups(self, form: Form, row: int) -> bool:
+        """Whether products with many such matrices are one, where a second begins at `row` in each."""
         if isinstance(form, GroupedForm):
-            return not form.ordered
-        return form.values == INT8 or device_arch() >= GROUPED_FP8_ARCH
+            return not form.order
+        return row % form.steps[0] == 0 and (form.values == INT8 or device_arch() >= GROUPED_FP8_ARCH)
 
 
 class DeviceDense:
     """Numbers of one type, multiplied by cuBLAS, or by our kernel where that was measured to be faster."""
 
     weight: Tensor  # [n, k]
+    operand = None
 
     def __init__(self, dtype: torch.dtype, transfer: Transfer) -> None:
         self._dtype = dtype
@@ -154,26 +159,26 @@ class DeviceDense:
     def finish(self) -> None:
         """The rows lie as they are multiplied."""
 
-    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor:
         if self._dtype is torch.float32:
-            return linear(x, self.weight, bias)
-        out = torch.empty(len(x), len(self.weight), dtype=self._dtype, device=x.device)
-        return linear_bf16(x, self.weight, out, bias=bias)
+            return linear(x.plain, self.weight, bias)
+        out = torch.empty(len(x.plain), len(self.weight), dtype=self._dtype, device=x.plain.device)
+        return linear_bf16(x.plain, self.weight, out, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows of these ids [m], in the matrix's type."""
         out = torch.empty(len(ids), self.weight.shape[1], dtype=self._dtype, device=self.weight.device)
         return embed(self.weight, ids, out)
 
     def move(self, to: Move) -> None:
-        """Hold the matrix where `to` puts it."""
         self.weight = to(self.weight)
 
-    def taken(self) -> Tensor:
-        """The matrix [n, k], which is held here no more."""
-        weight = self.weight
-        del self.weight
-        return weight
+    def stacked(self, experts: Sequence[Self]) -> Self:
+        stack = copy(self)
+        stack.weight = torch.stack([_released(one, "weight") for one in experts])
+        return stack
+
+    def apply_experts(self, x: Rows, order: Arrangement, out: Tensor, activation: Gate = "") -> Tensor:
+        return moe_linear(x.plain, self.weight, order, out, activation=activation)
 
 
 class DeviceScaled:
@@ -208,7 +213,7 @@ class DeviceScaled:
             return
         high = self._form.block[0]
         first = int(rows[0])
-        if not begins_block(self._form, first):
+        if first % high:
             raise ValueError(
                 f"rows from {first} on begin within a block of {high} rows that share a scale: load them "
                 "apart."
@@ -218,21 +223,16 @@ class DeviceScaled:
     def finish(self) -> None:
         """The rows lie as they are multiplied."""
 
-    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return quantized_linear(x, self.values, self.scales, self._room(len(x)), bias=bias)
-
     @property
-    def operand(self) -> tuple[torch.dtype, int]:
-        """In which type rows are multiplied, and how many of their columns share a scale; 0: all."""
-        return self.values.dtype, self._form.block[1] if self._form.block else 0
+    def operand(self) -> Operand:
+        return torch_type(self._form.values), self._form.block[1] if self._form.block else 0
 
-    def multiply(self, x: QuantizedRows, bias: Tensor | None = None) -> Tensor:
-        """As `apply`, of rows that are quantized as `operand` says."""
-        room = self._room(len(x.values))
-        return linear_w8a8(x.values, x.scales, self.values, self.scales, room, bias=bias)
+    def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor:
+        rows = x.quantized(self.operand)
+        out = torch.empty(len(rows.values), len(self.values), dtype=self._dtype, device=self.values.device)
+        return linear_w8a8(rows.values, rows.scales, self.values, self.scales, out, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows of these ids [m], dequantized; -1 gives zeros."""
         chosen = ids.clamp(min=0).long()
         values = self.values[chosen].float()
         if self._form.block is None:
@@ -243,23 +243,25 @@ class DeviceScaled:
         return (values * (ids >= 0)[:, None]).to(self._dtype)
 
     def move(self, to: Move) -> None:
-        """Hold the matrix where `to` puts it."""
         self.values, self.scales = to(self.values), to(self.scales)
 
-    def _room(self, rows: int) -> Tensor:
-        return torch.empty(rows, len(self.values), dtype=self._dtype, device=self.values.device)
+    def stacked(self, experts: Sequence[Self]) -> Self:
+        stack = copy(self)
+        values = torch.stack([_released(one, "values").view(torch.uint8) for one in experts])
+        stack.values = values.view(torch_type(self._form.values))
+        stack.scales = torch.stack([_released(one, "scales") for one in experts])
+        return stack
 
-    def taken(self) -> ScaledTensors:
-        """The matrix, which is held here no more."""
-        held = ScaledTensors(self.values, self.scales)
-        del self.values, self.scales
-        return held
+    def apply_experts(self, x: Rows, order: Arrangement, out: Tensor, activation: Gate = "") -> Tensor:
+        rows, matrices = x.quantized(self.operand), Scaled(self.values, self.scales)
+        return moe_linear(rows.values, matrices, order, out, activation=activation, x_scale=rows.scales)
 
 
 class DeviceGrouped:
     """Small integers with a scale for each group of columns, which become numbers in registers."""
 
     packed: Packed
+    operand = None
 
     def __init__(
         self, form: GroupedForm, dtype: torch.dtype, transfer: Transfer, workspace: Workspace
@@ -298,24 +300,27 @@ class DeviceGrouped:
         if self._missing:
             self._pack()
 
-    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        out = torch.empty(len(x), self.packed.n, dtype=self._dtype, device=x.device)
-        return linear_w4a16(x, self.packed, out, workspace=self._workspace, bias=bias)
+    def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor:
+        out = torch.empty(len(x.plain), self.packed.n, dtype=self._dtype, device=x.plain.device)
+        return linear_w4a16(x.plain, self.packed, out, workspace=self._workspace, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows of these ids [m], dequantized; -1 gives zeros."""
         out = torch.zeros(len(ids), self.packed.k, dtype=self._dtype, device=ids.device)
         return packed_rows(self.packed, ids, out)
 
     def move(self, to: Move) -> None:
-        """Hold the matrix where `to` puts it."""
-        self.packed = relocated(self.packed, to)
+        held = self.packed
+        order = None if held.order is None else to(held.order)
+        words, params, mask = to(held.words), to(held.params), to(held.mask)
+        self.packed = replace(held, words=words, params=params, mask=mask, order=order)
 
-    def taken(self) -> Packed:
-        """The matrix, which is held here no more."""
-        packed = self.packed
-        del self.packed
-        return packed
+    def stacked(self, experts: Sequence[Self]) -> Self:
+        stack = copy(self)
+        stack.packed = stack_experts([_released(one, "packed") for one in experts])
+        return stack
+
+    def apply_experts(self, x: Rows, order: Arrangement, out: Tensor, activation: Gate = "") -> Tensor:
+        return moe_linear(x.plain, self.packed, order, out, activation=activation)
 
     def _begin(self, device: torch.device) -> None:
         """Make room for the codes, where the first of them comes: not for those of all matrices at once."""
@@ -329,7 +334,7 @@ class DeviceGrouped:
     def _pack(self) -> None:
         minimums = None if self._minimums is None else self._minimums.to(self._device)
         order = None if self._order is None else self._order.to(self._device)
-        packed = pack(
+        self.packed = pack(
             self._codes.to(self._device),
             self._scales.to(self._device),
             minimums,
@@ -337,9 +342,13 @@ class DeviceGrouped:
             bits=self._form.bits,
             dtype=self._dtype,
         )
-        self.packed = relocated(packed, lambda part: part.to(self._home))
+        self.move(lambda part: part.to(self._home))
         self._missing = 0
         del self._codes, self._scales, self._minimums
 
 
-DeviceScheme = DeviceDense | DeviceScaled | DeviceGrouped
+def _released(scheme: object, name: str) -> Any:
+    """What a scheme holds, and then holds no more."""
+    held = getattr(scheme, name)
+    delattr(scheme, name)
+    return held

@@ -1,0 +1,62 @@
+"""Matrices on CPU, packed for its products."""
+
+from __future__ import annotations
+
+from slipway.load.arrays import ELEMENTS, FP16, FP32, INT8, Array, DType, Floats, Ints
+from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
+from slipway.load.quantized.tensors import Quantized
+from slipway_kernels.cpu import Packed, PackedCodes, Threads, linear
+
+
+class CpuScheme:
+    """Plain numbers of `dtype`, or where `form` is given integers, multiplied as they are stored.
+
+    Integers are GGUF's Q4 to Q8, AWQ, GPTQ, compressed-tensors' weights, and its W8A8, whose rows are each
+    one group of columns. Their products quantize the rows that they multiply to 16 bits with a scale for each
+    32 columns, which is finer than one for each token. Without `form` what is quantized is dequantized as it
+    is read.
+    `threads` pack the weights and compute what `apply` is asked for; None leaves it to the caller's own.
+    """
+
+    packed: Packed | PackedCodes
+
+    def __init__(self, dtype: DType, form: Form | None = None, threads: Threads | None = None) -> None:
+        self._dtype = dtype
+        self._form = form
+        self._threads = threads
+
+    @staticmethod
+    def fits(form: Form) -> bool:
+        """Whether products can read this form packed: columns in order, scales by multiples of 32."""
+        if isinstance(form, ScaledForm):
+            return form.values == INT8 and form.block is None
+        return form.bits in (4, 8) and not form.order and form.group % 32 == 0
+
+    def create(self, shape: tuple[int, int]) -> None:
+        form = self._form
+        if form is None:
+            self.packed = Packed(*shape, ELEMENTS[self._dtype])
+            return
+        if isinstance(form, ScaledForm):
+            form = GroupedForm(8, shape[1], scales=FP32)
+        wide = form.scales != FP16
+        self.packed = PackedCodes(*shape, form.bits, form.group, minimums=form.minimums, wide_scales=wide)
+
+    def load(self, rows: Ints, matrix: Array | Quantized) -> None:
+        if isinstance(self.packed, Packed):
+            source = matrix.source(self._threads) if isinstance(matrix, Quantized) else matrix
+            self.packed.load_rows(source, rows, self._threads)
+        elif isinstance(matrix, Quantized):
+            given = matrix.grouped(self._threads)
+            self.packed.load_rows(given.codes, given.scales, given.minimums, rows, self._threads)
+        else:
+            raise ValueError(f"Plain numbers came where {self._form} was promised.")
+
+    def finish(self) -> None:
+        """The rows lie as they are multiplied."""
+
+    def apply(self, x: Array, bias: Array | None = None) -> Floats:
+        return linear(x, self.packed, bias, self._threads)
+
+    def rows(self, ids: Ints) -> Floats:
+        return self.packed.rows(ids)
