@@ -2,8 +2,8 @@
 
 Bit-exact, log-probabilities included, in fp32, in bf16 and in every way to quantize, for greedy and seeded
 requests. Axes that do not exist yet and join this table with their features: speculation, tensor and
-pipeline parallelism, LoRA or merged weights. CUDA graphs are proved on a GPU, by bench/gpu, and streamed or
-not through HTTP in tests/api.
+pipeline parallelism. CUDA graphs are proved on a GPU, by bench/gpu, streamed or not through HTTP in
+tests/api, adapters in test_adapters.py.
 """
 
 from __future__ import annotations

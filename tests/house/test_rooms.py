@@ -33,7 +33,6 @@ FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 
 TORCH = {
     "load/torch_arrays.py",
-    "model/reference.py",
     "worker/fallback.py",
     "worker/packed_modules.py",
     "worker/probe.py",

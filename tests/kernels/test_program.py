@@ -5,7 +5,7 @@ import pytest
 import torch
 from toy import GREEDY, Server, Toy
 
-from slipway_kernels.cpu import PageMemory, Program, Slots
+from slipway_kernels.cpu import Packed, PageMemory, Program, Slots
 
 PROMPT = torch.randint(0, 101, (100,), generator=torch.Generator().manual_seed(5)).tolist()
 VARIANTS = [{}, {"window": 20}, {"softcap": 5.0}, {"head_dim": 64, "rotary_dim": 64, "qk_norm": False}]
@@ -49,6 +49,56 @@ def test_company_in_the_batch_changes_no_bit(dtype: str) -> None:
             if tokens and len(drawn[slot]) < 4:
                 drawn[slot].append((tokens[0], float(result.rows["logprob"][first])))
     assert [list(zip(*one, strict=True)) for one in alone] == drawn
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_an_adapter_adds_what_merged_weights_would_to_the_rows_that_ask_for_it(dtype: str) -> None:
+    toy = Toy(dtype, ranks=(3, 40))
+    toy.weights |= {name: torch.zeros_like(toy.weights[name]) for name in ("0.o.b1", "1.o.b1")}  # left alone
+    plain = Server(Toy(dtype)).generate(0, PROMPT, 4, 100)
+    for adapter in (0, 1):
+        server = Server(toy, threads=2)
+        server.slots.adapter[0] = adapter
+        tokens, logprobs = server.generate(0, PROMPT, 4, 30)
+        expected, exact = Server(toy.merged(adapter)).generate(0, PROMPT, 4, 100)
+        assert tokens == expected != plain[0]
+        assert logprobs == pytest.approx(exact, abs=1e-5 if dtype == "fp32" else 0.06)
+        assert server.generate(1, PROMPT, 4, 30) == plain
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_adapters_in_the_batch_change_no_bit_of_other_rows(dtype: str) -> None:
+    toy, chosen = Toy(dtype, ranks=(3, 40)), [0, -1, 0, 1]
+
+    def drawn(slots: list[int], threads: int) -> dict[int, float]:
+        """Log-probability of each slot's first token, all slots in one step."""
+        server = Server(toy, threads=threads)
+        server.slots.adapter[:] = chosen
+        for slot in slots:
+            server.start(slot, PROMPT[slot : 5 + 20 * slot])
+        counts = [5 + 19 * slot for slot in slots]
+        result = server.program.step(np.array(slots), np.array(counts))
+        return dict(zip(slots, result.drawn["logprob"].tolist(), strict=True))
+
+    alone = {slot: drawn([slot], 1)[slot] for slot in range(4)}
+    for order in ([0, 1, 2, 3], [2, 0, 3, 1], [1, 0]):
+        together = drawn(order, 3)
+        assert together == {slot: alone[slot] for slot in order}
+
+
+def test_a_slot_whose_adapter_is_not_there_is_refused() -> None:
+    server = Server(Toy(ranks=(3,)))
+    server.start(0, PROMPT[:5])
+    server.slots.adapter[0] = 1
+    with pytest.raises(ValueError, match="does not fit the slots"):
+        server.program.step(np.array([0]), np.array([5]))
+
+
+def test_an_adapter_of_another_shape_is_refused() -> None:
+    program = Program(Slots(1, 8, 1, 1), 8, "bf16", 1, 10, 1, PageMemory(1, 64), 8)
+    weight, a, b = (Packed(*shape, "bf16") for shape in ((48, 32), (4, 32), (47, 4)))
+    with pytest.raises(ValueError, match=r"\[4, 32\] and \[47, 4\] does not fit a weight of \[48, 32\]"):
+        program.linear(program.buffer(32, "act"), weight, program.buffer(48), adapters=[(a, b)])
 
 
 def test_a_step_appends_what_it_draws_and_advances() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,13 +12,15 @@ from torch import Tensor
 from slipway.load.torch_arrays import array
 from slipway_kernels.activation.reference import add_gated
 from slipway_kernels.attention.reference import attention
-from slipway_kernels.cpu import Packed, PageMemory, Program, Slots, page_bytes
+from slipway_kernels.cpu import Adapter, Packed, PageMemory, Program, Slots, page_bytes
 from slipway_kernels.linear.reference import interleave, linear, linear_gated
+from slipway_kernels.lora import reference as lora
 from slipway_kernels.moe.reference import moe
 from slipway_kernels.rms_norm.reference import rms_norm
 from slipway_kernels.rope.reference import angles, rope
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
+ADAPTED = ("qkv", "o", "gate", "up", "down")
 GREEDY = SimpleNamespace(
     temperature=0.0, top_p=1.0, min_p=0.0, typical_p=1.0, top_k=0, min_tokens=0,
     presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0,
@@ -44,6 +46,8 @@ class Toy:
     max_len: int = 192
     nan_token: int | None = None
     """Its embedding is NaN, though not in the head."""
+    ranks: tuple[int, ...] = ()
+    """Of adapters, each of which adds to qkv, o, gate, up and down."""
     weights: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,7 +70,37 @@ class Toy:
             scale = 1.0 if len(shape) == 1 else shape[-1] ** -0.5
             value = torch.randn(shape, generator=draw) * scale
             self.weights[name] = value if len(shape) == 1 else value.to(TORCH[self.dtype])
+        for number, rank in enumerate(self.ranks):
+            for name in (f"{i}.{part}" for i in range(2) for part in ADAPTED):
+                n, k = self.weights[name].shape
+                self.weights[f"{name}.a{number}"] = torch.randn(rank, k, generator=draw) * k**-0.5
+                self.weights[f"{name}.b{number}"] = torch.randn(n, rank, generator=draw) * 0.3
         self.angles = angles(self.max_len, self.rotary_dim)
+
+    def merged(self, number: int) -> Toy:
+        """The same model with an adapter in its weights."""
+        toy = replace(self, ranks=(), weights={})
+        for name in (f"{i}.{part}" for i in range(2) for part in ADAPTED):
+            a, b = self.weights[f"{name}.a{number}"], self.weights[f"{name}.b{number}"]
+            toy.weights[name] = lora.merged(toy.weights[name], a, b, 1.0).to(TORCH[self.dtype])
+        return toy
+
+    def adapters(self, *names: str) -> list[Adapter | None]:
+        """Of one matrix, or of gate and up as they alternate; the second adapter leaves o alone."""
+        packed: list[Adapter | None] = []
+        for number, rank in enumerate(self.ranks):
+            if number == 1 and names[0].endswith(".o"):
+                packed.append(None)
+                continue
+            a, b = ([self.weights[f"{name}.{side}{number}"] for name in names] for side in "ab")
+            high = b[0]
+            if len(b) == 2:
+                none = torch.zeros_like(b[0])
+                high = interleave(torch.cat((b[0], none), 1), torch.cat((none, b[1]), 1))
+            even = len(names) * rank % 2
+            low = torch.nn.functional.pad(torch.cat(a), (0, 0, 0, even))
+            packed.append((self.pack("", low), self.pack("", torch.nn.functional.pad(high, (0, even)))))
+        return packed
 
     def pack(self, name: str, weight: Tensor | None = None) -> Packed:
         weight = self.weights[name] if weight is None else weight
@@ -91,19 +125,22 @@ class Toy:
         p.embed(self.pack("", embedding), x, 2.0)
         for i in range(2):
             p.rms_norm(x, w[f"{i}.norm1"].numpy(), normed, 1e-5)
-            p.linear(normed, self.pack(f"{i}.qkv"), qkv, bias=w[f"{i}.bias"].numpy())
+            p.linear(
+                normed, self.pack(f"{i}.qkv"), qkv, w[f"{i}.bias"].numpy(), adapters=self.adapters(f"{i}.qkv")
+            )
             norms = (w[f"{i}.q_norm"].numpy(), w[f"{i}.k_norm"].numpy()) if self.qk_norm else (None, None)
             p.rope_and_store(qkv, queries, (0, i), *shape, self.angles.numpy(), self.rotary_dim, *norms, 1e-6)
             p.attention(queries, mixed, (0, i), *shape, self.head_dim**-0.5, self.window, self.softcap)
-            p.linear(mixed, self.pack(f"{i}.o"), x, accumulate=True)
+            p.linear(mixed, self.pack(f"{i}.o"), x, accumulate=True, adapters=self.adapters(f"{i}.o"))
             p.rms_norm(x, w[f"{i}.norm2"].numpy(), normed, 1e-5, add_one=True)
             gate_up = [
                 self.pack("", interleave(*pair)) for pair in zip(w[f"{i}.gates"], w[f"{i}.ups"], strict=True)
             ]
             down = [self.pack("", expert) for expert in w[f"{i}.downs"]]
             p.moe(normed, self.pack(f"{i}.router"), gate_up, down, x, 2, True, "gelu_tanh")
-            p.linear_gated(normed, self.pack("", interleave(w[f"{i}.gate"], w[f"{i}.up"])), hidden, "silu")
-            p.linear(hidden, self.pack(f"{i}.down"), shared)
+            both = self.pack("", interleave(w[f"{i}.gate"], w[f"{i}.up"]))
+            p.linear_gated(normed, both, hidden, "silu", None, self.adapters(f"{i}.gate", f"{i}.up"))
+            p.linear(hidden, self.pack(f"{i}.down"), shared, adapters=self.adapters(f"{i}.down"))
             p.linear(normed, self.pack(f"{i}.shared"), gate)
             p.add_gated(shared, gate, x)
         p.head(x, w["norm"].numpy(), self.pack("embed"), 1e-5, softcap=20.0)

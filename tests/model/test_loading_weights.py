@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from factory import make_model
+from model.reference import read_reference
 from model.stepping import Stepper, plan, prompt, quiet, reference_model
 from slipway.engine.config import EngineConfig
 from slipway.load.arrays import BF16, FP32
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
-from slipway.model.reference import read_reference
 from slipway.model.registry import families
 from slipway.model.roles import expected_shapes
 from slipway.model.weights import load_weights

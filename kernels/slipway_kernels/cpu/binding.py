@@ -37,6 +37,12 @@ class WeightStruct(Structure):
     )
 
 
+class AdapterStruct(Structure):
+    """`sw_adapter` of slipway.h."""
+
+    _fields_ = (("a", WeightStruct), ("b", WeightStruct))
+
+
 class SourceStruct(Structure):
     """`sw_source` of slipway.h."""
 
@@ -71,6 +77,7 @@ class SlotsStruct(Structure):
         *((name, c_void_p) for name in ("tokens", "num_tokens", "num_drafts", "num_computed")),
         *((name, c_void_p) for name in ("prompt_len", "block_table")),
         ("sampling", POINTER(SamplingStruct)),
+        ("adapter", c_void_p),
     )
 
 
@@ -123,6 +130,7 @@ SIGNATURES = {
     "sw_add_rms_norm": "-pipifii",
     "sw_add_quantize": "ipi",
     "sw_add_linear": "-pipipiii",
+    "sw_add_adapters": "-pipi",
     "sw_add_rope_and_store": "-piiiiiiipippfi",
     "sw_add_attention": "-piiiiiiifif",
     "sw_add_moe": "-pipppiiii",

@@ -39,7 +39,7 @@ namespace {
 
 const Kernels& SW_GETTER(SW_ISA)() {
   static constexpr Kernels kernels = {
-      SW_STRING(SW_ISA), linear, rms_norm,  rotate_query, store_key, store_value, attend,
+      SW_STRING(SW_ISA), linear, gate_row, rms_norm,  rotate_query, store_key, store_value, attend,
       merge_parts,       route,  combine,   add_gated,    pack_rows, convert_rows,
       round_rows,        pack_codes, read_row, quantize_row,
   };

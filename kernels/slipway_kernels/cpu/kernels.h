@@ -83,6 +83,8 @@ struct sw_rounded {
 struct Kernels {
   const char* name;
   void (*linear)(const Product&, int row_begin, int row_end, int block_begin, int block_end);
+  /* out[i] = activation(gate) · up of a row where these alternate in runs of sixteen. */
+  void (*gate_row)(const float* both, int activation, void* out, int width, int out_dtype);
   void (*rms_norm)(const float* x, const float* weight, void* out, int width, float eps, int add_one,
                    int accumulate, int out_dtype);
   /* One head of one token: normalised, rotated; into a row of queries, or into its page. */

@@ -71,14 +71,20 @@ bool Quantize::run(Worker& worker) const {
   return true;
 }
 
+void Linear::multiply(Worker& worker, void* to, size_t stride, int dtype, int gate) const {
+  const Program& p = worker.program;
+  int width = p.buffers[out].width, n = activation ? std::min(weight.n, 2 * width) : std::min(weight.n, width - column);
+  if (activation && !gate) n = (n + 31) / 32 * 32; /* whole runs of gate and up */
+  Product product{x.at(worker), size_t(x.stride(p)), weight, n, to, stride, dtype, bias, accumulate, gate, 0.0f};
+  run_product(worker, product, p.num_rows);
+}
+
 bool Linear::run(Worker& worker) const {
   const Program& p = worker.program;
+  if (!adapters.empty() && !p.adapter_runs.empty()) return run_adapted(worker);
   const Buffer& to = p.buffers[out];
-  int n = activation ? std::min(weight.n, 2 * to.width) : std::min(weight.n, to.width - column);
   char* first = static_cast<char*>(to.shared->at) + size_t(column) * element_bytes(to.dtype);
-  Product product{x.at(worker),      size_t(x.stride(p)), weight, n,          first,
-                  size_t(to.stride), to.dtype,            bias,   accumulate, activation, 0.0f};
-  run_product(worker, product, p.num_rows);
+  multiply(worker, first, to.stride, to.dtype, activation);
   return true;
 }
 

@@ -36,12 +36,20 @@ struct Quantize : Operation {
   bool run(Worker&) const override;
 };
 
+/* out = (or +=) x · Wᵀ + bias, and what the rows' adapters add; then, of gate and up, the activation. Its input is a
+ * program's form of rows that several products share: the codes of a buffer are made once for all its readers. */
 struct Linear : Operation {
   Input x;
   sw_weight weight;
   int out, column, accumulate, activation;
   const float* bias;
+  Input plain;                      /* the rows that adapters multiply */
+  std::vector<sw_adapter> adapters; /* by index; none: of a model without them */
   bool run(Worker&) const override;
+
+ private:
+  void multiply(Worker&, void* to, size_t stride, int dtype, int gate) const;
+  bool run_adapted(Worker&) const; /* lora/kernel.cpp */
 };
 
 struct HeadShape {

@@ -108,6 +108,7 @@ int Program::rows_of(int slot, int num_new, int num_drafts) const {
     int id = slots->tokens[size_t(slot) * slots->max_len + at];
     if (id < 0 || id >= num_embeddings) return -1;
   }
+  if (slots->adapter[slot] >= num_adapters) return -1;
   if (rows == 0) return 0;
   for (int group = 0; group < slots->num_groups; ++group) {
     int last = (begin + rows - 1) / blocks[group];
@@ -145,6 +146,7 @@ bool Program::prepare(const sw_plan& new_plan, const sw_output& new_output) {
         logit_rows.push_back({num_rows, slot, tokens[at + 1], nullptr});
     }
   }
+  find_adapter_runs();
   return true;
 }
 

@@ -98,6 +98,17 @@ struct Program {
 
   std::unique_ptr<Memory> attention_parts; /* partial results of split positions; every layer uses it */
 
+  /* Neighbouring rows of the step that ask for one adapter; lora/kernel.cpp */
+  struct AdapterRun {
+    int adapter, first, count;
+  };
+  void find_adapter_runs();
+  int num_adapters = 0;
+  std::vector<AdapterRun> adapter_runs;
+  std::unique_ptr<Memory> shrunk; /* [max_tokens, shrunk_stride] of dtype: A · x; every product uses it */
+  std::unique_ptr<Memory> apart;  /* [max_tokens, 2 · width] fp32: gate and up before their activation */
+  int shrunk_stride = 0;
+
   int num_rows = 0;
   std::vector<int32_t> token, position, request; /* of each row */
   std::vector<char> last_of_request;

@@ -12,6 +12,7 @@ import numpy as np
 from slipway_kernels.cpu.binding import (
     ACTIVATIONS,
     DTYPES,
+    AdapterStruct,
     Floats,
     Ints,
     Masks,
@@ -20,7 +21,10 @@ from slipway_kernels.cpu.binding import (
     floats,
 )
 from slipway_kernels.cpu.step import Stepper, StepResult
-from slipway_kernels.cpu.weights import Weight
+from slipway_kernels.cpu.weights import Packed, Weight
+
+Adapter = tuple[Packed, Packed]
+"""What is added to a product [*, n] of rows [*, k]: A [rank, k], which has the scaling, and B [n, rank]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +86,25 @@ class Program(Stepper):
         bias: Floats | None = None,
         accumulate: bool = False,
         column: int = 0,
+        adapters: Sequence[Adapter | None] = (),
     ) -> None:
-        """out[:, column : column + n] = (or +=) x · Wᵀ + bias.   x act [*, k]; out fp32 where accumulated"""
+        """out[:, column : column + n] = (or +=) x · Wᵀ + bias.   x act [*, k]; out fp32 where accumulated
+
+        x is shared by all products that read it: what integers want, its codes, are made once, by the norm
+        that writes it or by an operation before the first of them.
+        adapters  by index, what each adds to the rows of slots that ask for it, before they are joined with
+                  anything; out is then fp32
+        """
         self._expect("linear", x, "act", weight.k)
         self._expect("linear", out, "fp32" if accumulate else out.dtype)
         if column + weight.n > out.width:
             raise ValueError(
                 f"linear: columns {column} to {column + weight.n} do not fit a buffer of width {out.width}."
             )
+        if adapters:
+            self._expect("linear", out, "fp32")
         self._linear(x, weight, out, bias, accumulate, column, 0)
+        self._adapters(x, weight, adapters)
 
     def linear_gated(
         self,
@@ -99,12 +113,18 @@ class Program(Stepper):
         out: Buffer,
         activation: str,
         bias: Floats | None = None,
+        adapters: Sequence[Adapter | None] = (),
     ) -> None:
-        """out = activation(gate) · up; W's rows are 16 of the gate, 16 of up, and so on.   x act, out act"""
+        """out = activation(gate) · up; W's rows are 16 of the gate, 16 of up, and so on.   x act, out act
+
+        adapters  as of `linear`; a step in which one is asked for computes gate and up apart, to the same
+                  bits, so that they are added before the activation
+        """
         self._expect("linear_gated", x, "act", weight.k)
         if (weight.n + 31) // 32 * 16 < out.width:
             raise ValueError(f"linear_gated: {weight.n} rows of gate and up do not give {out.width} columns.")
         self._linear(x, weight, out, bias, False, 0, ACTIVATIONS[activation])
+        self._adapters(x, weight, adapters)
 
     def rope_and_store(
         self,
@@ -273,6 +293,25 @@ class Program(Stepper):
             *(x.index, self._weight(weight), self._written(out)),
             *(self._bias(bias, weight.n), accumulate, column, activation),
         )
+
+    def _adapters(self, x: Buffer, weight: Weight, adapters: Sequence[Adapter | None]) -> None:
+        """Of the product that was added last. Raises ValueError for factors that do not fit it."""
+        if not adapters:
+            return
+        structs = (AdapterStruct * len(adapters))()
+        for place, adapter in enumerate(adapters):
+            if adapter is None:
+                continue
+            a, b = adapter
+            if (a.k, b.n, b.k) != (weight.k, weight.n, a.n) or a.n % 2:
+                raise ValueError(
+                    f"An adapter of [{a.n}, {a.k}] and [{b.n}, {b.k}] does not fit a weight of [{weight.n}, "
+                    f"{weight.k}]: it has [rank, k] and [n, rank], and an even rank."
+                )
+            for part in adapter:
+                self._weight(part)
+            structs[place] = AdapterStruct(a.struct, b.struct)
+        self._c.sw_add_adapters(self._pointer, x.index, structs, len(adapters))
 
     def _operand(self, x: Buffer, weight: Weight) -> None:
         """Quantize x, where the weight wants that and no operation before has."""

@@ -25,6 +25,12 @@ typedef struct {
   int32_t minimums;    /* 0: none */
 } sw_weight;
 
+/* What a low-rank adapter adds to a product: B · (A · x), its scaling in A. Both are of the program's type. */
+typedef struct {
+  sw_weight a; /* [rank, k]; at null: it leaves the product as it is */
+  sw_weight b; /* [n, rank], rank even */
+} sw_adapter;
+
 /* Rows of a matrix as a file has them: floats, or codes, SW_INT4 one in a byte, 0 to 15. Where there are scales, w =
  * scale · number + minimum, and a code of four bits without minimums means itself less 8. */
 typedef struct {
@@ -69,6 +75,7 @@ typedef struct {
   int32_t* prompt_len;   /* [num_slots] */
   int32_t* block_table;  /* [num_groups, num_slots, max_blocks]  page of each block */
   sw_sampling* sampling; /* [num_slots] */
+  int32_t* adapter;      /* [num_slots]  -1: none */
 } sw_slots;
 
 /* One row of logits becomes a token and, where asked for, log-probabilities. `logits` is scratch.

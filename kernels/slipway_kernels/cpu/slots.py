@@ -42,6 +42,7 @@ class Slots:
     num_computed  [num_slots]            in the KV cache; never more than num_tokens
     prompt_len    [num_slots]
     block_table   [num_groups, num_slots, max_blocks]   page of each block; -1 where it was given back
+    adapter       [num_slots]            index of the request's; -1: none
     """
 
     tokens: Ints
@@ -50,6 +51,7 @@ class Slots:
     num_computed: Ints
     prompt_len: Ints
     block_table: Ints
+    adapter: Ints
 
     def __init__(self, num_slots: int, max_len: int, num_groups: int, max_blocks: int) -> None:
         self.num_slots = num_slots
@@ -62,6 +64,7 @@ class Slots:
         self.num_computed = np.zeros(num_slots, np.int32)
         self.prompt_len = np.zeros(num_slots, np.int32)
         self.block_table = np.full((num_groups, num_slots, max_blocks), -1, np.int32)
+        self.adapter = np.full(num_slots, -1, np.int32)
         self._sampling = (SamplingStruct * num_slots)()
         self._lists: list[tuple[object, ...]] = [()] * num_slots
         self.struct = SlotsStruct(
@@ -76,6 +79,7 @@ class Slots:
             address(self.prompt_len),
             address(self.block_table),
             ctypes.cast(self._sampling, ctypes.POINTER(SamplingStruct)),
+            address(self.adapter),
         )
         for slot in range(num_slots):
             self.clear_sampling(slot)

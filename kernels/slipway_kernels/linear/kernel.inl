@@ -136,6 +136,19 @@ static inline void finish_gated(const Product& p, F16 gate, F16 up, Out* out, in
 }
 
 template <class Out>
+static void gate_typed(const float* both, int activation, Out* out, int width) {
+  for (int i = 0; i < width; i += 16)
+    put(out + i, activate(load(both + 2 * i), activation) * load(both + 2 * i + 16), width - i);
+}
+
+static void gate_row(const float* both, int activation, void* out, int width, int out_dtype) {
+  if (out_dtype == SW_BF16)
+    gate_typed(both, activation, (bf16*)out, width);
+  else
+    gate_typed(both, activation, (float*)out, width);
+}
+
+template <class Out>
 static void finish_tile(const Product& p, const float* sums, int row, int rows, int block, int blocks) {
   for (int m = 0; m < rows; ++m) {
     Out* out = (Out*)p.out + (size_t)(row + m) * p.out_stride;

@@ -63,6 +63,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 5
     """Tokens at a request's end that must have stood in it before, for what followed to be guessed again."""
+    # adapters
+    adapters: dict[str, str] = {}
+    """Folders of low-rank adapters, as PEFT saves them, by the name that requests ask for."""
     # device
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from slipway.engine.executor import Executor
 from slipway.engine.grammar import Grammars, MakeMatcher, no_grammar
@@ -39,6 +39,7 @@ class EngineCore:
         hub: Hub,
         idle: Callable[[], bool] = lambda: False,
         make_matcher: MakeMatcher = no_grammar,
+        adapters: Sequence[str] = (),
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
@@ -47,6 +48,7 @@ class EngineCore:
         """A few milliseconds of work that may be done while there is nothing to do; False: none is left."""
         self.grammars = Grammars(make_matcher)
         self.num_steps = 0
+        self._adapters = {name: index for index, name in enumerate(adapters)} | {"": -1}
         self._requests: dict[tuple[int, str], Request] = {}
         self._clients: set[int] = set()
         self._num_arrived = 0
@@ -112,6 +114,9 @@ class EngineCore:
         self._num_arrived += 1
         try:
             request = Request(client_id, message, self._num_arrived)
+            if message.adapter not in self._adapters:
+                raise ValueError(f"there is no adapter {message.adapter!r}")
+            request.adapter = self._adapters[message.adapter]
             matcher = self.grammars.make(message.grammar) if request.masked else None
             self.scheduler.add(request)
         except Exception as error:

@@ -40,6 +40,8 @@ class AddRequest(Message, frozen=True):
     """`time.monotonic()` of the API, the clock of this machine; queue time starts here."""
     grammar: str = ""
     """What bounds its tokens, as the engine's matchers read it; empty: nothing does."""
+    adapter: str = ""
+    """Name of the adapter that computes it with the model; "" for the model alone."""
 
 
 class AbortRequests(Message, frozen=True):

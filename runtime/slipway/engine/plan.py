@@ -29,6 +29,8 @@ class SlotStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """First prompt position still to report."""
     masked: bool = False
     """Draws wait for a mask, which depends on the slot's drafts: they are reported."""
+    adapter: int = -1
+    """Index of the adapter whose rows these are; -1: none."""
 
 
 class PageGrant(msgspec.Struct, frozen=True, array_like=True, gc=False):

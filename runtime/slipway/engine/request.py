@@ -19,6 +19,7 @@ class Request:
     """
 
     __slots__ = (
+        "adapter",
         "arrival",
         "block_keys",
         "capacity",
@@ -57,7 +58,12 @@ class Request:
         self.num_prompt = len(self.tokens)
         self.params: SamplingParams = message.params
         self.priority = message.priority
-        self.identity = message.cache_salt.encode("utf-8", "surrogatepass")
+        self.adapter = -1
+        """Index of its adapter; -1: the model alone."""
+        identity = (
+            f"{len(message.adapter)} {message.adapter}{message.cache_salt}"  # no two pairs make one text
+        )
+        self.identity = identity.encode("utf-8", "surrogatepass")
         """What beside its tokens decides whose blocks it may share: the root of its block keys."""
         self.masked = bool(message.grammar)
         """A grammar bounds what it may draw."""

@@ -326,6 +326,7 @@ class Scheduler:
             request.params,
             len(request.prompt_logprobs),
             request.masked,
+            request.adapter,
         )
 
     def _count_prefix(self, request: Request, hit: int) -> None:

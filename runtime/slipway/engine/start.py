@@ -229,7 +229,9 @@ class Start:
         )
         assert self.hub is not None
         executor = Executor(worker, self._depth, thread=config.device == "cpu" and self._depth > 1)
-        return EngineCore(Scheduler(cache, self._limits()), executor, self.hub, self.idle)
+        return EngineCore(
+            Scheduler(cache, self._limits()), executor, self.hub, self.idle, adapters=tuple(config.adapters)
+        )
 
     def ready(self) -> Ready:
         plan = self.plan

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from slipway.load.adapter import Adapter
 from slipway.load.arrays import FP32, Array
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.cut import WHOLE, Cut, Stored
@@ -16,6 +17,7 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.load.quantized.tensors import Quantized, Unquantized, in_type
+from slipway.model.adapters import factors_of
 from slipway.model.registry import Family
 from slipway.model.roles import ADDED_UP, Entry, Place, expected, is_ignored, unstacked, usual
 from slipway.model.shard import WHOLE_MODEL, Shard, sharded
@@ -178,12 +180,14 @@ def load_weights(
     schemes: SchemeChoice,
     conversion: OnTheFly | None = None,
     shard: Shard = WHOLE_MODEL,
+    adapters: Sequence[Adapter] = (),
 ) -> ModelWeights:
     """Stream a checkpoint into weights, one tensor above them in memory.
 
     schemes     how each matrix is held, and where
     conversion  quantizes plain matrices on the way
     shard       of whose part of each matrix the rest is not read
+    adapters    are cut as what they are added to, and may be asked for by their place
     Raises LoadError, with names, where a tensor is missing, unexpected or of another shape.
     """
     whole = forms_by_place(spec, family, checkpoint, conversion)
@@ -203,6 +207,9 @@ def load_weights(
             held = in_type(held, schemes.dtype)
         builder.owners[entry.place].load(entry.role, held)
     builder.finish()
+    for index, adapter in enumerate(adapters):
+        for linear, factors in factors_of(adapter, spec, family, builder.owners, part.cuts):
+            linear.adapt(index, factors)
     return weights
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from slipway.load.arrays import Array, Floats, Ints
 from slipway.load.quantized.tensors import Quantized
-from slipway.schemes.scheme import NewScheme, PackedScheme, Rows, Scheme
+from slipway.schemes.packed import CpuScheme
+from slipway.schemes.scheme import NewScheme, Rows, Scheme
 from slipway_kernels.cpu import Weight
 
 GATE_ROWS = 16
@@ -39,7 +40,7 @@ class Part:
     @property
     def packed(self) -> Weight:
         """What a lowered program multiplies by, on CPU."""
-        return cast(PackedScheme, self.scheme).packed
+        return cast(CpuScheme, self.scheme).packed
 
 
 class FusedLinear:
@@ -53,6 +54,8 @@ class FusedLinear:
         self.n = n or sum(len(segment.rows) for segment in segments)
         self.bias: Any = np.zeros(self.n, np.float32) if bias else None  # [n]
         self.segments = {segment.name: segment for segment in segments}
+        self.adapters: dict[int, tuple[Floats, Floats]] = {}
+        """By the adapter's index A [rank, k], which has the scaling, and B [n, rank]: see `adapt`."""
         self._part_of: dict[str, Part] = {}
         parts: list[Part] = []
         for place, segment in enumerate(segments):
@@ -72,6 +75,24 @@ class FusedLinear:
         else:
             part = self._part_of[name]
             part.scheme.load(rows - part.column, given)
+
+    def adapt(self, index: int, factors: Mapping[str, tuple[Floats, Floats]]) -> None:
+        """Have an adapter add B · (A · x) to segments, each with an A [r, k] and a B [its rows, r].
+
+        They become one pair, of which a row takes those columns of A · x that are its segment's. Their number
+        is made even, as products in bf16 want it.
+        """
+        total = sum(len(a) for a, _ in factors.values())
+        low, high = (
+            np.zeros((total + total % 2, self.k), np.float32),
+            np.zeros((self.n, total + total % 2), np.float32),
+        )
+        start = 0
+        for name, (a, b) in factors.items():
+            low[start : start + len(a)] = a
+            high[self.segments[name].rows, start : start + len(a)] = b
+            start += len(a)
+        self.adapters[index] = low, high
 
     def finish(self, placed: Callable[[Floats], Any]) -> None:
         """All segments are loaded; the bias becomes what `placed` makes of it."""

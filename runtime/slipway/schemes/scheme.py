@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from slipway.load.arrays import Array, Ints
 from slipway.load.quantized.tensors import Quantized
-from slipway_kernels.cpu import Weight
 
 Rows = Any
 """What is multiplied and what comes out: an array on CPU, a tensor on a device."""
@@ -37,14 +36,6 @@ class Scheme(Protocol):
 
     def rows(self, ids: Rows) -> Rows:
         """Rows [m, k] of the matrix for ids [m], in fp32 on CPU: an embedding's look-up."""
-
-
-class PackedScheme(Scheme, Protocol):
-    """On CPU a matrix is packed for the lowered program."""
-
-    @property
-    def packed(self) -> Weight:
-        """What a lowered program multiplies by; from `create` on."""
 
 
 NewScheme = Callable[[], Scheme]

@@ -87,6 +87,7 @@ class CpuWorker(InTurn):
     def _start(self, start: SlotStart) -> None:
         params = start.params
         self.slots.start(start.slot, start.tokens, start.num_prompt, start.num_computed)
+        self.slots.adapter[start.slot] = start.adapter
         self.slots.set_sampling(start.slot, params, start.prompt_logprobs_from)
         self._wants[start.slot] = (params.num_logprobs, params.num_prompt_logprobs, start.masked)
 

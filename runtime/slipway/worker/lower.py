@@ -11,7 +11,7 @@ from slipway.model.rope import cos_sin
 from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Moe, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
 from slipway.schemes.fused import FusedLinear
-from slipway_kernels.cpu import Buffer, Program
+from slipway_kernels.cpu import Adapter, Buffer, Packed, Program, Weight
 
 
 def lower(
@@ -150,7 +150,14 @@ class _Lowering:
         """activation(gate(x)) · up(x) of the normed rows."""
         inner = self.buffers.inner[mlp.intermediate]
         gate_up = weights.gate_up
-        self.program.linear_gated(self.buffers.normed, gate_up.whole, inner, mlp.activation, gate_up.bias)
+        self.program.linear_gated(
+            self.buffers.normed,
+            gate_up.whole,
+            inner,
+            mlp.activation,
+            gate_up.bias,
+            self._adapters(gate_up, 0, gate_up.whole),
+        )
         return inner
 
     def _join(self, x: Buffer, weight: FusedLinear, post_norm: Vector | None) -> None:
@@ -184,7 +191,21 @@ class _Lowering:
                 bias,
                 accumulate=accumulate,
                 column=part.column,
+                adapters=self._adapters(weight, part.column, part.packed),
             )
+
+    def _adapters(self, linear: FusedLinear, column: int, weight: Weight) -> list[Adapter | None]:
+        """What each adapter adds to a part of a layer, packed; nothing where none adds to the layer."""
+        if not linear.adapters:
+            return []
+        packed: list[Adapter | None] = [None] * (max(linear.adapters) + 1)
+        for index, (a, b) in linear.adapters.items():
+            factors = a, b[column : column + weight.n]
+            low, high = (Packed(len(one), one.shape[1], self.program.dtype) for one in factors)
+            low.load_rows(a, threads=self.program.threads)
+            high.load_rows(factors[1], threads=self.program.threads)
+            packed[index] = low, high
+        return packed
 
     def _table(self, rope: Rope) -> Floats:
         """The rotation's table, one for all layers that share it."""

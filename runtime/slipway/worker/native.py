@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from slipway.load.adapter import Adapter
 from slipway.load.arrays import DType
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
 from slipway.load.config import Config, texts
@@ -66,12 +67,14 @@ class Native:
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(self._sharded(checkpoint).forms.values())
 
-    def weights(self, checkpoint: Checkpoint, schemes: SchemeChoice) -> ModelWeights:
+    def weights(
+        self, checkpoint: Checkpoint, schemes: SchemeChoice, adapters: Sequence[Adapter] = ()
+    ) -> ModelWeights:
         """The checkpoint's, or random ones, held as `schemes` says. Raises LoadError."""
         family = families()[self.architecture]
         if isinstance(checkpoint, DummyCheckpoint):
             checkpoint.shapes, checkpoint.drawn = expected_shapes(self.spec, family), schemes.drawn
-        return load_weights(self.spec, family, checkpoint, schemes, self.conversion)
+        return load_weights(self.spec, family, checkpoint, schemes, self.conversion, adapters=adapters)
 
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         from slipway.worker.device.offload import layer_bytes  # imports torch
@@ -84,7 +87,7 @@ class Native:
         return sharded(self.spec, forms, WHOLE_MODEL)
 
     def on_cpu(self, checkpoint: Checkpoint, place: CpuPlace) -> Program:
-        weights = self.weights(checkpoint, Schemes(place.dtype, place.threads))
+        weights = self.weights(checkpoint, Schemes(place.dtype, place.threads), place.adapters)
         program = place.stepper(Program, self.vocab)
         lower(self.spec, weights, program, place.kv.layer_place)
         return program

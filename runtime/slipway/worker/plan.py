@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from slipway.engine.config import EngineConfig
 from slipway.envs import read
+from slipway.load.adapter import Adapter, read_adapter
 from slipway.load.arrays import ELEMENTS, DType
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.config import Config, merged
@@ -45,6 +47,8 @@ class ModelPlan:
     """What keys and values are divided by where the cache is fp8, at first; empty where it is not."""
     kv_divisors: KVDivisors | None = None
     """How the first step finds the scales that keys and values have from then on; None: it does not."""
+    adapters: Sequence[Adapter] = ()
+    """What requests may ask to be added to the model, by their place."""
     warnings: list[str] = field(default_factory=list)
     """What the model made us decide otherwise than asked, in sentences."""
 
@@ -97,6 +101,7 @@ class ModelPlan:
             Threads(threads),
             self.kv_dtype,
             self.kv_scales,
+            self.adapters,
         )
         return self.route.on_cpu(self.checkpoint, place)
 
@@ -148,7 +153,20 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
         warnings.append(f"--calculate-kv-scales has no effect: {origin} gives scales of keys and values.")
     elif config.calculate_kv_scales and kv_dtype != dtype:
         divisors, scales = _kv_divisors(), dict.fromkeys(range(len(route.windows)), (1.0, 1.0))
-    return ModelPlan(checkpoint, route, layout, length, dtype, kv_dtype, scales, divisors, warnings)
+    adapters = _adapters(config, route.spec is not None)
+    return ModelPlan(checkpoint, route, layout, length, dtype, kv_dtype, scales, divisors, adapters, warnings)
+
+
+def _adapters(config: EngineConfig, native: bool) -> list[Adapter]:
+    """Those that the configuration names, open. Raises LoadError where they cannot be read or served here."""
+    if config.adapters and (config.device != "cpu" or not native):
+        raise LoadError(
+            "UnsupportedFormat",
+            f"Adapters ({', '.join(config.adapters)}) are added by our own code on CPU alone.",
+            hint="Serve the model with --device cpu, or leave the adapters out.",
+            argument="lora_modules",
+        )
+    return [read_adapter(name, Path(folder).expanduser()) for name, folder in config.adapters.items()]
 
 
 def _layer_bytes(device: str, dtype: DType) -> Callable[[int, int, int], int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from slipway.engine.plan import Masks
+from slipway.load.adapter import Adapter
 from slipway.load.arrays import ELEMENTS, DType, Ints
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.config import Config
@@ -53,6 +54,7 @@ class CpuPlace:
     threads: Threads
     kv_dtype: DType
     kv_scales: KVScales
+    adapters: Sequence[Adapter] = ()
 
     def stepper(self, kind: type[AnyStepper], vocab: int) -> AnyStepper:
         """A program over these slots and pages."""

@@ -1,20 +1,19 @@
 """The definition of a decoder in plain torch: whole sequences, no cache, nothing fused.
 
-Tests and perplexity compare with it; nothing serves from it. Weights are by key, see `roles.py`.
+Tests compare with it. Weights are by key, see `roles.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slipway.load.arrays import Array, DType
+from slipway.load.arrays import DType
 from slipway.load.checkpoint import Checkpoint
-from slipway.load.cut import Stored
+from slipway.load.quantized.tensors import in_type
 from slipway.load.torch_arrays import tensor
 from slipway.model.registry import families
 from slipway.model.rope import cos_sin
@@ -25,11 +24,8 @@ from slipway.model.weights import entries
 def read_reference(spec: DecoderSpec, checkpoint: Checkpoint, dtype: DType) -> Reference:
     """Load all weights as they are. Raises LoadError as `load_weights` does."""
     family = families()[spec.architecture]
-    stream = ((name, Stored.plain(weights)) for name, weights in checkpoint.tensors(dtype))
-    weights = {
-        entry.key: tensor(cast(Array, stored.read())).clone()
-        for entry, stored in entries(spec, family, stream)
-    }
+    stream = entries(spec, family, checkpoint.stored(dtype))
+    weights = {entry.key: tensor(in_type(stored.read(), dtype)).clone() for entry, stored in stream}
     return Reference(spec, weights)
 
 
