@@ -56,7 +56,7 @@ def case(
 
 AXES: dict[str, dict[str, object]] = {
     "in company": {},
-    "chunked prefill": {"max_num_batched_tokens": 16},
+    "chunked prefill": {"max_num_batched_tokens": 32},
     "preemption": {"num_blocks": 20, "max_num_batched_tokens": 64},
     "prefix cache and preemption": {"num_blocks": 20, "enable_prefix_caching": True},
     "blocks of 1": {"block_size": 1, "num_blocks": 6400},

@@ -78,7 +78,8 @@ def test_adapters_in_the_batch_change_no_bit_of_other_rows(dtype: str) -> None:
             server.start(slot, PROMPT[slot : 5 + 20 * slot])
         counts = [5 + 19 * slot for slot in slots]
         result = server.program.step(np.array(slots), np.array(counts))
-        return dict(zip(slots, result.drawn["logprob"].tolist(), strict=True))
+        drawn = result.rows["logprob"][result.requests["first_drawn"]]
+        return dict(zip(slots, drawn.tolist(), strict=True))
 
     alone = {slot: drawn([slot], 1)[slot] for slot in range(4)}
     for order in ([0, 1, 2, 3], [2, 0, 3, 1], [1, 0]):

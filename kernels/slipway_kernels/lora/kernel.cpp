@@ -11,8 +11,8 @@ enum { TILE = 4 * SW_ROWS, CHUNK = 8 }; /* rows and blocks of 32 columns of a un
 /* Once a step; a request's rows stand together, and those of neighbours with one adapter are one run. */
 void Program::find_adapter_runs() {
   adapter_runs.clear();
-  for (int r = 0, row = 0; r < plan.num_requests; row += plan.num_new[r++]) {
-    int adapter = slots->adapter[plan.slots[r]], count = plan.num_new[r];
+  for (int r = 0; r < plan.num_requests; ++r) {
+    int adapter = slots->adapter[plan.slots[r]], row = output.requests[r].first_row, count = end_of(r) - row;
     if (adapter < 0 || count == 0) continue;
     AdapterRun* last = adapter_runs.empty() ? nullptr : &adapter_runs.back();
     if (last && last->adapter == adapter && last->first + last->count == row)
