@@ -29,6 +29,7 @@ from slipway.engine.params import SamplingParams
 from slipway.load.arrays import BF16
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.demo import fetch
+from slipway.load.quantized.tensors import in_type
 from slipway.load.torch_arrays import tensor
 from slipway.text.gguf import load as load_tokenizer
 from slipway.worker.plan import plan_model
@@ -87,7 +88,8 @@ def dequantized(model: Path, folder: Path) -> Path:
     folder.mkdir()
     config = EngineConfig(model=str(model), use_tqdm_on_load=False)
     checkpoint = open_checkpoint(config, lambda *_: None)
-    tensors = {name: tensor(weights).clone() for name, weights in checkpoint.tensors(BF16)}
+    stored = ((name, in_type(one.read(), BF16)) for name, one in checkpoint.stored(BF16))
+    tensors = {name: tensor(weights).clone() for name, weights in stored}
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({**checkpoint.config, "dtype": "bfloat16"}))
     return folder

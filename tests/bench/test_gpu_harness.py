@@ -16,6 +16,7 @@ from shapes import written
 from table import Rows, markdown, read
 from targets import TARGETS, Row, judged
 
+from as_tensors import numbers_of
 from slipway.engine.config import EngineConfig
 from slipway.engine.messages import TokenLogprobs
 from slipway.load.arrays import FP32
@@ -146,7 +147,7 @@ def test_checkpoints_of_random_weights_can_be_read_as_what_they_say(tmp_path: Pa
         write(model, torch.device("cpu"))
         checkpoint = open_checkpoint(EngineConfig(model=str(model), use_tqdm_on_load=False), lambda *_: None)
         assert checkpoint.quantization == method
-        matrices = {name: array for name, array in checkpoint.tensors(FP32) if array.ndim == 2}
+        matrices = {name: array for name, array in numbers_of(checkpoint, FP32) if array.ndim == 2}
         assert len(matrices) == 2 + 2 * 7
         assert all(0.015 < float(matrix.std()) < 0.025 for matrix in matrices.values())
         forms = list(checkpoint.forms().values())

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from as_tensors import tensors_of
+from as_tensors import numbers_of, tensors_of
 from factory import make_model
 from slipway.engine.config import EngineConfig
 from slipway.load.arrays import BF16, FP16, FP32
@@ -154,7 +154,7 @@ def test_an_index_that_names_the_wrong_shard_is_refused(sharded: Path) -> None:
 
 def test_shards_without_an_index_are_read_and_a_name_in_two_of_them_is_refused(sharded: Path) -> None:
     (sharded / "model.safetensors.index.json").unlink()
-    assert len(list(opened(sharded).tensors(FP32))) == 30
+    assert len(list(numbers_of(opened(sharded), FP32))) == 30
     first, second = sorted(sharded.glob("*.safetensors"))[:2]
     shutil.copy(first, second)
     with pytest.raises(LoadError, match=f"both in {first.name} and in {second.name}"):
@@ -166,7 +166,7 @@ def test_ignored_patterns_are_skipped(tmp_path: Path) -> None:
     shutil.copy(folder / "model.safetensors", folder / "extra.safetensors")
     with pytest.raises(LoadError, match="both in"):
         opened(folder)
-    assert len(list(opened(folder, ignore_patterns=["extra*"]).tensors(FP32))) == 1
+    assert len(list(numbers_of(opened(folder, ignore_patterns=["extra*"]), FP32))) == 1
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_progress_is_shown_on_standard_error_only_where_asked(
 ) -> None:
     for shown in (False, True):
         settings = EngineConfig(model=str(tiny_models("qwen2")), use_tqdm_on_load=shown)
-        list(open_checkpoint(settings, lambda *told: None).tensors(FP32))
+        list(numbers_of(open_checkpoint(settings, lambda *told: None)))
         printed = capsys.readouterr()
         assert printed.out == ""
         assert ("Loading weights: " in printed.err) is shown

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from slipway.engine.config import EngineConfig
-from slipway.load.arrays import FP16, FP32, Array, DType
+from slipway.load.arrays import FP16, FP32, DType
 from slipway.load.cut import Stored
 from slipway.load.dummy import Drawn, drawn_on_host, dummy
 from slipway.load.errors import LoadError
@@ -22,7 +22,6 @@ from slipway.load.progress import Progress, announced
 from slipway.load.quantized.checkpoint import QuantizedWeights
 from slipway.load.quantized.config import quantization, quantization_settings
 from slipway.load.quantized.form import Form
-from slipway.load.quantized.tensors import in_type
 from slipway.load.safetensors import SafetensorsWeights
 from slipway.load.torch_files import TorchWeights
 
@@ -44,14 +43,7 @@ class Checkpoint(Protocol):
     folder: Path | None
     """Where configuration and tokenizer lie; None for a single GGUF file."""
     total_bytes: int
-    """Bytes that `tensors` reads."""
-
-    def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
-        """Hugging Face's names and weights, each converted straight to `dtype`; integers keep their type.
-
-        An array is to be read, never written: it may be a view of the file. Pages of the file are
-        dropped when the next one is asked for, so peak memory is one tensor above the caller's.
-        """
+    """Bytes that `stored` reads."""
 
     def forms(self) -> Mapping[str, Form]:
         """What `stored` gives quantized: matrices by name, and how each is stored. {} for plain weights.
@@ -60,9 +52,11 @@ class Checkpoint(Protocol):
         """
 
     def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
-        """As `tensors`, each as it lies in the file; types that no scheme reads come in `dtype`.
+        """Hugging Face's names and weights, as they lie in the file; types that no scheme reads in `dtype`.
 
-        A tensor is to be read before the next one is asked for, and only what is read of it is unpacked.
+        An array is to be read, never written: it may be a view of the file. A tensor is read before the next
+        one is asked for, which drops its pages, so that peak memory is one tensor above the caller's; what is
+        not read of it is not unpacked.
         """
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
@@ -93,10 +87,6 @@ class FolderCheckpoint:
         quantized = quantization(quantization_settings(self.config, folder, config.hf_overrides))
         self.quantization = quantized.method if quantized else ""
         self._quantized = QuantizedWeights(self._weights, quantized) if quantized else None
-
-    def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
-        for name, stored in self.stored(dtype):
-            yield name, in_type(stored.read(), dtype)
 
     def forms(self) -> Mapping[str, Form]:
         return self._quantized.forms() if self._quantized else {}
@@ -134,10 +124,6 @@ class DummyCheckpoint:
         self.total_bytes = 0
         self._seed = config.seed
         self._progress = progress
-
-    def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
-        for name, stored in self.stored(dtype):
-            yield name, in_type(stored.read(), dtype)
 
     def forms(self) -> Mapping[str, Form]:
         return {}

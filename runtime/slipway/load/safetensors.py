@@ -19,7 +19,7 @@ from slipway.load.errors import LoadError
 from slipway.load.mapped import MappedFile
 from slipway.load.progress import Progress
 
-_DTYPES: dict[str, DType] = {
+DTYPES: dict[str, DType] = {
     "F64": np.dtype(np.float64),
     "F32": FP32,
     "F16": FP16,
@@ -74,14 +74,14 @@ def _entry(path: Path, name: str, row: dict[str, object], start: int, size: int)
     kind, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list):
         raise malformed(path, f"{name} has no shape or place")
-    if kind not in _DTYPES:
+    if kind not in DTYPES:
         raise LoadError(
             "UnsupportedFormat",
             f"{path}: the tensor {name} is stored as {kind}, which is not supported.",
             hint="Use a checkpoint in bfloat16, float16 or float32.",
             argument="model",
         )
-    dtype = _DTYPES[str(kind)]
+    dtype = DTYPES[str(kind)]
     begin, end = offsets
     nbytes = math.prod(shape) * dtype.itemsize
     if not 0 <= begin <= end <= size - start or end - begin != nbytes or min(shape, default=0) < 0:

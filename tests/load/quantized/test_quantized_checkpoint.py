@@ -13,7 +13,7 @@ from quantize import quantize, recipe, rounded
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from as_tensors import arrays, tensors_of
+from as_tensors import arrays, numbers_of, tensors_of
 from factory import make_model
 from model.stepping import plan
 from slipway.engine.config import EngineConfig
@@ -227,8 +227,8 @@ def test_the_configuration_can_be_overridden(quantized: Callable[..., Path]) -> 
     config["quantization_config"]["sym"] = True
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(LoadError, match="zero points other than 8"):
-        dict(opened(folder).tensors(BF16))
-    dict(opened(folder, hf_overrides={"quantization_config": {"sym": False}}).tensors(BF16))
+        dict(numbers_of(opened(folder), BF16))
+    dict(numbers_of(opened(folder, hf_overrides={"quantization_config": {"sym": False}}), BF16))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from slipway.load.gguf.header import Header, TensorEntry, read
 from slipway.load.mapped import MappedFile
 from slipway.load.progress import Progress
 from slipway.load.quantized.form import Form
-from slipway.load.quantized.tensors import Quantized, in_type
+from slipway.load.quantized.tensors import Quantized
 
 _IN_THE_CONFIG = frozenset({"rope_freqs.weight"})
 
@@ -47,20 +47,12 @@ class GgufCheckpoint:
         packed = [entry for entry in self._entries if _stays_packed(entry)]
         return {name: FORMS[entry.type.name] for entry in packed for name in self._matrix_names(entry)}
 
-    def tensors(self, dtype: DType) -> Iterator[tuple[str, Array]]:
-        """Name and weights in `dtype`, one tensor after another, each by its type's own definition."""
-        for entry, raw in self._read():
-            for name, stored in self._matrices(entry, raw, dtype, packed=False):
-                yield name, in_type(stored.read(), dtype)
-
     def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """Name and weights as they are, but for blocks that `forms` does not name: those come in `dtype`."""
         for entry, raw in self._read():
-            yield from self._matrices(entry, raw, dtype, packed=_stays_packed(entry))
+            yield from self._matrices(entry, raw, dtype)
 
-    def _matrices(
-        self, entry: TensorEntry, raw: Array, dtype: DType, *, packed: bool
-    ) -> Iterator[tuple[str, Stored]]:
+    def _matrices(self, entry: TensorEntry, raw: Array, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """The tensor, or each expert's; rows are cut before their blocks are decoded, columns after that."""
         names = self._matrix_names(entry)
         as_row = entry.name.endswith("ffn_gate_inp_shexp.weight")
@@ -74,10 +66,11 @@ class GgufCheckpoint:
             def read(cut: Cut, rows: Array = rows) -> Array | Quantized:
                 kept = Cut(cut.rows if order is None else order[cut.rows], cut.columns)
                 if len(shape) == 1:
-                    return kept.of(self._restored(entry, rows, shape, dtype))
+                    vector: Array = kept.of(self._restored(entry, rows, shape, dtype))
+                    return vector
                 part = np.ascontiguousarray(rows[kept.rows])
                 place = len(part), shape[1]
-                if packed:
+                if _stays_packed(entry):
                     return grouped(entry.type, part.reshape(-1), place).cut(Cut(columns=cut.columns))
                 return self._restored(entry, part, place, dtype)[:, cut.columns]
 

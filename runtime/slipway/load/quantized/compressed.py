@@ -63,7 +63,8 @@ class PackedLayout(GroupedLayout):
 
     def codes(self, pieces: Pieces, cut: Cut) -> Array:
         if not self.packed:
-            return cut.of(pieces["weight"]).view(np.uint8) ^ np.uint8(MIDDLE[8])
+            signed: Array = cut.of(pieces["weight"])
+            return signed.view(np.uint8) ^ np.uint8(MIDDLE[8])
         k = int(pieces["weight_shape"][1])
         words, inside = words_of(cut.columns, k, 32 // self.bits)
         return unpacked(pieces["weight_packed"][cut.rows][:, words], self.bits)[:, inside]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -10,8 +11,30 @@ from slipway.load.arrays import FP16, DType, Ints
 from slipway.load.cut import ALL, Part, numbered, regrouped
 
 
+class AnyForm:
+    """Columns stand in order, scales are those of any columns, and a cut may part whatever it likes."""
+
+    @property
+    def columns(self) -> Part:
+        """The columns as they are stored, from left to right."""
+        return ALL
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Rows and columns that a cut must not part."""
+        return 1, 1
+
+    def in_order(self) -> Self:
+        """Once it has been dequantized nothing is left of the order."""
+        return self
+
+    def cut(self, columns: Part) -> Self:
+        """Of a matrix that is read with these columns."""
+        return self
+
+
 @dataclass(frozen=True, slots=True)
-class GroupedForm:
+class GroupedForm(AnyForm):
     """Of a `Grouped`.
 
     bits, group  as there; a scale for the whole row has the row's length as its group
@@ -28,34 +51,26 @@ class GroupedForm:
 
     @property
     def columns(self) -> Part:
-        """The columns as they are stored, from left to right."""
         return np.frombuffer(self.order, np.int32) if self.order else ALL
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """Rows and columns that a cut must not part."""
-        return 1, 1
 
     def groups_of(self, columns: Ints) -> Ints:
         """The group of each column."""
         places = np.argsort(np.frombuffer(self.order, np.int32))[columns] if self.order else columns
         return (places // self.group).astype(np.int32)
 
-    def in_order(self) -> GroupedForm:
-        """Once it has been dequantized nothing is left of the order."""
+    def in_order(self) -> Self:
         return replace(self, order=b"")
 
-    def cut(self, columns: Part) -> GroupedForm:
-        """Of a matrix that is read with these columns."""
+    def cut(self, columns: Part) -> Self:
         if columns is ALL:
             return self
-        count = len(self.order) // 4 if self.order else _end(columns)
-        group, _ = regrouped(self.groups_of(numbered(columns, count)))
+        end = columns.stop if isinstance(columns, slice) else columns.max() + 1
+        group, _ = regrouped(self.groups_of(numbered(columns, end)))
         return replace(self, group=group, order=b"")
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledForm:
+class ScaledForm(AnyForm):
     """Of a `Scaled`: type of the values, and rows and columns that share a scale.
 
     block   None where a scale is for a row or for the whole matrix
@@ -67,24 +82,8 @@ class ScaledForm:
     static: bool = False
 
     @property
-    def columns(self) -> Part:
-        return ALL
-
-    @property
     def steps(self) -> tuple[int, int]:
-        """Rows and columns that a cut must not part."""
         return self.block or (1, 1)
-
-    def in_order(self) -> ScaledForm:
-        return self
-
-    def cut(self, columns: Part) -> ScaledForm:
-        """Scales of rows are those of any columns, and blocks are never cut."""
-        return self
 
 
 Form = GroupedForm | ScaledForm
-
-
-def _end(columns: Part) -> int:
-    return int(columns.stop if isinstance(columns, slice) else columns.max() + 1)

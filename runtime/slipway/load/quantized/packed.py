@@ -43,12 +43,12 @@ class GroupedLayout(ABC):
         form, (n, k) = self.form(name, pieces), self.shape(name, pieces)
         columns = form.columns if cut.columns is ALL else cut.columns
         group, groups = regrouped(form.groups_of(numbered(columns, k)))
-        scales = self.scales(pieces, n, k // form.group)[cut.rows][:, groups]
+        scales = np.take(self.scales(pieces, n, k // form.group)[cut.rows], groups, axis=1)
         zeros = self.zeros(name, pieces, n, k // form.group)
-        zeros = None if zeros is None else zeros[cut.rows][:, groups]
+        zeros = None if zeros is None else np.take(zeros[cut.rows], groups, axis=1)
         codes = self.codes(pieces, Cut(cut.rows, columns))
-        order = columns if form.order and cut.columns is ALL else None
-        return grouped(self.bits, group, codes, np.ascontiguousarray(scales), zeros, order)
+        order = numbered(columns, k) if form.order and cut.columns is ALL else None
+        return grouped(self.bits, group, codes, scales, zeros, order)
 
     def _form(self, group: int, scales: Array, zeros: bool, order: bytes = b"") -> GroupedForm:
         """What `read` makes of scales of this type."""
@@ -90,7 +90,7 @@ def grouped(
     minimums = None
     if zeros is not None:
         base = 0 if bits == 4 else MIDDLE[8]
-        scales = cast(np.ascontiguousarray(scales), FP32)
+        scales = cast(scales, FP32)
         minimums = scales * (base - zeros.astype(np.int16)).astype(np.float32)
     stored = codes if bits == 4 else np.ascontiguousarray(codes ^ np.uint8(MIDDLE[8])).view(np.int8)
     return Grouped(bits, group, stored, scales, minimums, order)

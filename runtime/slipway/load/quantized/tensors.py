@@ -55,8 +55,9 @@ class Grouped:
     def cut(self, cut: Cut) -> Grouped:
         """These rows and columns, of a matrix that has no order of its own."""
         group, groups = regrouped(numbered(cut.columns, self.shape[1]) // self.group)
-        minimums = None if self.minimums is None else self.minimums[cut.rows][:, groups]
-        return Grouped(self.bits, group, cut.of(self.codes), self.scales[cut.rows][:, groups], minimums)
+        minimums = None if self.minimums is None else np.take(self.minimums[cut.rows], groups, axis=1)
+        scales = np.take(self.scales[cut.rows], groups, axis=1)
+        return Grouped(self.bits, group, cut.of(self.codes), scales, minimums)
 
     def grouped(self, threads: Threads | None = None) -> Grouped:
         """As products of integers take it."""

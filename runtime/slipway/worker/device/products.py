@@ -10,6 +10,7 @@ from torch import Tensor
 
 from slipway.model.spec import Activation
 from slipway.schemes.fused import FusedLinear, Part
+from slipway.schemes.scheme import Scheme
 from slipway_kernels.activation import gated
 from slipway_kernels.quantize import QuantizedRows
 from slipway_kernels.rms_norm import rms_norm
@@ -55,13 +56,15 @@ class Multiplies(Protocol):
 class OnRows:
     """A scheme of the device, for modules of torch, which know plain rows alone."""
 
-    scheme: Multiplies
+    scheme: Scheme
 
     def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return self.scheme.apply(Rows(x), bias)
+        y: Tensor = self.scheme.apply(Rows(x), bias)
+        return y
 
     def rows(self, ids: Tensor) -> Tensor:
-        raise TypeError("Embeddings stay torch's on a device.")
+        y: Tensor = self.scheme.rows(ids)
+        return y
 
 
 def product(linear: FusedLinear, x: Rows) -> Tensor:
@@ -80,34 +83,28 @@ def normed_for(
     add_one: bool = False,
 ) -> Rows:
     """`rms_norm` of x [rows, width], as `linear` wants it; plain for None."""
-    plain, quantized = _room_for(linear, x)
-    values, scales, group = _parts(plain, quantized)
+    rows, values, scales, group = _room_for(linear, x)
     rms_norm(x, weight, eps, values, residual=residual, add_one=add_one, scales=scales, group=group)
-    return Rows(plain, quantized)
+    return rows
 
 
 def gated_for(linear: FusedLinear, both: Tensor, kind: Activation) -> Rows:
     """kind(gate) · up of both [rows, 2 · width], the gate's columns first, as `linear` wants it."""
-    plain, quantized = _room_for(linear, both[:, : both.shape[1] // 2])
-    values, scales, group = _parts(plain, quantized)
+    rows, values, scales, group = _room_for(linear, both[:, : both.shape[1] // 2])
     gated(both, values, kind, scales=scales, group=group)
-    return Rows(plain, quantized)
+    return rows
 
 
-def _room_for(linear: FusedLinear | None, like: Tensor) -> tuple[Tensor | None, QuantizedRows | None]:
-    """Where rows of the shape and the place of like [rows, k] are written that `linear` will multiply."""
+def _room_for(linear: FusedLinear | None, like: Tensor) -> tuple[Rows, Tensor, Tensor | None, int]:
+    """Rows of the shape and the place of like [rows, k] that `linear` will multiply, and their memory:
+    numbers, scales, and the columns that share one."""
     operands = set() if linear is None else {_scheme(part).operand for part in linear.parts}
     operand = operands.pop() if len(operands) == 1 else None
     if operand is None:
-        return like.new_empty(like.shape), None
-    return None, QuantizedRows.empty(*operand, like)
-
-
-def _parts(plain: Tensor | None, quantized: QuantizedRows | None) -> tuple[Tensor, Tensor | None, int]:
-    if quantized is not None:
-        return quantized.values, quantized.scales, quantized.group
-    assert plain is not None
-    return plain, None, 0
+        plain = like.new_empty(like.shape)
+        return Rows(plain), plain, None, 0
+    made = QuantizedRows.empty(*operand, like)
+    return Rows(None, made), made.values, made.scales, made.group
 
 
 def _scheme(part: Part) -> Multiplies:
