@@ -14,7 +14,7 @@ from torch import Tensor
 
 from as_tensors import arrays
 from slipway.load.arrays import FP32, INT8, UINT8
-from slipway.load.cut import Cut
+from slipway.load.cut import Cut, Part, numbered
 from slipway.load.errors import LoadError
 from slipway.load.quantized.awq import AwqLayout
 from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout
@@ -245,13 +245,102 @@ def test_what_was_rounded_and_packed_is_read_back(
         assert torch.equal(tensor(found), in_order.weights())
 
 
-def test_some_rows_of_a_matrix_are_those_of_the_whole() -> None:
-    rows = np.array([5, 1, 7])
-    layout, pieces = GptqLayout(4, 32, symmetric=False), arrays(gptq(random(8, 64, 32)))
-    whole = layout.read("layer", pieces)
-    expected = whole.dequantized(FP32)[rows]
-    assert np.array_equal(whole.cut(Cut(rows)).dequantized(FP32), expected)
-    assert np.array_equal(layout.read("layer", pieces, Cut(rows)).dequantized(FP32), expected)
+def integers(**zeros: Tensor) -> dict[str, Tensor]:
+    """Whole bytes, with a scale for each row."""
+    codes = torch.randint(-128, 128, (24, 96)).to(torch.int8)
+    return {"weight": codes, "weight_scale": torch.rand(24, 1).half(), **zeros}
+
+
+ZEROS = torch.randint(-128, 128, (24, 1)).to(torch.int8)
+ONE_SCALE = {
+    "weight_packed": words(torch.randint(256, (24, 96)), 8),
+    "weight_scale": torch.tensor([0.25]),
+    "weight_shape": torch.tensor([24, 96]),
+}
+LAYOUTS: dict[str, tuple[Layout, dict[str, Tensor]]] = {
+    "awq": (AwqLayout(32), awq(random(24, 96, 32))),
+    "awq by row": (AwqLayout(-1), awq(random(24, 96, -1))),
+    **{
+        f"gptq of {bits} bits{', act-order' * ordered}": (
+            GptqLayout(bits, 32, symmetric=False, act_order=ordered),
+            gptq(random(24, 96, 32, bits=bits, act_order=ordered)),
+        )
+        for bits in (4, 8)
+        for ordered in (False, True)
+    },
+    **{
+        f"compressed of {bits} bits{', act-order' * ordered}": (
+            PackedLayout(bits, 32, symmetric=bits == 8, act_order=ordered),
+            packed(
+                random(24, 96, 32, bits=bits, symmetric=bits == 8, act_order=ordered),
+                symmetric=bits == 8,
+                act_order=ordered,
+            ),
+        )
+        for bits in (4, 8)
+        for ordered in (False, True)
+    },
+    "compressed, one scale": (PackedLayout(8, WHOLE_TENSOR), ONE_SCALE),
+    "compressed, whole bytes": (
+        PackedLayout(8, -1, symmetric=False, packed=False),
+        integers(weight_zero_point=ZEROS),
+    ),
+    "int8": (ScaledLayout(floats=False), int8(torch.randn(24, 96))),
+    "fp8 by tensor": (ScaledLayout(), fp8(torch.randn(24, 96), "tensor")),
+    "fp8 by row": (ScaledLayout(), fp8(torch.randn(24, 96), "row")),
+    "fp8 by groups": (
+        ScaledLayout(block=(1, 32)),
+        {"weight": torch.randn(24, 96).to(E4M3), "weight_scale": torch.rand(24, 3)},
+    ),
+    "fp8 by blocks": (
+        ScaledLayout(block=(8, 32)),
+        {"weight": torch.randn(24, 90).to(E4M3), "weight_scale": torch.rand(3, 3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_what_is_cut_in_reading_is_that_part_of_the_whole(name: str, data: st.DataObject) -> None:
+    """To the bit, in the form that is announced; where nothing shares a scale also in any order."""
+    layout, pieces = LAYOUTS[name]
+    given = arrays(pieces)
+    whole, form = layout.read("layer", given).dequantized(FP32), layout.form("layer", given)
+
+    def part(count: int, step: int) -> Part:
+        if step == 1 and data.draw(st.booleans()):
+            return np.array(
+                data.draw(st.permutations(range(count)))[: data.draw(st.integers(1, count))], np.int32
+            )
+        begin, end = sorted(data.draw(st.sets(st.integers(0, -(-count // step)), min_size=2, max_size=2)))
+        return slice(begin * step, min(end * step, count))
+
+    (n, k), steps = whole.shape, form.steps
+    cut = Cut(part(n, steps[0]), part(k, steps[1]))
+    matrix = layout.read("layer", given, cut)
+    assert np.array_equal(matrix.dequantized(FP32), whole[cut.rows][:, cut.columns])
+    assert matrix.shape == (len(numbered(cut.rows, n)), len(numbered(cut.columns, k)))
+    if isinstance(matrix, Grouped):
+        announced = form.cut(cut.columns)
+        assert isinstance(announced, GroupedForm)
+        assert (announced.group, announced.order, matrix.order) == (matrix.group, b"", None)
+
+
+def test_the_columns_of_act_order_can_be_read_as_they_stand() -> None:
+    """Sorted by group: then a cut between groups leaves them whole, and nothing is left of the order."""
+    layout, pieces = LAYOUTS["gptq of 4 bits, act-order"]
+    form = layout.form("layer", arrays(pieces))
+    assert isinstance(form, GroupedForm)
+    assert form.cut(slice(0, 32)).group < 32
+    stored = form.columns[32:96]  # type: ignore[index]
+    assert form.cut(stored) == GroupedForm(4, 32, True, FP32)
+
+
+def test_a_block_of_scales_is_not_parted() -> None:
+    layout, pieces = LAYOUTS["fp8 by blocks"]
+    with pytest.raises(ValueError, match="4 to 16 of 24 are no whole blocks of 8"):
+        layout.read("layer", arrays(pieces), Cut(slice(4, 16)))
 
 
 Change = Callable[[dict[str, Tensor]], object]

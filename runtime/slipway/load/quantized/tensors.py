@@ -163,9 +163,13 @@ def in_type(matrix: Array | Quantized, dtype: DType) -> Array:
     return cast(matrix, dtype) if is_float(matrix.dtype) else matrix
 
 
-def _blocks(part: Part, count: int, size: int) -> slice:
+def _blocks(part: Part, count: int, size: int) -> Part:
     """The blocks of `size` rows, or columns, that a part is made of."""
-    begin, end, _ = part.indices(count) if isinstance(part, slice) else (1, 0, 0)
+    if size == 1:
+        return part
+    if not isinstance(part, slice):
+        raise ValueError(f"{size} neighbours share a scale: they cannot stand in another order.")
+    begin, end, _ = part.indices(count)
     if begin % size or (end % size and end < count):
         raise ValueError(f"{begin} to {end} of {count} are no whole blocks of {size}, which share a scale.")
     return slice(begin // size, -(-end // size))
