@@ -50,6 +50,8 @@ SCALES = {
     **{key: {} for key in ("IQ1_M", "MXFP4", "NVFP4")},
 }
 """Of GGUF's block types, where a block's fp16 scales begin, by ggml's name for them."""
+EXPONENTS = {"MXFP4": 1, "NVFP4": 4}
+"""Bytes at the beginning of a block that are nothing but exponents."""
 GGUF = tuple(sorted({"F32", "F16", "BF16"} | set(SCALES)))
 DENSE = {"architectures": ["LlamaForCausalLM"], "attention_bias": True}
 MOE = {
@@ -148,9 +150,9 @@ def as_gguf(path: Path, name: str, *, near_one: bool = False) -> Path:
             writer.add_tensor(target, counted(shape, full))
             continue
         raw = blocks(name, shape, full)
-        if near_one and "e" in (dequantize.RECORDS[name].names or ()):
-            raw.reshape(-1, kind.block_bytes).view(dequantize.RECORDS[name])["e"] &= 1
-            raw.reshape(-1, kind.block_bytes).view(dequantize.RECORDS[name])["e"] |= 128
+        if near_one and name in EXPONENTS:
+            exponents = raw.reshape(-1, kind.block_bytes)[:, : EXPONENTS[name]]
+            exponents[:] = exponents & 1 | 128
         writer.add_tensor(target, raw, raw_dtype=gguf.GGMLQuantizationType(kind.number))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -197,7 +197,9 @@ def test_a_matcher_knows_all_tokens_before_each_draw_and_only_its_steps_have_mas
         b.add("masked", 40, 12, grammar="any")
         b.add("free again", [900] * 5, 30)
         b.run()
-        assert matcher.known[:11] == expected(40, 12)[:11]  # nothing is told of the last
+        told = len(matcher.known)  # nothing of the step that ends the request
+        assert matcher.known == expected(40, 12)[:told]
+        assert told >= 8
         drawn = [masks for masks in b.masks if masks]
         assert [masks[place][0, 0] for masks in drawn for place in masks] == matcher.asked
         assert sorted(set(matcher.asked)) == matcher.asked

@@ -1,9 +1,9 @@
 """The invariance matrix: a request's output does not depend on how or with whom it was computed.
 
 Bit-exact, log-probabilities included, in fp32, in bf16 and in every way to quantize, for greedy and seeded
-requests. Axes that do not exist yet and join this table with their features: speculation, tensor and
-pipeline parallelism. CUDA graphs are proved on a GPU, by bench/gpu, streamed or not through HTTP in
-tests/api, adapters in test_adapters.py.
+requests. Axes that do not exist yet and join this table with their features: tensor and pipeline parallelism.
+CUDA graphs are proved on a GPU, by bench/gpu, streamed or not through HTTP in tests/api, adapters in
+test_adapters.py, drafts of every quality, and within masks, in test_drafts.py and test_grammar.py.
 """
 
 from __future__ import annotations
@@ -56,6 +56,14 @@ AXES: dict[str, dict[str, object]] = {
     "three threads": {"threads": 3},
     "whole prompts": {"enable_chunked_prefill": False},
     "two partial prompts": {"max_num_batched_tokens": 32, "max_num_partial_prefills": 2},
+    "drafts": {"num_drafts": 5, "prompt_lookup_min": 1},
+    "drafts with overlap and preemption": {
+        "num_drafts": 3,
+        "prompt_lookup_min": 1,
+        "overlap": True,
+        "num_blocks": 16,
+        "max_num_batched_tokens": 64,
+    },
 }
 
 ARCHITECTURES = ["llama", "gemma3_text", "mixtral"]
@@ -71,7 +79,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 """Ways to quantize a plain one, or its KV cache."""
 FEWER_AXES = (
     *("chunks of 7", "blocks of 8", "prefix cache cold", "forced preemption"),
-    *("overlap with preemption", "three threads"),
+    *("overlap with preemption", "three threads", "drafts"),
 )
 """Of the ways to quantize: one of each kind. Their products alone differ from bf16's."""
 QUANTIZED = [

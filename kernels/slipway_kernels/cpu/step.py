@@ -31,10 +31,10 @@ from slipway_kernels.cpu.threads import Threads
 class StepResult:
     """Views of the program's output arrays: valid until its next step.
 
-    requests  [requests] with the fields first_row; first_drawn, of its rows the first that draws, or their end;
-              num_drawn, rows from there on whose tokens stand; failed, whether the row after these has failed
-    rows      [rows] with the fields token, failed, logprob, rank (1: most likely): of the token drawn or, at the
-              row before it, of a prompt token that is reported; token -1 where there is neither
+    requests  [requests] with the fields first_row; first_drawn, the first of its rows that draws, or their
+              end; num_drawn, rows from there on whose tokens stand; failed, whether the row after these has
+    rows      [rows] with the fields token, failed, logprob, rank (1: most likely): of the token drawn or, at
+              the row before it, of a prompt token that is reported; token -1 where there is neither
     top_ids, top_logprobs  [rows, max_top]  the most likely tokens, best first
     """
 
@@ -133,14 +133,14 @@ class Stepper:
         self._c.sw_find_kv_scales(self._pointer, key_divisor, value_divisor)
 
     def _plan(self, slots: Ints, num_new: Ints, num_drafts: Ints | None, masks: Masks | None) -> _Plan:
-        """The C form and the arrays that it points at. Raises ValueError where these contradict each other."""
+        """The C form and what it points at. Raises ValueError where the arrays contradict each other."""
         if num_drafts is None:
             num_drafts = np.zeros(len(slots), np.int32)
         arrays = [np.ascontiguousarray(array, np.int32) for array in (slots, num_new, num_drafts)]
         if {*map(len, arrays)} != {len(slots)} or len(slots) > self.slots.num_slots:
             raise ValueError(
-                f"A plan of {len(slots)} slots, {len(num_new)} grants and {len(num_drafts)} numbers of drafts: "
-                f"give one of each a slot, for at most {self.slots.num_slots} slots."
+                f"A plan of {len(slots)} slots, {len(num_new)} grants and {len(num_drafts)} numbers of "
+                f"drafts: give one of each a slot, for at most {self.slots.num_slots} slots."
             )
         plan = _Plan(PlanStruct(len(slots), *map(address, arrays)), arrays)
         if masks:
@@ -151,10 +151,10 @@ class Stepper:
         if rows < 0:
             slots, grants, drafts = (array.tolist() for array in plan.arrays)
             raise ValueError(
-                f"The plan does not fit the slots: slots {slots}, grants {grants}, of these for drafts {drafts}. "
-                f"Grants are at least 0, add up to at most {self.max_tokens}, none goes past the tokens known, "
-                "drafts follow the last of them, the tokens are in the embedding, and every granted position "
-                "has a page."
+                f"The plan does not fit the slots: slots {slots}, grants {grants}, of these drafts {drafts}. "
+                f"Grants are at least 0, add up to at most {self.max_tokens}, none goes past the tokens "
+                "known, drafts follow the last of them, the tokens are in the embedding, and every granted "
+                "position has a page."
             )
         return rows
 

@@ -68,8 +68,8 @@ class NullWorker(InTurn):
     """Known tokens and no model, for the scheduler's tests and the core loop's benchmark.
 
     The token drawn after n known ones is `(seed + n) % vocab`, whatever masks say, so that any run can be
-    checked. Of the drafts that it is given it accepts some, by seed and position. It keeps the same slots as a real worker and
-    raises ValueError for a plan that contradicts them.
+    checked. Of the drafts that it is given it accepts some, by seed and position. It keeps the same slots as
+    a real worker and raises ValueError for a plan that contradicts them.
     """
 
     def __init__(self, num_slots: int, vocab: int = 1000) -> None:

@@ -13,8 +13,8 @@ PageCopy = tuple[int, int]
 """Source page, target page; one of them is the host's."""
 
 Masks = dict[int, NDArray[np.uint32]]
-"""By a request's index in the plan: [1 + num_drafts, ceil(vocab / 32)] bits, one a token that may be drawn, for
-each row that the request may draw in turn. One that is absent may draw anything."""
+"""By a request's index in the plan: [1 + num_drafts, ceil(vocab / 32)] bits, one a token that may be drawn; a
+row for its next token and for the one after each draft. A request that is absent may draw anything."""
 
 
 class SlotStart(msgspec.Struct, frozen=True, array_like=True, gc=False):

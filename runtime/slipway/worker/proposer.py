@@ -12,7 +12,7 @@ from slipway.load.arrays import Ints
 
 
 class Proposer(Protocol):
-    """Guesses how the tokens of a slot go on. A wrong guess costs the rows that verify it, and nothing else."""
+    """Guesses how the tokens of a slot go on. A wrong guess costs the rows that verify it, no more."""
 
     def propose(self, tokens: Ints) -> Ints:
         """Drafts for what follows these tokens [known], in order; none where nothing suggests itself."""
@@ -22,9 +22,9 @@ class Proposer(Protocol):
 class NgramProposer:
     """Prompt lookup: where the last tokens stood before, they may go on as they did there.
 
-    Takes the longest n-gram at the end, of `min_n` to `max_n` tokens, that also stands before; and of several
-    such places the first, as vLLM does: the prompt rather than what the model made of it. It compares the last
-    token with all, and longer n-grams only where the shorter one matched.
+    Takes the longest n-gram at the end, of `min_n` to `max_n` tokens, that also stands before; of several
+    such places the first, as vLLM does: the prompt rather than what the model made of it. It compares the
+    last token with all, and longer n-grams only where the shorter one matched.
     Source: Saxena 2023, https://github.com/apoorvumang/prompt-lookup-decoding.
     """
 
