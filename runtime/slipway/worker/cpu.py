@@ -78,8 +78,8 @@ class CpuWorker(InTurn):
         if self._kv_divisors is not None:
             self._model.find_kv_scales(*self._kv_divisors)
             self._kv_divisors = None
-        rows = (np.array(counts, np.int32) for counts in (plan.slots, plan.num_new, plan.num_drafts))
-        output = self._output(plan, self._model.step(*rows, masks))
+        slots, num_new, num_drafts = np.array((plan.slots, plan.num_new, plan.num_drafts), np.int32)
+        output = self._output(plan, self._model.step(slots, num_new, num_drafts, masks))
         if self.proposer is not None:
             self._propose(self.proposer, plan, output)
         return output
