@@ -86,7 +86,7 @@ def test_a_request_holds_every_page_that_is_read_again_and_no_other(
             assert [page >= 0 for page in table] == [block >= first for block in range(group.pages_for(end))]
             assert sum(page >= 0 for page in table) <= group.most_pages(end, chunk)
         request.granted = request.committed = end
-        assert cache.covers(request) == all(
+        assert cache.covered([request])[0] == [request] * all(
             group.pages_for(end + 1) <= len(table)
             and not any(page >= 0 for page in table[: group.readable_from(end) // group.block_size])
             for group, table in zip(groups, request.tables, strict=True)

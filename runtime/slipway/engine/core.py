@@ -21,7 +21,7 @@ from slipway.engine.messages import (
 )
 from slipway.engine.plan import Masks, StepOutput
 from slipway.engine.request import Request
-from slipway.engine.scheduler import Row, Scheduler
+from slipway.engine.scheduler import Grant, Scheduler, Step
 from slipway.engine.wire import Hub
 
 log = logging.getLogger("slipway.engine")
@@ -52,7 +52,7 @@ class EngineCore:
         self._requests: dict[tuple[int, str], Request] = {}
         self._clients: set[int] = set()
         self._num_arrived = 0
-        self._under_way: deque[tuple[list[Row], float]] = deque()
+        self._under_way: deque[tuple[Step, float]] = deque()
         self._checked = True
 
     def run(self) -> None:
@@ -70,21 +70,21 @@ class EngineCore:
             arrived = self.hub.poll(timeout)
         for client_id, message in arrived:
             self._receive(client_id, message)
-        plan, rows = self.scheduler.schedule(time.monotonic())
+        plan, grants = self.scheduler.schedule(time.monotonic())
         if self.scheduler.failures:
             self._end_failed(self.scheduler.failures)
             self.scheduler.failures = []
-        if rows or plan.swap_out:  # pages are given away in the next plan: copy them before
-            self._under_way.append((rows, time.monotonic()))
+        if grants or plan.swap_out:  # pages are given away in the next plan: copy them before
+            self._under_way.append((grants, time.monotonic()))
             self.executor.launch(plan)
-            self.executor.draw(self._masks(rows))
+            self.executor.draw(self._masks(grants))
             self._checked = False
-        if self._under_way and (not rows or len(self._under_way) == self.executor.depth):
+        if self._under_way and (not grants or len(self._under_way) == self.executor.depth):
             self._collect()
 
-    def _masks(self, rows: list[Row]) -> Masks | None:
+    def _masks(self, grants: Step) -> Masks | None:
         """What the step just launched may draw, where grammars say that: they need all tokens before it."""
-        masked = self.grammars.masked(rows) if self.grammars else {}
+        masked = self.grammars.masked(grants) if self.grammars else {}
         if not masked:
             return None
         while len(self._under_way) > 1:
@@ -152,18 +152,22 @@ class EngineCore:
 
     def _collect(self) -> None:
         """Wait for the oldest step under way, and tell what came of it."""
-        rows, started = self._under_way.popleft()
+        grants, started = self._under_way.popleft()
         output = self.executor.collect()
         now = time.monotonic()
         self.num_steps += 1
-        failed, has_grammars = set(output.failed), bool(self.grammars)
+        has_grammars = bool(self.grammars)
+        special = {*output.failed, *output.logprobs, *output.prompt_logprobs}
         deltas: dict[int, list[Delta]] = {client_id: [] for client_id in self._clients}
-        for index, row in enumerate(rows):
-            request = row.request
+        for index, ((request, grant), tokens) in enumerate(zip(grants.items(), output.tokens, strict=True)):
             if request.ended:  # while the step ran
                 continue
+            delta: Delta | None
             try:
-                delta = self._answered(row, index, output, index in failed, now)
+                if grant.num_new == 1 and grant.draws and index not in special and request.take(tokens[0]):
+                    delta = Delta(request.id, tokens)  # nearly always
+                else:
+                    delta = self._answered(request, grant, index, output, now)
                 if has_grammars and delta is not None and delta.finish_reason is None:
                     self.grammars.advance(request, delta.token_ids, output.drafts.get(index, []))
             except Exception as error:
@@ -172,17 +176,18 @@ class EngineCore:
                 deltas[request.client_id].append(delta)
                 if delta.finish_reason is not None:
                     self._end((request.client_id, request.id), failed=delta.finish_reason == "error")
-        self._tell(deltas, [sum(row.num_new for row in rows)], [now - started])
+        self._tell(deltas, [sum(grant.num_new for grant in grants.values())], [now - started])
 
-    def _answered(self, row: Row, index: int, output: StepOutput, failed: bool, now: float) -> Delta | None:
+    def _answered(
+        self, request: Request, grant: Grant, index: int, output: StepOutput, now: float
+    ) -> Delta | None:
         """Enter in the ledger what a step made of a request; the news of it, if there is any."""
-        request = row.request
-        tokens = output.tokens[index]
+        tokens, failed = output.tokens[index], index in output.failed
         if output.prompt_logprobs:
             request.prompt_logprobs += output.prompt_logprobs.get(index, ())
-        request.tokens += tokens
+        request.tokens.extend(tokens)
         if not failed:
-            self.scheduler.commit(row, len(tokens), now)
+            self.scheduler.commit(request, grant, len(tokens), now)
             if not tokens:
                 return None
         delta = Delta(request.id, tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
@@ -93,7 +94,7 @@ class NullWorker(InTurn):
                 raise ValueError(f"pages for block {grant.start} of a table that has {len(table)}")
             table += grant.pages
         rows = zip(plan.slots, plan.num_new, plan.num_drafts, plan.draws, plan.lengths, strict=True)
-        return StepOutput([self._advance(*row) for row in rows], [])
+        return StepOutput(list(itertools.starmap(self._advance, rows)), [])
 
     def _advance(self, slot: int, num_new: int, num_drafts: int, draws: bool, length: int) -> list[int]:
         known, computed = self.known[slot], self.computed[slot] + num_new - num_drafts

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slipway.engine.plan import Masks
 from slipway.engine.request import Request
-from slipway.engine.scheduler import Row
+from slipway.engine.scheduler import Grant, Step
 
 
 class Matcher(Protocol):
@@ -61,22 +61,25 @@ class Grammars:
             self._matchers[request].advance(tokens)
             self._drafts[request] = drafts
 
-    def masked(self, rows: list[Row]) -> dict[int, Row]:
+    def masked(self, step: Step) -> dict[int, tuple[Request, Grant]]:
         """Those that draw within masks, by index."""
-        return {index: row for index, row in enumerate(rows) if row.draws and row.request in self._matchers}
+        grants = enumerate(step.items())
+        return {index: one for index, one in grants if one[1].draws and one[0] in self._matchers}
 
-    def masks(self, rows: dict[int, Row]) -> tuple[Masks, list[tuple[Request, Exception]]]:
-        """Of these rows; and the requests whose matchers failed, which draw without one as they end."""
+    def masks(
+        self, grants: dict[int, tuple[Request, Grant]]
+    ) -> tuple[Masks, list[tuple[Request, Exception]]]:
+        """Of these grants; and the requests whose matchers failed, which draw without one as they end."""
         masks: Masks = {}
         failed: list[tuple[Request, Exception]] = []
-        for index, row in rows.items():
-            matcher = self._matchers.get(row.request)
+        for index, (request, grant) in grants.items():
+            matcher = self._matchers.get(request)
             if matcher is None:  # it has ended since
                 continue
             try:
-                drafts = self._drafts.get(row.request, [])[: row.num_drafts]
+                drafts = self._drafts.get(request, [])[: grant.num_drafts]
                 found = matcher.masks(drafts)
-                masks[index] = np.pad(found, ((0, row.num_drafts - len(drafts)), (0, 0)), mode="edge")
+                masks[index] = np.pad(found, ((0, grant.num_drafts - len(drafts)), (0, 0)), mode="edge")
             except Exception as error:
-                failed.append((row.request, error))
+                failed.append((request, error))
         return masks, failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from array import array
+import sys
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
@@ -61,7 +61,8 @@ class KVCache:
         self._found: dict[Request, tuple[PrefixHit, int]] = {}
         """What waiting requests have found, and how many keys had been lost then."""
         self.groups = tuple(groups)
-        self.hash_block_size = math.gcd(*(group.block_size for group in groups))
+        self._block_sizes = [group.block_size for group in groups]
+        self.hash_block_size = math.gcd(*self._block_sizes)
         self._prefix_caching = prefix_caching
         self._hash = hash_block
         self._rewrites_blocks = rewrites_blocks
@@ -119,13 +120,19 @@ class KVCache:
             request.num_registered = request.num_promised = hit.end
         self.holders[request] = request.tables
         self._found.pop(request, None)
-        self._measure(request)
+        request.capacity = self._reach(request)
+        request.next_trim = min(group.next_trim(request.committed) for group in self.groups)
         grants = [PageGrant(g, request.slot, 0, list(t)) for g, t in enumerate(request.tables) if t]
         return grants, copies
 
-    def covers(self, request: Request) -> bool:
-        """Whether the request has pages for its next token, and none that has left a window."""
-        return request.granted < request.capacity and request.committed < request.next_trim
+    def covered(self, requests: list[Request]) -> tuple[list[Request], list[Request]]:
+        """Those that have pages for their next token and none that has left a window, and the others."""
+        covered: list[Request] = []
+        others: list[Request] = []
+        for request in requests:
+            quiet = request.granted < request.capacity and request.committed < request.next_trim
+            (covered if quiet else others).append(request)
+        return covered, others
 
     def extend(self, request: Request, grant: int) -> list[PageGrant] | None:
         """Pages for the next `grant` tokens; None where there are too few.
@@ -137,10 +144,8 @@ class KVCache:
         end = request.granted + grant
         if end <= request.capacity:
             return []
-        missing = [
-            max(0, group.pages_for(end) - len(table))
-            for group, table in zip(self.groups, request.tables, strict=True)
-        ]
+        sizes = zip(self._block_sizes, request.tables, strict=True)
+        missing = [max(0, -(-end // size) - len(table)) for size, table in sizes]
         if sum(missing) > self.pool.num_free:
             return None
         grants = []
@@ -149,7 +154,7 @@ class KVCache:
                 pages = self.pool.allocate(count)
                 grants.append(PageGrant(number, request.slot, len(table), pages))
                 table += pages
-        self._measure(request)
+        request.capacity = self._reach(request)
         return grants
 
     def shrink(self, request: Request) -> None:
@@ -158,7 +163,7 @@ class KVCache:
             pages = group.pages_for(request.granted)
             self.pool.release(reversed(table[pages:]))
             del table[pages:]
-        self._measure(request)
+        request.capacity = self._reach(request)
 
     def trim(self, request: Request) -> None:
         """Give back the pages that have left the window of their group."""
@@ -170,7 +175,7 @@ class KVCache:
                 gone.append(table[block])
                 table[block] = -1
             self.pool.release(gone)
-        self._measure(request)
+        request.next_trim = min(group.next_trim(request.committed) for group in self.groups)
 
     def promise(self, request: Request) -> None:
         """What is granted of the known tokens will be found when its steps are collected."""
@@ -181,11 +186,15 @@ class KVCache:
             self._promised.setdefault(self._key(request, end), request)
         request.num_promised = max(request.num_promised, whole)
 
+    def next_block(self, request: Request) -> int:
+        """Positions committed at which `register` will find more."""
+        return request.num_registered + self.hash_block_size if self._prefix_caching else sys.maxsize
+
     def register(self, request: Request) -> None:
         """Make the pages that are computed and full findable."""
-        whole = self._whole(request.committed)
-        if whole <= request.num_registered or not self._prefix_caching:
+        if request.committed < self.next_block(request):
             return
+        whole = self._whole(request.committed)
         self._break_promises(request, whole)
         for number, (group, table) in enumerate(zip(self.groups, request.tables, strict=True)):
             size = group.block_size
@@ -249,11 +258,9 @@ class KVCache:
     def _nothing(self) -> PrefixHit:
         return PrefixHit(0, [[] for _ in self.groups], frozenset())
 
-    def _measure(self, request: Request) -> None:
-        """Note how far the request's pages reach, and when the next of them leaves a window."""
-        sizes = (group.block_size for group in self.groups)
-        request.capacity = min(map(int.__mul__, map(len, request.tables), sizes))
-        request.next_trim = min(group.next_trim(request.committed) for group in self.groups)
+    def _reach(self, request: Request) -> int:
+        """Positions that its pages reach in every group."""
+        return min(map(int.__mul__, map(len, request.tables), self._block_sizes))
 
     def _may_find(self, request: Request, end: int) -> bool:
         """Whether the request's known tokens up to `end` may be another's."""
@@ -313,7 +320,7 @@ class KVCache:
         while len(keys) * size < end:
             start = len(keys) * size
             parent = keys[-1] if keys else self._hash(b"identity", request.identity)
-            keys.append(self._hash(parent, array("i", request.tokens[start : start + size]).tobytes()))
+            keys.append(self._hash(parent, request.tokens[start : start + size].tobytes()))
         return keys[end // size - 1]
 
     def _whole(self, position: int) -> int:

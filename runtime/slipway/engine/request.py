@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from slipway.engine.messages import AddRequest, RequestTiming, TokenLogprobs
 from slipway.engine.params import SamplingParams
 
@@ -44,9 +46,11 @@ class Request:
         "params",
         "priority",
         "prompt_logprobs",
+        "quiet_until",
         "scheduled_time",
         "sequence",
         "slot",
+        "stop_tokens",
         "tables",
         "tokens",
     )
@@ -54,9 +58,10 @@ class Request:
     def __init__(self, client_id: int, message: AddRequest, sequence: int) -> None:
         self.client_id = client_id
         self.id = message.request_id
-        self.tokens = message.prompt_token_ids  # prompt, then output
+        self.tokens = array("i", message.prompt_token_ids)  # prompt, then output
         self.num_prompt = len(self.tokens)
         self.params: SamplingParams = message.params
+        self.stop_tokens = frozenset(self.params.stop_token_ids)
         self.priority = message.priority
         self.adapter = -1
         """Index of its adapter; -1: the model alone."""
@@ -73,6 +78,8 @@ class Request:
         self.committed = 0
         self.max_computed = self.num_prompt + self.params.max_tokens - 1
         """Positions that are ever computed: that of the last token that may be drawn is not."""
+        self.quiet_until = 0
+        """Positions committed from which on a token may be the first, the last or the end of a block."""
         self.num_steps = 0
         """Steps under way that compute some of it."""
         self.num_drawing = 0
@@ -101,6 +108,16 @@ class Request:
         self.scheduled_time = 0.0
         self.first_token_time = 0.0
         self.num_preemptions = 0
+
+    def take(self, token: int) -> bool:
+        """Enter the next token, which the oldest step under way drew, unless more may follow of it."""
+        if self.committed >= self.quiet_until or token in self.stop_tokens:
+            return False
+        self.tokens.append(token)
+        self.committed += 1
+        self.num_steps -= 1
+        self.num_drawing -= 1
+        return True
 
     @property
     def in_prompt(self) -> bool:

@@ -13,7 +13,6 @@ from slipway.engine.request import Request
 
 OVERTAKEN_STEPS = 16
 """Steps in which others may be admitted before a request that waits for pages; then they are kept for it."""
-NO_PAGES: list[PageGrant] = []
 LOOKED_PAST = 8
 """Waiting requests that one step looks past."""
 
@@ -38,14 +37,19 @@ class SchedulerLimits:
     delay_factor: float = 0.0
 
 
-class Row(msgspec.Struct, gc=False):
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """What a step computes of one request: `num_drafts` of its `num_new` tokens are guesses to verify."""
 
-    request: Request
     num_new: int
     draws: bool
-    pages: list[PageGrant]
+    pages: list[PageGrant] = []
     num_drafts: int = 0
+
+
+NEXT_TOKEN = Grant(1, True)
+"""Nearly all grants: one object stands for them, so that a step makes none."""
+Step = dict[Request, Grant]
+"""In the plan's order."""
 
 
 class _Plan:
@@ -54,47 +58,53 @@ class _Plan:
     def __init__(self, token_budget: int) -> None:
         self.tokens_left = token_budget
         self.starts: dict[Request, SlotStart] = {}
-        self.rows: dict[Request, Row] = {}
+        self.grants: Step = {}
         self.swap_out: list[PageCopy] = []
         self.swap_in: list[PageCopy] = []
         self.preempted = False
 
-    def add(self, request: Request, num_new: int, left: int, pages: list[PageGrant]) -> None:
-        """Grant the request so many of the tokens that are left to it; with the last of them it draws."""
-        draws = num_new == left
-        self.rows[request] = Row(request, num_new, draws, pages)
-        self.tokens_left -= num_new
-        request.granted += num_new
+    def add(self, request: Request, grant: Grant) -> None:
+        self.grants[request] = grant
+        self.tokens_left -= grant.num_new
+        request.granted += grant.num_new
         request.num_steps += 1
-        request.num_drawing += draws
+        request.num_drawing += grant.draws
 
-    def add_drafts(self, row: Row, count: int, pages: list[PageGrant]) -> None:
-        row.num_new += count
-        row.num_drafts = count
-        row.pages = row.pages + pages
-        row.request.granted += count
+    def add_next(self, requests: list[Request]) -> None:
+        """Grant each its next token: as `add` with NEXT_TOKEN, for as many as there may be."""
+        for request in requests:
+            self.grants[request] = NEXT_TOKEN
+            request.granted += 1
+            request.num_steps += 1
+            request.num_drawing += 1
+        self.tokens_left -= len(requests)
+
+    def add_drafts(self, request: Request, count: int, pages: list[PageGrant]) -> None:
+        """Let a request that draws its next token verify so many drafts."""
+        self.grants[request] = Grant(1 + count, True, self.grants[request].pages + pages, count)
+        request.granted += count
         self.tokens_left -= count
 
     def withdraw(self, request: Request) -> None:
         """Take back what this plan has granted the request."""
         self.starts.pop(request, None)
-        row = self.rows.pop(request, None)
-        if row is not None:
-            self.tokens_left += row.num_new
-            request.granted -= row.num_new
+        grant = self.grants.pop(request, None)
+        if grant is not None:
+            self.tokens_left += grant.num_new
+            request.granted -= grant.num_new
             request.num_steps -= 1
-            request.num_drawing -= row.draws
+            request.num_drawing -= grant.draws
 
     def build(self) -> StepPlan:
-        rows = self.rows.values()
+        grants = self.grants.values()
         return StepPlan(
             list(self.starts.values()),
-            [grant for row in rows for grant in row.pages],
-            [row.request.slot for row in rows],
-            [row.num_new for row in rows],
-            [row.num_drafts for row in rows],
-            [row.draws for row in rows],
-            [row.request.granted for row in rows],
+            [page for grant in grants if grant.pages for page in grant.pages],
+            [request.slot for request in self.grants],
+            [grant.num_new for grant in grants],
+            [grant.num_drafts for grant in grants],
+            [grant.draws for grant in grants],
+            [request.granted for request in self.grants],
             self.swap_out,
             self.swap_in,
         )
@@ -139,7 +149,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         bisect.insort(self.waiting, request, key=self._order)
 
-    def schedule(self, now: float) -> tuple[StepPlan, list[Row]]:
+    def schedule(self, now: float) -> tuple[StepPlan, Step]:
         """The next step. `now` is `time.monotonic()`."""
         plan = _Plan(self.limits.token_budget)
         decodes: list[Request] = []
@@ -156,24 +166,25 @@ class Scheduler:
         if not plan.preempted:  # pages are short: admitting now would only preempt again
             self._admit(plan, prompts, now)
             self._grant_spare(plan, late)
-        return plan.build(), list(plan.rows.values())
+        return plan.build(), plan.grants
 
-    def commit(self, row: Row, num_drawn: int, now: float) -> None:
-        """A step has computed this row, and drawn so many tokens, which the request already has."""
-        request = row.request
+    def commit(self, request: Request, grant: Grant, num_drawn: int, now: float) -> None:
+        """A step has computed this grant, and drawn so many tokens, which the request already has."""
         request.num_steps -= 1
-        request.num_drawing -= row.draws
+        request.num_drawing -= grant.draws
         if not request.granted:  # preempted since, and nothing of it is kept
             return
-        request.committed += row.num_new
-        if row.num_drafts:
-            rejected = row.num_drafts + 1 - num_drawn
+        request.committed += grant.num_new
+        if grant.num_drafts:
+            rejected = grant.num_drafts + 1 - num_drawn
             request.granted -= rejected
             request.committed -= rejected
         if not request.first_token_time and request.committed >= request.num_prompt:
             self._last_prompt_seconds = now - request.scheduled_time
-        if request.committed >= request.num_registered + self.cache.hash_block_size and request.slot >= 0:
+        if request.slot >= 0:
             self.cache.register(request)
+            if request.committed >= request.num_prompt:
+                request.quiet_until = min(self.cache.next_block(request), request.max_computed) - 1
 
     def end(self, request: Request, *, failed: bool = False) -> None:
         """The request has finished, failed or been aborted: nothing of it stays.
@@ -202,12 +213,10 @@ class Scheduler:
             self._turn = turn + budget
             decodes = decodes[turn:] + decodes[:turn]
             decodes, late = decodes[:budget], decodes[budget:]
-        covers = self.cache.covers
-        for request in decodes:
-            if plan.tokens_left and request.slot >= 0 and covers(request):
-                plan.add(request, 1, 1, NO_PAGES)  # nearly always
-            else:
-                self._grant(request, 1, plan)
+        covered, others = self.cache.covered(decodes)
+        plan.add_next(covered)
+        for request in others:
+            self._grant(request, 1, plan)
         return late
 
     def _grant(self, request: Request, left: int, plan: _Plan) -> None:
@@ -225,7 +234,7 @@ class Scheduler:
                 if victim is request:
                     return
                 pages = self.cache.extend(request, num_new)
-            plan.add(request, num_new, left, pages)
+            plan.add(request, Grant(num_new, num_new == left, pages))
             if num_new > 1:
                 self.cache.promise(request)
         except Exception as error:
@@ -236,14 +245,13 @@ class Scheduler:
         for request in late:
             pages = self.cache.extend(request, 1) if plan.tokens_left else None
             if pages is not None:
-                plan.add(request, 1, 1, pages)
-        for row in plan.rows.values() if self.limits.num_drafts else ():
-            request = row.request
-            if row.num_new == 1 and row.draws:
+                plan.add(request, Grant(1, True, pages))
+        for request, grant in list(plan.grants.items()) if self.limits.num_drafts else ():
+            if grant.num_new == 1 and grant.draws:
                 most = min(self.limits.num_drafts, plan.tokens_left, request.max_computed - request.granted)
                 pages = self.cache.extend(request, most) if most > 0 else None
                 if pages is not None:
-                    plan.add_drafts(row, most, pages)
+                    plan.add_drafts(request, most, pages)
 
     def _admit(self, plan: _Plan, prompts: list[Request], now: float) -> None:
         """Start waiting requests, the oldest promise first, as long as there are slots, tokens and pages.
@@ -314,7 +322,7 @@ class Scheduler:
         num_new = min(left, self._chunk(request), plan.tokens_left)
         more = self.cache.extend(request, num_new)
         assert more is not None, "admitted without pages"
-        plan.add(request, num_new, left, pages + more)
+        plan.add(request, Grant(num_new, num_new == left, pages + more))
         self.cache.promise(request)
 
     def _slot_start(self, request: Request) -> SlotStart:
@@ -347,6 +355,7 @@ class Scheduler:
         plan.swap_out += copies
         if not copies:
             request.granted = request.committed = 0
+        request.quiet_until = 0
         self._vacate(request)
         self.add(request)
         request.num_preemptions += 1
