@@ -25,7 +25,7 @@ Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Requests by (queries, positions after the step), those of one query first."""
+    """Requests by (queries, positions after the step), those of up to `decode_queries` first."""
 
     name: str
     requests: tuple[tuple[int, int], ...]
@@ -40,10 +40,11 @@ class Step:
     slopes: bool = False
     sinks: bool = False
     paged: bool = True
+    decode_queries: int = 1
 
     @property
     def num_decodes(self) -> int:
-        return sum(queries == 1 for queries, _ in self.requests) if self.paged else 0
+        return sum(queries <= self.decode_queries for queries, _ in self.requests) if self.paged else 0
 
     @property
     def title(self) -> str:
@@ -70,6 +71,12 @@ def chunk(queries: int, length: int, name: str = "", batch: int = 1, **changes: 
     return Step(name, ((queries, length),) * batch, **changes)
 
 
+def verify(drafts: int, batch: int, length: int, **changes: Any) -> Step:
+    """The next token and its drafts; every second request has one less."""
+    requests = tuple((1 + drafts - number % 2, length) for number in range(batch))
+    return Step(f"{drafts} drafts, {batch} after {length}", requests, decode_queries=1 + drafts, **changes)
+
+
 MIXED = ((1, 4096),) * 32 + ((1, 1),) * 4 + ((2048, 2048), (512, 8704))
 
 FULL = [
@@ -85,7 +92,12 @@ FULL = [
     *(chunk(queries, queries, paged=paged) for queries in (2048, 8192) for paged in (True, False)),
     *(chunk(512, 8704, stored=stored) for stored in (BF16, E4M3)),
     Step("mixed", MIXED),
-    chunk(4, 4096, name="4 drafts", batch=16),
+    *(verify(4, batch, length) for batch, length in ((1, 16384), (16, 4096), (64, 4096))),
+    verify(4, 16, 4096, stored=E4M3),
+    verify(3, 16, 4096, heads=24, kv_heads=8, head_dim=64, slopes=True, sinks=True),
+    verify(2, 16, 4096, heads=16, kv_heads=8, head_dim=256, window=1024, softcap=50.0, block=32),
+    verify(2, 4, 4096, heads=48, kv_heads=1, head_dim=80, dtype=FP32, stored=FP32),
+    chunk(4, 4096, batch=16),
     chunk(16, 2048, batch=16),
     *(chunk(2048, 2048, heads=32, head_dim=64, paged=paged) for paged in (True, False)),
     chunk(2048, 4096, heads=24, head_dim=64, dtype=FP16, stored=FP16, slopes=True, sinks=True),
@@ -99,6 +111,7 @@ FULL = [
 SMALL = [
     decode(3, 40, heads=4, kv_heads=2, head_dim=16, block=8),
     Step("mixed", ((1, 30), (9, 20), (5, 5)), heads=4, kv_heads=2, head_dim=16, block=8, stored=E4M3),
+    verify(2, 2, 40, heads=4, kv_heads=2, head_dim=16, block=8),
     chunk(33, 33, heads=4, kv_heads=2, head_dim=16, paged=False),
 ]
 
@@ -113,7 +126,8 @@ def _case(step: Step, run: Callable[[], Tensor], expected: Callable[[], Tensor],
         min(length, step.window + queries if step.window else length) for queries, length in step.requests
     )
     rows = sum(queries for queries, _ in step.requests)
-    chunks = min(queries for queries, _ in step.requests) * step.heads // step.kv_heads > 16
+    chunks = not step.num_decodes
+    chunks &= min(queries for queries, _ in step.requests) * step.heads // step.kv_heads > 16
     wanted = ("wgmma.mma_async", *(() if step.paged else ("cp.async.bulk",)))
     return Case(
         step.title + ("" if step.paged else " contiguous"),
@@ -144,7 +158,8 @@ def _paged(device: torch.device, step: Step) -> Case:
     lengths = torch.tensor([length for _, length in step.requests], dtype=torch.int32, device=device)
     q = _random(device, step.dtype, sum(n for n, _ in step.requests), step.heads, step.head_dim)
     out = torch.empty_like(q)
-    space = workspace(count, step.heads, step.kv_heads, step.head_dim, longest, device)
+    shape = step.heads, step.kv_heads, step.head_dim
+    space = workspace(count, *shape, longest, device, queries=step.decode_queries)
     features = _features(device, step)
 
     def inputs(pool: Tensor) -> Inputs:
@@ -156,6 +171,7 @@ def _paged(device: torch.device, step: Step) -> Case:
             out,
             **features,
             num_decodes=step.num_decodes,
+            decode_queries=step.decode_queries,
             max_query=max(queries for queries, _ in step.requests),
             max_length=longest,
             workspace=space,

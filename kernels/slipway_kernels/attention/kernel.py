@@ -1,4 +1,4 @@
-"""Attention over pages in Triton: one kernel for requests of one query, one for chunks, and a merge.
+"""Attention over pages in Triton: one kernel for requests of few queries, one for chunks, and a merge.
 
 All run the loop in `attend`: a tile of queries stays in registers while tiles of keys and values stream
 through shared memory, with an online softmax (Dao et al. 2022). The query heads that share a key
@@ -20,17 +20,20 @@ from slipway_kernels.attention.kernel_inner import (
     stored_scale,
 )
 
+# Below every score, and finite: a row that has seen nothing yet must not subtract infinities.
+LEAST = tl.constexpr(-1e30)
+
 
 @triton.jit
-def _share(length, window, splits, SPAN: tl.constexpr):
-    """The first position that the last query of `length` sees, and how many positions a split takes."""
+def _share(length, count, window, splits, SPAN: tl.constexpr):
+    """The first position that the last `count` of `length` queries see, and how many a split takes."""
     first = 0
     if window is not None:
-        first = tl.maximum(length - window, 0)
+        first = tl.maximum(length - count + 1 - window, 0)
     return first, tl.cdiv(tl.cdiv(length - first, splits), SPAN) * SPAN
 
 
-@triton.jit(do_not_specialize=["window", "splits"])
+@triton.jit(do_not_specialize=["window", "splits", "queries"])
 def decode_kernel(
     q_ptr,  # [tokens, heads, head_dim]
     keys_ptr,  # [pages, kv_heads, block, head_dim]
@@ -44,8 +47,8 @@ def decode_kernel(
     key_scale_ptr,  # [kv_heads] by SCALE_STRIDE, or None
     value_scale_ptr,
     out_ptr,  # [tokens, heads, head_dim]
-    partial_ptr,  # [requests, heads, splits, head_dim] fp32, or None where one split takes all
-    lse_ptr,  # [requests, heads, splits] fp32: log 2 of each split's sum of 2^score
+    partial_ptr,  # [requests, queries, heads, splits, head_dim] fp32, or None where one split takes all
+    lse_ptr,  # [requests, queries, heads, splits] fp32: log 2 of each split's sum of 2^score
     q_token_stride,
     q_head_stride,
     page_stride,
@@ -58,6 +61,7 @@ def decode_kernel(
     softcap,
     window,
     splits,
+    queries,
     GROUP: tl.constexpr,
     SCALE_STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -67,61 +71,78 @@ def decode_kernel(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     SPAN: tl.constexpr,
+    SEVERAL: tl.constexpr,
 ):
-    """softmax(scale · q · Kᵀ) · V of one request, one key head and one split of its positions.
+    """softmax(scale · q · Kᵀ + mask) · V of one request, one key head and one split of its positions.
 
     Bound by reading keys and values: every loop has the next tiles under way. A split that is past the
-    request's end leaves nothing, and the merge knows.
+    request's end leaves nothing, and the merge knows. Where requests have SEVERAL queries, up to `queries`,
+    a tile has the group's rows of one after the other, and is masked at its edges.
     """
-    TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
-    kv_head = tl.program_id(0) // TILES
+    columns = GROUP
+    count = 1
+    seen = None
     request = tl.program_id(1)
+    query_start = tl.load(query_start_ptr + request)
+    if SEVERAL:
+        columns = GROUP * queries
+        count = tl.load(query_start_ptr + request + 1) - query_start
+        seen = window
+    tiles = (columns + ROWS - 1) // ROWS
+    kv_head = tl.program_id(0) // tiles
     split = tl.program_id(2)
     length = tl.load(lengths_ptr + request)
     slot = tl.load(slots_ptr + request)
     if slot < 0:
         length = 0
-    first, span = _share(length, window, splits, SPAN)
+    first, span = _share(length, count, window, splits, SPAN)
     begin = first + split * span
     end = tl.minimum(begin + span, length)
     if begin >= end:
         return
-    of_group = (tl.program_id(0) % TILES) * ROWS + tl.arange(0, ROWS)
-    known = of_group < GROUP
-    head = kv_head * GROUP + of_group
+    row = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
+    known = row < GROUP * count
+    index = row // GROUP if SEVERAL else tl.full([ROWS], 0, tl.int32)
+    head = kv_head * GROUP + (row % GROUP if SEVERAL else row)
     column = tl.arange(0, HEAD)
     mask = known[:, None] & (column < HEAD_DIM)[None, :]
-    token = tl.full([ROWS], 0, tl.int32) + tl.load(query_start_ptr + request)
+    token = query_start + index
     q = tl.load(pointers(q_ptr, token, head, q_token_stride, q_head_stride, HEAD), mask=mask, other=0.0)
     total, peak = softmax_start(sinks_ptr, head, known, split == 0, ROWS)
+    if SEVERAL:
+        peak = tl.maximum(peak, LEAST)
     acc = tl.zeros([ROWS, HEAD], tl.float32)
     kv_offset = kv_head.to(tl.int64) * kv_head_stride
-    query = tl.full([ROWS], -1, tl.int32) + length
+    query = length - count + index
     block_table_ptr += slot.to(tl.int64) * block_table_stride
     acc, total, peak = attend(
-        *(acc, total, peak, operand(q, keys_ptr), query, length - 1, begin, end),
+        *(acc, total, peak, operand(q, keys_ptr), query, length - count, length - 1, begin, end),
         *(keys_ptr + kv_offset, values_ptr + kv_offset, block_table_ptr, page_stride, token_stride),
         scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES),
         softcap,
         slopes_of(slopes_ptr, head, known),
-        None,
-        *(False, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, False),
+        seen,
+        *(SEVERAL, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, False),
     )
+    if SEVERAL:
+        total = tl.where(total == 0.0, 1.0, total)  # of rows that see nothing of this split
     acc *= (stored_scale(value_scale_ptr, kv_head, SCALE_STRIDE, BYTES) / total)[:, None]
     if partial_ptr is None:
         at = pointers(out_ptr, token, head, out_token_stride, out_head_stride, HEAD)
         tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=mask)
     else:
-        heads = tl.num_programs(0) // TILES * GROUP
+        heads = tl.num_programs(0) // tiles * GROUP
+        if SEVERAL:
+            request = request * queries + index
         entry = (request * heads + head).to(tl.int64) * splits + split
         tl.store(partial_ptr + entry[:, None] * HEAD_DIM + column[None, :], acc, mask=mask)
         tl.store(lse_ptr + entry, peak + tl.log2(total), mask=known)
 
 
-@triton.jit(do_not_specialize=["window", "splits"])
+@triton.jit(do_not_specialize=["window", "splits", "queries"])
 def merge_kernel(
-    partial_ptr,  # [requests, heads, splits, head_dim] fp32
-    lse_ptr,  # [requests, heads, splits] fp32
+    partial_ptr,  # [requests, queries, heads, splits, head_dim] fp32
+    lse_ptr,  # [requests, queries, heads, splits] fp32
     slots_ptr,  # [requests]
     query_start_ptr,  # [requests + 1]
     lengths_ptr,  # [requests]
@@ -130,22 +151,30 @@ def merge_kernel(
     out_head_stride,
     window,
     splits,
+    queries,
     HEAD_DIM: tl.constexpr,
     HEAD: tl.constexpr,
     SPAN: tl.constexpr,
+    SEVERAL: tl.constexpr,
     SPLITS: tl.constexpr,  # loaded at a time
 ):
-    """Σ 2^lse · partial / Σ 2^lse over the splits that one request has, for one head."""
+    """Σ 2^lse · partial / Σ 2^lse over the splits that one request has, for one query and head."""
     request = tl.program_id(0)
+    count = 1
+    index = 0
+    if SEVERAL:
+        request = tl.program_id(0) // queries
+        index = tl.program_id(0) % queries
+        count = tl.load(query_start_ptr + request + 1) - tl.load(query_start_ptr + request)
     head = tl.program_id(1)
     length = tl.load(lengths_ptr + request)
     if tl.load(slots_ptr + request) < 0:
         length = 0
-    if length == 0:
+    if (length == 0) | (index >= count):
         return
-    first, span = _share(length, window, splits, SPAN)
+    first, span = _share(length, count, window, splits, SPAN)
     used = tl.cdiv(length - first, span)
-    entry = (request * tl.num_programs(1) + head).to(tl.int64) * splits
+    entry = (tl.program_id(0) * tl.num_programs(1) + head).to(tl.int64) * splits
     column = tl.arange(0, HEAD)
     acc = tl.zeros([HEAD], tl.float32)
     total = 0.0
@@ -161,7 +190,7 @@ def merge_kernel(
         total = total * decay + tl.sum(weight, 0)
         acc = acc * decay + tl.sum(weight[:, None] * partial, 0)
         peak = highest
-    token = tl.load(query_start_ptr + request).to(tl.int64)
+    token = (tl.load(query_start_ptr + request) + index).to(tl.int64)
     at = out_ptr + token * out_token_stride + head.to(tl.int64) * out_head_stride + column
     tl.store(at, (acc / total).to(out_ptr.dtype.element_ty), mask=column < HEAD_DIM)
 
@@ -276,7 +305,7 @@ def prefill_kernel(
     if window is not None:
         first = tl.maximum(lowest - window + 1, 0)
     acc, total, peak = attend(
-        *(acc, total, peak, operand(q, keys_ptr), query, lowest, first, limit),
+        *(acc, total, peak, operand(q, keys_ptr), query, lowest, limit - 1, first, limit),
         *(keys, values, block_table_ptr, page_stride, token_stride),
         scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES),
         softcap,

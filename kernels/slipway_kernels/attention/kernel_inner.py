@@ -76,6 +76,7 @@ def attend(
     q,  # [ROWS, HEAD]
     query,  # [ROWS] positions
     lowest,  # of them
+    newest,
     first,
     limit,
     keys,  # pointer of the head, or its TMA descriptor of boxes [TILE, HEAD]
@@ -121,7 +122,7 @@ def attend(
             # One loop for all tiles keeps the next ones under way; few are at an edge and pay for masks.
             edge = start + TILE > lowest + 1
             if window is not None:
-                edge = edge | (start < limit - window)
+                edge = edge | (start <= newest - window)
             if edge:
                 shown = position[None, :] <= query[:, None]
                 if window is not None:

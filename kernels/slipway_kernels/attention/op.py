@@ -15,8 +15,8 @@ from slipway_kernels.cuda.rows import row_stride
 
 LOG2E = 1.4426950408889634
 LONGEST = 8192
-"""A split has no more positions than this, where the workspace is large enough: one long request among many
-short ones must not keep a single processor busy when all others are done."""
+"""A split has no more positions than this, until the splits of one request occupy the device: a long request
+among many short ones must not keep a single processor busy when all others are done."""
 
 FP8 = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -42,10 +42,12 @@ def workspace(
     max_length: int,
     device: torch.device,
     sms: int = 132,
+    queries: int = 1,
 ) -> Workspace:
-    """For any step of at most `max_requests` requests of one query, on a device of `sms` processors."""
+    """For any step of at most `max_requests` requests of up to `queries`, on a device of `sms` processors."""
+    rows = heads // kv_heads * queries
     entries = max(
-        requests * heads * split_count(requests, kv_heads, heads // kv_heads, max_length, sms)
+        requests * queries * heads * split_count(requests, kv_heads, rows, max_length, sms)
         for requests in range(1, max_requests + 1)
     )
     return Workspace(
@@ -54,14 +56,17 @@ def workspace(
     )
 
 
-def split_count(requests: int, kv_heads: int, group: int, max_length: int, sms: int) -> int:
+def split_count(requests: int, kv_heads: int, rows: int, max_length: int, sms: int) -> int:
     """How many programs share the positions of one request and key head, at most.
 
+    rows  heads of the group, of each of its queries
+
     Enough to give every processor eight programs, of which two or three run at once: the last turn, which is
-    seldom full, is then a small part. A split is never less than SPAN positions.
+    seldom full, is then a small part. A split is never less than SPAN positions. However long contexts are,
+    the count stays bounded, and the workspace with it.
     """
-    programs = requests * kv_heads * -(-group // 16)
-    wanted = max(8 * sms // programs, -(-max_length // LONGEST), 1)
+    programs = kv_heads * -(-rows // 16)  # of each split of a request
+    wanted = max(8 * sms // (requests * programs), min(-(-max_length // LONGEST), -(-sms // programs)), 1)
     return max(1, min(wanted, -(-max_length // SPAN)))
 
 
@@ -83,6 +88,7 @@ def paged_attention(
     key_scale: Tensor | None = None,
     value_scale: Tensor | None = None,
     num_decodes: int,
+    decode_queries: int = 1,
     max_query: int,
     max_length: int,
     workspace: Workspace,
@@ -99,7 +105,7 @@ def paged_attention(
     slopes       [heads] fp32: a score falls by this for every position that its key is behind (ALiBi)
     sinks        [heads] fp32: a score that takes its part of the softmax and has no value
     key_scale, value_scale  [1] or [kv_heads] fp32: what stored keys and values are multiplied by
-    num_decodes  the first so many requests have one query each
+    num_decodes  the first so many requests have up to `decode_queries` each, and share the device by splits
     max_query, max_length, sms  queries and positions that no request exceeds; processors of the device
 
     A query sees the positions up to its own, the last `window` of them where that is not 0. Scores become
@@ -127,7 +133,7 @@ def paged_attention(
     )
     call.check()
     if num_decodes:
-        _decode(call, num_decodes, max_length, workspace, sms)
+        _decode(call, num_decodes, decode_queries, max_length, workspace, sms)
     if num_decodes < len(slots):
         _prefill(call, num_decodes, len(slots) - num_decodes, max_query)
     return out
@@ -315,12 +321,12 @@ class _Call:
             )
 
 
-def _decode(call: _Call, requests: int, max_length: int, space: Workspace, sms: int) -> None:
+def _decode(call: _Call, requests: int, queries: int, max_length: int, space: Workspace, sms: int) -> None:
     heads, head_dim = call.q.shape[1:]
-    kv_heads, group = call.keys.shape[1], call.group
+    kv_heads, rows = call.keys.shape[1], call.group * queries
     tile = pick(DECODE, call.arch, keys=call.kind, row=call.head * call.keys.element_size())
-    wanted = split_count(requests, kv_heads, group, max_length, sms)
-    splits = max(1, min(wanted, len(space.log_sum_exp) // (requests * heads)))
+    wanted = split_count(requests, kv_heads, rows, max_length, sms)
+    splits = max(1, min(wanted, len(space.log_sum_exp) // (requests * queries * heads)))
     if splits > 1 and space.partial.shape[1] != head_dim:
         raise ValueError(
             f"the workspace is for heads of {space.partial.shape[1]}, these have {head_dim}: make one for "
@@ -328,18 +334,20 @@ def _decode(call: _Call, requests: int, max_length: int, space: Workspace, sms: 
         )
     launch(
         decode_kernel,
-        (kv_heads * -(-group // tile.constants["ROWS"]), requests, splits),
+        (kv_heads * -(-rows // tile.constants["ROWS"]), requests, splits),
         tile=tile,
         partial_ptr=space.partial if splits > 1 else None,
         lse_ptr=space.log_sum_exp if splits > 1 else None,
         splits=splits,
+        queries=queries,
         SPAN=SPAN,
+        SEVERAL=queries > 1,
         **call.arguments(),
     )
     if splits > 1:
         launch(
             merge_kernel,
-            (requests, heads),
+            (requests * queries, heads),
             tile=pick(MERGE, call.arch),
             partial_ptr=space.partial,
             lse_ptr=space.log_sum_exp,
@@ -351,9 +359,11 @@ def _decode(call: _Call, requests: int, max_length: int, space: Workspace, sms: 
             out_head_stride=call.out.stride(1),
             window=call.window,
             splits=splits,
+            queries=queries,
             HEAD_DIM=head_dim,
             HEAD=call.head,
             SPAN=SPAN,
+            SEVERAL=queries > 1,
         )
 
 

@@ -14,10 +14,11 @@ from slipway_kernels.cuda.compare import rounding, row_error
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
-# (queries, positions after the step) of each request, those of one query first.
+# (queries, positions after the step) of each request, those of few queries first.
 DECODES = ((1, 1), (1, 7), (1, 300), (1, 130))
 CHUNKS = ((5, 5), (0, 9), (37, 70), (3, 140), (1, 33))
 MIXED = ((1, 129), (1, 16), (40, 40), (1, 50), (9, 150))
+VERIFIES = ((3, 130), (1, 300), (4, 4), (2, 257), (4, 131))
 
 AXES: dict[str, Sequence[object]] = {
     "requests": (DECODES, CHUNKS, MIXED),
@@ -73,8 +74,9 @@ class Step:
         sinks: bool = False,
         scales: str | None = None,
         sms: int = 132,
+        decode_queries: int = 1,
     ) -> None:
-        self.requests, self.sms = requests, sms
+        self.requests, self.sms, self.decode_queries = requests, sms, decode_queries
         self.stored = stored or dtype
         (num_heads, kv_heads), count = heads, len(requests)
         self.longest = max(length for _, length in requests)
@@ -115,18 +117,20 @@ class Step:
 
     def run(self, space: Workspace | None = None) -> Tensor:
         tokens, heads, head_dim = self.q.shape
-        decodes = [queries == 1 for queries, _ in self.requests]
+        decodes = [queries <= self.decode_queries for queries, _ in self.requests]
         num_decodes = decodes.index(False) if False in decodes else len(decodes)
         if space is None:
             space = workspace(
                 *(max(num_decodes, 1), heads, self.keys.shape[1], head_dim, self.longest, self.q.device),
                 sms=self.sms,
+                queries=self.decode_queries,
             )
         out = paged_attention(
             *(self.q, self.keys, self.values, self.table, self.slots, self.query_start, self.lengths),
             self.out[:tokens],
             **self.features,  # type: ignore[arg-type]
             num_decodes=num_decodes,
+            decode_queries=self.decode_queries,
             max_query=self.max_query,
             max_length=self.longest,
             workspace=space,
@@ -164,6 +168,17 @@ class Step:
 @pytest.mark.parametrize("case", pairwise(AXES), ids=lambda case: "-".join(map(str, case.values()))[-60:])
 def test_attention_is_the_references(device: torch.device, case: dict[str, object]) -> None:
     Step(device, **case).check()  # type: ignore[arg-type]
+
+
+VERIFYING = {name: values for name, values in AXES.items() if name not in ("requests", "block", "head_dim")}
+
+
+@pytest.mark.parametrize(
+    "case", pairwise(VERIFYING), ids=lambda case: "-".join(map(str, case.values()))[-60:]
+)
+def test_a_few_queries_share_the_splits_of_one(device: torch.device, case: dict[str, object]) -> None:
+    """Also where a split ends between two queries, or holds nothing that the first of them sees."""
+    Step(device, VERIFIES, decode_queries=4, **case).check()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("head_dim", [8, 24, 96, 112, 128, 160, 192, 256])
@@ -289,3 +304,11 @@ def test_the_benchs_cases_are_the_references(device: torch.device, name: str) ->
     case = next(case for case in bench.cases(device, "small") if case.name == name)
     assert case.expected is not None
     assert row_error(case.run(), case.expected()) <= case.tolerance
+
+
+@pytest.mark.parametrize(("kv_heads", "bound"), [(1, 132), (8, 17), (256, 1)])
+def test_splits_are_bounded_however_long_contexts_are(kv_heads: int, bound: int) -> None:
+    """By what keeps all processors busy with one request; graphs of long contexts run short ones, too."""
+    counts = [op.split_count(256, kv_heads, 4, length, sms=132) for length in (100, 9000, 1 << 20, 1 << 24)]
+    assert counts[0] == 1
+    assert counts[-1] == max(counts) == bound
