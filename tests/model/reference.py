@@ -72,8 +72,14 @@ class Reference:
         scores = torch.einsum("qhd,khd->hqk", q, k).float() * attention.scale
         distance = torch.arange(length)[:, None] - torch.arange(length)  # [query, key]
         hidden = (distance < 0) | (distance >= (attention.window or length))
-        scores = _capped(scores, attention.softcap).masked_fill(hidden, -torch.inf)
-        y = torch.einsum("hqk,khd->qhd", scores.softmax(dim=-1).to(v.dtype), v)
+        scores = _capped(scores, attention.softcap)
+        if attention.alibi:
+            scores = scores - torch.tensor(attention.slopes)[:, None, None] * distance
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if attention.sinks:
+            sinks = self.weights[f"{number}.sinks.weight"].float()[:, None, None]
+            scores = torch.cat((scores, sinks.expand(-1, length, 1)), dim=-1)
+        y = torch.einsum("hqk,khd->qhd", scores.softmax(dim=-1)[..., :length].to(v.dtype), v)
         return self._linear(y.reshape(length, -1), f"{number}.out")
 
     def _mlp(self, x: Tensor, mlp: Mlp, number: int, roles: tuple[str, str, str]) -> Tensor:

@@ -112,6 +112,8 @@ def _attention(spec: DecoderSpec, layer: Layer, number: int) -> Iterator[Entry]:
     if attention.qk_norm:
         yield Entry("q_norm", (attention.head_dim,), number)
         yield Entry("k_norm", (attention.head_dim,), number)
+    if attention.sinks:
+        yield Entry("sinks", (attention.heads,), number)
     for role in ("attention_norm", "mlp_norm"):
         yield Entry(role, (hidden,), number)
     if spec.sandwich:

@@ -36,6 +36,18 @@ class Attention:
     out_bias: bool = False
     qk_norm: bool = False
     """RMSNorm over each query and key head before the rotation."""
+    sinks: bool = False
+    """A score of each head that takes its part of the softmax and has no value (Xiao et al. 2023)."""
+    alibi: bool = False
+    """Scores fall with the distance of their key, by a slope of each head (Press et al. 2022)."""
+
+    @property
+    def slopes(self) -> tuple[float, ...]:
+        """[heads]  ALiBi's: powers of 2^(-8 / n) for n heads; where n is no power of two those of the power
+        below, then every other one of the power above."""
+        power = 1 << (self.heads.bit_length() - 1)
+        below = tuple(2.0 ** (-8 * (head + 1) / power) for head in range(power))
+        return below + tuple(2.0 ** (-8 * (head + 0.5) / power) for head in range(self.heads - power))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class MoeWeights:
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     norms: dict[str, Vector]
-    """By role: `attention_norm`, `mlp_norm`, and where there are `q_norm`, `attention_post_norm`, …"""
+    """By role: `attention_norm`, `mlp_norm`, and where there are `q_norm`, `mlp_post_norm`, `sinks`, …"""
     qkv: FusedLinear
     out: FusedLinear
     mlp: MlpWeights | MoeWeights
@@ -108,6 +108,8 @@ class Builder:
         sizes = {"attention_norm": hidden, "mlp_norm": hidden}
         if attention.qk_norm:
             sizes |= {"q_norm": attention.head_dim, "k_norm": attention.head_dim}
+        if attention.sinks:
+            sizes["sinks"] = attention.heads
         if self.spec.sandwich:
             sizes |= {"attention_post_norm": hidden, "mlp_post_norm": hidden}
         queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim

@@ -7,11 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipway.load.arrays import BF16, Floats
+from slipway.load.errors import LoadError
 from slipway.model.rope import cos_sin
 from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Moe, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Adapter, Buffer, Packed, Program, Weight
+
+
+def check_lowered(spec: DecoderSpec) -> None:
+    """Raises LoadError where the program has no operation for something that the specification has."""
+    for what, name in (("attention sinks", "sinks"), ("ALiBi", "alibi")):
+        if any(getattr(layer.attention, name) for layer in spec.layers):
+            raise LoadError(
+                "UnsupportedModel",
+                f"{spec.architecture} has {what}, which attention on CPU does not compute.",
+                hint="Serve it with --device cuda.",
+                argument="device",
+            )
 
 
 def lower(

@@ -20,7 +20,7 @@ from slipway.model.shard import WHOLE_MODEL, Sharded, sharded
 from slipway.model.spec import DecoderSpec
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
-from slipway.worker.lower import lower
+from slipway.worker.lower import check_lowered, lower
 from slipway.worker.route import CpuPlace
 from slipway_kernels.cpu import Program
 
@@ -87,6 +87,7 @@ class Native:
         return sharded(self.spec, forms, WHOLE_MODEL)
 
     def on_cpu(self, checkpoint: Checkpoint, place: CpuPlace) -> Program:
+        check_lowered(self.spec)
         weights = self.weights(checkpoint, Schemes(place.dtype, place.threads), place.adapters)
         program = place.stepper(Program, self.vocab)
         lower(self.spec, weights, program, place.kv.layer_place)
