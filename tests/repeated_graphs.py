@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Sequence
 
-from slipway.worker.device.graphs import GraphSizes
+from slipway.worker.device.graphs import GraphKey, GraphSizes
 from slipway.worker.device.worker import DeviceWorker
 
 
@@ -12,29 +12,43 @@ class Repeated:
     """What would be captured is run again, with what it was captured with; `room` for so many."""
 
     def __init__(self, room: int = 1000) -> None:
-        self.steps: dict[Hashable, Callable[[], object]] = {}
+        self.steps: dict[GraphKey, Callable[[], object]] = {}
         self.replayed = 0
         self.full = False
         self._room = room
 
     @classmethod
-    def into(cls, worker: DeviceWorker, sizes: list[int], max_length: int, room: int = 1000) -> Repeated:
-        """Have the worker run its decoding steps so."""
+    def into(
+        cls, worker: DeviceWorker, sizes: list[int], *lengths: int, room: int = 1000, ready: bool = True
+    ) -> Repeated:
+        """Have the worker run its decoding steps so, in contexts of up to these lengths.
+
+        ready  whether all that is captured when nothing runs is there already
+        """
         repeated = cls(room)
+        old = worker.graph_sizes
         worker.graphs = repeated
-        worker.graph_sizes = GraphSizes.of(sizes, worker.most_requests, max_length)
+        worker.graph_sizes = GraphSizes.of(
+            sizes, worker.most_requests, lengths, old.most_rows, max(old.each) - 1
+        )
+        while ready and worker.idle():
+            pass
         return repeated
 
-    def __contains__(self, key: Hashable) -> bool:
+    @property
+    def forwards(self) -> Sequence[GraphKey]:
+        return [key for key in self.steps if key.features is None]
+
+    def __contains__(self, key: GraphKey) -> bool:
         return key in self.steps
 
-    def capture(self, key: Hashable, step: Callable[[], object]) -> None:
+    def capture(self, key: GraphKey, step: Callable[[], object]) -> None:
         step()
         if len(self.steps) == self._room:
             self.full = True
         else:
             self.steps[key] = step
 
-    def replay(self, key: Hashable) -> None:
+    def replay(self, key: GraphKey) -> None:
         self.replayed += 1
         self.steps[key]()

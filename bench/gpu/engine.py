@@ -15,7 +15,7 @@ from pathlib import Path
 from answers import decode_rate, throughput
 from checkpoints import write_awq
 from device import CUDA, DEVICE
-from in_process import INTERPRETED, Engine, Work, thinning
+from in_process import INTERPRETED, Engine, Work
 from shapes import written
 from stage import Part, run
 from table import Rows
@@ -83,7 +83,7 @@ def _decode(engine: Engine, setup: Setup, name: str, rows: Rows) -> None:
         if rows.late:
             return
         work = Work(batch, input_len, output_len)
-        engine.run(work.of(engine, 2 * batch))  # captures what graphs are missing
+        engine.run(work.of(engine, 2 * batch))
         answers = engine.run(work.of(engine, 2 * batch + 1))
         rate = decode_rate(answers) if CUDA else None
         rows.add(model=name, what="decode", batch=batch, tok_s=rate, itl_ms=rate and batch / rate * 1e3)
@@ -103,8 +103,6 @@ def _prefill(engine: Engine, setup: Setup, name: str, rows: Rows) -> None:
 def _many(engine: Engine, setup: Setup, name: str, rows: Rows) -> None:
     if not setup.requests or rows.late:
         return
-    if CUDA:
-        engine.run(thinning(engine, 512, 3))
     work = Work(setup.requests, 1000, 1000) if CUDA else Work(setup.requests, 10, 5)
     answers = engine.run(work.of(engine, 5))
     if (counted := sum(map(len, answers))) != work.tokens:

@@ -88,6 +88,8 @@ class Engine:
         config = EngineConfig(model=str(model), **(usual | settings))  # type: ignore[arg-type]
         self.start = Start(config, self.hub)  # type: ignore[arg-type]
         self.core = self.start.core(self.start.worker())
+        while self.start.idle():  # graphs are captured when nothing runs: here, before anything is measured
+            pass
 
     def run(self, requests: Sequence[Request]) -> list[list[Said]]:
         """The answers to requests that are sent at once."""
@@ -143,13 +145,3 @@ class Work:
         """No two seeds have a prompt in common, so that the prefix cache spares nothing."""
         params = SamplingParams(self.output_len, temperature=0.0)
         return [(prompt, params) for prompt in self.prompts(engine.start.plan.vocab, seed)]
-
-
-def thinning(engine: Engine, requests: int, seed: int) -> list[Request]:
-    """Requests of which eight end at a time: every size of batch is met once, and every graph captured."""
-    prompts = Work(requests, 8, 1).prompts(engine.start.plan.vocab, seed)
-    rounds = -(-requests // 8)
-    return [
-        (prompt, SamplingParams(rounds + 2 + number // 8, temperature=0.0))
-        for number, prompt in enumerate(prompts)
-    ]

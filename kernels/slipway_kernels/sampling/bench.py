@@ -12,9 +12,9 @@ from torch import Tensor
 from slipway_kernels.cuda.cases import Case, Size
 from slipway_kernels.sampling import reference
 from slipway_kernels.sampling.device import report, sample
-from slipway_kernels.sampling.record import Features, RecordLayout
+from slipway_kernels.sampling.record import MASKED, Features, RecordLayout
 from slipway_kernels.sampling.reference import Sampling
-from slipway_kernels.sampling.workspace import Draws, History, workspace
+from slipway_kernels.sampling.workspace import Draws, History, Masks, workspace
 
 MAX_LEN = 2048
 TOP = 5
@@ -80,8 +80,8 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
     for rows, dtype in FULL if size == "full" else [(2, torch.float32)]:
         logits = _logits(rows, 128_256 if size == "full" else 300, device).to(dtype)
         for name, asked in ASKED.items():
-            yield _case(name, asked, logits, grammar=False)
-        yield _case("a grammar", ASKED["temperature 0.8"], logits, grammar=True)
+            yield _case(name, asked, logits, masked=False)
+        yield _case("masks", ASKED["temperature 0.8"], logits, masked=True)
         yield _report_case(logits)
 
 
@@ -93,7 +93,7 @@ def _logits(rows: int, vocab: int, device: torch.device) -> Tensor:
     return noise
 
 
-def _case(name: str, asked: Asked, logits: Tensor, grammar: bool) -> Case:
+def _case(name: str, asked: Asked, logits: Tensor, masked: bool) -> Case:
     rows, vocab = logits.shape
     device = logits.device
     layout = RecordLayout(vocab)
@@ -101,18 +101,18 @@ def _case(name: str, asked: Asked, logits: Tensor, grammar: bool) -> Case:
     if device.type != "meta":
         for offset, words in layout.encode(asked):
             records[0, offset : offset + len(words)] = torch.from_numpy(words).to(device)
-    features = Features.of(asked, vocab) | Features(edits=grammar)
+    features = Features.of(asked, vocab) | (MASKED if masked else Features())
     length = min(MAX_LEN // 2, vocab)
     tokens = torch.arange(MAX_LEN, dtype=torch.int32, device=device)[None] * (vocab // MAX_LEN + 1) % vocab
-    counts = torch.full((2, 1), length, dtype=torch.int32, device=device)
-    history = History(tokens, counts[0], counts[1] // 2)
+    lengths = torch.full((rows,), length, dtype=torch.int32, device=device)
+    history = History(tokens, lengths, lengths[:1] // 2)
     slots = torch.zeros(rows, dtype=torch.int32, device=device)
-    mask = torch.full((rows, -(-vocab // 32)), -1, dtype=torch.int32, device=device) if grammar else None
+    masks = Masks(torch.full((rows, -(-vocab // 32)), -1, dtype=torch.int32, device=device), lengths)
     space = workspace(rows, vocab, features, device)
     out = Draws.empty(rows, max(features.max_top, 0), device)
 
     def run() -> Tensor:
-        sample(logits, slots, records, layout, history, space, out, features, mask)
+        sample(logits, slots, records, layout, history, space, out, features, masks)
         return out.token
 
     def expected() -> Tensor:

@@ -30,11 +30,12 @@ from slipway_kernels.sampling.workspace import (
     PASS_TILES,
     Draws,
     History,
+    Masks,
     Workspace,
     workspace,
 )
 
-__all__ = ["Draws", "History", "Workspace", "report", "sample", "workspace"]
+__all__ = ["Draws", "History", "Masks", "Workspace", "report", "sample", "workspace"]
 
 # A few rounds over thousands of numbers: fewer threads wait for each other sooner.
 BOUND_TILES = (Tile(80, {"CHUNK": 512, "PIVOTS": 8}, num_warps=8, fuses=False),)
@@ -113,15 +114,15 @@ def sample(
     space: Workspace,
     out: Draws,
     features: Features,
-    grammar: Tensor | None = None,
+    masks: Masks | None = None,
 ) -> None:
     """Draw the token after each row's history: reference.sample_row, token for token.
 
     logits     [rows, vocab]         fp32, bf16 or fp16; neighbours in a row are adjacent
     row_slots  [rows]                int32, -1 for padding
     records    [num_slots, words]    int32, written as `layout.encode` says
-    grammar    [rows, ⌈vocab / 32⌉]  int32, or None: tokens whose bit is not set cannot come
-    features   what the rows ask for, together; a grammar needs `edits`
+    features   what the rows ask for, together
+    masks      read where that is `masked`
     Nothing waits for the host, so that the call can be captured in a graph. A row's result does not depend
     on the others, nor on the features that it does not use. Raises ValueError where shapes disagree.
     """
@@ -132,10 +133,12 @@ def sample(
             f"logits are {list(logits.shape)} and records {list(records.shape)}: this layout has "
             f"{layout.vocab} tokens and records of {layout.words} adjacent words."
         )
-    if grammar is not None and (not features.edits or grammar.shape != (rows, -(-vocab // 32))):
+    if not features.masked:
+        masks = None
+    elif not features.edits or masks is None or masks.words.shape != (rows, -(-vocab // 32)):
         raise ValueError(
-            f"the grammar is {list(grammar.shape)}: it needs features with edits, and a row of "
-            f"{-(-vocab // 32)} words for each of {rows} rows."
+            f"the masks are {None if masks is None else list(masks.words.shape)}: they need features with "
+            f"edits, and {-(-vocab // 32)} words for each of {rows} rows."
         )
     tile = pick(PASS_TILES, arch_of(logits.device), rows=rows)
     if not features.edits:
@@ -143,15 +146,15 @@ def sample(
     for start in range(0, rows, space.rows):
         chunk = slice(start, start + space.rows)
         part = _Rows(logits[chunk], row_slots[chunk], records, space, tile)
-        drawn = out[chunk]
+        known, drawn = history[chunk], out[chunk]
         if features.penalties:
-            _count(part, history)
-        _scan(part, history, None if grammar is None else grammar[chunk], penalties=features.penalties)
+            _count(part, known)
+        _scan(part, known, None if masks is None else masks[chunk], penalties=features.penalties)
         if features.random or features.max_top >= 0:
-            _measure(part, history, features)
+            _measure(part, known, features)
         if features.filters:
             _gather(part)
-        _finish(part, history, drawn, features)
+        _finish(part, known, drawn, features)
         if features.max_top >= 0:
             _report(part, drawn.token, drawn)
 
@@ -220,14 +223,14 @@ def _count(part: _Rows, history: History) -> None:
         counts_stride=counts.stride(0),
         tokens_ptr=history.tokens,
         tokens_stride=history.tokens.stride(0),
-        num_tokens_ptr=history.num_tokens,
+        lengths_ptr=history.lengths,
         prompt_len_ptr=history.prompt_len,
         vocab=part.vocab,
         **part.record_arguments,
     )
 
 
-def _scan(part: _Rows, history: History | None, grammar: Tensor | None, *, penalties: bool) -> None:
+def _scan(part: _Rows, history: History | None, masks: Masks | None, *, penalties: bool) -> None:
     space = part.space
     edited = space.edited
     launch(
@@ -236,10 +239,11 @@ def _scan(part: _Rows, history: History | None, grammar: Tensor | None, *, penal
         tile=part.tile if edited is None else replace(part.tile, spills=LISTS_SPILL),
         tokens_ptr=None if history is None else history.tokens,
         tokens_stride=0 if history is None else history.tokens.stride(0),
-        num_tokens_ptr=None if history is None else history.num_tokens,
+        lengths_ptr=None if history is None else history.lengths,
         prompt_len_ptr=None if history is None else history.prompt_len,
-        grammar_ptr=grammar,
-        grammar_stride=row_stride(grammar),
+        masks_ptr=None if masks is None else masks.words,
+        masks_stride=0 if masks is None else masks.words.stride(0),
+        masked_ptr=None if masks is None else masks.masked,
         counts_ptr=edited.view(torch.int32) if penalties and edited is not None else None,
         raw_blocks_ptr=space.raw_blocks,
         raw_tiles_ptr=space.raw_tiles,
@@ -259,7 +263,7 @@ def _measure(part: _Rows, history: History | None, features: Features) -> None:
         measure_kernel,
         part.tiles,
         tile=part.tile,
-        num_tokens_ptr=None if history is None else history.num_tokens,
+        lengths_ptr=None if history is None else history.lengths,
         raw_tiles_ptr=space.raw_tiles,
         tiles_ptr=space.tiles,
         raw_masses_ptr=space.raw_masses,
@@ -321,7 +325,7 @@ def _finish(part: _Rows, history: History, out: Draws, features: Features) -> No
         finish_kernel,
         (part.count,),
         tile=pick(FINISH_TILES, arch_of(out.token.device)),
-        num_tokens_ptr=history.num_tokens,
+        lengths_ptr=history.lengths,
         raw_tiles_ptr=space.raw_tiles,
         tiles_ptr=space.tiles,
         masses_ptr=space.masses,

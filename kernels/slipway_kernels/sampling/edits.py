@@ -51,7 +51,7 @@ def count_kernel(
     records_stride,
     tokens_ptr,  # [num_slots, max_len]
     tokens_stride,
-    num_tokens_ptr,  # [num_slots]
+    lengths_ptr,  # [rows]
     prompt_len_ptr,  # [num_slots]
     vocab,
     TILE: tl.constexpr,
@@ -61,7 +61,7 @@ def count_kernel(
     slot = tl.load(slots_ptr + row).to(tl.int64)
     if slot >= 0:
         record = records_ptr + slot * records_stride
-        known = tl.load(num_tokens_ptr + slot)
+        known = tl.load(lengths_ptr + row)
         if (tl.load(record + PENALIZED) != 0) & (tl.program_id(0) * TILE < known):
             at = tl.program_id(0) * TILE + tl.arange(0, TILE)
             token = tl.load(tokens_ptr + slot * tokens_stride + at, mask=at < known, other=-1)

@@ -70,10 +70,11 @@ def scan_kernel(
     records_stride,
     tokens_ptr,  # [num_slots, max_len]
     tokens_stride,
-    num_tokens_ptr,  # [num_slots]
+    lengths_ptr,  # [rows]
     prompt_len_ptr,  # [num_slots]
-    grammar_ptr,  # [rows, vocab / 32]  or None
-    grammar_stride,
+    masks_ptr,  # [rows, vocab / 32]  or None
+    masks_stride,
+    masked_ptr,  # [rows]
     counts_ptr,  # [rows, vocab]  int32, or None: the same memory as `edited`
     edited_ptr,  # [rows, vocab]  fp32, or None
     edited_stride,
@@ -100,16 +101,17 @@ def scan_kernel(
     note_maxima(value, row, num_tiles, raw_blocks_ptr, raw_tiles_ptr, TILE)
     if edited_ptr is not None:
         record = records_ptr + slot * records_stride
-        known = tl.load(num_tokens_ptr + slot)
+        known = tl.load(lengths_ptr + row)
         num_output = known - tl.load(prompt_len_ptr + slot)
         listed = edits_lists(record, num_output)
         allowed_at = tl.load(record + ALLOWED_AT)
         touched = listed | (allowed_at > 0)
         value = tl.where(is_set(record + allowed_at, token, inside & (allowed_at > 0)), value, -float("inf"))
-        if grammar_ptr is not None:
-            touched = touched | (allowed_at >= 0)
-            words = grammar_ptr + row.to(tl.int64) * grammar_stride
-            value = tl.where(is_set(words, token, inside), value, -float("inf"))
+        if masks_ptr is not None:
+            masked = tl.load(masked_ptr + row) != 0
+            touched = touched | masked
+            words = masks_ptr + row.to(tl.int64) * masks_stride
+            value = tl.where(is_set(words, token, inside & masked), value, -float("inf"))
         at = row.to(tl.int64) * edited_stride + token
         if counts_ptr is not None:
             # Read before the edited logits take their place.
@@ -140,7 +142,7 @@ def measure_kernel(
     slots_ptr,  # [rows]
     records_ptr,  # [num_slots, words]  or None, where every row is reported
     records_stride,
-    num_tokens_ptr,  # [num_slots]
+    lengths_ptr,  # [rows]
     raw_tiles_ptr,  # [rows, tiles]
     tiles_ptr,  # [rows, tiles]
     raw_masses_ptr,  # [rows, tiles]  int64
@@ -193,7 +195,7 @@ def measure_kernel(
                 winner = row * 0 - 1
                 alive = x >= HOPELESS
                 if tl.max(alive.to(tl.int32), axis=0) > 0:
-                    position = tl.load(num_tokens_ptr + slot)
+                    position = tl.load(lengths_ptr + row)
                     seed_low, seed_high = tl.load(record + SEED_LOW), tl.load(record + SEED_HIGH)
                     best, winner = best_of(best, winner, x, token, alive, seed_low, seed_high, position)
                 tl.store(scores_ptr + tile, best)
@@ -329,7 +331,7 @@ def finish_kernel(
     slots_ptr,  # [rows]
     records_ptr,  # [num_slots, words]
     records_stride,
-    num_tokens_ptr,  # [num_slots]
+    lengths_ptr,  # [rows]
     raw_tiles_ptr,  # [rows, tiles]
     tiles_ptr,  # [rows, tiles]
     masses_ptr,  # [rows, tiles]
@@ -370,7 +372,7 @@ def finish_kernel(
                     *(sum_of_tiles(masses_ptr, row, num_tiles), top_key, inverse),
                     *(tl.load(record + TOP_K), float_of(record + TOP_P), float_of(record + MIN_P)),
                     *(float_of(record + TYPICAL_P), tl.load(record + SEED_LOW), tl.load(record + SEED_HIGH)),
-                    *(tl.load(num_tokens_ptr + slot), CHUNK, PIVOTS),
+                    *(tl.load(lengths_ptr + row), CHUNK, PIVOTS),
                 )
             else:
                 token = winner_of_tiles(scores_ptr, winners_ptr, row, num_tiles)

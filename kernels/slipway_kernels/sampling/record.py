@@ -102,7 +102,7 @@ class Features:
     """What the requests of a batch ask for together: which kernels must run.
 
     A row that asks for less gets the same token from kernels that it does not need. max_top is the largest
-    number of alternatives; -1 reports no log-probability.
+    number of alternatives; -1 reports no log-probability. `masked`, which needs `edits`: rows have masks.
     """
 
     edits: bool = False
@@ -110,6 +110,7 @@ class Features:
     random: bool = False
     filters: bool = False
     max_top: int = -1
+    masked: bool = False
 
     def __or__(self, other: Features) -> Features:
         return Features(
@@ -118,11 +119,12 @@ class Features:
             self.random or other.random,
             self.filters or other.filters,
             max(self.max_top, other.max_top),
+            self.masked or other.masked,
         )
 
     @classmethod
     def of(cls, params: Params, vocab: int) -> Features:
-        """Of one request. A grammar is no parameter: whoever passes one sets `edits`."""
+        """Of one request. A mask is no parameter: whoever passes one adds `MASKED`."""
         repeats = params.presence_penalty, params.frequency_penalty, params.repetition_penalty
         penalties = repeats != (0, 0, 1)
         lists = params.logit_bias, params.allowed_token_ids, params.bad_words
@@ -135,6 +137,9 @@ class Features:
             filters=random and (shares or 0 < params.top_k < vocab),
             max_top=params.num_logprobs,
         )
+
+
+MASKED = Features(edits=True, masked=True)
 
 
 @dataclass(frozen=True, slots=True)

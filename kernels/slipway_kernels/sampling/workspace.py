@@ -29,16 +29,34 @@ PASS_TILES = (
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the slots know.
+    """What is known before each row's draw. Where a slot has several, each but the first is behind drafts.
 
-    tokens      [num_slots, max_len]  int32  prompt, then output
-    num_tokens  [num_slots]           int32  known: the position of the token that is drawn
+    tokens      [num_slots, max_len]  int32  prompt, then output, then drafts
+    lengths     [rows]                int32  of these before the draw: the position of the token that is drawn
     prompt_len  [num_slots]           int32
     """
 
     tokens: Tensor
-    num_tokens: Tensor
+    lengths: Tensor
     prompt_len: Tensor
+
+    def __getitem__(self, rows: slice) -> History:
+        return History(self.tokens, self.lengths[rows], self.prompt_len)
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Which tokens may be drawn, by row.
+
+    words   [rows, ⌈vocab / 32⌉]  int32  token t in bit t % 32 of word t // 32
+    masked  [rows]                int32  0: the row has no mask, and its words mean nothing
+    """
+
+    words: Tensor
+    masked: Tensor
+
+    def __getitem__(self, rows: slice) -> Masks:
+        return Masks(self.words[rows], self.masked[rows])
 
 
 @dataclass(frozen=True, slots=True)

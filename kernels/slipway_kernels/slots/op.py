@@ -56,28 +56,45 @@ def apply_runs(arena: Tensor, runs: Tensor, payload: Tensor) -> None:
 
 def prepare(
     slots: Tensor,
-    query_start: Tensor,
+    row_start: Tensor,
+    draws: Tensor,
     tokens: Tensor,
     num_computed: Tensor,
+    num_drafts: Tensor,
     token_ids: Tensor,
     positions: Tensor,
     row_slots: Tensor,
+    query_start: Tensor,
     lengths: Tensor,
-    last_rows: Tensor,
+    draw_rows: Tensor,
+    draw_slots: Tensor,
+    draw_lengths: Tensor,
 ) -> None:
     """Write a step's rows: the tokens that each request computes, their positions and its slot.
 
     slots         [requests]             -1: padding
-    query_start   [requests + 1]         row at which a request's tokens begin; the last: where all end
-    tokens        [num_slots, max_len]   known tokens
-    num_computed  [num_slots]
-    Written, all of it:
+    row_start     [requests + 1]         row at which a request's tokens begin; the last: where all end
+    draws         [requests]             rows that draw: 1, and one for each draft that is allowed; 0: none
+    tokens        [num_slots, max_len]   known tokens, and drafts behind them
+    num_computed, num_drafts  [num_slots]
+    A request's rows end with drafts, as many as it has of those that the plan allows. Where it has fewer, the
+    rows of all that follow move up. Written, all of it:
     token_ids, positions, row_slots  [rows]  0, 0 and -1 in the rows of padding and beyond the last request
+    query_start   [requests + 1]         row_start, less what has moved up
     lengths       [requests]             num_computed and the new tokens; 0 for padding
-    last_rows     [requests]             the request's last row; of an empty one, the row before it or 0
+    draw_rows     [requests, each]       rows whose logits are drawn from, the last known token's first
+    draw_slots    [requests, each]       -1 where nothing is drawn
+    draw_lengths  [requests, each]       known tokens before the draw, drafts included
     All are int32. Raises ValueError where shapes disagree.
     """
-    _check(slots, query_start, tokens, slots_have=(num_computed,), requests_have=(lengths, last_rows))
+    requests, each = draw_rows.shape
+    _check(
+        *(slots, tokens),
+        starts=(row_start, query_start),
+        slots_have=(num_computed, num_drafts),
+        requests_have=(draws, lengths),
+        draws_have=(draw_rows, draw_slots, draw_lengths),
+    )
     if not token_ids.shape == positions.shape == row_slots.shape or token_ids.dim() != 1:
         raise ValueError(
             f"token_ids, positions and row_slots are {list(token_ids.shape)}, {list(positions.shape)} and "
@@ -88,21 +105,28 @@ def prepare(
     pieces = min(-(-len(token_ids) // (4 * tile.constants["WIDTH"])), MOST_PIECES)
     launch(
         prepare_kernel,
-        (len(slots) + 1, max(pieces, 1)),
+        (requests + 1, max(pieces, 1)),
         tile=tile,
         slots_ptr=slots,
-        query_start_ptr=query_start,
+        row_start_ptr=row_start,
+        draws_ptr=draws,
         tokens_ptr=tokens,
         num_computed_ptr=num_computed,
+        num_drafts_ptr=num_drafts,
         token_ids_ptr=token_ids,
         positions_ptr=positions,
         row_slots_ptr=row_slots,
+        query_start_ptr=query_start,
         lengths_ptr=lengths,
-        last_rows_ptr=last_rows,
+        draw_rows_ptr=draw_rows,
+        draw_slots_ptr=draw_slots,
+        draw_lengths_ptr=draw_lengths,
         tokens_stride=tokens.stride(0),
         max_len=tokens.shape[1],
-        requests=len(slots),
+        requests=requests,
         rows=len(token_ids),
+        each=each,
+        DRAFTS=each > 1,
     )
 
 
@@ -110,19 +134,29 @@ def finish(
     slots: Tensor,
     query_start: Tensor,
     drawn: Tensor,
+    counts: Tensor,
     tokens: Tensor,
     num_tokens: Tensor,
     num_computed: Tensor,
-    *,
-    max_len: int,
+    num_drafts: Tensor,
 ) -> None:
     """Advance the slots by a step: its tokens are computed, and the drawn ones are appended.
 
-    drawn       [requests]   the next token, or -1 where none was drawn
-    num_tokens  [num_slots]  grows by one with each token appended, up to `max_len`
-    The rest is as in `prepare`.
+    drawn         [requests, each]  the token after the last known one, and after each draft; -1: none
+    counts        [requests]        written: how many of these came of what they were drawn behind
+    num_tokens    [num_slots]       grows by them, up to the length of a slot
+    num_computed  [num_slots]       one less than that where tokens were drawn
+    num_drafts    [num_slots]       0 then
+    A draw behind a draft counts where the draft is what was drawn before it. A row that failed ends the
+    count: the next step draws it again, behind nothing but known tokens. The rest is as in `prepare`.
     """
-    _check(slots, query_start, tokens, slots_have=(num_tokens, num_computed), requests_have=(drawn,))
+    _check(
+        *(slots, tokens),
+        starts=(query_start,),
+        slots_have=(num_tokens, num_computed, num_drafts),
+        requests_have=(counts,),
+        draws_have=(drawn,),
+    )
     tile = pick(REQUEST_TILES, arch_of(slots.device))
     launch(
         finish_kernel,
@@ -131,35 +165,45 @@ def finish(
         slots_ptr=slots,
         query_start_ptr=query_start,
         drawn_ptr=drawn,
+        counts_ptr=counts,
         tokens_ptr=tokens,
         num_tokens_ptr=num_tokens,
         num_computed_ptr=num_computed,
+        num_drafts_ptr=num_drafts,
         tokens_stride=tokens.stride(0),
-        max_len=min(max_len, tokens.shape[1]),
+        max_len=tokens.shape[1],
         requests=len(slots),
+        each=drawn.shape[1],
     )
 
 
 def _check(
     slots: Tensor,
-    query_start: Tensor,
     tokens: Tensor,
     *,
+    starts: tuple[Tensor, ...],
     slots_have: tuple[Tensor, ...],
     requests_have: tuple[Tensor, ...],
+    draws_have: tuple[Tensor, ...],
 ) -> None:
     requests, num_slots = len(slots), len(tokens)
-    if query_start.shape != (requests + 1,) or any(one.shape != (requests,) for one in requests_have):
+    each = draws_have[0].shape[-1]
+    if (
+        any(one.shape != (requests + 1,) for one in starts)
+        or any(one.shape != (requests,) for one in requests_have)
+        or any(one.shape != (requests, each) or not one.is_contiguous() for one in draws_have)
+    ):
         raise ValueError(
-            f"There are {requests} requests, query_start is {list(query_start.shape)} and the others "
-            f"are {[list(one.shape) for one in requests_have]}: one number a request, query_start one more."
+            f"There are {requests} requests, query_start is {list(starts[-1].shape)} and the others are "
+            f"{[list(one.shape) for one in (*requests_have, *draws_have)]}: one number a request, or equally "
+            "many of each, and where rows start one more."
         )
     if tokens.dim() != 2 or tokens.stride(1) != 1 or any(one.shape != (num_slots,) for one in slots_have):
         raise ValueError(
             f"tokens are {list(tokens.shape)}, the slots' numbers {[list(one.shape) for one in slots_have]}: "
             "tokens are [num_slots, max_len], adjacent in a slot, the others [num_slots]."
         )
-    _check_words(slots, query_start, tokens, *slots_have, *requests_have)
+    _check_words(slots, tokens, *starts, *slots_have, *requests_have, *draws_have)
 
 
 def _check_words(*tensors: Tensor) -> None:

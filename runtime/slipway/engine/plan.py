@@ -11,6 +11,9 @@ from slipway.engine.params import SamplingParams
 
 PageCopy = tuple[int, int]
 """Source page, target page; one of them is the host's."""
+Masks = dict[int, NDArray[np.uint32]]
+"""By a request's index in the plan: rows [1 + num_drafts, ⌈vocab / 32⌉] of bits, one a token that may be
+drawn. A request that is not there may draw any."""
 
 Masks = dict[int, NDArray[np.uint32]]
 """By a request's index in the plan: [1 + num_drafts, ceil(vocab / 32)] bits, one a token that may be drawn; a
@@ -28,7 +31,7 @@ class SlotStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_logprobs_from: int
     """First prompt position still to report."""
     masked: bool = False
-    """Draws wait for a mask, which depends on the slot's drafts: they are reported."""
+    """Its draws come with masks, for which its drafts are reported."""
     adapter: int = -1
     """Index of the adapter whose rows these are; -1: none."""
 
@@ -78,4 +81,4 @@ class StepOutput(msgspec.Struct, array_like=True, gc=False):
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
     """Of the prompt tokens whose logits this step computed, by index."""
     drafts: dict[int, list[int]] = {}
-    """What the slots of masked requests verify next, by index; absent where that is nothing."""
+    """Of requests with masks, by index: what their slots verify next; absent where that is nothing."""

@@ -29,11 +29,14 @@ def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:
     return min(kv.pages_for(plan.max_model_len) * config.max_num_seqs, config.swap_bytes // kv.page_bytes)
 
 
-def cache_size(config: EngineConfig, plan: ModelPlan, room: int, more: str) -> CacheSize:
+def cache_size(
+    config: EngineConfig, plan: ModelPlan, room: int, more: str, position_bytes: float = 0.0
+) -> CacheSize:
     """How many pages, and what they make of `--max-model-len`.
 
-    room  bytes that the pool may take where no size was asked for; never more than all requests can use
-    more  what gives it more, for messages
+    room            bytes that the pool may take where no size was asked for; no more than requests can use
+    more            what gives it more, for messages
+    position_bytes  of room, what each position of the longest context takes beside pages
     A length that was not asked for is reduced to what fits; one that was asked for and does not fit is an
     error.
     """
@@ -44,7 +47,9 @@ def cache_size(config: EngineConfig, plan: ModelPlan, room: int, more: str) -> C
     elif config.kv_cache_bytes is not None:
         pages = config.kv_cache_bytes // kv.page_bytes
     else:
-        pages = min(one * config.max_num_seqs, room // kv.page_bytes)
+        pages = min(one * config.max_num_seqs, int(room - length * position_bytes) // kv.page_bytes)
+        if pages < one:  # a shorter context takes less
+            pages = min(one, int(room // (groups * kv.page_bytes + kv.block_size * position_bytes)) * groups)
     if pages >= one:
         return CacheSize(pages, length)
     fits = kv.tokens_in(pages)

@@ -136,7 +136,7 @@ class Fallback:
         if self.conversion is not None:
             quantize_modules(model, place.schemes, self.conversion, place.device)
         model.to(place.device)  # type: ignore[arg-type]
-        return FallbackDecoder(self, model, place.tables, place.attention(attentions(self)), place.dtype)
+        return FallbackDecoder(self, model, place.attention(attentions(self)), place.dtype)
 
 
 def fallback(settings: Config, folder: Path | None, config: EngineConfig) -> Fallback:

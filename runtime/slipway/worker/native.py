@@ -101,7 +101,6 @@ class Native:
         return Decoder(
             self.spec,
             weights,
-            place.tables,
             attention,
             max_len=place.max_len,
             dtype=place.dtype,

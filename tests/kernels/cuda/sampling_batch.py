@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipway_kernels.sampling import Features, RecordLayout, reference, sample
+from slipway_kernels.sampling import MASKED, Features, RecordLayout, reference, sample
 from slipway_kernels.sampling.bench import Asked
-from slipway_kernels.sampling.workspace import Draws, History, workspace
+from slipway_kernels.sampling.workspace import Draws, History, Masks, workspace
 
 MAX_LEN = 40
 ROOM = {"max_bias": 8, "max_stop": 8, "max_bad_words": 8, "max_bad_tokens": 32}
@@ -40,12 +40,15 @@ class Request:
 
 @dataclass
 class Batch:
-    """Requests in the slots of a worker, each with a row of logits."""
+    """Requests in the slots of a worker, each with a row of logits.
+
+    A slot may come several times, as one that verifies drafts: its histories begin alike then.
+    """
 
     requests: Sequence[Request]
     logits: Tensor
     slots: Sequence[int] = ()
-    grammar: Tensor | None = None
+    masks: Masks | None = None
     features: Features = field(default_factory=Features)
     space_rows: int = 64
 
@@ -56,7 +59,8 @@ class Batch:
         layout = RecordLayout(vocab, **ROOM)
         records = torch.full((count, layout.words), 0x55555555, dtype=torch.int32)
         tokens = torch.full((count, MAX_LEN), 3, dtype=torch.int32)
-        lengths = torch.zeros(2, count, dtype=torch.int32)
+        prompt_len = torch.zeros(count, dtype=torch.int32)
+        lengths = [len(request.history) for request in self.requests]
         asked = [self.features]
         for request, slot in zip(self.requests, slots, strict=True):
             if slot < 0:
@@ -65,21 +69,21 @@ class Batch:
             for offset, words in layout.encode(request.asked):
                 records[slot, offset : offset + len(words)] = torch.from_numpy(words)
             tokens[slot, : len(request.history)] = torch.tensor(request.history, dtype=torch.int32)
-            lengths[:, slot] = torch.tensor((len(request.history), request.prompt_len))
-        features = reduce(or_, asked) | Features(edits=self.grammar is not None)
+            prompt_len[slot] = request.prompt_len
+        features = reduce(or_, asked) | (Features() if self.masks is None else MASKED)
         rows = len(self.requests)
         out = untouched(rows, max(features.max_top, 0) + 1, device)
-        tokens, lengths, records = tokens.to(device), lengths.to(device), records.to(device)
+        tokens, prompt_len, records = tokens.to(device), prompt_len.to(device), records.to(device)
         sample(
             self.logits,
             torch.tensor(list(slots), dtype=torch.int32, device=device),
             records,
             layout,
-            History(tokens, lengths[0], lengths[1]),
+            History(tokens, torch.tensor(lengths, dtype=torch.int32, device=device), prompt_len),
             workspace(self.space_rows, vocab, features, device),
             out,
             features,
-            self.grammar,
+            self.masks,
         )
         return out
 

@@ -12,7 +12,7 @@ from sampling_batch import UNTOUCHED, Batch, Request, assert_drawn, plain_rows, 
 from slipway_kernels.sampling import Features, reference, report
 from slipway_kernels.sampling.bench import Asked
 from slipway_kernels.sampling.record import bitmask
-from slipway_kernels.sampling.workspace import Draws, workspace
+from slipway_kernels.sampling.workspace import Draws, Masks, workspace
 
 # Rows that fail, and huge ones, are computed like all others.
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
@@ -222,15 +222,39 @@ def test_rows_may_lie_further_apart_than_32_bits_reach(device: torch.device) -> 
     assert out.token.tolist() == [int(logits[0].float().argmax()), expected.token]
 
 
-def test_a_grammar_allows_what_its_bits_say(device: torch.device) -> None:
+def test_a_mask_allows_what_its_bits_say_in_the_rows_that_have_one(device: torch.device) -> None:
     vocab, allowed = 97, (0, 31, 32, 64, 96)
-    rows = plain_rows(3, vocab)
+    rows = plain_rows(4, vocab)
     requests = [request_of(ALONE[name], vocab) for name in ("greedy", "temperature", "allowed tokens")]
-    masks = [bitmask(allowed, vocab), bitmask(range(vocab), vocab), bitmask((3, 32), vocab)]
-    grammar = torch.from_numpy(np.stack(masks)).to(device)
-    out = Batch(requests, rows_of(device, rows), grammar=grammar).draw()
+    requests.append(requests[0])
+    masks = [
+        bitmask(allowed, vocab),
+        bitmask(range(vocab), vocab),
+        bitmask((3, 32), vocab),
+        bitmask((), vocab),
+    ]
+    words = torch.from_numpy(np.stack(masks)).to(device)
+    masked = torch.tensor([1, 1, 1, 0], dtype=torch.int32, device=device)
+    out = Batch(requests, rows_of(device, rows), masks=Masks(words, masked)).draw()
     only = replace(requests[0], asked=replace(GREEDY, allowed_token_ids=allowed))
-    assert out.token.tolist() == [only.expected(rows[0]).token, requests[1].expected(rows[1]).token, 3]
+    free = [requests[row].expected(rows[row]).token for row in (1, 3)]
+    assert out.token.tolist() == [only.expected(rows[0]).token, free[0], 3, free[1]]
+
+
+@pytest.mark.parametrize(
+    "name", ["temperature", "stop tokens held back", "bad words", "frequency and presence"]
+)
+def test_each_row_of_a_slot_is_drawn_after_the_tokens_before_it(device: torch.device, name: str) -> None:
+    """Three drafts behind seven tokens: four rows, of which each sees one draft more than the last."""
+    whole, vocab = (3, 6, 6, 4, 4, 2, 5, 1, 2, 5), 40
+    asked = replace(ALONE[name], min_tokens=5, logit_bias=((0, 2.0), (6, 1.5)))
+    asked = replace(asked, bad_words=(*asked.bad_words, (2, 5, 0), (5, 1, 6)))
+    requests = [Request(asked, whole[:length], prompt_len=4) for length in (7, 8, 9, 10)]
+    rows = np.tile(plain_rows(1, vocab, scale=0.4), (4, 1))
+    out = Batch(requests, rows_of(device, rows), slots=(2, 2, 2, 2)).draw()
+    expected = [request.expected(row).token for request, row in zip(requests, rows, strict=True)]
+    assert out.token.tolist() == expected
+    assert len(set(expected)) > 1
 
 
 def test_a_bad_word_is_forbidden_only_where_all_of_it_would_stand(device: torch.device) -> None:

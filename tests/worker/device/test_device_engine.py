@@ -115,16 +115,17 @@ def test_batches_padded_to_a_graphs_size_give_what_they_give_without(
     with LocalEngine(models("llama"), **(SMALL | settings)) as engine:
         repeated = Repeated.into(engine.worker, [1, 16], 64)
         found = engine.run(requests())
-    assert {size for size, _ in repeated.steps} == {largest}
+    assert {key.size for key in repeated.steps} == {1, largest}
+    assert repeated.replayed
     assert_same(found, llama.outputs)
 
 
 def test_a_device_that_is_full_of_graphs_serves_the_rest_without(models: Models, llama: Run) -> None:
     with LocalEngine(models("llama"), **(SMALL | {"device": "cuda"})) as engine:
-        repeated = Repeated.into(engine.worker, [1, 2, 3, 4], 64, room=1)
+        repeated = Repeated.into(engine.worker, [1, 2, 3, 4], 64, room=2)
         found = engine.run(requests())
     assert repeated.full
-    assert len(repeated.steps) == 1
+    assert len(repeated.steps) == 2
     assert_same(found, llama.outputs)
 
 
@@ -156,7 +157,7 @@ def test_a_missing_attention_library_is_named(models: Models) -> None:
 
 def test_a_plan_that_does_not_fit_the_slots_is_refused(llama: Run) -> None:
     start = SlotStart(0, [5, 6], 2, 0, SamplingParams(1), 1)
-    with pytest.raises(ValueError, match="a grant is at least 1 and at most its positions"):
+    with pytest.raises(ValueError, match="a grant is at least 1 and its drafts, and at most"):
         llama.engine.worker.launch(StepPlan([start], [], [0], [3], [0], [True], [2]))
 
 

@@ -32,7 +32,8 @@ class Noted:
 
 def batch(length: int) -> Batch:
     one = torch.zeros(1, dtype=torch.int32)
-    return Batch(one, one, one, one, one, torch.tensor([0, 1]), one + length, one, 1, 1, length)
+    start, tables = torch.tensor([0, 1]), TABLE[None]
+    return Batch(one, one, one, one, start, one + length, *[one[None]] * 3, tables, 1, 1, length)
 
 
 def cache(*scales: float) -> LayerCache:
@@ -47,7 +48,7 @@ def asked(batches: list[int], layers: int = 1, *scales: float) -> Noted:
     for length in batches:
         step = batch(length)
         for _ in range(layers):
-            attention.attend(q, cache(*scales), TABLE, step, torch.empty_like(q), LAYER)
+            attention.attend(q, cache(*scales), step, torch.empty_like(q), LAYER, None)
         del step
     return attention._wrapper
 

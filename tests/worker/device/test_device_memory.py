@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from factory import make_model
+from local_engine import LocalEngine
 from slipway.exits import Exit
+from slipway.worker.device import load
 from slipway.worker.device.memory import Budget, allocated_within
 
 GIB = 1 << 30
@@ -45,3 +50,18 @@ def test_where_not_even_a_quarter_fits_the_start_ends_with_the_reason() -> None:
 
     with pytest.raises(Exit, match="no room for a quarter of the KV cache"):
         allocated_within(1000, allocate)
+
+
+def test_slots_have_room_for_the_context_that_fits_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot of the model's own length would be 2 MiB, and all of them half of the memory."""
+    monkeypatch.setattr(load, "device_memory", lambda device: (GIB // 4, GIB // 4))
+    model = make_model("llama", tmp_path / "model", max_position_embeddings=1 << 19, num_hidden_layers=1)
+    settings = {"device": "cuda", "dtype": "float32", "max_num_seqs": 64, "max_num_batched_tokens": 64}
+    with LocalEngine(model, **settings, block_size=8) as engine:
+        state, length = engine.worker._state, engine.start.size.max_model_len
+        assert state.tokens.shape == (64, length)
+        assert 1 << 17 < length < 1 << 19
+        taken = state.tokens.nbytes + state.tables.nbytes + engine.worker._pages.pool.nbytes
+        assert taken == pytest.approx(0.9 * GIB / 4, rel=1e-3)

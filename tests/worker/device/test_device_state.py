@@ -37,9 +37,13 @@ def test_an_upload_changes_what_it_names_and_nothing_else(monkeypatch: pytest.Mo
 
 
 def test_a_slots_rows_are_changed_by_name() -> None:
-    slots = SlotState(2, 8, 1, 4, 16, DEVICE)
+    slots = SlotState(
+        2, groups=1, block_size=2, record_words=16, token_budget=4, most_drafts=0, device=DEVICE
+    )
+    slots.allocate(8)
     slots.put("tokens", [4, 5, 6], 1)
     slots.put("tables", [9], 0, 1, 2)
     slots.upload.send()
     assert slots.tokens.tolist() == [[0] * 8, [4, 5, 6, 0, 0, 0, 0, 0]]
-    assert slots.tables[0, 1].tolist() == [0, 0, 9, 0]
+    assert slots.tables[0, 1, :4].tolist() == [0, 0, 9, 0]
+    assert {slots.tables.shape[2] % 32, slots.tokens.stride(0) % 32} == {0}

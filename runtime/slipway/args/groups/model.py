@@ -172,7 +172,7 @@ class Model:
     """
 
     max_seq_len_to_capture: int = arg(8192, minimum=1, unit="tokens", cuda_only=True)
-    """Longest sequence that CUDA graphs cover; longer ones run without."""
+    """Longest sequence that the first CUDA graphs cover; longer ones have graphs of their own."""
 
     model: str | None = arg(in_spec=False)
     """Model to serve: a Hugging Face repository id or a local path. Required in one of its places."""

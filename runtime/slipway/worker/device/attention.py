@@ -22,38 +22,40 @@ class AttentionBackend(Protocol):
     """Whether its calls can be captured in a CUDA graph."""
 
     def attend(
-        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+        self, q: Tensor, cache: LayerCache, batch: Batch, out: Tensor, spec: Attention, sinks: Tensor | None
     ) -> None:
         """out = softmax(scale · q · Kᵀ) · V for every row.
 
-        q, out  [rows, heads, head_dim]   table  [num_slots, max_blocks] int32
+        q, out  [rows, heads, head_dim]   sinks  [heads] fp32, of layers that have them
         """
 
 
 class TritonAttention:
-    """Our kernels: split over keys where requests have one query, large tiles where they have many."""
+    """Our kernels: split over keys where requests have few queries, large tiles where they have many."""
 
     graphs = True
 
     def __init__(
-        self, layers: Sequence[Attention], max_requests: int, max_length: int, device: torch.device
+        self, layers: Sequence[Attention], max_requests: int, each: int, max_length: int, device: torch.device
     ) -> None:
         self._processors = 132
         if device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
         shapes = {(one.heads, one.kv_heads, one.head_dim) for one in layers}
+        self._slopes = {one.heads: torch.tensor(one.slopes, device=device) for one in layers if one.alibi}
         self._workspaces = {
-            shape: workspace(max_requests, *shape, max_length, device, self._processors) for shape in shapes
+            shape: workspace(max_requests, *shape, max_length, device, self._processors, each)
+            for shape in shapes
         }
 
     def attend(
-        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+        self, q: Tensor, cache: LayerCache, batch: Batch, out: Tensor, spec: Attention, sinks: Tensor | None
     ) -> None:
         paged_attention(
             q,
             cache.keys,
             cache.values,
-            table,
+            batch.tables[cache.group],
             batch.slots,
             batch.query_start,
             batch.lengths,
@@ -61,9 +63,12 @@ class TritonAttention:
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,
+            slopes=self._slopes[spec.heads] if spec.alibi else None,
+            sinks=sinks,
             key_scale=cache.key_scale,
             value_scale=cache.value_scale,
             num_decodes=batch.num_decodes,
+            decode_queries=batch.draw_rows.shape[1],
             max_query=batch.max_query,
             max_length=batch.max_length,
             workspace=self._workspaces[spec.heads, spec.kv_heads, spec.head_dim],
@@ -77,17 +82,25 @@ class SdpaAttention:
     graphs = False
 
     def attend(
-        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+        self, q: Tensor, cache: LayerCache, batch: Batch, out: Tensor, spec: Attention, sinks: Tensor | None
     ) -> None:
         starts, slots, lengths = batch.query_start.tolist(), batch.slots.tolist(), batch.lengths.tolist()
         for slot, length, begin, end in zip(slots, lengths, starts, starts[1:], strict=False):
             if slot < 0 or begin == end:
                 continue
             first = max(0, length - (end - begin) - spec.window + 1) if spec.window else 0
-            out[begin:end] = self._one(q[begin:end], cache, table[slot], first, length, spec)
+            pages = batch.tables[cache.group, slot]
+            out[begin:end] = self._one(q[begin:end], cache, pages, first, length, spec, sinks)
 
     def _one(
-        self, q: Tensor, cache: LayerCache, pages: Tensor, first: int, length: int, spec: Attention
+        self,
+        q: Tensor,
+        cache: LayerCache,
+        pages: Tensor,
+        first: int,
+        length: int,
+        spec: Attention,
+        sinks: Tensor | None,
     ) -> Tensor:
         """q [queries, heads, head_dim], the last positions of [first, length)"""
         block = cache.keys.shape[2]
@@ -98,12 +111,12 @@ class SdpaAttention:
             for part, scale in ((cache.keys, cache.key_scale), (cache.values, cache.value_scale))
         )  # [kv_heads, positions, head_dim]
         query = torch.arange(length - len(q), length, device=q.device)[:, None]
-        key = torch.arange(first, length, device=q.device)
-        seen = key <= query
+        distance = query - torch.arange(first, length, device=q.device)  # [queries, positions]
+        seen = distance >= 0
         if spec.window:
-            seen &= key > query - spec.window
-        if spec.softcap:
-            return _capped(q, keys, values, seen, spec)
+            seen &= distance < spec.window
+        if spec.softcap or spec.alibi or sinks is not None:
+            return _written_out(q, keys, values, distance, seen, spec, sinks)
         y = torch.nn.functional.scaled_dot_product_attention(
             q.transpose(0, 1), keys, values, attn_mask=seen, scale=spec.scale, enable_gqa=True
         )
@@ -116,26 +129,46 @@ class SdpaAttention:
         return found if scale is None else (found.float() * scale.view(-1, 1, 1)).to(dtype)
 
 
-def _capped(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor, spec: Attention) -> Tensor:
-    """Attention with soft-capped scores, which torch's function lacks."""
+def _written_out(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    distance: Tensor,
+    seen: Tensor,
+    spec: Attention,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention with what torch's function lacks: soft-capped scores, slopes, sinks."""
     group = spec.heads // spec.kv_heads
     keys, values = (part.repeat_interleave(group, 0).float() for part in (keys, values))
     scores = torch.einsum("qhd,hkd->hqk", q.float(), keys) * spec.scale
-    scores = (torch.tanh(scores / spec.softcap) * spec.softcap).masked_fill(~seen, -torch.inf)
-    return torch.einsum("hqk,hkd->qhd", scores.softmax(-1), values).to(q.dtype)
+    if spec.softcap:
+        scores = torch.tanh(scores / spec.softcap) * spec.softcap
+    if spec.alibi:
+        scores = scores - torch.tensor(spec.slopes, device=q.device)[:, None, None] * distance
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[:, None, None].expand(-1, len(q), 1)), -1)
+    chances = scores.softmax(-1)[..., : keys.shape[1]]
+    return torch.einsum("hqk,hkd->qhd", chances, values).to(q.dtype)
 
 
 def backend(
-    name: str, layers: Sequence[Attention], max_requests: int, max_length: int, device: torch.device
+    name: str,
+    layers: Sequence[Attention],
+    max_requests: int,
+    each: int,
+    max_length: int,
+    device: torch.device,
 ) -> AttentionBackend:
     """What `--attention-backend` names. Raises LoadError where it cannot serve here.
 
     layers        of the model
-    max_requests  of a step
+    max_requests  of a step, and `each` the rows of one that computes no prompt
     max_length    longest context
     """
     if name in ("auto", "TRITON"):
-        return TritonAttention(layers, max_requests, max_length, device)
+        return TritonAttention(layers, max_requests, each, max_length, device)
     if name == "TORCH_SDPA":
         return SdpaAttention()
     if name == "CPU":

@@ -23,39 +23,47 @@ PADDING = -1
 class StepShape:
     """The host's knowledge of a step: sizes of grids, and who draws.
 
-    Requests with one token each come first, as the attention kernels want them.
+    Requests that compute their next token and drafts alone come first, as the attention kernels want them.
     """
 
     order: Ints  # [requests]  place in the plan of each request of the batch
     slots: Ints  # [requests]
-    num_new: Ints  # [requests]
+    num_new: Ints  # [requests]  drafts included
+    num_drafts: Ints  # [requests]  of these, the most that are verified
     first: Ints  # [requests]  position of its first row
-    draws: NDArray[np.bool_]  # [requests]  whether its last row draws a token
+    draws: NDArray[np.bool_]  # [requests]  whether its last row draws a token, and those of drafts
+    each: int  # rows of a request that draw, at most
     num_decodes: int
     num_tokens: int
     max_query: int
     max_length: int
-    """Longest context of a request after the step."""
+    """Longest context of a request after the step, at most."""
 
     @classmethod
     def of(cls, plan: StepPlan) -> StepShape:
         """Raises ValueError where a slot comes twice, or a grant is not within the positions granted."""
         slots, num_new = np.array(plan.slots, np.int32), np.array(plan.num_new, np.int32)
-        order = np.argsort(num_new != 1, kind="stable").astype(np.int32)
-        slots, num_new = slots[order], num_new[order]
+        num_drafts = np.array(plan.num_drafts, np.int32)
+        order = np.argsort(num_new - num_drafts != 1, kind="stable").astype(np.int32)
+        slots, num_new, num_drafts = slots[order], num_new[order], num_drafts[order]
         lengths = np.array(plan.lengths, np.int32)[order]
-        if (num_new < 1).any() or (num_new > lengths).any() or len(set(plan.slots)) < len(slots):
+        draws = np.array(plan.draws, np.bool_)[order]
+        known = num_new - num_drafts
+        if (known < 1).any() or (num_new > lengths).any() or len(set(plan.slots)) < len(slots):
             raise ValueError(
-                f"The plan does not fit the slots: slots {plan.slots}, grants {plan.num_new}, positions "
-                f"{plan.lengths}. Each slot comes once, and a grant is at least 1 and at most its positions."
+                f"The plan does not fit the slots: slots {plan.slots}, grants {plan.num_new}, drafts "
+                f"{plan.num_drafts}, positions {plan.lengths}. Each slot comes once, and a grant is at least "
+                "1 and its drafts, and at most its positions."
             )
         return cls(
             order,
             slots,
             num_new,
+            num_drafts,
             lengths - num_new,
-            np.array(plan.draws, np.bool_)[order],
-            num_decodes=int((num_new == 1).sum()),
+            draws,
+            each=1 + int(num_drafts.max(initial=0)),
+            num_decodes=int((known == 1).sum()),
             num_tokens=int(num_new.sum()),
             max_query=int(num_new.max(initial=0)),
             max_length=int(lengths.max(initial=0)),
@@ -70,15 +78,15 @@ class StepShape:
         return self.num_decodes == self.num_requests
 
 
-def nobody(num_requests: int, num_rows: int, max_length: int) -> StepShape:
-    """A step of padding alone, as large as one of so many rows: all decodes where each request has one."""
+def nobody(num_requests: int, max_query: int, max_length: int, each: int) -> StepShape:
+    """A step of padding alone, as if each request had up to `max_query` rows, of which `each` draw."""
     none = np.zeros(0, np.int32)
-    decodes = num_requests if num_rows == num_requests else 0
     return StepShape(
-        *(none, none, none, none, none.astype(bool)),
-        num_decodes=decodes,
+        *(none, none, none, none, none, none.astype(bool)),
+        each=each,
+        num_decodes=num_requests if max_query == each else 0,
         num_tokens=0,
-        max_query=1 if decodes else num_rows,
+        max_query=max_query,
         max_length=max_length,
     )
 
@@ -91,20 +99,25 @@ class Batch:
     positions    [rows]  int32
     row_slots    [rows]  int32, -1: padding
     slots        [requests]  int32, -1: padding
-    draw_slots   [requests]  int32, -1 where the request draws nothing
     query_start  [requests + 1]  int32
     lengths      [requests]  int32, positions known after the step
-    last_rows    [requests]  int32, the row whose logits a request draws from
+    draw_rows    [requests, each]  int32, the rows whose logits a request draws from
+    draw_slots   [requests, each]  int32, -1 where nothing is drawn
+    draw_lengths [requests, each]  int32, tokens known before the draw
+    tables       [groups, num_slots, max_blocks]  int32
+    num_decodes  the first so many requests have up to `each` rows
     """
 
     token_ids: Tensor
     positions: Tensor
     row_slots: Tensor
     slots: Tensor
-    draw_slots: Tensor
     query_start: Tensor
     lengths: Tensor
-    last_rows: Tensor
+    draw_rows: Tensor
+    draw_slots: Tensor
+    draw_lengths: Tensor
+    tables: Tensor
     num_decodes: int
     max_query: int
     max_length: int
@@ -118,8 +131,8 @@ def batch_arrays(shape: StepShape, num_requests: int) -> dict[str, Ints]:
     ends = np.cumsum(shape.num_new, dtype=np.int32)
     return {
         "slots": _padded(shape.slots, extra, PADDING),
-        "draw_slots": _padded(np.where(shape.draws, shape.slots, PADDING), extra, PADDING),
-        "query_start": _padded(np.concatenate(([0], ends)), extra, shape.num_tokens),
+        "draws": _padded(np.where(shape.draws, 1 + shape.num_drafts, 0), extra, 0),
+        "row_start": _padded(np.concatenate(([0], ends)), extra, shape.num_tokens),
     }
 
 

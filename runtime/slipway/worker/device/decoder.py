@@ -29,7 +29,7 @@ from slipway_kernels.rope import rope_and_store
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer, ready to run. `norms` by role, in the type of activations."""
+    """One layer, ready to run. `norms` by role, in fp32, sinks among them."""
 
     spec: Layer
     weights: LayerWeights
@@ -49,7 +49,6 @@ class Decoder:
         self,
         spec: DecoderSpec,
         weights: ModelWeights,
-        tables: Tensor,  # [groups, num_slots, max_blocks] int32
         attention: AttentionBackend,
         *,
         max_len: int,
@@ -60,7 +59,6 @@ class Decoder:
         """on_host  layers whose weights stay in host memory, ascending"""
         self.spec = spec
         self._weights = weights
-        self._tables = tables
         self._attention = attention
         self._dtype = dtype
         self._device = device
@@ -157,12 +155,12 @@ class Decoder:
             v,
             cache.keys,
             cache.values,
-            self._tables[cache.group],
+            batch.tables[cache.group],
             key_scale=cache.key_scale,
             value_scale=cache.value_scale,
         )
         out = torch.empty(queries.shape, dtype=qkv.dtype, device=qkv.device)
-        self._attention.attend(queries, cache, self._tables[cache.group], batch, out, attention)
+        self._attention.attend(queries, cache, batch, out, attention, layer.norms.get("sinks"))
         return product(layer.weights.out, Rows(out.flatten(1)))
 
     def _fed(self, layer: _Layer, x: Rows, batch: Batch) -> Tensor:

@@ -5,47 +5,89 @@ from __future__ import annotations
 import bisect
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 
 from slipway.worker.device.batch import StepShape
+from slipway_kernels.sampling import Features
 
 log = logging.getLogger("slipway.engine")
 
 EARLY = 8
-"""Sizes up to this are captured before the server is ready; the others when a batch first needs them."""
+"""Sizes up to this are captured before the server is ready; the others when nothing runs."""
 RUNS_BEFORE = 2
 """Runs of a step before it is captured: libraries allocate and kernels load in their first ones."""
+
+
+PATIENCE = 256
+"""Steps that go without a graph before it is captured in their midst: about what its capture costs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphKey:
+    """What a graph was captured for: a forward pass, or a draw with `features`.
+
+    size        requests, padding included
+    each        rows of a request, of which all draw
+    max_length  longest context; 0 for draws, which know none
+    """
+
+    size: int
+    each: int
+    max_length: int = 0
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSizes:
     """Which batches run as graphs.
 
-    sizes       of batches, ascending; none where graphs are off
-    max_length  longest context that a graph covers (`--max-seq-len-to-capture`)
+    sizes      of batches, ascending; none where graphs are off
+    each       rows of a request: of its next token, and with as many drafts as there can be
+    lengths    longest contexts, ascending: a graph splits the keys of all requests as the longest wants it
+    most_rows  of a step
     """
 
     sizes: tuple[int, ...]
-    max_length: int
+    each: tuple[int, ...]
+    lengths: tuple[int, ...]
+    most_rows: int
 
     @classmethod
-    def of(cls, asked: Iterable[int], most: int, max_length: int) -> GraphSizes:
+    def of(
+        cls, asked: Iterable[int], most: int, lengths: Iterable[int], most_rows: int, most_drafts: int = 0
+    ) -> GraphSizes:
         """What is asked for, cut off at `most`, which the largest batches are then padded to.
 
         most  requests that a step can have: slots and rows are as many, and no more
         """
-        return cls(tuple(sorted({min(size, most) for size in asked})), max_length)
+        sizes = tuple(sorted({min(size, most) for size in asked}))
+        return cls(sizes, tuple(sorted({1, 1 + most_drafts})), tuple(sorted(set(lengths))), most_rows)
 
-    def size_for(self, shape: StepShape) -> int | None:
-        """Requests that a step is padded to, or None where it runs without a graph."""
-        if not shape.only_decodes or shape.max_length > self.max_length:
+    @property
+    def largest_rows(self) -> int:
+        """Of any graph; 0 where there are none."""
+        return min(self.most_rows, max(self.sizes, default=0) * max(self.each))
+
+    def key_for(self, shape: StepShape) -> GraphKey | None:
+        """The graph of the step's forward pass, or None where it runs without one."""
+        size = bisect.bisect_left(self.sizes, shape.num_requests)
+        length = bisect.bisect_left(self.lengths, shape.max_length)
+        if not shape.only_decodes or size == len(self.sizes) or length == len(self.lengths):
             return None
-        place = bisect.bisect_left(self.sizes, shape.num_requests)
-        return self.sizes[place] if place < len(self.sizes) else None
+        key = GraphKey(self.sizes[size], shape.each, self.lengths[length])
+        return key if key.size * key.each <= self.most_rows else None
+
+    def planned(self) -> Iterator[GraphKey]:
+        """What is captured without being asked for: the forward passes, each with its greedy draw."""
+        for size, each in product(self.sizes, self.each):
+            if size * each <= self.most_rows:
+                yield GraphKey(size, each, self.lengths[0])
+                yield GraphKey(size, each, features=Features())
 
 
 class Graphs:
@@ -55,17 +97,17 @@ class Graphs:
     """The device had no room for another one: what is missing is launched kernel by kernel from then on."""
 
     def __init__(self) -> None:
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
-    def __contains__(self, key: Hashable) -> bool:
+    def __contains__(self, key: GraphKey) -> bool:
         return key in self._graphs
 
-    def replay(self, key: Hashable) -> None:
+    def replay(self, key: GraphKey) -> None:
         self._graphs[key].replay()
 
-    def capture(self, key: Hashable, step: Callable[[], object]) -> None:
+    def capture(self, key: GraphKey, step: Callable[[], object]) -> None:
         """Remember what `step` launches, or become full.
 
         It reads and writes fixed tensors, and runs a few times: the batch that lies in them is padding.

@@ -27,11 +27,11 @@ class FlashAttention:
         self._call = library.flash_attn_varlen_func
 
     def attend(
-        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+        self, q: Tensor, cache: LayerCache, batch: Batch, out: Tensor, spec: Attention, sinks: Tensor | None
     ) -> None:
         ends = torch.cumsum(batch.lengths, 0, dtype=torch.int32)
         keys, values = (
-            _gathered(part, table, batch, q.dtype, scale)
+            _gathered(part, batch.tables[cache.group], batch, q.dtype, scale)
             for part, scale in ((cache.keys, cache.key_scale), (cache.values, cache.value_scale))
         )
         out.copy_(
@@ -62,20 +62,20 @@ class FlashInferAttention:
         self._planned: tuple[Batch, int, Attention] | None = None
 
     def attend(
-        self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, out: Tensor, spec: Attention
+        self, q: Tensor, cache: LayerCache, batch: Batch, out: Tensor, spec: Attention, sinks: Tensor | None
     ) -> None:
         planned = self._planned
         # The batch itself is kept: once it has gone, the next one may have its id.
         if planned is None or planned[0] is not batch or planned[1:] != (cache.group, spec):
-            self._plan(q, cache, table, batch, spec)
+            self._plan(q, cache, batch, spec)
             self._planned = batch, cache.group, spec
         scales = {}
         if cache.key_scale is not None and cache.value_scale is not None:
             scales = {"k_scale": float(cache.key_scale), "v_scale": float(cache.value_scale)}
         self._wrapper.run(q, (cache.keys, cache.values), out=out, **scales)
 
-    def _plan(self, q: Tensor, cache: LayerCache, table: Tensor, batch: Batch, spec: Attention) -> None:
-        block = cache.keys.shape[2]
+    def _plan(self, q: Tensor, cache: LayerCache, batch: Batch, spec: Attention) -> None:
+        block, table = cache.keys.shape[2], batch.tables[cache.group]
         blocks = (batch.lengths + block - 1) // block  # [requests]
         number = torch.arange(table.shape[1], device=table.device)
         pages = table[batch.slots.long()]  # [requests, max_blocks]
@@ -115,6 +115,13 @@ def library_backend(
             hint=f"Install {package} beside Slipway, or use TRITON, which needs nothing more.",
             argument="attention_backend",
         ) from None
+    if any(layer.sinks or layer.alibi for layer in layers):
+        raise LoadError(
+            "UnsupportedFormat",
+            f"--attention-backend {name} is not told of attention sinks and ALiBi, and the model has some.",
+            hint="Use TRITON.",
+            argument="attention_backend",
+        )
     largest = max(layer.head_dim for layer in layers)
     if largest > 256:
         raise LoadError(

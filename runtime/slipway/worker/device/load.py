@@ -8,7 +8,6 @@ from contextlib import closing
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from slipway.engine.config import EngineConfig
 from slipway.load.torch_arrays import torch_type
@@ -47,18 +46,19 @@ def load(
         repair()
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
-    state_length = plan.max_model_len
     layout = RecordLayout(plan.vocab)
     state = SlotState(
         config.max_num_seqs,
-        state_length,
         len(plan.kv.groups),
-        plan.kv.max_blocks(state_length),
+        min(plan.kv.block_sizes),
         layout.words,
+        token_budget,
+        config.num_drafts,
         device,
     )
+    state.allocate(1)
     kept = torch_type(plan.kv_dtype)
-    decoder = _decoder(plan, config, state.tables, device)
+    decoder = _decoder(plan, config, device)
     max_top = max(1, config.max_logprobs)
     sampler = Sampler(state, layout, max_top)
     worker = DeviceWorker(
@@ -67,7 +67,7 @@ def load(
         decoder,
         SwapSpace(num_host_pages(config, plan), plan.kv.page_bytes, device),
         config.graph_sizes if decoder.graphs and device.type == "cuda" else (),
-        graph_length=min(config.graph_max_length, state_length),
+        graph_lengths=(min(config.graph_max_length, plan.max_model_len), plan.max_model_len),
         token_budget=token_budget,
         max_top=max_top,
         progress=progress,
@@ -81,11 +81,12 @@ def load(
         share=config.gpu_memory_utilization,
         weights=_allocated(device),
         activations=peak(),
-        graphs=GRAPH_BYTES * len(worker.graph_sizes.sizes),
+        graphs=GRAPH_BYTES * len(worker.graph_sizes.sizes) * len(worker.graph_sizes.each),
         others=total - before,
     )
     log.info("%s", budget.explained())
-    size = cache_size(config, plan, budget.kv_cache, "--gpu-memory-utilization")
+    size = cache_size(config, plan, budget.kv_cache, "--gpu-memory-utilization", state.position_bytes)
+    state.allocate(size.max_model_len)
     pages, count = allocated_within(
         size.num_pages, lambda number: DevicePages(plan.kv, number, kept, device, plan.kv_scales)
     )
@@ -95,20 +96,22 @@ def load(
     return worker, size
 
 
-def _decoder(plan: ModelPlan, config: EngineConfig, tables: Tensor, device: torch.device) -> AnyDecoder:
-    """The model with its weights on the device.
-
-    tables  [groups, num_slots, max_blocks] int32
-    """
+def _decoder(plan: ModelPlan, config: EngineConfig, device: torch.device) -> AnyDecoder:
+    """The model with its weights on the device."""
     length = plan.max_model_len
     attention = partial(
-        backend, config.attention_backend, max_requests=config.max_num_seqs, max_length=length, device=device
+        backend,
+        config.attention_backend,
+        max_requests=config.max_num_seqs,
+        each=1 + config.num_drafts,
+        max_length=length,
+        device=device,
     )
     on_host = layers_on_host(plan, config.offload_bytes)
     with closing(Transfer(device)) as transfer:
         schemes = DeviceSchemes(plan.element, transfer, on_host)
         dtype = torch_type(plan.element)
-        place = DevicePlace(schemes, tables, attention, length, dtype, device, on_host)
+        place = DevicePlace(schemes, attention, length, dtype, device, on_host)
         return plan.route.on_device(plan.checkpoint, place)
 
 

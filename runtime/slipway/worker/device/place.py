@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from slipway.model.spec import Attention
 from slipway.worker.device.attention import AttentionBackend
@@ -17,13 +16,11 @@ from slipway.worker.device.schemes import DeviceSchemes
 class DevicePlace:
     """What a decoder is given of the worker.
 
-    tables     [groups, num_slots, max_blocks] int32
     attention  makes the backend for layers that ask this of attention
     on_host    layers whose weights stay in host memory, ascending
     """
 
     schemes: DeviceSchemes
-    tables: Tensor
     attention: Callable[[Sequence[Attention]], AttentionBackend]
     max_len: int
     dtype: torch.dtype

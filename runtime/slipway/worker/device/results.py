@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from slipway.engine.messages import TokenLogprobs
 from slipway.engine.plan import SlotStart, StepOutput
@@ -24,18 +25,24 @@ class Wanted:
 
     output        alternatives of each drawn token
     prompt        alternatives of each prompt token from position `prompt_from` on
+    drafts        whether it wants to know them, too
     """
 
     output: int = -1
     prompt: int = -1
     prompt_from: int = 0
     num_prompt: int = 0
+    drafts: bool = False
 
     @classmethod
     def of(cls, start: SlotStart) -> Wanted:
         params = start.params
         return cls(
-            params.num_logprobs, params.num_prompt_logprobs, start.prompt_logprobs_from, start.num_prompt
+            params.num_logprobs,
+            params.num_prompt_logprobs,
+            start.prompt_logprobs_from,
+            start.num_prompt,
+            start.masked,
         )
 
 
@@ -43,36 +50,49 @@ class Wanted:
 class Pending:
     """A step under way: its tensors on the host are valid once `ready` has happened.
 
+    drawn   [requests · each]
+    counts  [requests]  how many of these are tokens
     known   requests, by place in the batch, with the prompt's positions that `prompt` speaks of in turn
+    drafts  [requests, most_drafts]  what is verified next, -1 behind it; where asked for
     """
 
     shape: StepShape | None
     wanted: Sequence[Wanted] = ()
     drawn: Draws | None = None
+    counts: Tensor | None = None
     known: Sequence[tuple[int, range]] = ()
     prompt: Draws | None = None
+    drafts: Tensor | None = None
     ready: torch.cuda.Event | None = None
 
 
 @dataclass(slots=True)
 class Results:
-    """Tensors that steps draw into, and what each slot wants reported."""
+    """Tensors that steps draw into, and what each slot wants reported.
 
-    rows: int
+    most_drafts  that a step verifies for a request
+    """
+
+    num_slots: int
+    most_drafts: int
     max_top: int
     device: torch.device
     wanted: list[Wanted] = field(init=False)
     _device: Draws = field(init=False)
-    _host: list[Draws] = field(init=False)
+    _host: list[tuple[Draws, Tensor]] = field(init=False)
     _turn: int = 0
 
     def __post_init__(self) -> None:
-        self.wanted = [Wanted()] * self.rows
-        self._device = Draws.empty(self.rows, self.max_top, self.device)
-        self._host = [self._on_host(self.rows) for _ in range(_IN_FLIGHT)]
+        rows = self.num_slots * (1 + self.most_drafts)
+        self.wanted = [Wanted()] * self.num_slots
+        self._device = Draws.empty(rows, self.max_top, self.device)
+        self._host = [
+            (self._on_host(rows), self._pinned(torch.empty(self.num_slots, dtype=torch.int32)))
+            for _ in range(_IN_FLIGHT)
+        ]
 
     def drawn(self, rows: int) -> Draws:
-        """What a step of so many requests draws into."""
+        """What a step of so many logits rows draws into."""
         return self._device[:rows]
 
     def prompt_positions(self, shape: StepShape) -> list[tuple[int, range]]:
@@ -91,16 +111,34 @@ class Results:
         return found
 
     def copied(
-        self, shape: StepShape, known: Sequence[tuple[int, range]], prompt: Draws | None, *, reports: bool
+        self,
+        shape: StepShape,
+        counts: Tensor,
+        known: Sequence[tuple[int, range]],
+        prompt: Draws | None,
+        proposed: Callable[[], Tensor],
+        *,
+        reports: bool,
     ) -> Pending:
         """Start the copies to the host; the device goes on meanwhile.
 
-        known    what `prompt_positions` found, and `prompt` what the model thought of it, if that is anything
-        reports  whether drawn tokens come with log-probabilities
+        counts    [requests]  how many of the drawn tokens are kept
+        known     what `prompt_positions` found, and `prompt` what the model thought of it
+        proposed  gives the drafts of the requests, [requests, most_drafts]
+        reports   whether drawn tokens come with log-probabilities
         """
-        host = self._host[self._turn][: shape.num_requests]
+        wanted = [self.wanted[slot] for slot in shape.slots.tolist()]
+        rows = shape.num_requests * shape.each
+        host, host_counts = self._host[self._turn]
+        host, host_counts = host[:rows], host_counts[: shape.num_requests]
         self._turn = (self._turn + 1) % _IN_FLIGHT
-        _copy(self.drawn(shape.num_requests), host, reports=reports)
+        _copy(self.drawn(rows), host, reports=reports)
+        host_counts.copy_(counts, non_blocking=True)
+        drafts = None
+        if self.most_drafts and any(one.drafts for one in wanted):
+            found = proposed()
+            drafts = self._pinned(torch.empty(found.shape, dtype=torch.int32))
+            drafts.copy_(found, non_blocking=True)
         if prompt is not None:
             own = self._on_host(len(prompt.token))
             _copy(prompt, own, reports=True)
@@ -110,38 +148,43 @@ class Results:
             # Blocking: a thread that spins would take the driver's lock from the one that launches.
             ready = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             ready.record()
-        wanted = [self.wanted[slot] for slot in shape.slots.tolist()]
-        return Pending(shape, wanted, host, known, prompt, ready)
+        return Pending(shape, wanted, host, host_counts, known, prompt, drafts, ready)
 
     def output(self, pending: Pending) -> StepOutput:
         """Wait for the step, and give what it drew in the plan's order."""
-        shape, drawn = pending.shape, pending.drawn
-        if shape is None or drawn is None:
+        shape, drawn, counts = pending.shape, pending.drawn, pending.counts
+        if shape is None or drawn is None or counts is None:
             return StepOutput([], [])
         if pending.ready is not None:
             pending.ready.synchronize()
-        tokens = [[token] if token >= 0 else [] for token in drawn.token.tolist()]
-        order = shape.order.tolist()
-        output = StepOutput(
-            restored(shape.order, tokens), [order[place] for place in drawn.failed.nonzero()[:, 0].tolist()]
-        )
+        order, each = shape.order.tolist(), shape.each
+        by_request = zip(drawn.token.view(-1, each).tolist(), counts.tolist(), strict=True)
+        tokens = [row[:count] for row, count in by_request]
+        # A row that failed behind a draft is drawn again, behind what is known then.
+        failed = drawn.failed[::each].nonzero()[:, 0].tolist()
+        output = StepOutput(restored(shape.order, tokens), [order[place] for place in failed])
         for place, wanted in enumerate(pending.wanted):
             if wanted.output >= 0 and tokens[place]:
-                output.logprobs[order[place]] = [_reported(drawn, place, wanted.output)]
+                rows = range(place * each, place * each + len(tokens[place]))
+                output.logprobs[order[place]] = [_reported(drawn, row, wanted.output) for row in rows]
+            if wanted.drafts and pending.drafts is not None:
+                drafts = pending.drafts[place].tolist()
+                output.drafts[order[place]] = [token for token in drafts if token >= 0]
         if pending.prompt is not None:
-            rows = iter(range(len(pending.prompt.token)))
+            reported = iter(range(len(pending.prompt.token)))
             for place, positions in pending.known:
                 wanted_prompt = pending.wanted[place].prompt
                 output.prompt_logprobs[order[place]] = [
-                    _reported(pending.prompt, row, wanted_prompt) for row in islice(rows, len(positions))
+                    _reported(pending.prompt, row, wanted_prompt) for row in islice(reported, len(positions))
                 ]
         return output
 
     def _on_host(self, rows: int) -> Draws:
         made = Draws.empty(rows, self.max_top, torch.device("cpu"))
-        if self.device.type != "cuda":
-            return made
-        return Draws(*(getattr(made, name).pin_memory() for name in _FIELDS))
+        return Draws(*(self._pinned(getattr(made, name)) for name in _FIELDS))
+
+    def _pinned(self, host: Tensor) -> Tensor:
+        return host.pin_memory() if self.device.type == "cuda" else host
 
 
 def _copy(source: Draws, target: Draws, *, reports: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from itertools import compress
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slipway.engine.params import SamplingParams
-from slipway.worker.device.state import SlotState
+from slipway.worker.device.batch import Batch
+from slipway.worker.device.state import Arena, SlotState, Upload
 from slipway_kernels.sampling import Features, RecordLayout, report, sample
-from slipway_kernels.sampling.device import Draws, History, workspace
+from slipway_kernels.sampling.device import Draws, History, Masks, workspace
 
 
 class Sampler:
@@ -28,9 +30,9 @@ class Sampler:
         """What requests have asked for so far, by the number that their slots keep."""
         self._kind_of = np.zeros(state.num_slots, np.int64)
         self._united: dict[bytes, Features] = {}
-        self._history = History(state.tokens, state.num_tokens, state.prompt_len)
         self.every_feature = Features(True, True, True, True, max_top)
         self._space = workspace(state.num_slots, layout.vocab, self.every_feature, state.device)
+        self._masks: Upload | None = None
 
     def start(self, slot: int, params: SamplingParams) -> None:
         """The slot's tokens are drawn so from the next upload on."""
@@ -50,11 +52,34 @@ class Sampler:
             self._united[key] = replace(asked, random=asked.random or asked.edits)
         return self._united[key]
 
-    def draw(self, logits: Tensor, slots: Tensor, features: Features, out: Draws) -> None:
-        """logits [rows, vocab], slots [rows] int32, -1 for rows that draw nothing."""
+    def mask(self, rows: int, masks: Mapping[int, NDArray[np.uint32]]) -> None:
+        """In the next draw of so many rows these have masks, and the others have none.
+
+        masks  by their first row: [n, ⌈vocab / 32⌉]
+        """
+        if self._masks is None:
+            most = self._state.draw_slots.numel()
+            shapes = {"masked": (most,), "words": (most, -(-self._layout.vocab // 32))}
+            self._masks = Upload(Arena(self._state.device, shapes))
+        upload, place = self._masks, self._masks.arena.place
+        masked = np.zeros(rows, np.int32)
+        for row, words in masks.items():
+            masked[row : row + len(words)] = 1
+            upload.put(place("words", row), np.ascontiguousarray(words).view(np.int32).ravel())
+        upload.put(place("masked"), masked)
+        upload.send()
+
+    def draw(self, logits: Tensor, batch: Batch, features: Features, out: Draws) -> None:
+        """logits [requests · each, vocab]"""
+        state, rows = self._state, len(logits)
         out.token.fill_(-1)
         out.failed.zero_()
-        sample(logits, slots, self._state.records, self._layout, self._history, self._space, out, features)
+        masks = None
+        if features.masked and self._masks is not None:
+            masks = Masks(*(self._masks.arena.array(name)[:rows] for name in ("words", "masked")))
+        history = History(state.tokens, batch.draw_lengths.flatten(), state.prompt_len)
+        slots = batch.draw_slots.flatten()
+        sample(logits, slots, state.records, self._layout, history, self._space, out, features, masks)
 
     def report(self, logits: Tensor, given: Tensor, out: Draws) -> None:
         """What the model thought of given tokens [rows]."""

@@ -23,6 +23,10 @@ _ALIGNMENT = 32
 Words = NDArray[np.int32]
 
 
+def _aligned(words: int) -> int:
+    return -(-words // _ALIGNMENT) * _ALIGNMENT
+
+
 class Arena:
     """Named arrays of 32-bit words in one allocation on the device."""
 
@@ -33,7 +37,7 @@ class Arena:
         end = 0
         for name, shape in shapes.items():
             self._starts[name] = end
-            end += -(-math.prod(shape) // _ALIGNMENT) * _ALIGNMENT
+            end += _aligned(math.prod(shape))
         self.words = torch.zeros(end, dtype=torch.int32, device=device)
 
     def array(self, name: str) -> Tensor:
@@ -68,7 +72,7 @@ class Upload:
     """
 
     def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+        self.arena = arena
         self._cuda = arena.device.type == "cuda"
         self._buffers = [self._buffer() for _ in range(_BUFFERS)]
         self._turn = 0
@@ -97,7 +101,7 @@ class Upload:
         payload, runs = buffer.device_payload[: self._words], buffer.device_runs[: self._count]
         payload.copy_(buffer.payload[: self._words], non_blocking=True)
         runs.copy_(buffer.runs[: self._count], non_blocking=True)
-        apply_runs(self._arena.words, runs, payload)
+        apply_runs(self.arena.words, runs, payload)
         if self._cuda:
             buffer.sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
             buffer.sent.record()
@@ -113,7 +117,7 @@ class Upload:
         self._words = self._count = 0
 
     def _buffer(self) -> _Buffer:
-        device = self._arena.device
+        device = self.arena.device
         return _Buffer(
             torch.empty(UPLOAD_WORDS, dtype=torch.int32, pin_memory=self._cuda),
             torch.empty((UPLOAD_RUNS, 3), dtype=torch.int64, pin_memory=self._cuda),
@@ -123,52 +127,90 @@ class Upload:
 
 
 class SlotState:
-    """The worker's state of every request slot, and which of them a step is of.
+    """The worker's state of every request slot, and of the step that it computes.
 
-    tokens                               [num_slots, max_len]   prompt, then output
-    num_tokens, num_computed, prompt_len [num_slots]
-    tables                               [groups, num_slots, max_blocks]   page of each block
-    records                              [num_slots, record_words]   how tokens are drawn
-    slots, draw_slots                    [num_slots]       of the step's requests; -1: none
-    query_start                          [num_slots + 1]   first row of each
+    tokens              [num_slots, max_len]   prompt, then output, then drafts
+    num_tokens, num_computed, num_drafts, prompt_len   [num_slots]
+    tables              [groups, num_slots, max_blocks]   page of each block
+    records             [num_slots, record_words]   how tokens are drawn
+    Told of a step, by request:
+    slots               [num_slots]       -1: none
+    row_start           [num_slots + 1]   first row of each, where every draft that is allowed is there
+    draws               [num_slots]       rows that draw, at most
+    What kernels make of it is in `Batch`; counts [num_slots]: tokens that each request has drawn
     """
+
+    tokens: Tensor
+    num_tokens: Tensor
+    num_computed: Tensor
+    num_drafts: Tensor
+    prompt_len: Tensor
+    tables: Tensor
+    records: Tensor
+    slots: Tensor
+    row_start: Tensor
+    draws: Tensor
+    token_ids: Tensor
+    positions: Tensor
+    row_slots: Tensor
+    query_start: Tensor
+    lengths: Tensor
+    draw_rows: Tensor
+    draw_slots: Tensor
+    draw_lengths: Tensor
+    counts: Tensor
 
     def __init__(
         self,
         num_slots: int,
-        max_len: int,
         groups: int,
-        max_blocks: int,
+        block_size: int,
         record_words: int,
+        token_budget: int,
+        most_drafts: int,
         device: torch.device,
     ) -> None:
         self.num_slots = num_slots
+        self.most_drafts = most_drafts
         self.device = device
-        self._arena = Arena(
-            device,
-            {
-                "tokens": (num_slots, max_len),
-                "num_tokens": (num_slots,),
-                "num_computed": (num_slots,),
-                "prompt_len": (num_slots,),
-                "tables": (groups, num_slots, max_blocks),
-                "records": (num_slots, record_words),
-                "slots": (num_slots,),
-                "draw_slots": (num_slots,),
-                "query_start": (num_slots + 1,),
-            },
+        self._groups = groups
+        self._block_size = block_size
+        of_slots = (
+            "num_tokens",
+            "num_computed",
+            "num_drafts",
+            "prompt_len",
+            "slots",
+            "draws",
+            "lengths",
+            "counts",
         )
-        self.upload = Upload(self._arena)
-        self.tokens = self._arena.array("tokens")
-        self.num_tokens = self._arena.array("num_tokens")
-        self.num_computed = self._arena.array("num_computed")
-        self.prompt_len = self._arena.array("prompt_len")
-        self.tables = self._arena.array("tables")
-        self.records = self._arena.array("records")
-        self.slots = self._arena.array("slots")
-        self.draw_slots = self._arena.array("draw_slots")
-        self.query_start = self._arena.array("query_start")
+        self._shapes: dict[str, tuple[int, ...]] = {
+            "records": (num_slots, record_words),
+            **dict.fromkeys(of_slots, (num_slots,)),
+            **dict.fromkeys(("row_start", "query_start"), (num_slots + 1,)),
+            **dict.fromkeys(("token_ids", "positions", "row_slots"), (token_budget,)),
+            **dict.fromkeys(("draw_rows", "draw_slots", "draw_lengths"), (num_slots * (1 + most_drafts),)),
+        }
+
+    @property
+    def position_bytes(self) -> float:
+        """What each position of the longest context takes in all slots together."""
+        return 4 * self.num_slots * (1 + self._groups / self._block_size)
+
+    def allocate(self, max_len: int) -> None:
+        """Empty slots, each with room for so many tokens; how many is known last of all sizes."""
+        # Rows begin at multiples of 128 bytes whatever the length: kernels are compiled for such strides.
+        width, max_blocks = _aligned(max_len), _aligned(-(-max_len // self._block_size))
+        of_length = {
+            "tokens": (self.num_slots, width),
+            "tables": (self._groups, self.num_slots, max_blocks),
+        }
+        self.upload = Upload(Arena(self.device, self._shapes | of_length))
+        for name in self._shapes | of_length:
+            setattr(self, name, self.upload.arena.array(name))
+        self.tokens = self.tokens[:, :max_len]
 
     def put(self, name: str, values: Sequence[int] | Words, *place: int) -> None:
         """From `place` on the array becomes `values`, once the upload is sent."""
-        self.upload.put(self._arena.place(name, *place), np.asarray(values, np.int32))
+        self.upload.put(self.upload.arena.place(name, *place), np.asarray(values, np.int32))

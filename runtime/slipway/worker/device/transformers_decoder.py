@@ -44,7 +44,6 @@ class FallbackDecoder:
         self,
         route: Fallback,
         model: transformers.PreTrainedModel,
-        tables: Tensor,  # [groups, num_slots, max_blocks] int32
         attention: AttentionBackend,
         dtype: torch.dtype,
     ) -> None:
@@ -56,7 +55,7 @@ class FallbackDecoder:
         body.forward = self._computed
         self._known: Any = None
         self._layers = attentions(route)
-        self._paged = PagedStep(tables, attention, dtype)
+        self._paged = PagedStep(attention, dtype)
         for number, (call, spec) in enumerate(zip(route.calls, self._layers, strict=True)):
             module: Any = model.get_submodule(call.module)
             module.paged = PagedLayer(self._paged, number, spec)
@@ -94,7 +93,6 @@ class FallbackDecoder:
 class PagedStep:
     """What the layers of a model share: the pages, and the batch that is being computed."""
 
-    tables: Tensor  # [groups, num_slots, max_blocks] int32
     attention: AttentionBackend
     dtype: torch.dtype
     batch: Batch = field(init=False)
@@ -114,7 +112,7 @@ class PagedLayer:
     ) -> Tensor:
         """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
         step, cache = self.step, self.step.caches[self.number]
-        batch, table = step.batch, step.tables[cache.group]
+        batch, table = step.batch, step.batch.tables[cache.group]
         scale, softcap = scale_and_softcap(query, settings)
         queries, keys, values = (self._by_row(part) for part in (query, key, value))
         if batch.kv_divisors is not None:
@@ -133,7 +131,7 @@ class PagedLayer:
         )
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         spec = replace(self.spec, scale=scale, softcap=softcap)
-        step.attention.attend(queries, cache, table, batch, out, spec)
+        step.attention.attend(queries, cache, batch, out, spec, None)
         return out[None, ..., : value.shape[-1]].to(query.dtype)
 
     def _by_row(self, x: Tensor) -> Tensor:

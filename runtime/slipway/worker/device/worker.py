@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipway.engine.plan import PageGrant, SlotStart, StepOutput, StepPlan
+from slipway.engine.plan import Masks, PageGrant, SlotStart, StepOutput, StepPlan
 from slipway.load.quantized.kv_scales import KVDivisors
 from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
-from slipway.worker.device.graphs import EARLY, Graphs, GraphSizes
+from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.results import Pending, Results, Wanted
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
-from slipway_kernels.sampling import Features
+from slipway_kernels.sampling import MASKED, Features
 from slipway_kernels.sampling.device import Draws
 from slipway_kernels.slots import finish, prepare
 
@@ -50,9 +50,9 @@ class AnyDecoder(Protocol):
 class Launched:
     """A step whose forward pass the device has been given, and whose tokens are still to be drawn.
 
-    logits    [requests, vocab]
+    logits    [requests · each, vocab]
     known     requests whose prompt tokens are reported, with their positions, and `prompt` what is
-    graph     key of the graph that draws; None where the draw is launched kernel by kernel
+    graph     of the forward pass; None where it is launched kernel by kernel, as the draw is then
     """
 
     shape: StepShape
@@ -61,7 +61,7 @@ class Launched:
     features: Features
     known: list[tuple[int, range]]
     prompt: Draws | None = None
-    graph: Hashable = None
+    graph: GraphKey | None = None
 
 
 class DeviceWorker:
@@ -80,13 +80,15 @@ class DeviceWorker:
         swap: SwapSpace,
         graph_sizes: Iterable[int],
         *,
-        graph_length: int,
+        graph_lengths: Iterable[int],
         token_budget: int,
         max_top: int,
         progress: Callable[[str, int, int], None],
         kv_divisors: KVDivisors | None = None,
     ) -> None:
-        """kv_divisors: the first step of requests finds the scales of keys and values by them."""
+        """graph_sizes, graph_lengths: of graphs, in requests and in positions of the longest context.
+        kv_divisors: the first step of requests finds the scales of keys and values by them.
+        """
         self._state = state
         self._sampler = sampler
         self._decoder = decoder
@@ -94,25 +96,20 @@ class DeviceWorker:
         self._token_budget = token_budget
         self.most_requests = min(state.num_slots, token_budget)
         """Of one step: no fixed tensor has room for more."""
-        self.graph_sizes = GraphSizes.of(graph_sizes, self.most_requests, graph_length)
+        self.graph_sizes = GraphSizes.of(
+            graph_sizes, self.most_requests, graph_lengths, token_budget, state.most_drafts
+        )
         self._progress = progress
         self._kv_divisors = kv_divisors  # until the first step has found the scales
         self.graphs = Graphs()
+        self._missed: Counter[GraphKey] = Counter()
+        """Graphs that steps would have used, and how many of them."""
         self._launched: Launched | None = None
         self._under_way: deque[Pending] = deque()
         self._logits = torch.empty(0, 0)
-        """[largest graph, vocab]  what a captured forward pass leaves to a captured draw; in no graph's pool,
-        where the draw's own memory may lie over it"""
-        self._results = Results(state.num_slots, max_top, state.device)
-        device = state.device
-        self._rows = {
-            name: torch.zeros(token_budget, dtype=torch.int32, device=device)
-            for name in ("token_ids", "positions", "row_slots")
-        }
-        self._ends = {
-            name: torch.zeros(state.num_slots, dtype=torch.int32, device=device)
-            for name in ("lengths", "last_rows")
-        }
+        """[rows of the largest graph, vocab]  what a captured forward pass leaves to a captured draw; in no
+        graph's pool, where the draw's own memory may lie over it"""
+        self._results = Results(state.num_slots, state.most_drafts, max_top, state.device)
 
     def use(self, pages: DevicePages) -> None:
         """Keep keys and values in these pages from now on."""
@@ -121,10 +118,10 @@ class DeviceWorker:
 
     def warm_up(self) -> None:
         """Capture the first graphs; `largest_step` has run, so that workspaces have their last addresses."""
-        sizes = [size for size in self.graph_sizes.sizes if size <= EARLY]
-        for done, size in enumerate(sizes):
-            self._progress("warmup", done, len(sizes))
-            self._captured(size, Features())
+        keys = [key for key in self.graph_sizes.planned() if key.size <= EARLY]
+        for done, key in enumerate(keys):
+            self._progress("warmup", done, len(keys))
+            self._capture(key)
 
     def largest_step(self) -> None:
         """Compute, draw and report as much as a step can, all of it padding.
@@ -132,20 +129,24 @@ class DeviceWorker:
         Loads the kernels and has shared workspaces grow to what any step needs: graphs know their addresses.
         """
         rows, requests = self._token_budget, self.most_requests
-        shape = nobody(requests, rows, rows)
+        shape = nobody(requests, rows - requests + 1, rows, 1 + self._state.most_drafts)
         self._send(shape, requests)
         # Padding sets no scales; but what finds them is loaded, and the memory that it takes measured.
         batch = replace(self._batch(shape, rows, requests), kv_divisors=self._kv_divisors)
         hidden, logits = self._forward(batch)
         self._draw(batch, logits, self._sampler.every_feature)
-        self._report(hidden, [(0, 0, 0)] * min(REPORTED_AT_ONCE, rows))
+        self._report(batch, hidden, [(0, 0, 0, 0)] * min(REPORTED_AT_ONCE, rows))
         self._reserve(logits)
         if self._state.device.type == "cuda":
             torch.cuda.synchronize(self._state.device)
 
+    @torch.inference_mode()
     def idle(self) -> bool:
-        """Nothing is worth doing while no request runs."""
-        return False
+        """Capture a graph that is missing, those that steps have missed before others; False: none is."""
+        if self._capture_missed(1):
+            return True
+        key = next((key for key in self.graph_sizes.planned() if key not in self.graphs), None)
+        return key is not None and self._capture(key)
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
@@ -162,68 +163,106 @@ class DeviceWorker:
         features = self._sampler.features(shape.slots[shape.draws])
         known = self._results.prompt_positions(shape)
         divisors, self._kv_divisors = self._kv_divisors, None
-        size = None if known or divisors else self.graph_sizes.size_for(shape)
-        if size is not None and self._captured(size, features):
-            self._send(shape, size)
-            self.graphs.replay((size, None))
-            batch, graph = self._batch(shape, size, size), (size, features)
-            self._launched = Launched(shape, batch, self._logits[:size], features, known, graph=graph)
+        key = None if known or divisors else self.graph_sizes.key_for(shape)
+        self._capture_missed(PATIENCE)
+        if key is not None and self._has(key):
+            self._send(shape, key.size)
+            self.graphs.replay(key)
+            rows = key.size * key.each
+            batch = self._batch(shape, rows, key.size)
+            self._launched = Launched(shape, batch, self._logits[:rows], features, known, graph=key)
             return
         self._send(shape, shape.num_requests)
         batch = replace(self._batch(shape, shape.num_tokens, shape.num_requests), kv_divisors=divisors)
         hidden, logits = self._forward(batch)
-        prompt = self._report_prompt(shape, known, hidden) if known else None
+        prompt = self._report_prompt(batch, shape, known, hidden) if known else None
         self._launched = Launched(shape, batch, logits, features, known, prompt)
 
     @torch.inference_mode()
-    def draw(self) -> None:
+    def draw(self, masks: Masks | None = None) -> None:
         """Give the device the draw of the step launched last, and the copies of what comes of it."""
         step, self._launched = self._launched, None
         if step is None:
             self._under_way.append(Pending(None))
             return
-        if step.graph is None:
-            self._draw(step.batch, step.logits, step.features)
+        shape, features = step.shape, step.features
+        if masks:
+            features |= MASKED
+            places = np.argsort(shape.order).tolist()
+            rows = {places[index] * shape.each: words for index, words in masks.items()}
+            self._sampler.mask(len(step.logits), rows)
+        key = step.graph and GraphKey(step.graph.size, step.graph.each, features=features)
+        if key is not None and self._has(key):
+            self.graphs.replay(key)
         else:
-            self.graphs.replay(step.graph)
-        reports = step.features.max_top >= 0
-        self._under_way.append(self._results.copied(step.shape, step.known, step.prompt, reports=reports))
+            self._draw(step.batch, step.logits, features)
+        self._under_way.append(
+            self._results.copied(
+                shape,
+                self._state.counts[: shape.num_requests],
+                step.known,
+                step.prompt,
+                partial(self._proposed, step.batch.slots[: shape.num_requests]),
+                reports=features.max_top >= 0,
+            )
+        )
 
     def collect(self) -> StepOutput:
         """Wait for the tokens of the oldest step under way."""
         return self._results.output(self._under_way.popleft())
 
-    def _captured(self, size: int, features: Features) -> bool:
-        """Whether there are graphs of `size` decoding requests; missing ones are made where there is room."""
-        shape = nobody(size, size, self.graph_sizes.max_length)
-        for key in ((size, None), (size, features)):  # the forward pass, the draw
-            if key in self.graphs:
-                continue
-            if self.graphs.full:
-                return False
-            self._send(shape, size)
-            batch = self._batch(shape, size, size)
-            forward = partial(self._forward_to_draw, batch)
-            draw = partial(self._draw, batch, self._logits[:size], features)
-            self.graphs.capture(key, draw if key[1] else forward)
-        return (size, features) in self.graphs
+    def _has(self, key: GraphKey) -> bool:
+        """Whether there is this graph; where not, it is noted as missed."""
+        if key not in self.graphs and not self.graphs.full:
+            self._missed[key] += 1
+        return key in self.graphs
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """From slots to hidden states [rows, hidden], and the logits of last rows [requests, vocab]."""
+    def _capture_missed(self, least: int) -> bool:
+        """Capture the graph that most steps have missed, where so many have; whether there is one more."""
+        for key, missed in self._missed.most_common(1):
+            if missed >= least:
+                del self._missed[key]
+                return self._capture(key)
+        return False
+
+    def _capture(self, key: GraphKey) -> bool:
+        """Whether there is this graph now: no other step may be between its forward pass and its draw."""
+        if self.graphs.full:
+            return False
+        shape = nobody(key.size, key.each, key.max_length, key.each)
+        self._send(shape, key.size)
+        batch = self._batch(shape, key.size * key.each, key.size)
+        self._prepare(batch)
+        logits = self._logits[: key.size * key.each]
+        draw = None if key.features is None else partial(self._draw, batch, logits, key.features)
+        self.graphs.capture(key, draw or partial(self._forward_to_draw, batch))
+        return key in self.graphs
+
+    def _prepare(self, batch: Batch) -> None:
+        """From slots to the step's rows."""
         state = self._state
         prepare(
-            batch.slots,
-            batch.query_start,
-            state.tokens,
-            state.num_computed,
-            batch.token_ids,
-            batch.positions,
-            batch.row_slots,
-            batch.lengths,
-            batch.last_rows,
+            slots=batch.slots,
+            row_start=state.row_start[: len(batch.query_start)],
+            draws=state.draws[: len(batch.slots)],
+            tokens=state.tokens,
+            num_computed=state.num_computed,
+            num_drafts=state.num_drafts,
+            token_ids=batch.token_ids,
+            positions=batch.positions,
+            row_slots=batch.row_slots,
+            query_start=batch.query_start,
+            lengths=batch.lengths,
+            draw_rows=batch.draw_rows,
+            draw_slots=batch.draw_slots,
+            draw_lengths=batch.draw_lengths,
         )
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """From slots to hidden states [rows, hidden], and the logits drawn from [requests · each, vocab]."""
+        self._prepare(batch)
         hidden = self._decoder.hidden(batch)
-        return hidden, self._decoder.logits(hidden.index_select(0, batch.last_rows))
+        return hidden, self._decoder.logits(hidden.index_select(0, batch.draw_rows.flatten()))
 
     def _forward_to_draw(self, batch: Batch) -> None:
         """The forward pass of a graph: its logits lie where the graph that draws reads them."""
@@ -233,46 +272,55 @@ class DeviceWorker:
 
     def _reserve(self, logits: Tensor) -> None:
         """Make the place where graphs leave logits like these."""
-        largest = max(self.graph_sizes.sizes, default=0)
+        largest = self.graph_sizes.largest_rows
         if len(self._logits) < largest:
             self._logits = logits.new_empty(largest, logits.shape[1])
 
     def _draw(self, batch: Batch, logits: Tensor, features: Features) -> None:
-        """From logits [requests, vocab] to the slots' new tokens and lengths."""
-        state = self._state
-        drawn = self._results.drawn(len(batch.slots))
-        self._sampler.draw(logits, batch.draw_slots, features, drawn)
+        """From logits [requests · each, vocab] to the slots' new tokens and lengths."""
+        state, requests = self._state, len(batch.slots)
+        drawn = self._results.drawn(len(logits))
+        self._sampler.draw(logits, batch, features, drawn)
         finish(
-            batch.slots,
-            batch.query_start,
-            drawn.token,
-            state.tokens,
-            state.num_tokens,
-            state.num_computed,
-            max_len=state.tokens.shape[1],
+            slots=batch.slots,
+            query_start=batch.query_start,
+            drawn=drawn.token.view(requests, -1),
+            counts=state.counts[:requests],
+            tokens=state.tokens,
+            num_tokens=state.num_tokens,
+            num_computed=state.num_computed,
+            num_drafts=state.num_drafts,
         )
 
-    def _report_prompt(self, shape: StepShape, known: list[tuple[int, range]], hidden: Tensor) -> Draws:
+    def _proposed(self, slots: Tensor) -> Tensor:
+        """The drafts that these slots verify next: [requests, most_drafts], -1 behind them."""
+        state, of = self._state, slots.long()[:, None]
+        number = torch.arange(state.most_drafts, device=state.device)
+        at = (state.num_tokens[of] + number).clamp(max=state.tokens.shape[1] - 1)
+        return state.tokens[of, at].masked_fill(number >= state.num_drafts[of], -1)
+
+    def _report_prompt(
+        self, batch: Batch, shape: StepShape, known: list[tuple[int, range]], hidden: Tensor
+    ) -> Draws:
         """Log-probabilities of the prompt's tokens at these positions, each from the row before it."""
-        slots = shape.slots.tolist()
-        offsets = (np.cumsum(shape.num_new) - shape.num_new - shape.first - 1).tolist()
-        return self._report(
-            hidden,
-            [
-                (offsets[place] + position, slots[place], position)
-                for place, positions in known
-                for position in positions
-            ],
-        )
+        slots, first = shape.slots.tolist(), shape.first.tolist()
+        tokens = [
+            (place, position - first[place] - 1, slots[place], position)
+            for place, positions in known
+            for position in positions
+        ]
+        return self._report(batch, hidden, tokens)
 
-    def _report(self, hidden: Tensor, tokens: list[tuple[int, int, int]]) -> Draws:
-        """What the model thought of known tokens: each is told by the row before it, its slot and position.
+    def _report(self, batch: Batch, hidden: Tensor, tokens: list[tuple[int, int, int, int]]) -> Draws:
+        """What the model thought of known tokens: each is told by its request's place in the batch, which of
+        the request's rows is before it, its slot and its position.
 
         hidden  [rows, hidden]
         """
         device = self._state.device
         index = torch.tensor(tokens, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-        rows, slots, positions = index.unbind(1)
+        places, before, slots, positions = index.unbind(1)
+        rows = batch.query_start[places] + before
         given = self._state.tokens[slots, positions]
         result = Draws.empty(len(tokens), self._results.max_top, device)
         for begin in range(0, len(tokens), REPORTED_AT_ONCE):
@@ -285,6 +333,7 @@ class DeviceWorker:
         state.put("tokens", start.tokens, slot)
         state.put("num_tokens", [len(start.tokens)], slot)
         state.put("num_computed", [start.num_computed], slot)
+        state.put("num_drafts", [0], slot)
         state.put("prompt_len", [start.num_prompt], slot)
         self._sampler.start(slot, start.params)
         self._results.wanted[slot] = Wanted.of(start)
@@ -300,17 +349,20 @@ class DeviceWorker:
 
     def _batch(self, shape: StepShape, num_rows: int, num_requests: int) -> Batch:
         """Views of the fixed tensors, of these sizes."""
-        state, rows, ends = self._state, self._rows, self._ends
+        state, draws = self._state, (num_requests, shape.each)
+        num_draws = num_requests * shape.each
         return Batch(
-            rows["token_ids"][:num_rows],
-            rows["positions"][:num_rows],
-            rows["row_slots"][:num_rows],
-            state.slots[:num_requests],
-            state.draw_slots[:num_requests],
-            state.query_start[: num_requests + 1],
-            ends["lengths"][:num_requests],
-            ends["last_rows"][:num_requests],
-            shape.num_decodes,
-            shape.max_query,
-            shape.max_length,
+            token_ids=state.token_ids[:num_rows],
+            positions=state.positions[:num_rows],
+            row_slots=state.row_slots[:num_rows],
+            slots=state.slots[:num_requests],
+            query_start=state.query_start[: num_requests + 1],
+            lengths=state.lengths[:num_requests],
+            draw_rows=state.draw_rows[:num_draws].view(draws),
+            draw_slots=state.draw_slots[:num_draws].view(draws),
+            draw_lengths=state.draw_lengths[:num_draws].view(draws),
+            tables=state.tables,
+            num_decodes=shape.num_decodes,
+            max_query=shape.max_query,
+            max_length=shape.max_length,
         )
