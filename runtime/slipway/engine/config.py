@@ -56,8 +56,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_long_partial_prefills: int = 1
     long_prefill_token_threshold: int = 0
     scheduler_delay_factor: float = 0.0
-    num_drafts: int = 0
-    """Most drafts that a step verifies for a request."""
     overlap: bool | None = None
     """Plan and post-process while the worker computes. Unset: on CUDA; not on CPU, which needs every core."""
     num_drafts: int = 0

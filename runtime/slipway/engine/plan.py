@@ -12,10 +12,6 @@ from slipway.engine.params import SamplingParams
 PageCopy = tuple[int, int]
 """Source page, target page; one of them is the host's."""
 Masks = dict[int, NDArray[np.uint32]]
-"""By a request's index in the plan: rows [1 + num_drafts, ⌈vocab / 32⌉] of bits, one a token that may be
-drawn. A request that is not there may draw any."""
-
-Masks = dict[int, NDArray[np.uint32]]
 """By a request's index in the plan: [1 + num_drafts, ceil(vocab / 32)] bits, one a token that may be drawn; a
 row for its next token and for the one after each draft. A request that is absent may draw anything."""
 

@@ -49,7 +49,9 @@ def cache_size(
     else:
         pages = min(one * config.max_num_seqs, int(room - length * position_bytes) // kv.page_bytes)
         if pages < one:  # a shorter context takes less
-            pages = min(one, int(room // (groups * kv.page_bytes + kv.block_size * position_bytes)) * groups)
+            step = max(kv.block_sizes)  # what every group has whole pages of
+            each = kv.pages_for(step)
+            pages = min(one, int(room // (each * kv.page_bytes + step * position_bytes)) * each)
     if pages >= one:
         return CacheSize(pages, length)
     fits = kv.tokens_in(pages)

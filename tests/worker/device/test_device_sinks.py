@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from device_runs import SMALL
 from factory import make_model
 from local_engine import LocalEngine
+from model.reference import Reference, read_reference
 from model.stepping import plan
 from slipway.engine.params import SamplingParams
 from slipway.load.arrays import FP32
@@ -21,7 +22,6 @@ from slipway.load.errors import LoadError
 from slipway.model import registry
 from slipway.model.families.llama import spec as llama
 from slipway.model.families.parts import LLAMA_NAMES
-from slipway.model.reference import Reference, read_reference
 from slipway.model.spec import Attention, DecoderSpec
 
 PROMPT = [5, 9, 14, 77, 60, 31, 18, 44, 12, 3, 3]
