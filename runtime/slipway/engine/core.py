@@ -64,7 +64,7 @@ class EngineCore:
         """One turn; waits for messages up to `timeout` where there is no work."""
         busy = self.scheduler.has_work or bool(self._under_way)
         if not busy and not self._checked:
-            self._rest()
+            self._check_idle()
         arrived = self.hub.poll(0)
         if not busy and not arrived and not self._idle():
             arrived = self.hub.poll(timeout)
@@ -120,7 +120,7 @@ class EngineCore:
             matcher = self.grammars.make(message.grammar) if request.masked else None
             self.scheduler.add(request)
         except Exception as error:
-            self._tell({client_id: [failure(message.request_id, error)]}, [], [])
+            self._send({client_id: [failure(message.request_id, error)]}, [], [])
             return
         self._requests[client_id, request.id] = request
         if matcher is not None:
@@ -139,7 +139,7 @@ class EngineCore:
         for request, error in failed:
             deltas.setdefault(request.client_id, []).append(failure(request.id, error))
             self._end((request.client_id, request.id), failed=True)
-        self._tell(deltas, [], [])
+        self._send(deltas, [], [])
 
     def _answer(self, method: str) -> str:
         if method == "reset_prefix_cache":
@@ -151,7 +151,7 @@ class EngineCore:
         return f"unknown method {method!r}"
 
     def _collect(self) -> None:
-        """Wait for the oldest step under way, and tell what came of it."""
+        """Wait for the oldest step under way, and send what came of it."""
         grants, started = self._under_way.popleft()
         output = self.executor.collect()
         now = time.monotonic()
@@ -176,7 +176,7 @@ class EngineCore:
                 deltas[request.client_id].append(delta)
                 if delta.finish_reason is not None:
                     self._end((request.client_id, request.id), failed=delta.finish_reason == "error")
-        self._tell(deltas, [sum(grant.num_new for grant in grants.values())], [now - started])
+        self._send(deltas, [sum(grant.num_new for grant in grants.values())], [now - started])
 
     def _answered(
         self, request: Request, grant: Grant, index: int, output: StepOutput, now: float
@@ -206,7 +206,7 @@ class EngineCore:
             delta.timing = request.timing(now)
         return delta
 
-    def _tell(
+    def _send(
         self, deltas: dict[int, list[Delta]], num_step_tokens: list[int], step_seconds: list[float]
     ) -> None:
         """One frame for each client, with deltas or as a heartbeat."""
@@ -230,10 +230,10 @@ class EngineCore:
                 stats.preemptions, scheduler.num_preemptions = scheduler.num_preemptions, 0
             self.hub.send(client_id, StepDone(news, stats))
 
-    def _rest(self) -> None:
+    def _check_idle(self) -> None:
         """Nothing runs: every page must be free or accounted for. Raises RuntimeError where one is not."""
         self.scheduler.cache.count()
-        self._tell({client_id: [] for client_id in self._clients}, [], [])
+        self._send({client_id: [] for client_id in self._clients}, [], [])
         self._checked = True
 
 
