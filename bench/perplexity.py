@@ -110,9 +110,7 @@ class Judge:
         pool = PageMemory(len(pages), plan.kv.page_bytes)
         threads = len(os.sched_getaffinity(0))
         self._chunk = chunk
-        self._model = plan.build(
-            self.slots, pool, max_tokens=chunk, max_top=1, threads=threads, progress=lambda *_: None
-        )
+        self._model = plan.read(threads, lambda *_: None)(self.slots, pool, chunk, 1)
 
     def logprobs(self, tokens: list[int]) -> list[float]:
         """Of every token but the first."""

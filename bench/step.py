@@ -51,9 +51,7 @@ class Model:
         pool = PageMemory(len(pages), plan.kv.page_bytes)
         largest = max(n * new for n, new, _ in shapes)
         threads = config.threads or len(os.sched_getaffinity(0))
-        program = plan.build(
-            self.slots, pool, max_tokens=largest, max_top=1, threads=threads, progress=lambda *_: None
-        )
+        program = plan.read(threads, lambda *_: None)(self.slots, pool, largest, 1)
         if not isinstance(program, Program):
             raise SystemExit(
                 f"{plan.architecture} runs by transformers' code; only native models have steps."

@@ -65,9 +65,9 @@ class LocalEngine:
         defaults: dict[str, object] = {"use_tqdm_on_load": False, "max_num_seqs": 32, "threads": 2}
         self.config = EngineConfig(model=str(model), **(defaults | fields))  # type: ignore[arg-type]
         self.hub = LocalHub()
-        self.start = Start(self.config, self.hub)  # type: ignore[arg-type]
-        self.worker = self.start.worker()
-        self.core: EngineCore = self.start.core(self.worker)
+        self.start = Start.of(self.config, self.hub)  # type: ignore[arg-type]
+        self.worker = self.start.worker
+        self.core: EngineCore = self.start.core(self.hub)  # type: ignore[arg-type]
         self._count = 0
 
     def __enter__(self) -> LocalEngine:

@@ -86,9 +86,9 @@ class Engine:
             "use_tqdm_on_load": False,
         }
         config = EngineConfig(model=str(model), **(usual | settings))  # type: ignore[arg-type]
-        self.start = Start(config, self.hub)  # type: ignore[arg-type]
-        self.core = self.start.core(self.start.worker())
-        while self.start.idle():  # graphs are captured when nothing runs: here, before anything is measured
+        self.start = Start.of(config, self.hub)  # type: ignore[arg-type]
+        self.core = self.start.core(self.hub)  # type: ignore[arg-type]
+        while self.start.worker.idle():  # graphs are captured when nothing runs: before anything is measured
             pass
 
     def run(self, requests: Sequence[Request]) -> list[list[Said]]:

@@ -155,7 +155,7 @@ def test_a_run_with_drafts_and_masks_replays(
     config, steps = read_record(record)
     assert sum(bool(masks) for _, masks, _ in steps) > 10
     assert any(rows.shape[0] > 1 for _, masks, _ in steps for rows in masks.values())
-    assert replay(Start(config).worker(), steps) is None
+    assert replay(Start.of(config).worker, steps) is None
 
 
 @pytest.mark.parametrize("overlap", [False, True])

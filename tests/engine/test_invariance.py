@@ -195,4 +195,4 @@ def test_a_recorded_run_replays_to_the_bit(case: Case, tmp_path: Path) -> None:
         engine.run(case.work)
     config, steps = read_record(record)
     assert len(steps) > 20
-    assert replay(Start(config).worker(), steps) is None
+    assert replay(Start.of(config).worker, steps) is None

@@ -47,7 +47,7 @@ def test_the_cache_is_sized_after_the_weights_and_alike_at_every_start(
 ) -> None:
     """It was a quarter of what was available at that moment, while weights were being touched."""
     asked = {"max_num_seqs": 10_000, "max_model_len": 64}
-    monkeypatch.setattr("slipway.engine.start.whole_memory", lambda: 64 << 20)
+    monkeypatch.setattr("slipway.worker.cpu.whole_memory", lambda: 64 << 20)
     sizes = set()
     for available in (GIB, 1 << 20):
         monkeypatch.setattr("slipway.machine.available_memory", lambda left=available: left)

@@ -40,9 +40,7 @@ class Stepper:
         pages = groups * num_slots * blocks
         pool = PageMemory(pages, self.plan.kv.page_bytes)
         self.slots.block_table[:] = np.random.default_rng(0).permutation(pages).reshape(groups, num_slots, -1)
-        self.model = self.plan.build(
-            self.slots, pool, max_tokens=256, max_top=4, threads=threads, progress=quiet
-        )
+        self.model = self.plan.read(threads, quiet)(self.slots, pool, 256, 4)
 
     def start(self, slot: int, tokens: Sequence[int]) -> None:
         """A request that draws greedily and reports log-probabilities."""

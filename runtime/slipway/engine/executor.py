@@ -8,10 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from slipway.engine.plan import Masks, StepOutput, StepPlan
+from slipway.worker.cache_size import Room
 from slipway.worker.in_turn import InTurn
 
 
-class Worker(Protocol):
+class Steps(Protocol):
     """Runs plans over the state that it keeps in its slots.
 
     A step has two halves, so that what the draw needs may be made ready while the model computes: `launch`
@@ -22,6 +23,35 @@ class Worker(Protocol):
     def launch(self, plan: StepPlan) -> None: ...
     def draw(self, masks: Masks | None = None) -> None: ...
     def collect(self) -> StepOutput: ...
+    def close(self) -> None:
+        """Give back what it holds; nothing may follow."""
+
+
+class Worker(Steps, Protocol):
+    """A model that runs. The one life of all workers: what `load` gives has its weights, then once each
+    `profile`, `allocate`, `warm_up`; then steps, and `close`.
+    """
+
+    token_budget: int
+    """Most tokens of a step."""
+    num_host_pages: int
+    """Pages in host memory for preempted requests."""
+    runs_ahead: bool
+    """Whether launching returns before the work is done, so that the next step can be planned meanwhile."""
+    repeats_bits: bool
+    """Whether computing a token again gives the bits that it gave before."""
+
+    def profile(self) -> Room:
+        """How many pages there is room for."""
+
+    def allocate(self, num_pages: int) -> int:
+        """Make the pages, or fewer where there is no memory for so many; how many there are."""
+
+    def warm_up(self) -> None:
+        """Have the first request find memory mapped, caches warm and graphs captured."""
+
+    def idle(self) -> bool:
+        """Something useful while nothing runs, a few milliseconds of it; False where there is no more."""
 
 
 class Executor:
@@ -31,7 +61,7 @@ class Executor:
     thread  whether the worker needs a thread of its own for that, because its calls return when they are done
     """
 
-    def __init__(self, worker: Worker, depth: int = 1, *, thread: bool = False) -> None:
+    def __init__(self, worker: Steps, depth: int = 1, *, thread: bool = False) -> None:
         self.depth = depth
         self._worker = worker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker") if thread else None
@@ -57,6 +87,7 @@ class Executor:
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown()
+        self._worker.close()
 
     def _drawn(self, launched: Future[None], masks: Masks | None) -> StepOutput:
         """In the worker's thread, after its launch."""

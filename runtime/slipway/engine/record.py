@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from slipway.engine.config import EngineConfig
-from slipway.engine.executor import Worker
+from slipway.engine.executor import Steps
 from slipway.engine.plan import Masks, StepOutput, StepPlan
 
 _encoder = msgspec.msgpack.Encoder()
@@ -21,7 +21,7 @@ _encoder = msgspec.msgpack.Encoder()
 class RecordingWorker:
     """Writes each plan and its output to a file when the step is collected; what overlaps does so still."""
 
-    def __init__(self, worker: Worker, path: str, config: EngineConfig) -> None:
+    def __init__(self, worker: Steps, path: str, config: EngineConfig) -> None:
         self._worker = worker
         self._under_way: deque[object] = deque()
         """Plans and masks of steps, in turn."""
@@ -43,6 +43,10 @@ class RecordingWorker:
             self._write(part)
         self._file.flush()
         return output
+
+    def close(self) -> None:
+        self._worker.close()
+        self._file.close()
 
     def _write(self, message: object) -> None:
         body = _encoder.encode(message)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from slipway.engine.config import EngineConfig
-from slipway.engine.executor import Worker
+from slipway.engine.executor import Steps
 from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.engine.start import Start
 from slipway.engine.wire import split_frames
@@ -40,7 +40,7 @@ def read_record(path: Path) -> tuple[EngineConfig, list[Step]]:
     return msgspec.structs.replace(config, record=None), steps
 
 
-def replay(worker: Worker, steps: list[Step]) -> int | None:
+def replay(worker: Steps, steps: list[Step]) -> int | None:
     """Run the plans again. The first step whose output differs, or None where all are the same."""
     for index, (plan, masks, recorded) in enumerate(steps):
         worker.launch(plan)
@@ -53,7 +53,7 @@ def replay(worker: Worker, steps: list[Step]) -> int | None:
 def main() -> int:
     """Say whether every output is the same; status 1 where one is not."""
     config, steps = read_record(Path(sys.argv[1]))
-    different = replay(Start(config).worker(), steps)
+    different = replay(Start.of(config).worker, steps)
     if different is None:
         print(f"{len(steps)} steps of {config.model}: every output is the same")
         return 0

@@ -10,7 +10,9 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,20 +31,13 @@ from slipway.exits import BY_REASON, DEVICE_UNAVAILABLE, INTERNAL_ERROR, OUT_OF_
 from slipway.load.errors import LoadError
 from slipway.load.extras import require_torch
 from slipway.load.folder import stored_bytes
-from slipway.machine import usable_cpus, whole_memory
-from slipway.worker.cache_size import CacheSize, cache_size, num_host_pages
+from slipway.worker.cache_size import CacheSize, cache_size, wanted_pages
 from slipway_kernels.cpu import reserved
 
 if TYPE_CHECKING:
-    from slipway.worker.cpu import CpuWorker
-    from slipway.worker.device.worker import DeviceWorker
     from slipway.worker.plan import ModelPlan
 
 log = logging.getLogger("slipway.engine")
-
-CUDA_TOKEN_BUDGET = 2048
-CPU_TOKEN_BUDGET = 256
-"""Products reach full rate from M = 128 on; a longer step only delays running streams."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -57,12 +52,12 @@ def run_engine(config: EngineConfig, listener: socket.socket, parent: int) -> in
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     hub = Hub(listener, parent)
     try:
-        start = Start(config, hub)
-        worker = start.worker()
-        core = start.core(worker)
+        start = Start.of(config, hub)
+        core = start.core(hub)
         gc.freeze()  # what loading left lives as long as we: a full collection over it takes 100 ms
         hub.broadcast(start.ready(), greet=True)
-        core.run()
+        with closing(core.executor):
+            core.run()
     except Exception as error:
         failure = describe(error)
         if failure.code == INTERNAL_ERROR.code:
@@ -128,110 +123,100 @@ def _is_out_of_device_memory(error: Exception) -> bool:
     return torch is not None and isinstance(error, torch.OutOfMemoryError)
 
 
-@dataclass
+class Progress:
+    """Tells clients how a start comes along, and times its phases."""
+
+    def __init__(self, hub: Hub | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._hub = hub
+        self._last_report = 0.0  # as time.monotonic() counts
+        self._begun = time.monotonic()
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """At most ten times a second, but always the first and the last."""
+        now = time.monotonic()
+        if self._hub is None or (0 < done < total and now - self._last_report < 0.1):
+            return
+        self._last_report = now
+        self._hub.poll(0)  # only greetings can have come
+        if self._hub.closed:
+            raise Exit(INTERNAL_ERROR, "the process that started this engine has gone")
+        self._hub.broadcast(Loading(phase, done, total), greet=True)
+
+    def ended(self, phase: str) -> None:
+        now = time.monotonic()
+        self.seconds[phase] = round(now - self._begun, 3)
+        self._begun = now
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
-    """The phases of a start, each timed; `worker` and `core` build what serves."""
+    """A worker that can compute, and what was found out on the way to it."""
 
     config: EngineConfig
-    hub: Hub | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    _told: float = 0.0
+    plan: ModelPlan
+    size: CacheSize
+    worker: Worker
+    warnings: list[str]
+    seconds: dict[str, float]
 
-    def worker(self) -> Worker:
-        """Read the model, allocate its state, compute one token. Raises LoadError and Exit."""
-        config = self.config
-        self.progress("load", 0, 0)
+    @classmethod
+    def of(cls, config: EngineConfig, hub: Hub | None = None) -> Start:
+        """The first half of a worker's life. Raises LoadError and Exit."""
+        progress = Progress(hub)
+        progress("load", 0, 0)
         on_cpu = config.device == "cpu" or not driver.loaded()
         with reserved(stored_bytes(config.model) if on_cpu else 0):
-            worker = self._load(config)
-        self.idle = worker.idle
-        begun = time.monotonic()
-        self.progress("warmup", 0, 1)
+            from slipway.load.checkpoint import open_checkpoint
+            from slipway.worker.plan import plan_model
+
+            config = msgspec.structs.replace(config, device=chosen_device(config.device))
+            load = loader(config.device)
+            progress.ended("import")
+            checkpoint = open_checkpoint(config, progress)
+            progress.ended("open")
+            plan = plan_model(checkpoint, config)
+            worker = load(plan, config, progress)
+            room = worker.profile()
+            size = cache_size(config, plan, wanted_pages(config, plan, room), room.more)
+            warnings = [*plan.warnings]
+            pages = worker.allocate(size.num_pages)
+            if pages < size.num_pages:
+                warnings.append(
+                    f"There was room for {pages} of the {size.num_pages} planned KV pages: something "
+                    f"else took its memory meanwhile. Serving with less; {room.more} asks for less at once."
+                )
+                size = cache_size(config, plan, pages, room.more)
+            checkpoint.close()
+            progress.ended("load")
+        progress("warmup", 0, 1)
         worker.warm_up()
-        self._time("warmup", begun)
-        for warning in self.warnings:
+        progress.ended("warmup")
+        warnings += filter(None, [size.warning])
+        for warning in warnings:
             log.warning("%s", warning)
-        return RecordingWorker(worker, config.record, config) if config.record else worker
-
-    def _load(self, config: EngineConfig) -> CpuWorker | DeviceWorker:
-        begun = time.monotonic()
-        from slipway.load.checkpoint import open_checkpoint
-        from slipway.worker.plan import plan_model
-
-        device = chosen_device(config.device)
-        config = self.config = msgspec.structs.replace(config, device=device)
-        if device == "cpu" and config.attention_backend not in ("auto", "CPU"):
-            asked = f"--attention-backend {config.attention_backend}"
-            self.warnings.append(f"{asked} has no effect on CPU: it acts on CUDA only.")
-        begun = self._time("import", begun)
-        checkpoint = open_checkpoint(config, self.progress)
-        begun = self._time("open", begun)
-        self.plan: ModelPlan = plan_model(checkpoint, config)
-        self.warnings += self.plan.warnings
-        worker, self.size = self._on_device() if device == "cuda" else self._on_cpu()
-        if self.size.warning:
-            self.warnings.append(self.size.warning)
-        checkpoint.close()
-        self._time("load", begun)
-        return worker
-
-    def _on_cpu(self) -> tuple[CpuWorker, CacheSize]:
-        from slipway.worker.cpu import CpuWorker
-        from slipway.worker.proposer import proposer_for
-
-        config = self.config
-        left = max(0, whole_memory() - self.plan.checkpoint.total_bytes)
-        size = cache_size(config, self.plan, left // 4, "VLLM_CPU_KVCACHE_SPACE")
-        worker = CpuWorker(
-            self.plan,
-            num_slots=config.max_num_seqs,
-            max_len=size.max_model_len,
-            num_pages=size.num_pages,
-            token_budget=self._token_budget(size.max_model_len),
-            max_logprobs=config.max_logprobs,
-            threads=config.threads or usable_cpus(),
-            progress=self.progress,
-            proposer=proposer_for(config),
-        )
-        return worker, size
-
-    def _on_device(self) -> tuple[DeviceWorker, CacheSize]:
-        from slipway.worker.device.load import load
-
-        budget = self._token_budget(self.plan.max_model_len)
-        return load(self.plan, self.config, budget, self.progress)
-
-    def _token_budget(self, max_model_len: int) -> int:
-        config = self.config
-        default = CUDA_TOKEN_BUDGET if config.device == "cuda" else CPU_TOKEN_BUDGET
-        budget = config.max_num_batched_tokens or default
-        if config.enable_chunked_prefill:
-            return budget
-        return max(budget, max_model_len + config.max_num_seqs - 1)  # the longest prompt beside all others
+        return cls(config, plan, size, worker, warnings, progress.seconds)
 
     @property
-    def _depth(self) -> int:
-        """Steps under way: a device runs ahead of the host; on CPU the step needs every core."""
-        overlap = self.config.device == "cuda" if self.config.overlap is None else self.config.overlap
+    def depth(self) -> int:
+        """Steps under way."""
+        overlap = self.worker.runs_ahead if self.config.overlap is None else self.config.overlap
         return 2 if overlap else 1
 
-    def core(self, worker: Worker) -> EngineCore:
-        config = self.config
-        kv = self.plan.kv
+    def core(self, hub: Hub) -> EngineCore:
+        config, worker = self.config, self.worker
         cache = KVCache(
             PagePool(self.size.num_pages),
-            kv.groups,
+            self.plan.kv.groups,
             prefix_caching=config.enable_prefix_caching,
             hash_block=block_hash(config.prefix_hash, config.prefix_hash_secret.encode()),
-            rewrites_blocks=config.device == "cpu",
-            num_host_pages=num_host_pages(config, self.plan),
+            rewrites_blocks=worker.repeats_bits,
+            num_host_pages=worker.num_host_pages,
         )
-        assert self.hub is not None
-        executor = Executor(worker, self._depth, thread=config.device == "cpu" and self._depth > 1)
-        return EngineCore(
-            Scheduler(cache, self._limits()), executor, self.hub, self.idle, adapters=tuple(config.adapters)
-        )
+        steps = RecordingWorker(worker, config.record, config) if config.record else worker
+        executor = Executor(steps, self.depth, thread=self.depth > 1 and not worker.runs_ahead)
+        adapters = tuple(config.adapters)
+        return EngineCore(Scheduler(cache, self._limits()), executor, hub, worker.idle, adapters=adapters)
 
     def ready(self) -> Ready:
         plan = self.plan
@@ -247,26 +232,15 @@ class Start:
             self.warnings,
         )
 
-    def progress(self, phase: str, done: int, total: int) -> None:
-        """Tell the clients, at most ten times a second but always the first and the last."""
-        now = time.monotonic()
-        if self.hub is None or (0 < done < total and now - self._told < 0.1):
-            return
-        self._told = now
-        self.hub.poll(0)  # only greetings can have come
-        if self.hub.closed:
-            raise Exit(INTERNAL_ERROR, "the process that started this engine has gone")
-        self.hub.broadcast(Loading(phase, done, total), greet=True)
-
     def _limits(self) -> SchedulerLimits:
         config = self.config
         long_prompt = config.long_prefill_token_threshold
         if config.max_num_partial_prefills > 1 and not long_prompt:
             long_prompt = max(1, self.size.max_model_len // 25)  # 4 % of the context, as documented
         return SchedulerLimits(
-            token_budget=self._token_budget(self.size.max_model_len),
+            token_budget=self.worker.token_budget,
             max_requests=config.max_num_seqs,
-            depth=self._depth,
+            depth=self.depth,
             num_drafts=config.num_drafts,
             chunked_prefill=config.enable_chunked_prefill,
             max_partial=config.max_num_partial_prefills,
@@ -276,7 +250,13 @@ class Start:
             delay_factor=config.scheduler_delay_factor,
         )
 
-    def _time(self, phase: str, begun: float) -> float:
-        now = time.monotonic()
-        self.seconds[phase] = round(now - begun, 3)
-        return now
+
+def loader(device: str) -> Callable[[ModelPlan, EngineConfig, Progress], Worker]:
+    """Reads the weights of a plan: the workers of both devices begin so, and go on alike."""
+    if device == "cuda":
+        from slipway.worker.device.load import load as load_on_device
+
+        return load_on_device
+    from slipway.worker.cpu import load
+
+    return load

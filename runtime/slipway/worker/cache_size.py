@@ -1,4 +1,4 @@
-"""How many pages the KV cache has, and the context length that they allow."""
+"""How large a step and the KV cache are, and the context length that the pages allow."""
 
 from __future__ import annotations
 
@@ -7,9 +7,37 @@ from typing import TYPE_CHECKING
 
 from slipway.engine.config import EngineConfig
 from slipway.exits import KV_CACHE_TOO_SMALL, Exit
+from slipway.model.kv import KVLayout
 
 if TYPE_CHECKING:
     from slipway.worker.plan import ModelPlan
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The memory that a worker has for its KV cache, and what takes how much of it, in bytes.
+
+    num_bytes       for pages, and for slots where their length is still open
+    page_bytes      of a page
+    more            what gives it more, for messages
+    position_bytes  of each position of the longest context, in all slots together
+    """
+
+    num_bytes: int
+    page_bytes: int
+    more: str
+    position_bytes: float = 0.0
+
+    def num_pages(self, kv: KVLayout, length: int) -> int:
+        """How many pages fit beside slots for contexts of this length, or of the length that they allow."""
+        pages = int(self.num_bytes - length * self.position_bytes) // self.page_bytes
+        if pages >= kv.pages_for(length):
+            return pages
+        step = max(kv.block_sizes)  # what every group has whole pages of
+        each = kv.pages_for(step)
+        return int(self.num_bytes // (each * self.page_bytes + step * self.position_bytes)) * each
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,45 +49,40 @@ class CacheSize:
     warning: str = ""
 
 
+def token_budget(config: EngineConfig, max_model_len: int, default: int) -> int:
+    """Most tokens of a step; without chunks it takes the longest prompt beside all others."""
+    budget = config.max_num_batched_tokens or default
+    return budget if config.enable_chunked_prefill else max(budget, max_model_len + config.max_num_seqs - 1)
+
+
 def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:
     """Pages in host memory for preempted requests; never more than all requests can use."""
-    if config.device != "cuda":
-        return 0
-    kv = plan.kv
-    return min(kv.pages_for(plan.max_model_len) * config.max_num_seqs, config.swap_bytes // kv.page_bytes)
+    most = plan.kv.pages_for(plan.max_model_len) * config.max_num_seqs
+    return min(most, config.swap_bytes // plan.kv.page_bytes)
 
 
-def cache_size(
-    config: EngineConfig, plan: ModelPlan, room: int, more: str, position_bytes: float = 0.0
-) -> CacheSize:
-    """How many pages, and what they make of `--max-model-len`.
+def wanted_pages(config: EngineConfig, plan: ModelPlan, room: Room) -> int:
+    """What was asked for, else what there is room for; never more than all requests can use."""
+    if config.num_blocks is not None:
+        return plan.kv.pages_for(config.num_blocks * config.block_size)
+    if config.kv_cache_bytes is not None:
+        return config.kv_cache_bytes // plan.kv.page_bytes
+    length = plan.max_model_len
+    return min(plan.kv.pages_for(length) * config.max_num_seqs, room.num_pages(plan.kv, length))
 
-    room            bytes that the pool may take where no size was asked for; no more than requests can use
-    more            what gives it more, for messages
-    position_bytes  of room, what each position of the longest context takes beside pages
+
+def cache_size(config: EngineConfig, plan: ModelPlan, pages: int, more: str) -> CacheSize:
+    """What so many pages make of `--max-model-len`.
+
     A length that was not asked for is reduced to what fits; one that was asked for and does not fit is an
     error.
     """
-    kv, length = plan.kv, plan.max_model_len
-    one = kv.pages_for(length)
-    if config.num_blocks is not None:
-        pages = kv.pages_for(config.num_blocks * config.block_size)
-    elif config.kv_cache_bytes is not None:
-        pages = config.kv_cache_bytes // kv.page_bytes
-    else:
-        pages = min(one * config.max_num_seqs, int(room - length * position_bytes) // kv.page_bytes)
-        if pages < one:  # a shorter context takes less
-            step = max(kv.block_sizes)  # what every group has whole pages of
-            each = kv.pages_for(step)
-            pages = min(one, int(room // (each * kv.page_bytes + step * position_bytes)) * each)
-    if pages >= one:
-        return CacheSize(pages, length)
-    fits = kv.tokens_in(pages)
-    if config.max_model_len is not None or fits < 1:
-        gib = pages * kv.page_bytes / (1 << 30)
+    length, fits = plan.max_model_len, plan.length_in(pages)
+    if fits < length and (config.max_model_len is not None or fits < 1):
+        one = plan.kv.pages_for(length) * plan.kv.page_bytes
         message = (
-            f"the KV cache of {gib:.2f} GiB holds {fits} tokens, "
-            f"and one request of --max-model-len {length} needs {one * kv.page_bytes / (1 << 30):.2f} GiB"
+            f"the KV cache of {pages * plan.kv.page_bytes / GIB:.2f} GiB holds {fits} tokens, "
+            f"and one request of --max-model-len {length} needs {one / GIB:.2f} GiB"
         )
         hint = (
             f"Set --max-model-len {fits} or less, {more} to more, "
@@ -70,4 +93,4 @@ def cache_size(
         f"The model's length of {length} tokens does not fit the KV cache: serving {fits}. "
         f"--kv-cache-memory-bytes or {more} gives it more."
     )
-    return CacheSize(pages, fits, warning)
+    return CacheSize(pages, fits, warning if fits < length else "")

@@ -6,13 +6,25 @@ from collections.abc import Callable
 
 import numpy as np
 
+from slipway.engine.config import EngineConfig
 from slipway.engine.messages import TokenLogprobs
 from slipway.engine.params import SamplingParams
 from slipway.engine.plan import Masks, PageGrant, SlotStart, StepOutput, StepPlan
+from slipway.machine import usable_cpus, whole_memory
+from slipway.worker.cache_size import Room, token_budget
 from slipway.worker.in_turn import InTurn
-from slipway.worker.plan import ModelPlan
-from slipway.worker.proposer import Proposer
+from slipway.worker.plan import ModelPlan, Progress
+from slipway.worker.proposer import Proposer, proposer_for
+from slipway.worker.route import Model
 from slipway_kernels.cpu import PageMemory, Slots, StepResult
+
+TOKEN_BUDGET = 256
+"""Products reach full rate from M = 128 on; a longer step only delays running streams."""
+
+
+def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> CpuWorker:
+    """Raises LoadError where checkpoint and configuration disagree."""
+    return CpuWorker(plan, config, plan.read(config.threads or usable_cpus(), progress))
 
 
 class CpuWorker(InTurn):
@@ -22,34 +34,38 @@ class CpuWorker(InTurn):
     the slots, draws where a slot has caught up, and appends what it drew.
     """
 
+    runs_ahead = False  # a step takes every core
+    repeats_bits = True
+
     def __init__(
         self,
         plan: ModelPlan,
-        *,
-        num_slots: int,
-        max_len: int,
-        num_pages: int,
-        token_budget: int,
-        max_logprobs: int,
-        threads: int,
-        progress: Callable[[str, int, int], None],
-        proposer: Proposer | None = None,
+        config: EngineConfig,
+        model: Callable[[Slots, PageMemory, int, int], Model],
     ) -> None:
+        """model  makes the model over slots and pages: `ModelPlan.read`"""
         super().__init__()
-        self.slots = Slots(num_slots, max_len, len(plan.kv.groups), plan.kv.max_blocks(max_len))
-        self._pages = PageMemory(num_pages, plan.kv.page_bytes)
-        self._model = plan.build(
-            self.slots,
-            self._pages,
-            max_tokens=token_budget,
-            max_top=max(1, max_logprobs),
-            threads=threads,
-            progress=progress,
-        )
+        self.token_budget = token_budget(config, plan.max_model_len, TOKEN_BUDGET)
+        self.num_host_pages = 0
+        self.plan = plan
+        self._make = model
+        self._num_slots, self._max_top = config.max_num_seqs, max(1, config.max_logprobs)
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
-        self.proposer = proposer
-        self._wants: list[tuple[int, int, bool]] = [(-1, -1, False)] * num_slots
+        self.proposer = proposer_for(config)
+        self._wants: list[tuple[int, int, bool]] = [(-1, -1, False)] * config.max_num_seqs
         """[slot]  alternatives wanted with each output token and each prompt token, and whether drafts are"""
+
+    def profile(self) -> Room:
+        """A quarter of the memory that the weights leave."""
+        left = max(0, whole_memory() - self.plan.checkpoint.total_bytes)
+        return Room(left // 4, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE")
+
+    def allocate(self, num_pages: int) -> int:
+        kv, length = self.plan.kv, self.plan.length_in(num_pages)
+        self.slots = Slots(self._num_slots, length, len(kv.groups), kv.max_blocks(length))
+        self._pages = PageMemory(num_pages, kv.page_bytes)
+        self._model = self._make(self.slots, self._pages, self.token_budget, self._max_top)
+        return num_pages
 
     def warm_up(self) -> None:
         """Compute one token in slot 0, so that the first request finds pages mapped and caches warm.
@@ -63,8 +79,10 @@ class CpuWorker(InTurn):
         self._kv_divisors = divisors
 
     def idle(self) -> bool:
-        """Something useful while nothing runs, a few milliseconds of it; False where there is no more."""
         return self._pages.touch_ahead()
+
+    def close(self) -> None:
+        vars(self).clear()
 
     def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
         for start in plan.starts:

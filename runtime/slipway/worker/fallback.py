@@ -7,7 +7,7 @@ requests share the paged cache and results do not depend on company.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.plan import Masks
+from slipway.load.adapter import Adapter
 from slipway.load.arrays import DType, Ints
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
 from slipway.load.config import Config
@@ -41,7 +42,7 @@ from slipway.worker.transformers_model import (
     loaded_model,
     scale_and_softcap,
 )
-from slipway_kernels.cpu import ExternalProgram, StepResult
+from slipway_kernels.cpu import ExternalProgram, StepResult, Threads
 
 if TYPE_CHECKING:
     from slipway.worker.device.place import DevicePlace
@@ -88,8 +89,8 @@ class Fallback:
         """Nothing: its layers stay where the rest is."""
         return ()
 
-    def model(self, checkpoint: Checkpoint, dtype: DType, max_len: int) -> transformers.PreTrainedModel:
-        """The model on the host, with its weights or random ones, for requests of up to `max_len` tokens.
+    def model(self, checkpoint: Checkpoint, dtype: DType) -> transformers.PreTrainedModel:
+        """The model on the host, with its weights or random ones.
 
         Raises LoadError unless the checkpoint holds exactly its weights.
         """
@@ -100,22 +101,29 @@ class Fallback:
             checkpoint.shapes = {
                 name: shape for name, shape in shapes.items() if name not in empty.all_tied_weights_keys
             }
-        model = loaded_model(type(empty), self.settings, checkpoint, dtype)
-        fix_rotation(model, max_len)
-        return model
+        return loaded_model(type(empty), self.settings, checkpoint, dtype)
 
-    def on_cpu(self, checkpoint: Checkpoint, place: CpuPlace) -> FallbackModel:
-        """Read the weights, pack the products, give each layer its place in the cache."""
+    def on_cpu(
+        self, checkpoint: Checkpoint, dtype: DType, threads: Threads, adapters: Sequence[Adapter]
+    ) -> Callable[[CpuPlace], FallbackModel]:
+        """Read the weights and pack the products; in a place each layer gets its own in the cache.
+
+        There are no adapters: `plan_model` refuses them.
+        """
         # The kernels' threads own the cores; and torch's results may depend on how many it has.
         torch.set_num_threads(1)
-        model = self.model(checkpoint, place.dtype, place.slots.max_len)
-        program = place.stepper(ExternalProgram, self.vocab)
-        schemes = Schemes(place.dtype, place.threads)
-        left = pack_modules(model, schemes, torch_type(place.dtype), self.conversion)
-        for call, window, where in zip(self.calls, self.windows, place.kv.layer_place, strict=True):
-            module = model.get_submodule(call.module)
-            module.paged = ProgramLayer(program, where, call.kv_heads, call.padded_dim, window)  # type: ignore[assignment]
-        return FallbackModel(model, program, Independent() if left else nullcontext())
+        model = self.model(checkpoint, dtype)
+        left = pack_modules(model, Schemes(dtype, threads), torch_type(dtype), self.conversion)
+
+        def placed(place: CpuPlace) -> FallbackModel:
+            fix_rotation(model, place.slots.max_len)
+            program = place.stepper(ExternalProgram, self.vocab)
+            for call, window, where in zip(self.calls, self.windows, place.kv.layer_place, strict=True):
+                module = model.get_submodule(call.module)
+                module.paged = ProgramLayer(program, where, call.kv_heads, call.padded_dim, window)  # type: ignore[assignment]
+            return FallbackModel(model, program, Independent() if left else nullcontext())
+
+        return placed
 
     def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:
         """The model as torch has it, but for matrices that are quantized on the way.
@@ -132,7 +140,8 @@ class Fallback:
                 hint="Serve it with --device cpu.",
                 argument="device",
             )
-        model = self.model(checkpoint, place.schemes.dtype, place.max_len)
+        model = self.model(checkpoint, place.schemes.dtype)
+        fix_rotation(model, place.max_len)
         if self.conversion is not None:
             quantize_modules(model, place.schemes, self.conversion, place.device)
         model.to(place.device)  # type: ignore[arg-type]

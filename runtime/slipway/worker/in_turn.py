@@ -30,3 +30,6 @@ class InTurn(ABC):
         output, self._collected = self._collected, None
         assert output is not None, "collect is called once after each draw"
         return output
+
+    def close(self) -> None:
+        self._plan = self._collected = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.worker.lower import check_lowered, lower
 from slipway.worker.route import CpuPlace
-from slipway_kernels.cpu import Program
+from slipway_kernels.cpu import Program, Threads
 
 if TYPE_CHECKING:
     from slipway.worker.device.place import DevicePlace
@@ -86,12 +86,18 @@ class Native:
         forms = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
         return sharded(self.spec, forms, WHOLE_MODEL)
 
-    def on_cpu(self, checkpoint: Checkpoint, place: CpuPlace) -> Program:
+    def on_cpu(
+        self, checkpoint: Checkpoint, dtype: DType, threads: Threads, adapters: Sequence[Adapter]
+    ) -> Callable[[CpuPlace], Program]:
         check_lowered(self.spec)
-        weights = self.weights(checkpoint, Schemes(place.dtype, place.threads), place.adapters)
-        program = place.stepper(Program, self.vocab)
-        lower(self.spec, weights, program, place.kv.layer_place)
-        return program
+        weights = self.weights(checkpoint, Schemes(dtype, threads), adapters)
+
+        def placed(place: CpuPlace) -> Program:
+            program = place.stepper(Program, self.vocab)
+            lower(self.spec, weights, program, place.kv.layer_place)
+            return program
+
+        return placed
 
     def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:
         from slipway.worker.device.decoder import Decoder  # imports torch

@@ -30,6 +30,9 @@ from slipway.worker.native import native
 from slipway.worker.route import CpuPlace, Model, Route
 from slipway_kernels.cpu import PageMemory, Slots, Threads, page_bytes
 
+Progress = Callable[[str, int, int], None]
+"""Told of a phase, what is done of it, and all there is to do: bytes or steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
@@ -69,41 +72,31 @@ class ModelPlan:
     def vocab(self) -> int:
         return self.route.vocab
 
+    def length_in(self, pages: int) -> int:
+        """The longest request that so many pages hold."""
+        length = self.max_model_len
+        return length if pages >= self.kv.pages_for(length) else self.kv.tokens_in(pages)
+
     @property
     def dtype(self) -> str:
         """bfloat16 or float32."""
         return str(self.element)
 
-    def build(
-        self,
-        slots: Slots,
-        pages: PageMemory,
-        *,
-        max_tokens: int,
-        max_top: int,
-        threads: int,
-        progress: Callable[[str, int, int], None],
-    ) -> Model:
-        """Read the weights and make the model that computes over these slots and pages.
+    def read(self, threads: int, progress: Progress) -> Callable[[Slots, PageMemory, int, int], Model]:
+        """Read the weights. What comes back makes the model that computes over slots and pages.
 
-        max_tokens  most tokens of a step
-        max_top     most alternatives that log-probabilities report
+        It is also told the most tokens of a step, and the most alternatives that log-probabilities report.
         Raises LoadError where checkpoint and configuration disagree.
         """
         progress("load", 0, self.checkpoint.total_bytes)
-        place = CpuPlace(
-            slots,
-            pages,
-            self.kv,
-            self.element,
-            max_tokens,
-            max_top,
-            Threads(threads),
-            self.kv_dtype,
-            self.kv_scales,
-            self.adapters,
-        )
-        return self.route.on_cpu(self.checkpoint, place)
+        pool = Threads(threads)
+        over = self.route.on_cpu(self.checkpoint, self.element, pool, self.adapters)
+        kept = self.kv_dtype, self.kv_scales
+
+        def model(slots: Slots, pages: PageMemory, max_tokens: int, max_top: int) -> Model:
+            return over(CpuPlace(slots, pages, self.kv, self.element, max_tokens, max_top, pool, *kept))
+
+        return model
 
 
 def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
@@ -136,6 +129,9 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
         native=route.spec is not None,
         device=config.device.upper(),
     )
+    if config.device == "cpu" and config.attention_backend not in ("auto", "CPU"):
+        asked = f"--attention-backend {config.attention_backend}"
+        warnings.append(f"{asked} has no effect on CPU: it acts on CUDA only.")
     if config.device == "cuda" and config.graph_sizes and route.spec is None:
         warnings.append(
             f"transformers' code runs {route.architecture}: its steps are launched kernel by kernel, not as "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -54,7 +54,6 @@ class CpuPlace:
     threads: Threads
     kv_dtype: DType
     kv_scales: KVScales
-    adapters: Sequence[Adapter] = ()
 
     def stepper(self, kind: type[AnyStepper], vocab: int) -> AnyStepper:
         """A program over these slots and pages."""
@@ -110,8 +109,13 @@ class Route(Protocol):
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         """What each layer's matrices take on a device; nothing where they cannot lie elsewhere."""
 
-    def on_cpu(self, checkpoint: Checkpoint, place: CpuPlace) -> Model:
-        """Read the weights. Raises LoadError where they are not exactly what the model has."""
+    def on_cpu(
+        self, checkpoint: Checkpoint, dtype: DType, threads: Threads, adapters: Sequence[Adapter]
+    ) -> Callable[[CpuPlace], Model]:
+        """Read the weights; what comes back makes the model in a place.
+
+        Raises LoadError where they are not exactly what the model has.
+        """
 
     def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:
         """The same on an accelerator. Raises LoadError also where the model cannot run there."""

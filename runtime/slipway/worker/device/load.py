@@ -1,9 +1,7 @@
-"""From a plan of the model to a worker on the device: weights, measured memory, pages, graphs."""
+"""From a plan of the model to a worker on the device."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
@@ -11,11 +9,10 @@ import torch
 
 from slipway.engine.config import EngineConfig
 from slipway.load.torch_arrays import torch_type
-from slipway.worker.cache_size import CacheSize, cache_size, num_host_pages
+from slipway.worker.cache_size import num_host_pages, token_budget
 from slipway.worker.device.attention import backend
-from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, device_memory, measured_peak
+from slipway.worker.device.memory import Budget, device_memory
 from slipway.worker.device.offload import layers_on_host
-from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.place import DevicePlace
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.schemes import DeviceSchemes
@@ -23,21 +20,16 @@ from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
 from slipway.worker.device.transfer import Transfer
 from slipway.worker.device.worker import AnyDecoder, DeviceWorker
-from slipway.worker.plan import ModelPlan
+from slipway.worker.plan import ModelPlan, Progress
 from slipway_kernels.cuda.interpret import repair
 from slipway_kernels.cuda.launch import device_in_use
 from slipway_kernels.sampling import RecordLayout
 
-log = logging.getLogger("slipway.engine")
+TOKEN_BUDGET = 2048
 
 
-def load(
-    plan: ModelPlan,
-    config: EngineConfig,
-    token_budget: int,
-    progress: Callable[[str, int, int], None],
-) -> tuple[DeviceWorker, CacheSize]:
-    """A worker that has computed its largest step, and the size of its cache.
+def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWorker:
+    """A worker that has its weights, and neither slots nor pages.
 
     Raises LoadError where checkpoint and configuration disagree, and Exit where memory does not suffice.
     """
@@ -47,53 +39,31 @@ def load(
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
     layout = RecordLayout(plan.vocab)
+    budget = token_budget(config, plan.max_model_len, TOKEN_BUDGET)
     state = SlotState(
         config.max_num_seqs,
         len(plan.kv.groups),
         min(plan.kv.block_sizes),
         layout.words,
-        token_budget,
+        budget,
         config.num_drafts,
         device,
     )
-    state.allocate(1)
-    kept = torch_type(plan.kv_dtype)
     decoder = _decoder(plan, config, device)
     max_top = max(1, config.max_logprobs)
-    sampler = Sampler(state, layout, max_top)
-    worker = DeviceWorker(
+    return DeviceWorker(
+        plan,
         state,
-        sampler,
+        Sampler(state, layout, max_top),
         decoder,
         SwapSpace(num_host_pages(config, plan), plan.kv.page_bytes, device),
         config.graph_sizes if decoder.graphs and device.type == "cuda" else (),
         graph_lengths=(min(config.graph_max_length, plan.max_model_len), plan.max_model_len),
-        token_budget=token_budget,
+        token_budget=budget,
         max_top=max_top,
         progress=progress,
-        kv_divisors=plan.kv_divisors,
+        budget=partial(Budget, total, config.gpu_memory_utilization, total - before),
     )
-    worker.use(DevicePages(plan.kv, 1, kept, device, plan.kv_scales))
-    with measured_peak(device) as peak:
-        worker.largest_step()
-    budget = Budget(
-        total=total,
-        share=config.gpu_memory_utilization,
-        weights=_allocated(device),
-        activations=peak(),
-        graphs=GRAPH_BYTES * len(worker.graph_sizes.sizes) * len(worker.graph_sizes.each),
-        others=total - before,
-    )
-    log.info("%s", budget.explained())
-    size = cache_size(config, plan, budget.kv_cache, "--gpu-memory-utilization", state.position_bytes)
-    state.allocate(size.max_model_len)
-    pages, count = allocated_within(
-        size.num_pages, lambda number: DevicePages(plan.kv, number, kept, device, plan.kv_scales)
-    )
-    if count < size.num_pages:
-        size = _shrunk(config, plan, size, count)
-    worker.use(pages)
-    return worker, size
 
 
 def _decoder(plan: ModelPlan, config: EngineConfig, device: torch.device) -> AnyDecoder:
@@ -113,17 +83,3 @@ def _decoder(plan: ModelPlan, config: EngineConfig, device: torch.device) -> Any
         dtype = torch_type(plan.element)
         place = DevicePlace(schemes, attention, length, dtype, device, on_host)
         return plan.route.on_device(plan.checkpoint, place)
-
-
-def _allocated(device: torch.device) -> int:
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-
-
-def _shrunk(config: EngineConfig, plan: ModelPlan, planned: CacheSize, pages: int) -> CacheSize:
-    """What is left of a pool for which there was less memory than planned, and a warning."""
-    size = cache_size(config, plan, pages * plan.kv.page_bytes, "--gpu-memory-utilization")
-    warning = (
-        f"The device had room for {pages} of the {planned.num_pages} KV pages that were planned: something "
-        "else took its memory meanwhile. Serving with less; --gpu-memory-utilization asks for less at once."
-    )
-    return CacheSize(pages, size.max_model_len, " ".join(filter(None, (warning, size.warning))))

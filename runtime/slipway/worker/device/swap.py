@@ -26,6 +26,7 @@ class SwapSpace:
     """
 
     def __init__(self, num_pages: int, page_bytes: int, device: torch.device) -> None:
+        self.num_pages = num_pages
         size = num_pages * page_bytes
         PREEMPTED.check(size)
         self._host = torch.empty((num_pages, page_bytes), dtype=torch.uint8)

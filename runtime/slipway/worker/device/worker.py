@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -13,17 +14,22 @@ import torch
 from torch import Tensor
 
 from slipway.engine.plan import Masks, PageGrant, SlotStart, StepOutput, StepPlan
-from slipway.load.quantized.kv_scales import KVDivisors
+from slipway.load.torch_arrays import torch_type
+from slipway.worker.cache_size import Room
 from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
+from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured_peak
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.results import Pending, Results, Wanted
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
+from slipway.worker.plan import ModelPlan, Progress
 from slipway_kernels.sampling import MASKED, Features
 from slipway_kernels.sampling.device import Draws
 from slipway_kernels.slots import finish, prepare
+
+log = logging.getLogger("slipway.engine")
 
 REPORTED_AT_ONCE = 256
 """Rows of logits that prompt log-probabilities take at a time."""
@@ -72,8 +78,12 @@ class DeviceWorker:
     their own: new ways to draw capture no forward pass again.
     """
 
+    runs_ahead = True
+    repeats_bits = False  # products of other sizes add in another order
+
     def __init__(
         self,
+        plan: ModelPlan,
         state: SlotState,
         sampler: Sampler,
         decoder: AnyDecoder,
@@ -83,24 +93,27 @@ class DeviceWorker:
         graph_lengths: Iterable[int],
         token_budget: int,
         max_top: int,
-        progress: Callable[[str, int, int], None],
-        kv_divisors: KVDivisors | None = None,
+        progress: Progress,
+        budget: Callable[[int, int, int], Budget],
     ) -> None:
-        """graph_sizes, graph_lengths: of graphs, in requests and in positions of the longest context.
-        kv_divisors: the first step of requests finds the scales of keys and values by them.
+        """graph_sizes, graph_lengths  of graphs, in requests and in positions of the longest context
+        budget                      of weights, activations and graphs, in bytes
         """
+        self.plan = plan
         self._state = state
         self._sampler = sampler
         self._decoder = decoder
         self._swap = swap
-        self._token_budget = token_budget
+        self.token_budget = token_budget
+        self.num_host_pages = swap.num_pages
+        self._budget = budget
         self.most_requests = min(state.num_slots, token_budget)
         """Of one step: no fixed tensor has room for more."""
         self.graph_sizes = GraphSizes.of(
             graph_sizes, self.most_requests, graph_lengths, token_budget, state.most_drafts
         )
         self._progress = progress
-        self._kv_divisors = kv_divisors  # until the first step has found the scales
+        self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
         self.graphs = Graphs()
         self._missed: Counter[GraphKey] = Counter()
         """Graphs that steps would have used, and how many of them."""
@@ -111,7 +124,35 @@ class DeviceWorker:
         graph's pool, where the draw's own memory may lie over it"""
         self._results = Results(state.num_slots, state.most_drafts, max_top, state.device)
 
-    def use(self, pages: DevicePages) -> None:
+    def profile(self) -> Room:
+        """What weights, the largest step and graphs leave, measured with slots of one position and a page."""
+        state, device = self._state, self._state.device
+        state.allocate(1)
+        self._use(self._new_pages(1))
+        with measured_peak(device) as peak:
+            self.largest_step()
+        weights = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        graphs = GRAPH_BYTES * len(self.graph_sizes.sizes) * len(self.graph_sizes.each)
+        budget = self._budget(weights, peak(), graphs)
+        log.info("%s", budget.explained())
+        page_bytes = self.plan.kv.page_bytes
+        return Room(budget.kv_cache, page_bytes, "--gpu-memory-utilization", state.position_bytes)
+
+    def allocate(self, num_pages: int) -> int:
+        self._state.allocate(self.plan.length_in(num_pages))
+        pages, count = allocated_within(num_pages, self._new_pages)
+        self._use(pages)
+        return count
+
+    def close(self) -> None:
+        vars(self).clear()
+        torch.cuda.empty_cache()
+
+    def _new_pages(self, count: int) -> DevicePages:
+        plan, device = self.plan, self._state.device
+        return DevicePages(plan.kv, count, torch_type(plan.kv_dtype), device, plan.kv_scales)
+
+    def _use(self, pages: DevicePages) -> None:
         """Keep keys and values in these pages from now on."""
         self._pages = pages
         self._decoder.use(pages)
@@ -128,7 +169,7 @@ class DeviceWorker:
 
         Loads the kernels and has shared workspaces grow to what any step needs: graphs know their addresses.
         """
-        rows, requests = self._token_budget, self.most_requests
+        rows, requests = self.token_budget, self.most_requests
         shape = nobody(requests, rows - requests + 1, rows, 1 + self._state.most_drafts)
         self._send(shape, requests)
         # Padding sets no scales; but what finds them is loaded, and the memory that it takes measured.

@@ -1,0 +1,88 @@
+"""One life for all workers: native code and transformers', on CPU and on a device."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runs import SMALL
+from slipway.engine.config import EngineConfig
+from slipway.engine.executor import Worker
+from slipway.engine.params import SamplingParams
+from slipway.engine.plan import PageGrant, SlotStart, StepPlan
+from slipway.engine.start import loader
+from slipway.load.checkpoint import open_checkpoint
+from slipway.model.kv import kv_layout
+from slipway.worker.cache_size import Room
+from slipway.worker.plan import plan_model
+
+ONE_TOKEN = StepPlan(
+    [SlotStart(0, [5, 6], 2, 0, SamplingParams(1, temperature=0.0), 1)],
+    [PageGrant(0, 0, 0, [0])],
+    *([0], [2], [0], [True], [2]),
+)
+
+
+def quiet(phase: str, done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+@pytest.mark.parametrize("implementation", ["auto", "transformers"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_worker_is_loaded_measured_filled_warmed_stepped_and_closed(
+    tiny_models: Callable[[str], Path], device: str, implementation: str
+) -> None:
+    config = EngineConfig(
+        model=str(tiny_models("llama")),
+        use_tqdm_on_load=False,
+        device=device,
+        model_impl=implementation,
+        **SMALL,  # type: ignore[arg-type]
+    )
+    plan = plan_model(open_checkpoint(config, quiet), config)
+    worker: Worker = loader(device)(plan, config, quiet)
+    assert worker.token_budget == SMALL["max_num_batched_tokens"]
+    room = worker.profile()
+    assert room.page_bytes == plan.kv.page_bytes
+    assert (room.position_bytes > 0) == (device == "cuda")
+    assert room.num_pages(plan.kv, plan.max_model_len) > 100
+    assert room.more in ("VLLM_CPU_KVCACHE_SPACE", "--gpu-memory-utilization")
+    assert worker.allocate(20) == 20
+    worker.warm_up()
+    worker.launch(ONE_TOKEN)
+    worker.draw()
+    assert [len(tokens) for tokens in worker.collect().tokens] == [1]
+    held = [weakref.ref(one) for one in vars(worker).values() if type(one).__name__ in MODELS]
+    assert len(held) == 1
+    worker.close()
+    del worker
+    gc.collect()
+    assert [one() for one in held] == [None]
+
+
+MODELS = {"Program", "FallbackModel", "Decoder", "FallbackDecoder"}
+
+
+@given(
+    num_bytes=st.integers(0, 1 << 24),
+    position_bytes=st.floats(0, 1 << 10),
+    windows=st.lists(st.sampled_from([0, 32]), min_size=1, max_size=5),
+    length=st.integers(1, 1 << 14),
+)
+def test_pages_fit_beside_slots_for_the_context_that_they_allow(
+    num_bytes: int, position_bytes: float, windows: list[int], length: int
+) -> None:
+    shapes = [(2, 16) if window else (4, 32) for window in windows]
+    kv = kv_layout(windows, shapes, 16, lambda heads, size, tokens: 2 * heads * size * tokens)
+    pages = Room(num_bytes, kv.page_bytes, "more", position_bytes).num_pages(kv, length)
+    whole = pages >= kv.pages_for(length)
+    fits = length if whole else kv.tokens_in(pages)
+    assert pages * kv.page_bytes + fits * position_bytes <= num_bytes
+    longer = min(length, fits + max(kv.block_sizes))
+    assert whole or kv.pages_for(longer) * kv.page_bytes + longer * position_bytes > num_bytes
