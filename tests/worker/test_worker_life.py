@@ -47,13 +47,13 @@ def test_every_worker_is_loaded_measured_filled_warmed_stepped_and_closed(
     )
     plan = plan_model(open_checkpoint(config, quiet), config)
     worker: Worker = loader(device)(plan, config, quiet)
-    assert worker.token_budget == SMALL["max_num_batched_tokens"]
     room = worker.profile()
     assert room.page_bytes == plan.kv.page_bytes
     assert (room.position_bytes > 0) == (device == "cuda")
     assert room.num_pages(plan.kv, plan.max_model_len) > 100
     assert room.more in ("VLLM_CPU_KVCACHE_SPACE", "--gpu-memory-utilization")
     assert worker.allocate(20) == 20
+    assert worker.token_budget == SMALL["max_num_batched_tokens"]
     worker.warm_up()
     worker.launch(ONE_TOKEN)
     worker.draw()
@@ -64,6 +64,23 @@ def test_every_worker_is_loaded_measured_filled_warmed_stepped_and_closed(
     del worker
     gc.collect()
     assert [one() for one in held] == [None]
+
+
+def test_a_step_without_chunks_is_as_large_as_the_context_that_is_served(
+    tiny_models: Callable[[str], Path],
+) -> None:
+    config = EngineConfig(
+        model=str(tiny_models("llama")),
+        use_tqdm_on_load=False,
+        enable_chunked_prefill=False,
+        max_num_batched_tokens=8,
+        max_num_seqs=4,
+    )
+    plan = plan_model(open_checkpoint(config, quiet), config)
+    worker: Worker = loader("cpu")(plan, config, quiet)
+    worker.allocate(4)  # pages of sixteen tokens
+    assert plan.max_model_len > 64
+    assert worker.token_budget == 64 + 3
 
 
 MODELS = {"Program", "FallbackModel", "Decoder", "FallbackDecoder"}

@@ -33,7 +33,7 @@ class Worker(Steps, Protocol):
     """
 
     token_budget: int
-    """Most tokens of a step."""
+    """Most tokens of a step; known once pages are allocated."""
     num_host_pages: int
     """Pages in host memory for preempted requests."""
     runs_ahead: bool

@@ -45,11 +45,10 @@ class CpuWorker(InTurn):
     ) -> None:
         """model  makes the model over slots and pages: `ModelPlan.read`"""
         super().__init__()
-        self.token_budget = token_budget(config, plan.max_model_len, TOKEN_BUDGET)
         self.num_host_pages = 0
         self.plan = plan
         self._make = model
-        self._num_slots, self._max_top = config.max_num_seqs, max(1, config.max_logprobs)
+        self._config = config
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
         self.proposer = proposer_for(config)
         self._wants: list[tuple[int, int, bool]] = [(-1, -1, False)] * config.max_num_seqs
@@ -61,10 +60,11 @@ class CpuWorker(InTurn):
         return Room(left // 4, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE")
 
     def allocate(self, num_pages: int) -> int:
-        kv, length = self.plan.kv, self.plan.length_in(num_pages)
-        self.slots = Slots(self._num_slots, length, len(kv.groups), kv.max_blocks(length))
+        config, kv, length = self._config, self.plan.kv, self.plan.length_in(num_pages)
+        self.token_budget = token_budget(config, length, TOKEN_BUDGET)
+        self.slots = Slots(config.max_num_seqs, length, len(kv.groups), kv.max_blocks(length))
         self._pages = PageMemory(num_pages, kv.page_bytes)
-        self._model = self._make(self.slots, self._pages, self.token_budget, self._max_top)
+        self._model = self._make(self.slots, self._pages, self.token_budget, max(1, config.max_logprobs))
         return num_pages
 
     def warm_up(self) -> None:
