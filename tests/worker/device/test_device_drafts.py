@@ -79,6 +79,9 @@ class Proposing:
         self.num_draws += sum(map(bool, output.tokens))
         return output
 
+    def close(self) -> None:
+        self.worker.close()
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -36,16 +36,19 @@ def test_nothing_is_left_where_weights_take_all() -> None:
 
 
 def test_a_pool_that_does_not_fit_is_made_smaller() -> None:
-    def allocate(count: int) -> int:
+    tried = []
+
+    def allocate(count: int) -> None:
+        tried.append(count)
         if count > 700:
             raise torch.OutOfMemoryError("no room")
-        return count
 
-    assert allocated_within(1000, allocate) == (656, 656)
+    assert allocated_within(1000, allocate) == 656
+    assert tried == [1000, 900, 810, 729, 656]
 
 
 def test_where_not_even_a_quarter_fits_the_start_ends_with_the_reason() -> None:
-    def allocate(count: int) -> int:
+    def allocate(count: int) -> None:
         raise torch.OutOfMemoryError("no room")
 
     with pytest.raises(Exit, match="no room for a quarter of the KV cache"):

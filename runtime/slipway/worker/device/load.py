@@ -50,17 +50,15 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         device,
     )
     decoder = _decoder(plan, config, device)
-    max_top = max(1, config.max_logprobs)
     return DeviceWorker(
         plan,
         state,
-        Sampler(state, layout, max_top),
+        Sampler(state, layout, max(1, config.max_logprobs)),
         decoder,
         SwapSpace(num_host_pages(config, plan), plan.kv.page_bytes, device),
         config.graph_sizes if decoder.graphs and device.type == "cuda" else (),
         graph_lengths=(min(config.graph_max_length, plan.max_model_len), plan.max_model_len),
         token_budget=budget,
-        max_top=max_top,
         progress=progress,
         budget=partial(Budget, total, config.gpu_memory_utilization, total - before),
     )

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 
 from slipway.exits import OUT_OF_MEMORY, Exit
 
 GIB = 1 << 30
-Made = TypeVar("Made")
 GRAPH_BYTES = 24 << 20
 """Of one captured graph, beside the pool of activations that all share."""
 SHRINK = 0.9
@@ -64,28 +61,29 @@ def device_memory(device: torch.device) -> tuple[int, int]:
     return GIB // 4, GIB // 4
 
 
-@contextmanager
-def measured_peak(device: torch.device) -> Iterator[Callable[[], int]]:
-    """Bytes that what runs within takes above what was allocated before; ask when it has run."""
+def measured(device: torch.device, step: Callable[[], None]) -> tuple[int, int]:
+    """Bytes that are held when `step` has run, and most that it takes above what was held before."""
     if device.type != "cuda":
-        yield lambda: 0
-        return
+        step()
+        return 0, 0
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    yield lambda: torch.cuda.max_memory_allocated(device) - before
+    step()
     torch.cuda.synchronize(device)
+    return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device) - before
 
 
-def allocated_within(wanted: int, allocate: Callable[[int], Made]) -> tuple[Made, int]:
-    """`allocate(count)` with the largest count up to `wanted` for which there is memory, and that count.
+def allocated_within(wanted: int, allocate: Callable[[int], None]) -> int:
+    """The largest count up to `wanted` with which `allocate` finds memory.
 
     Raises Exit where a quarter of what was wanted cannot be had either.
     """
     count = wanted
     while True:
         try:
-            return allocate(count), count
+            allocate(count)
+            return count
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             count = int(count * SHRINK)

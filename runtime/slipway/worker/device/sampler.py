@@ -25,7 +25,7 @@ class Sampler:
     def __init__(self, state: SlotState, layout: RecordLayout, max_top: int) -> None:
         self._state = state
         self._layout = layout
-        self._max_top = max_top
+        self.max_top = max_top
         self._kinds = {Features(): 0}
         """What requests have asked for so far, by the number that their slots keep."""
         self._kind_of = np.zeros(state.num_slots, np.int64)
@@ -48,7 +48,7 @@ class Sampler:
         if key not in self._united:
             asked = reduce(or_, compress(self._kinds, present), Features())
             if asked.max_top >= 0:
-                asked = replace(asked, max_top=self._max_top)
+                asked = replace(asked, max_top=self.max_top)
             self._united[key] = replace(asked, random=asked.random or asked.edits)
         return self._united[key]
 

@@ -18,7 +18,7 @@ from slipway.load.torch_arrays import torch_type
 from slipway.worker.cache_size import Room
 from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
-from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured_peak
+from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.results import Pending, Results, Wanted
 from slipway.worker.device.sampler import Sampler
@@ -92,13 +92,10 @@ class DeviceWorker:
         *,
         graph_lengths: Iterable[int],
         token_budget: int,
-        max_top: int,
         progress: Progress,
         budget: Callable[[int, int, int], Budget],
     ) -> None:
-        """graph_sizes, graph_lengths  of graphs, in requests and in positions of the longest context
-        budget                      of weights, activations and graphs, in bytes
-        """
+        """graph_lengths: of the longest context. budget: of weights, activations and graphs, in bytes."""
         self.plan = plan
         self._state = state
         self._sampler = sampler
@@ -122,40 +119,32 @@ class DeviceWorker:
         self._logits = torch.empty(0, 0)
         """[rows of the largest graph, vocab]  what a captured forward pass leaves to a captured draw; in no
         graph's pool, where the draw's own memory may lie over it"""
-        self._results = Results(state.num_slots, state.most_drafts, max_top, state.device)
+        self._results = Results(state.num_slots, state.most_drafts, sampler.max_top, state.device)
 
     def profile(self) -> Room:
         """What weights, the largest step and graphs leave, measured with slots of one position and a page."""
-        state, device = self._state, self._state.device
+        plan, state = self.plan, self._state
         state.allocate(1)
-        self._use(self._new_pages(1))
-        with measured_peak(device) as peak:
-            self.largest_step()
-        weights = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        self._use_pages(1)
+        weights, activations = measured(state.device, self.largest_step)
         graphs = GRAPH_BYTES * len(self.graph_sizes.sizes) * len(self.graph_sizes.each)
-        budget = self._budget(weights, peak(), graphs)
+        budget = self._budget(weights, activations, graphs)
         log.info("%s", budget.explained())
-        page_bytes = self.plan.kv.page_bytes
-        return Room(budget.kv_cache, page_bytes, "--gpu-memory-utilization", state.position_bytes)
+        return Room(budget.kv_cache, plan.kv.page_bytes, "--gpu-memory-utilization", state.position_bytes)
 
     def allocate(self, num_pages: int) -> int:
         self._state.allocate(self.plan.length_in(num_pages))
-        pages, count = allocated_within(num_pages, self._new_pages)
-        self._use(pages)
-        return count
+        return allocated_within(num_pages, self._use_pages)
 
     def close(self) -> None:
         vars(self).clear()
         torch.cuda.empty_cache()
 
-    def _new_pages(self, count: int) -> DevicePages:
-        plan, device = self.plan, self._state.device
-        return DevicePages(plan.kv, count, torch_type(plan.kv_dtype), device, plan.kv_scales)
-
-    def _use(self, pages: DevicePages) -> None:
-        """Keep keys and values in these pages from now on."""
-        self._pages = pages
-        self._decoder.use(pages)
+    def _use_pages(self, count: int) -> None:
+        """Keep keys and values in so many pages from now on."""
+        plan, dtype, device = self.plan, torch_type(self.plan.kv_dtype), self._state.device
+        self._pages = DevicePages(plan.kv, count, dtype, device, plan.kv_scales)
+        self._decoder.use(self._pages)
 
     def warm_up(self) -> None:
         """Capture the first graphs; `largest_step` has run, so that workspaces have their last addresses."""
