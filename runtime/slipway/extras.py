@@ -6,7 +6,17 @@ from slipway.exits import MISSING_PACKAGE, Exit
 
 SERVING = frozenset(
     {
-        *("fastapi", "httptools", "httpx", "huggingface_hub", "jinja2", "ml_dtypes", "msgspec", "numpy"),
+        *(
+            "fastapi",
+            "gguf",
+            "httptools",
+            "httpx",
+            "huggingface_hub",
+            "jinja2",
+            "ml_dtypes",
+            "msgspec",
+            "numpy",
+        ),
         *("obstore", "orjson", "prometheus_client", "pydantic", "sentencepiece", "tokenizers", "uvicorn"),
         "uvloop",
     }
