@@ -20,6 +20,15 @@ if not driver.loaded():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, whichever test does so first
 
 
+INTERPRETED = ("tests/kernels/cuda/", "tests/worker/device/")
+"""Where Triton's interpreter runs the kernels: a third of all the time that tests take."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.nodeid.startswith(INTERPRETED):
+        item.add_marker("slow")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first, then those with many: no worker is left alone with a long one at the end.
 

@@ -16,6 +16,7 @@ def test_what_is_generated_is_not_stale(capsys):
     assert generate.main(["--check"]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", generate.outputs())
 def test_a_stale_file_is_found_and_written(name, tmp_path, capsys):
     assert generate.main([str(tmp_path)]) == 0

@@ -129,7 +129,13 @@ def requests(vocab: int, count: int = 8) -> list[Request]:
     return made
 
 
-@pytest.fixture(scope="module", params=CASES)
+QUICK = ("llama float32", "qwen2_moe gguf")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in CASES],
+)
 def case(
     request: pytest.FixtureRequest,
     tiny_models: Callable[[str], Path],

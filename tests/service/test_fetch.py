@@ -31,6 +31,8 @@ from slipway.service import fetch as fetch_module
 from slipway.service.bucket import Bucket
 from slipway.service.fetch import fetch
 
+pytestmark = pytest.mark.slow  # a server and a process for every case
+
 CACHE = Path.home() / ".cache" / "slipway" / "s3-server"
 PACKAGE = "moto[s3,server]>=5.1"
 PATIENCE = 30.0

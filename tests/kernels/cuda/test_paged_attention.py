@@ -299,7 +299,7 @@ def small() -> Iterator[str]:
     yield from (case.name for case in bench.cases(torch.device("cpu"), "small"))
 
 
-@pytest.mark.parametrize("name", small())
+@pytest.mark.parametrize("name", list(small()))
 def test_the_benchs_cases_are_the_references(device: torch.device, name: str) -> None:
     case = next(case for case in bench.cases(device, "small") if case.name == name)
     assert case.expected is not None
