@@ -41,6 +41,7 @@ class ControlPlane:
         self.logs = self.folder / "logs"
         self._children: list[Child] = []
         self._api: Child | None = None
+        self._controllers: Child | None = None
         self._scheduler: Child | None = None
         self._kwok: Child | None = None
 
@@ -121,18 +122,24 @@ class ControlPlane:
         return audit.read(self.logs / "audit.log")
 
     def stop_api(self, abruptly: bool = False) -> None:
-        """Take the API server away; `abruptly` like a power cut. etcd keeps the objects."""
-        if self._api is not None:
-            self._api.stop(0 if abruptly else 10)
-            self._children.remove(self._api)
-            self._api = None
+        """Take API server and controllers away, `abruptly` like a power cut. etcd keeps the objects."""
+        for child in (self._controllers, self._api):
+            if child is not None:
+                child.stop(10 if child is self._api and not abruptly else 0)
+                self._children.remove(child)
+        self._controllers = self._api = None
 
     def start_api(self, *flags: str) -> None:
-        """Start the API server, with these flags after its own, and wait until it is ready."""
+        """Start the API server, with these flags after its own; when it is ready, start the controllers.
+
+        Controllers that had lived through an outage would be deaf for up to a minute more: they wait
+        longer from try to try.
+        """
         if self._api is not None:
             raise GroundFailed("The API server runs already: stop_api() first.")
         self._api = self.spawn(*self._api_command(), *flags)
         self._api.wait_until(self._api_ready, "readiness")
+        self._controllers = self._start_controllers()
 
     def kwok(self, count: int = 1, devices: Mapping[str, int] | None = None) -> None:
         """Add nodes without machines, `fake-0` and on; pods are scheduled onto them and pretend to run.
@@ -183,7 +190,6 @@ class ControlPlane:
             "--unsafe-no-fsync",
         )
         self.start_api()
-        self._start_controllers()
         self.until(self._accounts_exist, "the service account `default`")
 
     def _certify(self) -> None:
@@ -227,9 +233,9 @@ class ControlPlane:
             "--shutdown-delay-duration=0s",
         ]
 
-    def _start_controllers(self) -> None:
+    def _start_controllers(self) -> Child:
         pki = self.folder / "pki"
-        self.spawn(
+        return self.spawn(
             self.binaries["kube-controller-manager"],
             f"--kubeconfig={pki / 'controllers.kubeconfig'}",
             "--bind-address=127.0.0.1",
