@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import InitVar, dataclass, field
 
 from slipway.engine.messages import AddRequest, RequestTiming, TokenLogprobs
 from slipway.engine.params import SamplingParams
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One prompt, its sampling parameters and its output so far: all that the host knows of it.
 
@@ -20,94 +22,69 @@ class Request:
     the two are equal.
     """
 
-    __slots__ = (
-        "adapter",
-        "arrival",
-        "block_keys",
-        "capacity",
-        "client_id",
-        "committed",
-        "ended",
-        "first_token_time",
-        "granted",
-        "id",
-        "identity",
-        "masked",
-        "max_computed",
-        "next_trim",
-        "num_cached",
-        "num_drawing",
-        "num_overtaken",
-        "num_preemptions",
-        "num_promised",
-        "num_prompt",
-        "num_registered",
-        "num_steps",
-        "params",
-        "priority",
-        "prompt_logprobs",
-        "quiet_until",
-        "scheduled_time",
-        "sequence",
-        "slot",
-        "stop_tokens",
-        "tables",
-        "tokens",
-    )
+    client_id: int
+    message: InitVar[AddRequest]
+    sequence: int
+    """Order of arrival, which settles every tie."""
+    id: str = field(init=False)
+    params: SamplingParams = field(init=False)
+    stop_tokens: frozenset[int] = field(init=False)
+    priority: int = field(init=False)
+    tokens: array[int] = field(init=False)
+    """Prompt, then output."""
+    num_prompt: int = field(init=False)
+    max_computed: int = field(init=False)
+    """Positions that are ever computed: that of the last token that may be drawn is not."""
+    masked: bool = field(init=False)
+    """A grammar bounds what it may draw."""
+    identity: bytes = field(init=False)
+    """What beside its tokens decides whose blocks it may share: the root of its block keys."""
+    arrival: float = field(init=False)
+    adapter: int = -1
+    """Index of its adapter; -1: the model alone."""
+    granted: int = 0
+    committed: int = 0
+    quiet_until: int = 0
+    """Positions committed from which on a token may be the first, the last or the end of a block."""
+    num_steps: int = 0
+    """Steps under way that compute some of it."""
+    num_drawing: int = 0
+    """Of these, the ones that draw tokens."""
+    num_cached: int = 0
+    """Prompt tokens that the first admission found in the prefix cache."""
+    ended: bool = False
+    """Nothing more is told of it, whatever steps under way still make of it."""
+    slot: int = -1
+    tables: list[list[int]] = field(default_factory=list)
+    """Pages of each group's blocks; -1 where a page has left the window."""
+    capacity: int = 0
+    """Positions that these pages reach, in every group."""
+    next_trim: int = 0
+    """Positions committed at which one of them leaves its window."""
+    block_keys: list[bytes] = field(default_factory=list)
+    num_registered: int = 0
+    """Tokens that the prefix index knows, in whole blocks."""
+    num_promised: int = 0
+    """Tokens that it will know once the steps under way are collected."""
+    num_overtaken: int = 0
+    """Steps that admitted others while this one waited for pages."""
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])
+    """Of the prompt tokens so far, where asked for; nothing predicts the first."""
+    scheduled_time: float = 0.0
+    first_token_time: float = 0.0
+    num_preemptions: int = 0
 
-    def __init__(self, client_id: int, message: AddRequest, sequence: int) -> None:
-        self.client_id = client_id
-        self.id = message.request_id
-        self.tokens = array("i", message.prompt_token_ids)  # prompt, then output
-        self.num_prompt = len(self.tokens)
-        self.params: SamplingParams = message.params
+    def __post_init__(self, message: AddRequest) -> None:
+        self.id, self.params, self.priority = message.request_id, message.params, message.priority
         self.stop_tokens = frozenset(self.params.stop_token_ids)
-        self.priority = message.priority
-        self.adapter = -1
-        """Index of its adapter; -1: the model alone."""
-        identity = (
-            f"{len(message.adapter)} {message.adapter}{message.cache_salt}"  # no two pairs make one text
-        )
-        self.identity = identity.encode("utf-8", "surrogatepass")
-        """What beside its tokens decides whose blocks it may share: the root of its block keys."""
-        self.masked = bool(message.grammar)
-        """A grammar bounds what it may draw."""
-        self.sequence = sequence
-        """Order of arrival, which settles every tie."""
-        self.granted = 0
-        self.committed = 0
+        self.tokens = array("i", message.prompt_token_ids)
+        self.num_prompt = len(self.tokens)
         self.max_computed = self.num_prompt + self.params.max_tokens - 1
-        """Positions that are ever computed: that of the last token that may be drawn is not."""
-        self.quiet_until = 0
-        """Positions committed from which on a token may be the first, the last or the end of a block."""
-        self.num_steps = 0
-        """Steps under way that compute some of it."""
-        self.num_drawing = 0
-        """Of these, the ones that draw tokens."""
-        self.num_cached = 0
-        """Prompt tokens that the first admission found in the prefix cache."""
-        self.ended = False
-        """Nothing more is told of it, whatever steps under way still make of it."""
-        self.slot = -1
-        self.tables: list[list[int]] = []
-        """Pages of each group's blocks; -1 where a page has left the window."""
-        self.capacity = 0
-        """Positions that these pages reach, in every group."""
-        self.next_trim = 0
-        """Positions committed at which one of them leaves its window."""
-        self.block_keys: list[bytes] = []
-        self.num_registered = 0
-        """Tokens that the prefix index knows, in whole blocks."""
-        self.num_promised = 0
-        """Tokens that it will know once the steps under way are collected."""
-        self.num_overtaken = 0
-        """Steps that admitted others while this one waited for pages."""
-        self.prompt_logprobs: list[TokenLogprobs | None] = [None]
-        """Of the prompt tokens so far, where asked for; nothing predicts the first."""
+        self.masked = bool(message.grammar)
+        # The length in front: no two pairs make one text.
+        identity = f"{len(message.adapter)} {message.adapter}{message.cache_salt}"
+        self.identity = identity.encode("utf-8", "surrogatepass")
         self.arrival = message.arrival_time
-        self.scheduled_time = 0.0
-        self.first_token_time = 0.0
-        self.num_preemptions = 0
 
     def take(self, token: int) -> bool:
         """Enter the next token, which the oldest step under way drew, unless more may follow of it."""
