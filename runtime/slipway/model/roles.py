@@ -15,7 +15,7 @@ import numpy as np
 from slipway.load.arrays import Array
 from slipway.load.cut import Stored
 from slipway.model.registry import Family
-from slipway.model.spec import DecoderSpec, Layer, Mlp
+from slipway.model.spec import Attention, DecoderSpec, Mlp, Moe
 
 Place = tuple[int, str, int]
 """Layer, role and expert of a matrix, with or without a bias; -1 where there is none."""
@@ -52,15 +52,7 @@ class Entry:
 
 def expected(spec: DecoderSpec, family: Family) -> dict[str, Entry]:
     """Every tensor that the checkpoint must have, by its name there."""
-    entries = [Entry("embedding", (spec.vocab, spec.hidden)), Entry("norm", (spec.hidden,))]
-    if not spec.tied_embedding:
-        entries.append(Entry("head", (spec.vocab, spec.hidden)))
-    if spec.head_bias:
-        entries.append(Entry("head", (spec.vocab,), kind="bias"))
-    for number, layer in enumerate(spec.layers):
-        entries += _attention(spec, layer, number)
-        entries += _feed_forward(spec, layer, number)
-    return {entry.name(family): entry for entry in entries}
+    return {entry.name(family): entry for entry in entries_of(spec)}
 
 
 def expected_shapes(spec: DecoderSpec, family: Family) -> dict[str, tuple[int, ...]]:
@@ -99,49 +91,56 @@ def unstacked(name: str, stored: Stored, family: Family) -> Iterator[tuple[str, 
         yield name, stored
 
 
-def _attention(spec: DecoderSpec, layer: Layer, number: int) -> Iterator[Entry]:
-    attention, hidden = layer.attention, spec.hidden
-    rows = {"q": attention.heads, "k": attention.kv_heads, "v": attention.kv_heads}
-    for role, heads in rows.items():
-        yield Entry(role, (heads * attention.head_dim, hidden), number)
-        if attention.qkv_bias:
-            yield Entry(role, (heads * attention.head_dim,), number, kind="bias")
-    yield Entry("out", (hidden, attention.heads * attention.head_dim), number)
-    if attention.out_bias:
-        yield Entry("out", (hidden,), number, kind="bias")
+def entries_of(spec: DecoderSpec) -> Iterator[Entry]:
+    """Every tensor of a decoder, or of a rank's part of one."""
+    yield Entry("embedding", (spec.vocab, spec.hidden))
+    yield Entry("norm", (spec.hidden,))
+    if not spec.tied_embedding:
+        yield from _matrix("head", (spec.vocab, spec.hidden), spec.head_bias)
+    for number, layer in enumerate(spec.layers):
+        yield from _attention(spec, layer.attention, number)
+        if isinstance(layer.mlp, Mlp):
+            yield from _mlp(spec, layer.mlp, number)
+        else:
+            yield from _moe(spec, layer.mlp, number)
+
+
+def _matrix(
+    role: str, shape: tuple[int, int], bias: bool = False, layer: int = -1, expert: int = -1
+) -> Iterator[Entry]:
+    yield Entry(role, shape, layer, expert)
+    if bias:
+        yield Entry(role, shape[:1], layer, expert, "bias")
+
+
+def _attention(spec: DecoderSpec, attention: Attention, number: int) -> Iterator[Entry]:
+    """With the norms of its layer."""
+    hidden, dim = spec.hidden, attention.head_dim
+    queries, keys = attention.heads * dim, attention.kv_heads * dim
+    for role, rows in (("q", queries), ("k", keys), ("v", keys)):
+        yield from _matrix(role, (rows, hidden), attention.qkv_bias, number)
+    yield from _matrix("out", (hidden, queries), attention.out_bias, number)
+    vectors = {"attention_norm": hidden, "mlp_norm": hidden}
     if attention.qk_norm:
-        yield Entry("q_norm", (attention.head_dim,), number)
-        yield Entry("k_norm", (attention.head_dim,), number)
+        vectors |= {"q_norm": dim, "k_norm": dim}
     if attention.sinks:
-        yield Entry("sinks", (attention.heads,), number)
-    for role in ("attention_norm", "mlp_norm"):
-        yield Entry(role, (hidden,), number)
+        vectors["sinks"] = attention.heads
     if spec.sandwich:
-        for role in ("attention_post_norm", "mlp_post_norm"):
-            yield Entry(role, (hidden,), number)
+        vectors |= {"attention_post_norm": hidden, "mlp_post_norm": hidden}
+    for role, size in vectors.items():
+        yield Entry(role, (size,), number)
 
 
-def _feed_forward(spec: DecoderSpec, layer: Layer, number: int) -> Iterator[Entry]:
-    mlp = layer.mlp
-    if isinstance(mlp, Mlp):
-        yield from _mlp(spec, mlp, number, ("gate", "up", "down"))
-        return
-    yield Entry("router", (mlp.experts, spec.hidden), number)
-    for expert in range(mlp.experts):
-        yield Entry("expert_gate", (mlp.intermediate, spec.hidden), number, expert)
-        yield Entry("expert_up", (mlp.intermediate, spec.hidden), number, expert)
-        yield Entry("expert_down", (spec.hidden, mlp.intermediate), number, expert)
-    if mlp.shared is not None:
-        yield from _mlp(spec, mlp.shared, number, ("shared_gate", "shared_up", "shared_down"))
+def _mlp(spec: DecoderSpec, mlp: Mlp, number: int, prefix: str = "", expert: int = -1) -> Iterator[Entry]:
+    for role in ("gate", "up"):
+        yield from _matrix(f"{prefix}{role}", (mlp.intermediate, spec.hidden), mlp.bias, number, expert)
+    yield from _matrix(f"{prefix}down", (spec.hidden, mlp.intermediate), mlp.bias, number, expert)
+
+
+def _moe(spec: DecoderSpec, moe: Moe, number: int) -> Iterator[Entry]:
+    yield Entry("router", (moe.experts, spec.hidden), number)
+    for expert in range(moe.experts):
+        yield from _mlp(spec, moe.expert, number, "expert_", expert)
+    if moe.shared is not None:
+        yield from _mlp(spec, moe.shared, number, "shared_")
         yield Entry("shared_scale", (1, spec.hidden), number)
-
-
-def _mlp(spec: DecoderSpec, mlp: Mlp, number: int, roles: tuple[str, str, str]) -> Iterator[Entry]:
-    gate, up, down = roles
-    for role in (gate, up):
-        yield Entry(role, (mlp.intermediate, spec.hidden), number)
-        if mlp.bias:
-            yield Entry(role, (mlp.intermediate,), number, kind="bias")
-    yield Entry(down, (spec.hidden, mlp.intermediate), number)
-    if mlp.bias:
-        yield Entry(down, (spec.hidden,), number, kind="bias")

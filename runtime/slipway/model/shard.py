@@ -124,9 +124,9 @@ class Sharded:
 
     def _moe(self, number: int, moe: Moe) -> Moe:
         """Every rank has its part of each expert; whom a row chooses, all ranks decide alike."""
-        one = local = Mlp(moe.intermediate, moe.activation)
+        local = moe.expert
         for expert in range(moe.experts):
-            local = self._mlp(number, one, "expert_", expert)
+            local = self._mlp(number, moe.expert, "expert_", expert)
         shared = moe.shared and self._mlp(number, moe.shared, "shared_")
         return replace(moe, intermediate=local.intermediate, shared=shared)
 

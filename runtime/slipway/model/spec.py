@@ -71,6 +71,10 @@ class Moe:
     shared: Mlp | None = None
     """Expert that sees every token, its output scaled by sigmoid(shared_gate(x))."""
 
+    @property
+    def expert(self) -> Mlp:
+        return Mlp(self.intermediate, self.activation)
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:

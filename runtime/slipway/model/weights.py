@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -19,9 +20,9 @@ from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.load.quantized.tensors import Quantized, Unquantized, in_type
 from slipway.model.adapters import factors_of
 from slipway.model.registry import Family
-from slipway.model.roles import ADDED_UP, Entry, Place, expected, is_ignored, unstacked, usual
+from slipway.model.roles import ADDED_UP, Entry, Place, entries_of, expected, is_ignored, unstacked, usual
 from slipway.model.shard import WHOLE_MODEL, Shard, sharded
-from slipway.model.spec import DecoderSpec, Layer, Mlp, Moe
+from slipway.model.spec import DecoderSpec, Mlp, Moe
 from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.fused import FusedLinear, gated, stacked
 
@@ -86,16 +87,30 @@ class Builder:
     schemes: SchemeChoice
     forms: Mapping[Place, Form] = field(default_factory=dict)
     owners: dict[Place, Owner] = field(default_factory=dict)
+    _shapes: dict[Place, tuple[int, ...]] = field(default_factory=dict)
+    _biased: set[Place] = field(default_factory=set)
 
     def build(self) -> ModelWeights:
-        spec = self.spec
-        embedding = self._stacked(-1, spec.hidden, {"embedding": spec.vocab})
-        norm = self._vector(-1, "norm", spec.hidden)
-        head = embedding
-        if not spec.tied_embedding:
-            head = self._stacked(-1, spec.hidden, {"head": spec.vocab}, spec.head_bias)
-        layers = tuple(self._layer(number, layer) for number, layer in enumerate(spec.layers))
-        return ModelWeights(embedding, norm, head, layers)
+        vectors: dict[int, dict[str, Vector]] = defaultdict(dict)
+        for entry in entries_of(self.spec):
+            if entry.kind == "bias":
+                self._biased.add(entry.place)
+            elif len(entry.shape) > 1:
+                self._shapes[entry.place] = entry.shape
+            else:
+                self.owners[entry.place] = vectors[entry.layer][entry.role] = Vector(*entry.shape)
+        embedding = self._stacked(-1, "embedding")
+        head = embedding if self.spec.tied_embedding else self._stacked(-1, "head")
+        layers = [
+            LayerWeights(
+                vectors[number],
+                self._stacked(number, "q", "k", "v"),
+                self._stacked(number, "out"),
+                self._mlp(number) if isinstance(layer.mlp, Mlp) else self._moe(number, layer.mlp),
+            )
+            for number, layer in enumerate(self.spec.layers)
+        ]
+        return ModelWeights(embedding, vectors[-1]["norm"], head, tuple(layers))
 
     def finish(self) -> None:
         """All entries are loaded: finish every matrix, once however many entries it has."""
@@ -103,76 +118,47 @@ class Builder:
             if isinstance(owner, FusedLinear):
                 owner.finish(self.schemes.placed)
 
-    def _layer(self, number: int, layer: Layer) -> LayerWeights:
-        attention, hidden = layer.attention, self.spec.hidden
-        sizes = {"attention_norm": hidden, "mlp_norm": hidden}
-        if attention.qk_norm:
-            sizes |= {"q_norm": attention.head_dim, "k_norm": attention.head_dim}
-        if attention.sinks:
-            sizes["sinks"] = attention.heads
-        if self.spec.sandwich:
-            sizes |= {"attention_post_norm": hidden, "mlp_post_norm": hidden}
-        queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
-        rows = {"q": queries, "k": keys, "v": keys}
-        return LayerWeights(
-            {role: self._vector(number, role, size) for role, size in sizes.items()},
-            self._stacked(number, hidden, rows, attention.qkv_bias),
-            self._stacked(number, queries, {"out": hidden}, attention.out_bias),
-            self._mlp(number, layer.mlp) if isinstance(layer.mlp, Mlp) else self._moe(number, layer.mlp),
-        )
-
-    def _mlp(self, number: int, mlp: Mlp, roles: Sequence[str] = ("gate", "up", "down")) -> MlpWeights:
-        return self._gated(number, -1, mlp.intermediate, roles, mlp.bias)
-
-    def _moe(self, number: int, moe: Moe) -> MoeWeights:
-        hidden = self.spec.hidden
-        roles = ("expert_gate", "expert_up", "expert_down")
-        shared, shared_scale = None, None
-        if moe.shared is not None:
-            shared = self._mlp(number, moe.shared, ("shared_gate", "shared_up", "shared_down"))
-            shared_scale = self._stacked(number, hidden, {"shared_scale": 1})
+    def _moe(self, layer: int, moe: Moe) -> MoeWeights:
         return MoeWeights(
-            self._stacked(number, hidden, {"router": moe.experts}),
-            tuple(self._gated(number, expert, moe.intermediate, roles) for expert in range(moe.experts)),
-            shared,
-            shared_scale,
+            self._stacked(layer, "router"),
+            tuple(self._mlp(layer, "expert_", expert) for expert in range(moe.experts)),
+            self._mlp(layer, "shared_") if moe.shared else None,
+            self._stacked(layer, "shared_scale") if moe.shared else None,
         )
 
-    def _gated(
-        self, number: int, expert: int, intermediate: int, roles: Sequence[str], bias: bool = False
-    ) -> MlpWeights:
-        gate, up, down = roles
-        hidden, choice = self.spec.hidden, self.schemes.in_layer(number)
-        sizes = {gate: intermediate, up: intermediate}
-        if (
-            choice.gates_alternate or expert >= 0
-        ):  # one matrix, which holds both or neither as they are stored
-            forms = {self.forms.get((number, role, expert)) for role in sizes}
-            both = choice.of(forms.pop() if len(forms) == 1 else None, row=intermediate, expert=expert >= 0)
-            fuse = gated if choice.gates_alternate else stacked
-            gate_up = self._own(number, fuse(hidden, sizes, both, bias=bias), expert)
-        else:
-            gate_up = self._stacked(number, hidden, sizes, bias)
-        return MlpWeights(gate_up, self._stacked(number, intermediate, {down: hidden}, bias, expert))
+    def _mlp(self, layer: int, prefix: str = "", expert: int = -1) -> MlpWeights:
+        gate, up, down = (f"{prefix}{role}" for role in ("gate", "up", "down"))
+        return MlpWeights(self._gated(layer, gate, up, expert), self._stacked(layer, down, expert=expert))
 
-    def _stacked(
-        self, number: int, k: int, sizes: Mapping[str, int], bias: bool = False, expert: int = -1
+    def _gated(self, layer: int, gate: str, up: str, expert: int) -> FusedLinear:
+        choice = self.schemes.in_layer(layer)
+        if not choice.gates_alternate and expert < 0:
+            return self._stacked(layer, gate, up)
+        # One matrix, which holds both or neither as they are stored.
+        forms = {self.forms.get((layer, role, expert)) for role in (gate, up)}
+        form = forms.pop() if len(forms) == 1 else None
+        scheme = choice.of(form, row=self._shapes[layer, gate, expert][0], expert=expert >= 0)
+        fuse = gated if choice.gates_alternate else stacked
+        return self._fused(layer, (gate, up), expert, partial(fuse, scheme=scheme))
+
+    def _stacked(self, layer: int, *roles: str, expert: int = -1) -> FusedLinear:
+        choice = self.schemes.in_layer(layer)
+        schemes, row = {}, 0
+        for role in roles:
+            place = layer, role, expert
+            schemes[role] = choice.of(self.forms.get(place), row=row, expert=expert >= 0)
+            row += self._shapes[place][0]
+        return self._fused(layer, roles, expert, partial(stacked, scheme=schemes))
+
+    def _fused(
+        self, layer: int, roles: Sequence[str], expert: int, fuse: Callable[..., FusedLinear]
     ) -> FusedLinear:
-        choice = self.schemes.in_layer(number)
-        schemes = {
-            role: choice.of(self.forms.get((number, role, expert)), row=row, expert=expert >= 0)
-            for role, row in zip(sizes, accumulate(sizes.values(), initial=0), strict=False)
-        }
-        return self._own(number, stacked(k, sizes, schemes, bias=bias), expert)
-
-    def _own(self, layer: int, linear: FusedLinear, expert: int = -1) -> FusedLinear:
-        self.owners.update(((layer, name, expert), linear) for name in linear.segments)
+        places = {role: (layer, role, expert) for role in roles}
+        sizes = {role: self._shapes[place][0] for role, place in places.items()}
+        first = places[roles[0]]
+        linear = fuse(self._shapes[first][1], sizes, bias=first in self._biased)
+        self.owners.update(dict.fromkeys(places.values(), linear))
         return linear
-
-    def _vector(self, layer: int, role: str, size: int) -> Vector:
-        vector = Vector(size)
-        self.owners[layer, role, -1] = vector
-        return vector
 
 
 def load_weights(
