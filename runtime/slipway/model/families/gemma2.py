@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from slipway.load.config import Config, flag, number, positive
 from slipway.model.families.parts import (
@@ -11,11 +12,10 @@ from slipway.model.families.parts import (
     attention,
     decoder,
     layer_types,
-    num_layers,
     sliding_window,
 )
 from slipway.model.registry import register
-from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Rope
+from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp
 
 DEFAULTS = {
     "head_dim": 256,
@@ -30,19 +30,15 @@ DEFAULTS = {
 }
 
 
-def gemma_attention(
-    config: Config, layer_type: str, *, rotary: Rope | None = None, qk_norm: bool = False
-) -> Attention:
+def gemma_attention(config: Config, layer_type: str) -> Attention:
     bias = flag(config, "attention_bias")
-    return attention(
-        config,
+    return replace(
+        attention(config),
         window=sliding_window(config, layer_type),
-        rotary=rotary,
         scale=number(config, "query_pre_attn_scalar") ** -0.5,
         softcap=number(config, "attn_logit_softcapping", 0.0),
         qkv_bias=bias,
         out_bias=bias,
-        qk_norm=qk_norm,
     )
 
 
@@ -51,9 +47,8 @@ def gemma_mlp(config: Config) -> Mlp:
 
 
 def gemma_decoder(config: Config, layers: list[Layer]) -> DecoderSpec:
-    return decoder(
-        config,
-        layers,
+    return replace(
+        decoder(config, layers),
         norm_add_one=True,
         sandwich=True,
         embedding_scale=math.sqrt(positive(config, "hidden_size")),
@@ -63,7 +58,6 @@ def gemma_decoder(config: Config, layers: list[Layer]) -> DecoderSpec:
 
 @register("Gemma2ForCausalLM", names=SANDWICH_NAMES, defaults=DEFAULTS)
 def spec(config: Config) -> DecoderSpec:
-    default = [("full" if layer % 2 else "sliding") + "_attention" for layer in range(num_layers(config))]
     mlp = gemma_mlp(config)
-    layers = [Layer(gemma_attention(config, kind), mlp) for kind in layer_types(config, default)]
-    return gemma_decoder(config, layers)
+    kinds = layer_types(config, lambda layer: layer % 2 == 0)
+    return gemma_decoder(config, [Layer(gemma_attention(config, kind), mlp) for kind in kinds])

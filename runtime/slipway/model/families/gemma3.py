@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slipway.load.config import Config, positive
 from slipway.model.families.gemma2 import DEFAULTS, gemma_attention, gemma_decoder, gemma_mlp
-from slipway.model.families.parts import SANDWICH_NAMES, head_dim, layer_types, num_layers
+from slipway.model.families.parts import SANDWICH_NAMES, head_dim, layer_types
 from slipway.model.registry import register
 from slipway.model.rope import rope
 from slipway.model.spec import DecoderSpec, Layer
@@ -20,16 +22,13 @@ GEMMA3_DEFAULTS = DEFAULTS | {
 @register("Gemma3ForCausalLM", names=SANDWICH_NAMES, defaults=GEMMA3_DEFAULTS)
 def spec(config: Config) -> DecoderSpec:
     period, size = positive(config, "sliding_window_pattern"), head_dim(config)
-    default = [
-        ("sliding" if (layer + 1) % period else "full") + "_attention" for layer in range(num_layers(config))
-    ]
     rotary = {
         "full_attention": rope(config, size, default_theta=1e6),
         "sliding_attention": rope(config, size, "sliding_attention", theta_field="rope_local_base_freq"),
     }
     mlp = gemma_mlp(config)
     layers = [
-        Layer(gemma_attention(config, kind, rotary=rotary[kind], qk_norm=True), mlp)
-        for kind in layer_types(config, default)
+        Layer(replace(gemma_attention(config, kind), rope=rotary[kind], qk_norm=True), mlp)
+        for kind in layer_types(config, lambda layer: (layer + 1) % period != 0)
     ]
     return gemma_decoder(config, layers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slipway.load.config import Config
 from slipway.model.families.parts import (
     LLAMA_NAMES,
@@ -19,5 +21,5 @@ DEFAULTS = {"max_position_embeddings": 131072, "sliding_window": 4096, "num_key_
 
 @register("MistralForCausalLM", names=LLAMA_NAMES, defaults=DEFAULTS)
 def spec(config: Config) -> DecoderSpec:
-    layer = Layer(attention(config, window=sliding_window(config)), gated_mlp(config))
+    layer = Layer(replace(attention(config), window=sliding_window(config)), gated_mlp(config))
     return decoder(config, [layer] * num_layers(config))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slipway.load.config import Config, positive
 from slipway.model.families.parts import (
     LLAMA_NAMES,
@@ -43,5 +45,5 @@ def spec(config: Config) -> DecoderSpec:
         activation=activation(config),
         normalize_top_k=True,
     )
-    layer = Layer(attention(config, window=sliding_window(config)), moe)
+    layer = Layer(replace(attention(config), window=sliding_window(config)), moe)
     return decoder(config, [layer] * num_layers(config))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slipway.load.config import Config, flag, integer, integers, number, positive, text, texts
 from slipway.load.errors import LoadError
 from slipway.model.rope import rope
-from slipway.model.spec import Activation, Attention, DecoderSpec, Layer, Mlp, Rope
+from slipway.model.spec import Activation, Attention, DecoderSpec, Layer, Mlp
 
 LLAMA_NAMES = {
     "embedding": "model.embed_tokens",
@@ -63,18 +63,8 @@ def activation(config: Config, field: str = "hidden_act") -> Activation:
     return _ACTIVATIONS[name]
 
 
-def attention(
-    config: Config,
-    *,
-    window: int = 0,
-    rotary: Rope | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    qkv_bias: bool = False,
-    out_bias: bool = False,
-    qk_norm: bool = False,
-) -> Attention:
-    """Attention of a layer; what is not given is as in Llama."""
+def attention(config: Config) -> Attention:
+    """Attention of a layer as in Llama; families replace what differs."""
     heads, size = positive(config, "num_attention_heads"), head_dim(config)
     kv_heads = positive(config, "num_key_value_heads", heads)
     if heads % kv_heads:
@@ -84,28 +74,18 @@ def attention(
             hint="num_attention_heads must be a multiple of num_key_value_heads.",
             argument="hf_overrides",
         )
-    return Attention(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=size,
-        rope=rotary or rope(config, size),
-        scale=size**-0.5 if scale is None else scale,
-        window=window,
-        softcap=softcap,
-        qkv_bias=qkv_bias,
-        out_bias=out_bias,
-        qk_norm=qk_norm,
-    )
+    return Attention(heads, kv_heads, size, rope(config, size), scale=size**-0.5)
 
 
-def gated_mlp(config: Config, *, bias: bool = False) -> Mlp:
-    return Mlp(positive(config, "intermediate_size"), activation(config), bias)
+def gated_mlp(config: Config) -> Mlp:
+    return Mlp(positive(config, "intermediate_size"), activation(config))
 
 
-def layer_types(config: Config, default: Sequence[str]) -> tuple[str, ...]:
-    """`full_attention` or `sliding_attention` for each layer."""
-    types = texts(config, "layer_types") or tuple(default)
-    unknown = set(types) - {"full_attention", "sliding_attention"}
+def layer_types(config: Config, slides: Callable[[int], bool]) -> tuple[str, ...]:
+    """`full_attention` or `sliding_attention` for each layer; where config.json is silent, `slides` says."""
+    kinds = "full_attention", "sliding_attention"
+    types = texts(config, "layer_types") or tuple(kinds[slides(layer)] for layer in range(num_layers(config)))
+    unknown = set(types).difference(kinds)
     if len(types) != num_layers(config) or unknown:
         raise LoadError(
             "BadCheckpoint",
@@ -122,16 +102,8 @@ def sliding_window(config: Config, layer_type: str = "sliding_attention") -> int
     return integer(config, "sliding_window", 0) if layer_type == "sliding_attention" else 0
 
 
-def decoder(
-    config: Config,
-    layers: Sequence[Layer],
-    *,
-    norm_add_one: bool = False,
-    sandwich: bool = False,
-    embedding_scale: float = 1.0,
-    logit_softcap: float = 0.0,
-) -> DecoderSpec:
-    """The whole decoder; what is not given is as in Llama."""
+def decoder(config: Config, layers: Sequence[Layer]) -> DecoderSpec:
+    """The whole decoder as in Llama; families replace what differs."""
     return DecoderSpec(
         architecture=texts(config, "architectures")[0],
         hidden=positive(config, "hidden_size"),
@@ -140,9 +112,5 @@ def decoder(
         norm_eps=number(config, "rms_norm_eps", 1e-6),
         max_position=positive(config, "max_position_embeddings", 2048),
         tied_embedding=flag(config, "tie_word_embeddings"),
-        norm_add_one=norm_add_one,
-        sandwich=sandwich,
-        embedding_scale=embedding_scale,
-        logit_softcap=logit_softcap,
         eos_token_ids=integers(config, "eos_token_id"),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slipway.load.config import Config, flag, integer
 from slipway.model.families.parts import (
     LLAMA_NAMES,
@@ -28,14 +30,10 @@ def windows(config: Config) -> list[int]:
     if not flag(config, "use_sliding_window"):
         return [0] * num_layers(config)
     first = integer(config, "max_window_layers")
-    default = [
-        "sliding_attention" if layer >= first else "full_attention" for layer in range(num_layers(config))
-    ]
-    return [sliding_window(config, kind) for kind in layer_types(config, default)]
+    return [sliding_window(config, kind) for kind in layer_types(config, lambda layer: layer >= first)]
 
 
 @register("Qwen2ForCausalLM", names=LLAMA_NAMES, defaults=DEFAULTS)
 def spec(config: Config) -> DecoderSpec:
-    mlp = gated_mlp(config)
-    layers = [Layer(attention(config, window=window, qkv_bias=True), mlp) for window in windows(config)]
-    return decoder(config, layers)
+    heads, mlp = replace(attention(config), qkv_bias=True), gated_mlp(config)
+    return decoder(config, [Layer(replace(heads, window=window), mlp) for window in windows(config)])

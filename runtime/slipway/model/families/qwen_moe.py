@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slipway.load.config import Config, flag, integer, integers, positive
 from slipway.model.families.parts import (
     LLAMA_NAMES,
@@ -69,18 +71,15 @@ def feed_forward(config: Config, layer: int, shared: Mlp | None) -> Mlp | Moe:
 @register("Qwen2MoeForCausalLM", names=NAMES, defaults=QWEN2_DEFAULTS)
 def qwen2_moe(config: Config) -> DecoderSpec:
     sliding, last = flag(config, "use_sliding_window"), integer(config, "max_window_layers")
-    default = [
-        "full_attention" if layer % 2 or layer >= last else "sliding_attention"
-        for layer in range(num_layers(config))
-    ]
-    bias = flag(config, "qkv_bias")
+    kinds = layer_types(config, lambda layer: layer % 2 == 0 and layer < last)
+    heads = replace(attention(config), qkv_bias=flag(config, "qkv_bias"))
     shared = Mlp(positive(config, "shared_expert_intermediate_size"), activation(config))
     layers = [
         Layer(
-            attention(config, window=sliding_window(config, kind) if sliding else 0, qkv_bias=bias),
+            replace(heads, window=sliding_window(config, kind) if sliding else 0),
             feed_forward(config, layer, shared),
         )
-        for layer, kind in enumerate(layer_types(config, default))
+        for layer, kind in enumerate(kinds)
     ]
     return decoder(config, layers)
 
@@ -89,6 +88,6 @@ def qwen2_moe(config: Config) -> DecoderSpec:
 def qwen3_moe(config: Config) -> DecoderSpec:
     window = sliding_window(config) if flag(config, "use_sliding_window") else 0
     bias = flag(config, "attention_bias")
-    heads = attention(config, window=window, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    heads = replace(attention(config), window=window, qkv_bias=bias, out_bias=bias, qk_norm=True)
     layers = [Layer(heads, feed_forward(config, layer, None)) for layer in range(num_layers(config))]
     return decoder(config, layers)
