@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Set
 from itertools import islice
 
@@ -12,7 +12,7 @@ REMEMBERED = 1024
 
 
 class PagePool:
-    """Reference counts and one free list over equal pages, in flat integer arrays.
+    """Reference counts and one free list over equal pages.
 
     Invariants: a page is free exactly when its count is 0; the free list holds each free page once,
     the longest unused first; a page has at most one key and a key at most one page. A free page keeps
@@ -21,18 +21,19 @@ class PagePool:
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
-        self.num_free = num_pages
         self.num_held = 0
         """Pages in tables: one that several share counts for each."""
         self.num_lost = 0
         """Keys forgotten so far."""
         self._lost: deque[int] = deque(maxlen=REMEMBERED)
         self._references = array("i", bytes(4 * num_pages))
-        # A ring through entry `num_pages`, which is the list's head and no page.
-        self._next = array("i", [*range(1, num_pages + 1), 0])
-        self._previous = array("i", [num_pages, *range(num_pages)])
+        self._free = OrderedDict.fromkeys(range(num_pages))
         self._key_of: list[object] = [None] * num_pages
         self._page_of: dict[object, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
 
     @property
     def usage(self) -> float:
@@ -40,13 +41,10 @@ class PagePool:
 
     def allocate(self, count: int) -> list[int]:
         """Take `count` pages, forgetting what they held. The caller has looked at `num_free`."""
-        pages = []
-        for _ in range(count):
-            page = self._next[self.num_pages]
-            self._unlink(page)
+        pages = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for page in pages:
             self._references[page] = 1
-            self._forget(page)
-            pages.append(page)
+        self.forget(pages)
         self.num_held += count
         return pages
 
@@ -65,7 +63,7 @@ class PagePool:
         """Hold pages that `find` gave."""
         for page in pages:
             if self._references[page] == 0:
-                self._unlink(page)
+                del self._free[page]
             self._references[page] += 1
             self.num_held += 1
 
@@ -88,12 +86,17 @@ class PagePool:
             self._references[page] -= 1
             self.num_held -= 1
             if self._references[page] == 0:
-                self._append(page)
+                self._free[page] = None
 
     def forget(self, pages: Iterable[int]) -> None:
         """Make these pages findable no more."""
         for page in pages:
-            self._forget(page)
+            key = self._key_of[page]
+            if key is not None:
+                self._key_of[page] = None
+                del self._page_of[key]
+                self.num_lost += 1
+                self._lost.append(page)
 
     def forget_all(self) -> None:
         """Make no page findable any more."""
@@ -109,34 +112,7 @@ class PagePool:
             raise RuntimeError(f"page pool: reference counts are wrong for pages {wrong[:8]}")
         if sum(expected) != self.num_held:
             raise RuntimeError(f"page pool: {sum(expected)} pages are in tables, counted {self.num_held}")
-        free: list[int] = []
-        page = self._next[self.num_pages]
-        while page != self.num_pages and len(free) <= self.num_pages:
-            free.append(page)
-            page = self._next[page]
-        if len(free) != self.num_free or any(self._references[page] for page in free):
-            raise RuntimeError(f"page pool: free list of {len(free)} pages, counted {self.num_free}")
-        if len(free) + sum(count > 0 for count in expected) != self.num_pages:
-            raise RuntimeError("page pool: a page is neither free nor held")
+        if self._free.keys() != {page for page, count in enumerate(expected) if not count}:
+            raise RuntimeError("page pool: the free list has other pages than those that nobody holds")
         if any(self._key_of[page] != key for key, page in self._page_of.items()):
             raise RuntimeError("page pool: an indexed page does not hold its key")
-
-    def _forget(self, page: int) -> None:
-        key = self._key_of[page]
-        if key is not None:
-            self._key_of[page] = None
-            del self._page_of[key]
-            self.num_lost += 1
-            self._lost.append(page)
-
-    def _append(self, page: int) -> None:
-        end = self.num_pages
-        last = self._previous[end]
-        self._next[last], self._previous[page] = page, last
-        self._next[page], self._previous[end] = end, page
-        self.num_free += 1
-
-    def _unlink(self, page: int) -> None:
-        before, after = self._previous[page], self._next[page]
-        self._next[before], self._previous[after] = after, before
-        self.num_free -= 1

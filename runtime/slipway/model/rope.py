@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slipway.load.arrays import Floats
 from slipway.load.config import (
     Config,
     flag,
@@ -20,8 +20,6 @@ from slipway.load.config import (
 )
 from slipway.load.errors import LoadError
 from slipway.model.spec import Rope
-
-Floats = NDArray[np.float32]
 
 
 def rope(
