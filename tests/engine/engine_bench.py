@@ -74,7 +74,7 @@ class Bench(InTurn):
         self.core.run_once()
         cache = self.scheduler.cache
         cache.check()
-        assert cache.num_swapped <= len(self.scheduler.waiting)
+        assert len(cache.swapped) <= len(self.scheduler.waiting)
 
     def run(self, limit: int = 10_000) -> None:
         for _ in range(limit):

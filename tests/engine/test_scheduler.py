@@ -98,7 +98,7 @@ def test_where_host_memory_is_full_a_preempted_request_is_computed_again():
 def test_an_abort_frees_what_host_memory_keeps():
     with bench(**TWO_FOR_ONE, num_host_pages=6) as b:
         add_two(b)
-        while not b.scheduler.cache.num_swapped:
+        while not b.scheduler.cache.swapped:
             b.turn()
         assert b.hub.stats[-1].num_swapped == 1
         assert b.hub.stats[-1].swap_usage == pytest.approx(4 / 6)

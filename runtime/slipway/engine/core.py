@@ -220,7 +220,7 @@ class EngineCore:
                 num_step_tokens,
                 step_seconds,
                 num_deferred=scheduler.num_deferred,
-                num_swapped=scheduler.cache.num_swapped,
+                num_swapped=len(scheduler.cache.swapped),
                 swap_usage=scheduler.cache.host.usage,
             )
             # Totals belong to the core: the first client reports them, so that sums stay right.

@@ -57,12 +57,12 @@ class KVCache:
         self.host = PagePool(num_host_pages)
         self.holders: dict[object, list[list[int]]] = {}
         """Who holds pages, with a slot or without one, and the tables that name them."""
-        self._swapped: dict[Request, list[list[int]]] = {}
+        self.swapped: dict[Request, list[list[int]]] = {}
+        """Waiting requests that host memory keeps, and the tables of its pages."""
         self._found: dict[Request, tuple[PrefixHit, int]] = {}
         """What waiting requests have found, and how many keys had been lost then."""
         self.groups = tuple(groups)
-        self._block_sizes = [group.block_size for group in groups]
-        self.hash_block_size = math.gcd(*self._block_sizes)
+        self.hash_block_size = math.gcd(*(group.block_size for group in groups))
         self._prefix_caching = prefix_caching
         self._hash = hash_block
         self._rewrites_blocks = rewrites_blocks
@@ -70,15 +70,13 @@ class KVCache:
         """Blocks that steps under way compute, and for whom."""
 
     def find_prefix(self, request: Request) -> PrefixHit:
-        """The longest prefix of the known tokens that every group still holds.
+        """The longest prefix of the known tokens that every group still holds, if any.
 
         At least the last token is left to compute: its logits are wanted. Of a request that was swapped out
         it is all that it had computed.
         """
-        if request in self._swapped:
-            return PrefixHit(request.committed, self._swapped[request], frozenset(), swapped=True)
-        if not self._prefix_caching or request.wants_prompt_logprobs:
-            return self._nothing
+        if request in self.swapped:
+            return PrefixHit(request.committed, self.swapped[request], frozenset(), swapped=True)
         hit, num_lost = self._found.get(request, (None, 0))
         if hit is None or self.pool.has_lost(hit.pages, num_lost) or self._grows(request, hit):
             hit = self._searched(request)
@@ -144,8 +142,8 @@ class KVCache:
         end = request.granted + grant
         if end <= request.capacity:
             return []
-        sizes = zip(self._block_sizes, request.tables, strict=True)
-        missing = [max(0, -(-end // size) - len(table)) for size, table in sizes]
+        tables = zip(self.groups, request.tables, strict=True)
+        missing = [max(0, -(-end // group.block_size) - len(table)) for group, table in tables]
         if sum(missing) > self.pool.num_free:
             return None
         grants = []
@@ -156,14 +154,6 @@ class KVCache:
                 table += pages
         request.capacity = self._reach(request)
         return grants
-
-    def shrink(self, request: Request) -> None:
-        """Give back the pages beyond what is granted, newest first: a grant has been withdrawn."""
-        for group, table in zip(self.groups, request.tables, strict=True):
-            pages = group.pages_for(request.granted)
-            self.pool.release(reversed(table[pages:]))
-            del table[pages:]
-        request.capacity = self._reach(request)
 
     def trim(self, request: Request) -> None:
         """Give back the pages that have left the window of their group."""
@@ -181,10 +171,9 @@ class KVCache:
         """What is granted of the known tokens will be found when its steps are collected."""
         if not self._prefix_caching:
             return
-        whole = self._whole(min(request.granted, len(request.tokens)))
-        for end in self._ends(request.num_promised, whole):
+        for end in self._ends(request.num_promised, min(request.granted, len(request.tokens))):
             self._promised.setdefault(self._key(request, end), request)
-        request.num_promised = max(request.num_promised, whole)
+            request.num_promised = end
 
     def next_block(self, request: Request) -> int:
         """Positions committed at which `register` will find more."""
@@ -194,7 +183,7 @@ class KVCache:
         """Make the pages that are computed and full findable."""
         if request.committed < self.next_block(request):
             return
-        whole = self._whole(request.committed)
+        whole = request.committed - request.committed % self.hash_block_size
         self._break_promises(request, whole)
         for number, (group, table) in enumerate(zip(self.groups, request.tables, strict=True)):
             size = group.block_size
@@ -204,34 +193,34 @@ class KVCache:
         request.num_registered = whole
         request.num_promised = max(request.num_promised, whole)
 
-    def disown(self, request: Request) -> None:
-        """Make nothing findable that this request holds: what it computed may be wrong."""
-        self.pool.forget(_pages(request.tables))
-
     def swap_out(self, request: Request) -> list[PageCopy]:
         """Copies to the host from which the request resumes where it is; none where there is no room for all.
 
-        `release` then takes the pages themselves back.
+        Pages beyond what is granted, or before a window, are given back first; `release` takes the others.
         """
+        for group, table in zip(self.groups, request.tables, strict=True):
+            granted = group.pages_for(request.granted)
+            self.pool.release(reversed(table[granted:]))
+            del table[granted:]
         self.trim(request)
         if not 0 < len(_pages(request.tables)) <= self.host.num_free:
             return []
         tables, copies = _moved(request.tables, self.host)
-        self._swapped[request] = tables
+        self.swapped[request] = tables
         return copies
 
     def forget(self, request: Request) -> None:
         """Free what host memory keeps of a waiting request, and what was found for it."""
         self._found.pop(request, None)
-        self.host.release(_pages(self._swapped.pop(request, [])))
+        self.host.release(_pages(self.swapped.pop(request, [])))
 
-    @property
-    def num_swapped(self) -> int:
-        """Requests that host memory keeps."""
-        return len(self._swapped)
+    def release(self, request: Request, *, failed: bool = False) -> None:
+        """Take all pages back. The end of a prefix is reused before its beginning.
 
-    def release(self, request: Request) -> None:
-        """Take all pages back. The end of a prefix is reused before its beginning."""
+        Where the request failed none of them is findable any more: what it computed may be wrong.
+        """
+        if failed:
+            self.pool.forget(_pages(request.tables))
         self._break_promises(request, request.num_promised)
         for table in request.tables:
             self.pool.release(page for page in reversed(table) if page >= 0)
@@ -242,25 +231,22 @@ class KVCache:
     def check(self) -> None:
         """Raise RuntimeError unless every page is free or in the tables of those who hold pages."""
         self.pool.check(page for tables in self.holders.values() for page in _pages(tables))
-        self.host.check(page for tables in self._swapped.values() for page in _pages(tables))
+        self.host.check(page for tables in self.swapped.values() for page in _pages(tables))
 
     def count(self) -> None:
         """Raise RuntimeError unless as many pages are held as those who hold pages have in their tables.
 
         Only counted, not walked: a walk takes 4 ms for 16 k pages, and the next request waits.
         """
-        for pool, holders in ((self.pool, self.holders), (self.host, self._swapped)):
+        for pool, holders in ((self.pool, self.holders), (self.host, self.swapped)):
             held = sum(len(_pages(tables)) for tables in holders.values())
             if pool.num_held != held or (not held and pool.num_free != pool.num_pages):
                 raise RuntimeError(f"{pool.num_held} pages are held, and tables have {held}")
 
-    @property
-    def _nothing(self) -> PrefixHit:
-        return PrefixHit(0, [[] for _ in self.groups], frozenset())
-
     def _reach(self, request: Request) -> int:
         """Positions that its pages reach in every group."""
-        return min(map(int.__mul__, map(len, request.tables), self._block_sizes))
+        tables = zip(self.groups, request.tables, strict=True)
+        return min([len(table) * group.block_size for group, table in tables])
 
     def _may_find(self, request: Request, end: int) -> bool:
         """Whether the request's known tokens up to `end` may be another's."""
@@ -300,8 +286,6 @@ class KVCache:
             if all(map(int.__le__, first_found, self._first_blocks(request, end))):
                 longest = end
             end = self._next_end(end)
-        if not longest:
-            return self._nothing
         tables = [
             [-1] * start + pages[start : longest // group.block_size]
             for group, pages, start in zip(
@@ -322,10 +306,6 @@ class KVCache:
             parent = keys[-1] if keys else self._hash(b"identity", request.identity)
             keys.append(self._hash(parent, request.tokens[start : start + size].tobytes()))
         return keys[end // size - 1]
-
-    def _whole(self, position: int) -> int:
-        """As much of the tokens before a position as has keys."""
-        return position - position % self.hash_block_size
 
     def _ends(self, start: int, end: int) -> range:
         """The ends of the hash blocks in between."""

@@ -41,9 +41,11 @@ class PagePool:
 
     def allocate(self, count: int) -> list[int]:
         """Take `count` pages, forgetting what they held. The caller has looked at `num_free`."""
-        pages = [self._free.popitem(last=False)[0] for _ in range(count)]
-        for page in pages:
+        pages = []
+        for _ in range(count):
+            page, _ = self._free.popitem(last=False)
             self._references[page] = 1
+            pages.append(page)
         self.forget(pages)
         self.num_held += count
         return pages

@@ -192,9 +192,7 @@ class Scheduler:
         Where it failed the prefix index forgets what it held, too.
         """
         if request.slot >= 0:
-            if failed:
-                self.cache.disown(request)
-            self._vacate(request)
+            self._vacate(request, failed=failed)
         else:
             del self.waiting[self._place(self.waiting, request)]
             self.cache.forget(request)
@@ -316,17 +314,11 @@ class Scheduler:
         request.scheduled_time = request.scheduled_time or now
         pages, copies = self.cache.admit(request, hit)
         plan.swap_in += copies
-        self._count_prefix(request, hit.num_tokens)
-        plan.starts[request] = self._slot_start(request)
-        left = request.num_left
-        num_new = min(left, self._chunk(request), plan.tokens_left)
-        more = self.cache.extend(request, num_new)
-        assert more is not None, "admitted without pages"
-        plan.add(request, Grant(num_new, num_new == left, pages + more))
-        self.cache.promise(request)
-
-    def _slot_start(self, request: Request) -> SlotStart:
-        return SlotStart(
+        if request.num_preemptions == 0:
+            request.num_cached = hit.num_tokens
+            self.prefix_queries += request.num_prompt
+            self.prefix_hits += hit.num_tokens
+        plan.starts[request] = SlotStart(
             request.slot,
             list(request.tokens),
             request.num_prompt,
@@ -336,12 +328,12 @@ class Scheduler:
             request.masked,
             request.adapter,
         )
-
-    def _count_prefix(self, request: Request, hit: int) -> None:
-        if request.num_preemptions == 0:
-            request.num_cached = hit
-            self.prefix_queries += request.num_prompt
-            self.prefix_hits += hit
+        left = request.num_left
+        num_new = min(left, self._chunk(request), plan.tokens_left)
+        more = self.cache.extend(request, num_new)
+        assert more is not None, "admitted without pages"
+        plan.add(request, Grant(num_new, num_new == left, pages + more))
+        self.cache.promise(request)
 
     def _fail(self, request: Request, plan: _Plan, error: Exception) -> None:
         """Leave the request out of the plan; the core ends it."""
@@ -350,7 +342,6 @@ class Scheduler:
 
     def _preempt(self, request: Request, plan: _Plan) -> None:
         plan.withdraw(request)
-        self.cache.shrink(request)
         copies = self.cache.swap_out(request)
         plan.swap_out += copies
         if not copies:
@@ -362,9 +353,9 @@ class Scheduler:
         self.num_preemptions += 1
         plan.preempted = True
 
-    def _vacate(self, request: Request) -> None:
+    def _vacate(self, request: Request, *, failed: bool = False) -> None:
         del self.running[self._place(self.running, request)]
-        self.cache.release(request)
+        self.cache.release(request, failed=failed)
         self._free_slots.append(request.slot)
         request.slot = -1
 
