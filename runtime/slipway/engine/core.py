@@ -211,7 +211,7 @@ class EngineCore:
     ) -> None:
         """One frame for each client, with deltas or as a heartbeat."""
         scheduler = self.scheduler
-        for client_id, news in deltas.items():
+        for client_id in sorted(deltas):
             stats = Stats(
                 len(scheduler.running),
                 len(scheduler.waiting),
@@ -219,16 +219,16 @@ class EngineCore:
                 self.num_steps,
                 num_step_tokens,
                 step_seconds,
+                scheduler.prefix_queries,
+                scheduler.prefix_hits,
+                scheduler.num_preemptions,
                 num_deferred=scheduler.num_deferred,
                 num_swapped=len(scheduler.cache.swapped),
                 swap_usage=scheduler.cache.host.usage,
             )
             # Totals belong to the core: the first client reports them, so that sums stay right.
-            if client_id == min(deltas):
-                stats.prefix_queries, scheduler.prefix_queries = scheduler.prefix_queries, 0
-                stats.prefix_hits, scheduler.prefix_hits = scheduler.prefix_hits, 0
-                stats.preemptions, scheduler.num_preemptions = scheduler.num_preemptions, 0
-            self.hub.send(client_id, StepDone(news, stats))
+            scheduler.prefix_queries = scheduler.prefix_hits = scheduler.num_preemptions = 0
+            self.hub.send(client_id, StepDone(deltas[client_id], stats))
 
     def _check_idle(self) -> None:
         """Nothing runs: every page must be free or accounted for. Raises RuntimeError where one is not."""
@@ -240,16 +240,14 @@ class EngineCore:
 def end(request: Request, delta: Delta) -> None:
     """Say in the news why the request ends, if its newest tokens end it, and drop those that follow."""
     params, tokens = request.params, delta.token_ids
-    num_output = len(request.tokens) - request.num_prompt - len(tokens)
-    for token in tokens:
-        num_output += 1
-        if token in params.stop_token_ids and num_output > params.min_tokens:
+    num_before = len(request.tokens) - request.num_prompt - len(tokens)
+    for count, token in enumerate(tokens, 1):
+        if token in request.stop_tokens and num_before + count > params.min_tokens:
             delta.finish_reason, delta.stop_token_id = "stop", token
-        elif num_output >= params.max_tokens:
+        elif num_before + count >= params.max_tokens:
             delta.finish_reason = "length"
         else:
             continue
-        count = num_output - len(request.tokens) + request.num_prompt + len(tokens)
         delta.token_ids = tokens[:count]
         delta.logprobs = delta.logprobs and delta.logprobs[:count]
         return

@@ -14,8 +14,7 @@ import msgspec
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Steps
 from slipway.engine.plan import Masks, StepOutput, StepPlan
-
-_encoder = msgspec.msgpack.Encoder()
+from slipway.engine.wire import encode_frame
 
 
 class RecordingWorker:
@@ -27,7 +26,8 @@ class RecordingWorker:
         """Plans and masks of steps, in turn."""
         self._file = Path(path).expanduser().open("wb")
         # A record may be shown to others.
-        self._write(msgspec.structs.replace(config, hf_token=None, prefix_hash_secret=""))
+        shown = msgspec.structs.replace(config, hf_token=None, prefix_hash_secret="")
+        self._file.write(encode_frame(shown))
 
     def launch(self, plan: StepPlan) -> None:
         self._under_way.append(plan)
@@ -40,14 +40,10 @@ class RecordingWorker:
     def collect(self) -> StepOutput:
         output = self._worker.collect()
         for part in (self._under_way.popleft(), self._under_way.popleft(), output):
-            self._write(part)
+            self._file.write(encode_frame(part))
         self._file.flush()
         return output
 
     def close(self) -> None:
         self._worker.close()
         self._file.close()
-
-    def _write(self, message: object) -> None:
-        body = _encoder.encode(message)
-        self._file.write(len(body).to_bytes(4) + body)

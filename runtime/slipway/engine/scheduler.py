@@ -362,7 +362,7 @@ class Scheduler:
     def _chunk(self, request: Request) -> int:
         """Most tokens to grant at once: a long prompt must not take the whole step from others."""
         limits = self.limits
-        if limits.long_prompt and limits.chunked_prefill and self._is_long(request):
+        if limits.chunked_prefill and self._is_long(request):
             return limits.long_prompt
         return limits.token_budget
 

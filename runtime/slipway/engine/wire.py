@@ -12,12 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from slipway.engine.messages import (
-    PROTOCOL_VERSION,
-    FromClient,
-    FromEngine,
-    Hello,
-)
+from slipway.engine.messages import PROTOCOL_VERSION, FromClient, FromEngine, Hello
 
 MAX_FRAME_BYTES = 256 << 20
 MAX_UNSENT_BYTES = 256 << 20
@@ -28,7 +23,7 @@ _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(From
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 
 
-def encode_frame(message: FromClient | FromEngine) -> bytes:
+def encode_frame(message: object) -> bytes:
     body = _encoder.encode(message)
     return len(body).to_bytes(4) + body
 
@@ -154,16 +149,11 @@ class Hub:
         self._selector.unregister(self._listener)
         self._listener.settimeout(seconds)
         if not self._clients:
-            try:
-                self._add(self._listener.accept()[0])
-            except OSError:
-                return
+            self._accept()
         for client in self._clients:
             client.socket.settimeout(seconds)
-            try:
+            with contextlib.suppress(OSError):
                 client.socket.sendall(b"".join(client.unsent))
-            except OSError:
-                continue
 
     def close(self) -> None:
         self.closed = True
@@ -178,9 +168,6 @@ class Hub:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        self._add(connection)
-
-    def _add(self, connection: socket.socket) -> None:
         client = _Client(connection)
         self._clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ, client)
