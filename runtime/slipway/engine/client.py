@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -36,7 +37,7 @@ from slipway.engine.messages import (
     StepDone,
 )
 from slipway.engine.wire import EngineFrames, encode_frame
-from slipway.exits import ENGINE_DIED, WORKER_KILLED
+from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode
 
 
 class EngineDead(Exception):
@@ -122,7 +123,9 @@ class EngineClient:
     @classmethod
     def launch(cls, config: EngineConfig, *, in_process: bool = False) -> EngineClient:
         """Start an engine at once, without waiting for it, and be its first client."""
-        engine = Engine.in_thread(config) if in_process else Engine.in_own_process(config)
+        engine = Engine()
+        start = engine.start_thread if in_process else engine.start_process
+        start(config)
         return cls(engine.socket_path, engine=engine)
 
     @property
@@ -141,13 +144,8 @@ class EngineClient:
         """Read what the engine says until it has gone or `close` is called."""
         loop = asyncio.get_running_loop()
         lost: asyncio.Future[None] = loop.create_future()
-
-        def take(message: FromEngine) -> None:
-            self._heard = time.monotonic()
-            self._take(message, on_stats)
-
         try:
-            frames = EngineFrames(take, lost)
+            frames = EngineFrames(partial(self._take, on_stats), lost)
             self._transport, _ = await loop.create_unix_connection(lambda: frames, self._socket_path)
             self._write(Hello(PROTOCOL_VERSION, self._client_id))
             await lost
@@ -214,7 +212,8 @@ class EngineClient:
         assert self._transport is not None
         self._transport.write(encode_frame(message))
 
-    def _take(self, message: FromEngine, on_stats: Callable[[Stats], None]) -> None:
+    def _take(self, on_stats: Callable[[Stats], None], message: FromEngine) -> None:
+        self._heard = time.monotonic()
         match message:
             case StepDone(deltas, stats):
                 for delta in deltas:
@@ -256,7 +255,7 @@ class EngineClient:
             return self.failure
         if self.state == "loading":
             return Failed(0, "Loading", "the model is still loading")
-        return _died("")
+        return _died(ENGINE_DIED.message)
 
 
 class Engine:
@@ -274,42 +273,30 @@ class Engine:
         self._listener.listen(64)
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
-        self._alive: int | None = None
+        self._parent, self._alive = os.pipe()  # ends with us, however we end
 
-    @classmethod
-    def in_own_process(cls, config: EngineConfig) -> Engine:
+    def start_process(self, config: EngineConfig) -> None:
         """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors."""
-        engine = cls()
         config_read, config_write = os.pipe()
-        alive_read, engine._alive = os.pipe()  # ends with us, however we end
-        descriptors = (config_read, engine._listener.fileno(), alive_read)
-        engine._process = subprocess.Popen(
+        descriptors = (config_read, self._listener.fileno(), self._parent)
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
         )
         os.close(config_read)
-        os.close(alive_read)
+        os.close(self._parent)
         with os.fdopen(config_write, "wb") as pipe, contextlib.suppress(BrokenPipeError):
             pipe.write(msgspec.json.encode(config))
-        engine._listener.close()
-        return engine
+        self._listener.close()
 
-    @classmethod
-    def in_thread(cls, config: EngineConfig) -> Engine:
+    def start_thread(self, config: EngineConfig) -> None:
         """The same engine, the same messages, in a thread of this process."""
         from slipway.engine.start import run_engine
 
-        engine = cls()
-        alive_read, engine._alive = os.pipe()
-        engine._thread = threading.Thread(
-            target=run_engine,
-            args=(config, engine._listener, alive_read),
-            name="engine",
-            daemon=True,
-        )
-        engine._thread.start()
-        return engine
+        start = partial(run_engine, config, self._listener, self._parent)
+        self._thread = threading.Thread(target=start, name="engine", daemon=True)
+        self._thread.start()
 
     def post_mortem(self) -> Failed:
         """What its exit says, for one that died without a word. Waits for the exit."""
@@ -320,16 +307,15 @@ class Engine:
         except subprocess.TimeoutExpired:
             return _died("The engine closed its socket and did not exit.")
         if status == -signal.SIGKILL:
-            killed = "The engine process was killed (SIGKILL)."
-            return Failed(WORKER_KILLED.code, WORKER_KILLED.reason, killed, WORKER_KILLED.hint)
+            return _died("The engine process was killed (SIGKILL).", WORKER_KILLED)
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
         return _died(f"The engine process ended with {how}; its log may say more.")
 
     def stop(self, patience: float = 5) -> None:
         """End it: closing the pipe asks, SIGKILL after `patience` seconds insists."""
-        if self._alive is not None:
+        if self._alive >= 0:
             os.close(self._alive)
-            self._alive = None
+            self._alive = -1
         if self._process is not None:
             try:
                 self._process.wait(timeout=patience)
@@ -341,5 +327,5 @@ class Engine:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _died(message: str) -> Failed:
-    return Failed(ENGINE_DIED.code, ENGINE_DIED.reason, message or ENGINE_DIED.message, ENGINE_DIED.hint)
+def _died(message: str, cause: ExitCode = ENGINE_DIED) -> Failed:
+    return Failed(cause.code, cause.reason, message, cause.hint)

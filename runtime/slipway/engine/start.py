@@ -31,6 +31,7 @@ from slipway.exits import BY_REASON, DEVICE_UNAVAILABLE, INTERNAL_ERROR, OUT_OF_
 from slipway.load.errors import LoadError
 from slipway.load.extras import require_torch
 from slipway.load.folder import stored_bytes
+from slipway.load.progress import Progress
 from slipway.worker.cache_size import CacheSize, cache_size, wanted_pages
 from slipway_kernels.cpu import reserved
 
@@ -100,11 +101,12 @@ def chosen_device(asked: str) -> str:
 
 def describe(error: Exception) -> Failed:
     """What clients are told of an exception that ends the engine."""
+    torch = sys.modules.get("torch")  # only torch raises its errors: it need not be imported for others
     if isinstance(error, LoadError):
         error = Exit(BY_REASON[error.code], error.message, error.hint, error.argument or "")
     elif isinstance(error, MemoryError):
         error = Exit(OUT_OF_MEMORY, str(error))
-    elif _is_out_of_device_memory(error):
+    elif torch is not None and isinstance(error, torch.OutOfMemoryError):
         error = Exit(
             OUT_OF_MEMORY,
             f"The device's memory is not enough: {error}",
@@ -117,13 +119,7 @@ def describe(error: Exception) -> Failed:
     return Failed(code.code, code.reason, error.message, error.hint, error.argument)
 
 
-def _is_out_of_device_memory(error: Exception) -> bool:
-    """Only torch raises that, so it need not be imported for what happened without it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(error, torch.OutOfMemoryError)
-
-
-class Progress:
+class StartProgress:
     """Tells clients how a start comes along, and times its phases."""
 
     def __init__(self, hub: Hub | None) -> None:
@@ -163,7 +159,7 @@ class Start:
     @classmethod
     def of(cls, config: EngineConfig, hub: Hub | None = None) -> Start:
         """The first half of a worker's life. Raises LoadError and Exit."""
-        progress = Progress(hub)
+        progress = StartProgress(hub)
         progress("load", 0, 0)
         on_cpu = config.device == "cpu" or not driver.loaded()
         with reserved(stored_bytes(config.model) if on_cpu else 0):

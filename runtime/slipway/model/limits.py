@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from slipway.load.arrays import BF16, E4M3, E5M2, FP16, FP32, DType
 from slipway.load.config import Config, number, rope_kind, rope_settings
 from slipway.load.errors import LoadError
@@ -40,14 +42,7 @@ def resolve_dtype(requested: str, stored: str, device: str = "cpu") -> tuple[DTy
     On CUDA `auto` keeps bfloat16 and takes float16 for the rest, as vLLM does. On CPU it is bfloat16 whatever
     is stored: float16 has no products there. Raises LoadError for an unknown name.
     """
-    if requested not in _REQUESTED:
-        raise LoadError(
-            "UnsupportedFormat",
-            f"--dtype {requested} is not a type that weights can have here.",
-            hint=f"Use {', '.join(_REQUESTED)}.",
-            argument="dtype",
-        )
-    dtype = _REQUESTED[requested]
+    dtype = _named(requested, _REQUESTED, "dtype", "weights can have here")
     if device == "cuda":
         narrowed = requested == "auto" and stored != "bfloat16"
         return FP16 if narrowed else dtype, ""
@@ -66,14 +61,18 @@ def resolve_dtype(requested: str, stored: str, device: str = "cpu") -> tuple[DTy
 
 def kv_cache_dtype(requested: str, dtype: DType) -> DType:
     """The type of the KV cache under `--kv-cache-dtype`; auto is the model's. Raises LoadError."""
-    if requested != "auto" and requested not in _KV_CACHE:
+    return _named(requested, {"auto": dtype} | _KV_CACHE, "kv_cache_dtype", "the KV cache can have")
+
+
+def _named(name: str, types: Mapping[str, DType], argument: str, use: str) -> DType:
+    if name not in types:
         raise LoadError(
             "UnsupportedFormat",
-            f"--kv-cache-dtype {requested} is not a type that the KV cache can have.",
-            hint=f"Use auto, {', '.join(_KV_CACHE)}.",
-            argument="kv_cache_dtype",
+            f"--{argument.replace('_', '-')} {name} is not a type that {use}.",
+            hint=f"Use {', '.join(types)}.",
+            argument=argument,
         )
-    return _KV_CACHE.get(requested, dtype)
+    return types[name]
 
 
 def trained_length(config: Config) -> int:

@@ -223,11 +223,14 @@ def entries(
     for stored_name, found in stream:
         for name, stored in unstacked(stored_name, found, family):
             entry = missing.pop(name, None)
-            if entry is not None:
-                _check_shape(name, stored.shape, entry)
+            if entry is None:
+                if not is_ignored(name, spec, family) and not _adds_nothing(name, stored):
+                    unexpected.append(name)
+            elif stored.shape != entry.shape:
+                shapes = f"{list(stored.shape)}, and config.json asks for {list(entry.shape)}"
+                raise _other_model(f"The tensor {name} has the shape {shapes}.")
+            else:
                 yield entry, stored
-            elif not is_ignored(name, spec, family) and not _adds_nothing(name, stored):
-                unexpected.append(name)
     check_complete(spec.architecture, sorted(missing), sorted(unexpected))
 
 
@@ -244,22 +247,12 @@ def check_complete(architecture: str, missing: Sequence[str], unexpected: Sequen
             for names, fault in ((missing, "are missing"), (unexpected, "have no place in the model"))
             if names
         ]
-        raise LoadError(
-            "BadCheckpoint",
-            f"The checkpoint does not fit {architecture}; {'; '.join(faults)}.",
-            hint="config.json and weights are of different models or versions: fetch both again.",
-            argument="model",
-        )
+        raise _other_model(f"The checkpoint does not fit {architecture}; {'; '.join(faults)}.")
 
 
-def _check_shape(name: str, shape: tuple[int, ...], entry: Entry) -> None:
-    if shape != entry.shape:
-        raise LoadError(
-            "BadCheckpoint",
-            f"The tensor {name} has the shape {list(shape)}, and config.json asks for {list(entry.shape)}.",
-            hint="config.json and weights are of different models or versions: fetch both again.",
-            argument="model",
-        )
+def _other_model(message: str) -> LoadError:
+    hint = "config.json and weights are of different models or versions: fetch both again."
+    return LoadError("BadCheckpoint", message, hint=hint, argument="model")
 
 
 def _listed(names: Sequence[str]) -> str:
