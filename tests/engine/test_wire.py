@@ -86,7 +86,7 @@ async def test_an_aborted_request_leaves_no_page_behind(tmp_path: Path):
         stream = client.submit(ask("a", 5, 900))
         await anext(stream)
         client.abort("a")
-        assert client.num_open == 0
+        assert not client._streams
         assert await client.call("check") == "ok"
 
 

@@ -21,7 +21,7 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.form import ScaledForm
 from slipway.model.registry import families
 from slipway.model.roles import Place
-from slipway.model.shard import WHOLE_MODEL, Shard, Sharded, sharded
+from slipway.model.shard import Shard, Sharded
 from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import Schemes
@@ -97,7 +97,7 @@ def held(model: Path, settings: dict[str, Any], sizes: tuple[int, ...]) -> Itera
         yield [
             Held(
                 load_weights(found.spec, family, found.checkpoint, Schemes(found.element), conversion, rank),
-                sharded(found.spec, forms, rank, packed=found.element != FP32),
+                Sharded(found.spec, forms, rank, packed=found.element != FP32),
             )
             for rank in ranks
         ]
@@ -199,9 +199,9 @@ def test_every_head_and_column_is_some_ranks_and_query_heads_one_ranks_alone(
     whole = spec(share * kv_heads, kv_heads, 8, intermediate)
     if size > share * kv_heads or size > intermediate:
         with pytest.raises(LoadError, match="The largest that fits is"):
-            [sharded(whole, {}, Shard(rank, size)) for rank in range(size)]
+            [Sharded(whole, {}, Shard(rank, size)) for rank in range(size)]
         return
-    parts = [sharded(whole, {}, Shard(rank, size)) for rank in range(size)]
+    parts = [Sharded(whole, {}, Shard(rank, size)) for rank in range(size)]
     for role, count in (("q", share * kv_heads * 8), ("down", intermediate)):
         pieces = [part.cuts.get((0, role, -1), Cut()) for part in parts]
         numbers = [numbered(piece.rows if role == "q" else piece.columns, count) for piece in pieces]
@@ -223,13 +223,13 @@ def test_every_head_and_column_is_some_ranks_and_query_heads_one_ranks_alone(
 def test_blocks_of_scales_are_not_parted(whole: DecoderSpec, size: int, largest: int) -> None:
     block = ScaledForm(np.dtype(np.int8), (128, 128))
     forms = {(0, role, -1): block for role in ("q", "k", "v", "out", "gate", "up", "down")}
-    assert len(sharded(whole, forms, Shard(0, largest)).cuts) > 0
+    assert len(Sharded(whole, forms, Shard(0, largest)).cuts) > 0
     with pytest.raises(LoadError, match=rf"cut \d+ .* that come by \d+. The largest that fits is {largest}"):
-        sharded(whole, forms, Shard(0, size))
+        Sharded(whole, forms, Shard(0, size))
 
 
 def test_what_is_whole_is_read_as_it_stands() -> None:
-    assert sharded(spec(8, 8, 64, 1024), {}, WHOLE_MODEL).cuts == {}
+    assert Sharded(spec(8, 8, 64, 1024), {}).cuts == {}
 
 
 def test_the_model_of_gguf_is_cut_within_its_blocks_after_they_are_decoded(tmp_path: Path) -> None:

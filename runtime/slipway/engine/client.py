@@ -135,11 +135,6 @@ class EngineClient:
             return 0.0
         return time.monotonic() - self._heard
 
-    @property
-    def num_open(self) -> int:
-        """Requests submitted and not ended."""
-        return len(self._streams)
-
     async def run(self, *, on_stats: Callable[[Stats], None]) -> None:
         """Read what the engine says until it has gone or `close` is called."""
         loop = asyncio.get_running_loop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from math import lcm
 
 from slipway.load.cut import ALL, Cut
@@ -43,34 +43,29 @@ class Shard:
 WHOLE_MODEL = Shard()
 
 
-def sharded(spec: DecoderSpec, forms: Mapping[Place, Form], shard: Shard, *, packed: bool = True) -> Sharded:
-    """What a rank holds. Raises LoadError where there are fewer heads, or blocks of scales, than ranks.
-
-    forms   of the quantized matrices, whole
-    packed  whether any stays as it is stored; where all are dequantized, columns stand in order anyway
-    """
-    if not packed:
-        forms = {place: form.in_order() for place, form in forms.items()}
-    return Sharded(spec, forms, shard)
-
-
 @dataclass
 class Sharded:
     """A rank's part of a model: its own specification, and how it reads each matrix.
 
-    cuts   of the matrices that are not read whole and as they stand
-    forms  of the quantized matrices as they are then
+    spec    the whole model's at first, then the part's
+    forms   of the quantized matrices, likewise
+    packed  whether any stays as it is stored; where all are dequantized, columns stand in order anyway
+    cuts    of the matrices that are not read whole and as they stand
     Queries, keys, values, gate and up are cut by rows, out and down by columns: their results are added up
     over the ranks, so their bias is rank 0's. The order of down's columns (act-order) becomes that of the
     rows of gate and up, whatever the size: what they make comes as down wants it, and nothing is gathered.
+    Raises LoadError where there are fewer heads, or blocks of scales, than ranks.
     """
 
     spec: DecoderSpec
     forms: Mapping[Place, Form]
-    shard: Shard
+    shard: Shard = WHOLE_MODEL
+    packed: InitVar[bool] = True
     cuts: dict[Place, Cut] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, packed: bool) -> None:
+        if not packed:
+            self.forms = {place: form.in_order() for place, form in self.forms.items()}
         spec, embedding, head = self.spec, (-1, "embedding", -1), (-1, "head", -1)
         vocabulary = self._inner(spec.vocab, lcm(self._step(embedding, 0), self._step(head, 0)))
         if vocabulary is not ALL:

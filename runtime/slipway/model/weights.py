@@ -21,7 +21,7 @@ from slipway.load.quantized.tensors import Quantized, Unquantized, in_type
 from slipway.model.adapters import factors_of
 from slipway.model.registry import Family
 from slipway.model.roles import ADDED_UP, Entry, Place, entries_of, expected, is_ignored, unstacked, usual
-from slipway.model.shard import WHOLE_MODEL, Shard, sharded
+from slipway.model.shard import WHOLE_MODEL, Shard, Sharded
 from slipway.model.spec import DecoderSpec, Mlp, Moe
 from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.fused import FusedLinear, gated, stacked
@@ -179,7 +179,7 @@ def load_weights(
     Raises LoadError, with names, where a tensor is missing, unexpected or of another shape.
     """
     whole = forms_by_place(spec, family, checkpoint, conversion)
-    part = sharded(spec, whole, shard, packed=schemes.dtype != FP32)
+    part = Sharded(spec, whole, shard, packed=schemes.dtype != FP32)
     builder = Builder(part.spec, schemes, part.forms)
     weights = builder.build()
     for entry, stored in entries(spec, family, checkpoint.stored(schemes.dtype)):

@@ -16,7 +16,7 @@ from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.model.kv import KVShape
 from slipway.model.registry import families
 from slipway.model.roles import expected_shapes
-from slipway.model.shard import WHOLE_MODEL, Sharded, sharded
+from slipway.model.shard import Sharded
 from slipway.model.spec import DecoderSpec
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
@@ -84,7 +84,7 @@ class Native:
 
     def _sharded(self, checkpoint: Checkpoint) -> Sharded:
         forms = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
-        return sharded(self.spec, forms, WHOLE_MODEL)
+        return Sharded(self.spec, forms)
 
     def on_cpu(
         self, checkpoint: Checkpoint, dtype: DType, threads: Threads, adapters: Sequence[Adapter]
