@@ -42,7 +42,7 @@ class LocalHub:
         for delta in message.deltas:
             self.deltas.setdefault(delta.request_id, []).append(delta)
 
-    def broadcast(self, message: FromEngine, *, greet: bool = False) -> None:
+    def broadcast(self, message: FromEngine) -> None:
         return None
 
 

@@ -63,7 +63,7 @@ class Hub:
         for delta in message.deltas:
             self._hear(delta, at)
 
-    def broadcast(self, message: FromEngine, *, greet: bool = False) -> None:
+    def broadcast(self, message: FromEngine) -> None:
         return None
 
     def _hear(self, delta: Delta, at: float) -> None:

@@ -62,7 +62,7 @@ class ScriptedEngine:
         self._over = threading.Event()
         self._live: dict[str, _Live] = {}
         self._ready = Ready(
-            0, max_model_len, VOCABULARY, 64, 16, "float32", "ScriptedForCausalLM", {"load": 0.1}
+            max_model_len, VOCABULARY, 64, 16, "float32", "ScriptedForCausalLM", {"load": 0.1}
         )
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(self.socket_path)
@@ -94,12 +94,12 @@ class ScriptedEngine:
             assert self._changed.wait_for(condition, patience), "the engine never saw it"
 
     def _run(self) -> None:
-        self._hub.broadcast(Loading("load", 3, 7), greet=True)
+        self._hub.broadcast(Loading("load", 3, 7))
         told = False
         while not self._over.is_set():
             if self._loaded.is_set() and not told:
                 told = True
-                self._hub.broadcast(self._ready, greet=True)
+                self._hub.broadcast(self._ready)
             moving = [live for live in self._live.values() if self.gate.is_set() or live.given < self.held]
             for client, message in self._hub.poll(0 if moving else 0.005):
                 self._take(client, message)

@@ -34,7 +34,7 @@ def test_every_layer_has_one_place_among_layers_of_its_window_and_shape(
         group = made.groups[number]
         assert group.layers[index] == layer
         assert {kinds[one] for one in group.layers} == {kinds[layer]}
-        assert (group.window, group.kind) == (kinds[layer][0], "sliding" if kinds[layer][0] else "full")
+        assert group.window == kinds[layer][0]
 
 
 @given(KINDS, st.sampled_from([1, 8, 16]))
@@ -76,11 +76,7 @@ def test_a_model_of_one_kind_is_one_group() -> None:
 
 def test_five_sliding_layers_to_a_full_one_make_groups_of_the_full_ones_size() -> None:
     made = alike([0 if (layer + 1) % 6 == 0 else 512 for layer in range(26)])
-    assert [(group.kind, len(group.layers)) for group in made.groups] == [
-        *[("sliding", 4)] * 5,
-        ("sliding", 2),
-        ("full", 4),
-    ]
+    assert [(group.window, len(group.layers)) for group in made.groups] == [*[(512, 4)] * 5, (512, 2), (0, 4)]
 
 
 def test_small_layers_have_more_tokens_a_page() -> None:

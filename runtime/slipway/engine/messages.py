@@ -16,9 +16,6 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of all messages; the tag is the class name."""
 
 
-# --- from the API to the engine ---------------------------------------------------------------
-
-
 class Hello(Message, frozen=True):
     """First frame of a client. The engine closes the socket where the version is not its own."""
 
@@ -57,9 +54,6 @@ class Call(Message, frozen=True):
     method: str
 
 
-# --- from the engine to the API ---------------------------------------------------------------
-
-
 class Loading(Message, frozen=True):
     """Progress before the engine serves. `phase` is download, load or warmup; units are bytes or steps."""
 
@@ -71,7 +65,6 @@ class Loading(Message, frozen=True):
 class Ready(Message, frozen=True):
     """The engine serves. What only the model could tell."""
 
-    core_id: int
     max_model_len: int
     vocab_size: int
     num_blocks: int

@@ -56,14 +56,14 @@ def run_engine(config: EngineConfig, listener: socket.socket, parent: int) -> in
         start = Start.of(config, hub)
         core = start.core(hub)
         gc.freeze()  # what loading left lives as long as we: a full collection over it takes 100 ms
-        hub.broadcast(start.ready(), greet=True)
+        hub.broadcast(start.ready())
         with closing(core.executor):
             core.run()
     except Exception as error:
         failure = describe(error)
         if failure.code == INTERNAL_ERROR.code:
             log.exception("the engine failed")
-        hub.broadcast(failure, greet=True)
+        hub.broadcast(failure)
         hub.wait_flushed(seconds=10)
         return failure.code
     finally:
@@ -137,7 +137,7 @@ class StartProgress:
         self._hub.poll(0)  # only greetings can have come
         if self._hub.closed:
             raise Exit(INTERNAL_ERROR, "the process that started this engine has gone")
-        self._hub.broadcast(Loading(phase, done, total), greet=True)
+        self._hub.broadcast(Loading(phase, done, total))
 
     def ended(self, phase: str) -> None:
         now = time.monotonic()
@@ -217,7 +217,6 @@ class Start:
     def ready(self) -> Ready:
         plan = self.plan
         return Ready(
-            0,
             self.size.max_model_len,
             plan.vocab,
             plan.kv.tokens_in(self.size.num_pages) // self.config.block_size,

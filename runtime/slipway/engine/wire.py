@@ -130,13 +130,11 @@ class Hub:
                 self._serve(key.data, events, inbound)
         return inbound
 
-    def broadcast(self, message: FromEngine, *, greet: bool = False) -> None:
-        """Send to every client; with `greet` also to each that connects later, until the next greeting."""
-        frame = encode_frame(message)
-        if greet:
-            self._greeting = frame
-        for client in list(self._clients):
-            self._send(client, frame)
+    def broadcast(self, message: FromEngine) -> None:
+        """Send to every client, and until the next broadcast to each that connects."""
+        self._greeting = encode_frame(message)
+        for client in self._clients:
+            self._send(client, self._greeting)
 
     def send(self, client_id: int, message: FromEngine) -> None:
         for client in self._clients:

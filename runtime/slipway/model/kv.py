@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 KVShape = tuple[int, int]
 """Key heads of a layer and their size."""
@@ -22,10 +21,6 @@ class KVGroup:
     layers: tuple[int, ...]
     block_size: int
     window: int = 0
-
-    @property
-    def kind(self) -> Literal["full", "sliding"]:
-        return "sliding" if self.window else "full"
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
