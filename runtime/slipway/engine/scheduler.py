@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -217,8 +218,11 @@ class Scheduler:
             self._grant(request, 1, plan)
         return late
 
-    def _grant(self, request: Request, left: int, plan: _Plan) -> None:
-        """A chunk of what is left; where pages are short those of the last by promise are taken."""
+    def _grant(self, request: Request, left: int, plan: _Plan, found: Sequence[PageGrant] = ()) -> None:
+        """A chunk of what is left; where pages are short those of the last by promise are taken.
+
+        found  pages of a prefix hit, of a request that starts
+        """
         num_new = left if left <= plan.tokens_left else plan.tokens_left
         if num_new > 1:
             num_new = min(num_new, self._chunk(request))
@@ -232,7 +236,7 @@ class Scheduler:
                 if victim is request:
                     return
                 pages = self.cache.extend(request, num_new)
-            plan.add(request, Grant(num_new, num_new == left, pages))
+            plan.add(request, Grant(num_new, num_new == left, [*found, *pages]))
             if num_new > 1:
                 self.cache.promise(request)
         except Exception as error:
@@ -328,12 +332,7 @@ class Scheduler:
             request.masked,
             request.adapter,
         )
-        left = request.num_left
-        num_new = min(left, self._chunk(request), plan.tokens_left)
-        more = self.cache.extend(request, num_new)
-        assert more is not None, "admitted without pages"
-        plan.add(request, Grant(num_new, num_new == left, pages + more))
-        self.cache.promise(request)
+        self._grant(request, request.num_left, plan, pages)
 
     def _fail(self, request: Request, plan: _Plan, error: Exception) -> None:
         """Leave the request out of the plan; the core ends it."""
