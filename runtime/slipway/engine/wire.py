@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import selectors
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -82,21 +81,13 @@ class _Client:
         self.socket = connection
         self.id: int | None = None
         self.received = bytearray()
-        self.unsent: deque[bytes] = deque()
-        self.unsent_bytes = 0
+        self.unsent = bytearray()
 
     def flush(self) -> None:
         """Send what the socket takes now. Raises OSError when the client has gone."""
-        while self.unsent:
-            try:
-                sent = self.socket.send(self.unsent[0])
-            except BlockingIOError:
-                return
-            self.unsent_bytes -= sent
-            if sent == len(self.unsent[0]):
-                self.unsent.popleft()
-            else:
-                self.unsent[0] = self.unsent[0][sent:]
+        with contextlib.suppress(BlockingIOError):
+            while self.unsent:
+                del self.unsent[: self.socket.send(self.unsent)]
 
 
 class Hub:
@@ -151,7 +142,7 @@ class Hub:
         for client in self._clients:
             client.socket.settimeout(seconds)
             with contextlib.suppress(OSError):
-                client.socket.sendall(b"".join(client.unsent))
+                client.socket.sendall(client.unsent)
 
     def close(self) -> None:
         self.closed = True
@@ -197,16 +188,14 @@ class Hub:
                 inbound.append(Inbound(client.id, message))
 
     def _send(self, client: _Client, frame: bytes) -> None:
-        client.unsent.append(frame)
-        client.unsent_bytes += len(frame)
+        client.unsent += frame
         try:
             client.flush()
-            if client.unsent_bytes > MAX_UNSENT_BYTES:
+            if len(client.unsent) > MAX_UNSENT_BYTES:
                 raise ConnectionResetError
         except OSError:
             # `poll` sees the closed end and reports the client gone.
             client.unsent.clear()
-            client.unsent_bytes = 0
             with contextlib.suppress(OSError):
                 client.socket.shutdown(socket.SHUT_RDWR)
         self._watch(client)
