@@ -27,6 +27,7 @@ class PagePool:
         """Keys forgotten so far."""
         self._lost: deque[int] = deque(maxlen=REMEMBERED)
         self._references = array("i", bytes(4 * num_pages))
+        # No dict: that finds its first key by walking over those that were deleted.
         self._free = OrderedDict.fromkeys(range(num_pages))
         self._key_of: list[object] = [None] * num_pages
         self._page_of: dict[object, int] = {}
