@@ -109,8 +109,7 @@ def read_texts(settings: Settings) -> Texts:
     try:
         defaults, eos = _generation_config(settings)
     except LoadError as error:
-        argument = error.argument or ""
-        raise Exit(BY_REASON[error.code], error.message, error.hint, argument) from None
+        raise Exit(BY_REASON[error.code], error.message, error.hint, error.argument) from None
     if settings.skip_tokenizer_init:
         return Texts(None, None, defaults, eos)
     tokenizer = _tokenizer(settings)

@@ -103,7 +103,7 @@ def describe(error: Exception) -> Failed:
     """What clients are told of an exception that ends the engine."""
     torch = sys.modules.get("torch")  # only torch raises its errors: it need not be imported for others
     if isinstance(error, LoadError):
-        error = Exit(BY_REASON[error.code], error.message, error.hint, error.argument or "")
+        error = Exit(BY_REASON[error.code], error.message, error.hint, error.argument)
     elif isinstance(error, MemoryError):
         error = Exit(OUT_OF_MEMORY, str(error))
     elif torch is not None and isinstance(error, torch.OutOfMemoryError):

@@ -177,7 +177,6 @@ def open_checkpoint(config: EngineConfig, progress: Progress) -> Checkpoint:
             "UnsupportedFormat",
             f"{path} is one file, and --load-format is {config.load_format}.",
             hint="Name a model's folder, or a .gguf file with --load-format auto.",
-            argument="model",
         )
     return GgufCheckpoint(path, progress)
 
@@ -195,7 +194,6 @@ def _gguf_in(folder: Path, config: EngineConfig) -> Path | None:
             "BadCheckpoint",
             f"{folder} holds {len(whole)} GGUF models: {', '.join(path.name for path in whole)}.",
             hint=f"Name one of them: {folder / files.files[0].name}",
-            argument="model",
         )
     return whole[0]
 

@@ -23,10 +23,10 @@ class LoadError(Exception):
     code      stable name for exit codes and tests
     message   what is wrong, with the value, and why
     hint      what to do
-    argument  the server argument to change, as in the configuration (`load_format`), or None
+    argument  the server argument to change, as in the configuration (`load_format`)
     """
 
-    def __init__(self, code: Code, message: str, *, hint: str = "", argument: str | None = None) -> None:
+    def __init__(self, code: Code, message: str, *, hint: str = "", argument: str = "model") -> None:
         super().__init__(f"{message} {hint}".rstrip())
         self.code = code
         self.message = message

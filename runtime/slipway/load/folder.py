@@ -100,7 +100,6 @@ def _index(folder: Path, kind: Format, skipped: Sequence[str]) -> Mapping[str, s
             "BadCheckpoint",
             f"{paths[0]} has no weight_map from tensor names to files.",
             hint="Fetch the index again.",
-            argument="model",
         )
     return {str(tensor): str(file) for tensor, file in weight_map.items()}
 
@@ -114,7 +113,6 @@ def _sharded(folder: Path, kind: Format, found: tuple[Path, ...], index: Mapping
             f"{len(missing)} of {len(names)} weight files that the index of {folder} names "
             f"are missing, {missing[0]} among them.",
             hint="Fetch the model again; an interrupted download leaves such a folder.",
-            argument="model",
         )
     return Weights(kind, tuple(present[name] for name in names), index)
 
@@ -132,7 +130,6 @@ def check_names(weights: Weights, names: Mapping[Path, Sequence[str]]) -> None:
                     "BadCheckpoint",
                     f"The tensor {name} is both in {owner[name].name} and in {path.name} of {path.parent}.",
                     hint="The folder mixes two checkpoints: keep one, or use --ignore-patterns.",
-                    argument="model",
                 )
             owner[name] = path
     for name, file in (weights.index or {}).items():
@@ -141,7 +138,6 @@ def check_names(weights: Weights, names: Mapping[Path, Sequence[str]]) -> None:
                 "BadCheckpoint",
                 f"The index says that the tensor {name} is in {file}, but it is not.",
                 hint="Index and weight files are from different versions; fetch the model again.",
-                argument="model",
             )
 
 
@@ -156,20 +152,15 @@ def read_json(path: Path, *, required: bool = True) -> dict[str, object]:
             "ModelNotFound",
             f"The folder {path.parent} has no {path.name}, so it is not a model's folder.",
             hint="Name the folder that has it.",
-            argument="model",
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise LoadError(
-            "BadCheckpoint",
-            f"{path} cannot be read as JSON: {error}.",
-            hint="Fetch it again.",
-            argument="model",
+            "BadCheckpoint", f"{path} cannot be read as JSON: {error}.", hint="Fetch it again."
         ) from None
     if not isinstance(value, dict):
         raise LoadError(
             "BadCheckpoint",
             f"{path} holds a JSON {type(value).__name__} instead of an object.",
             hint="Fetch it again.",
-            argument="model",
         )
     return value

@@ -67,7 +67,6 @@ def locate(
             "ModelNotFound",
             f"There is no {'file' if local.suffix == '.gguf' else 'folder'} {model}.",
             hint="Check the path. (A model on the hub is named owner/name.)",
-            argument="model",
         )
     metadata = (*METADATA, "*.py") if code else METADATA
     gguf = file is not None or load_format == "gguf"  # its configuration and tokenizer are inside
@@ -101,7 +100,6 @@ def _one_gguf(names: Sequence[str], model: str) -> str:
         "ModelNotFound",
         f"{model} names {len(whole)} GGUF models: {', '.join(sorted(whole)[:20])}.",
         hint="Name one of them as owner/name/file.gguf.",
-        argument="model",
     )
 
 
@@ -160,7 +158,6 @@ class Repository:
             "Interrupted",
             f"The download of {self._named()} broke off: {why}.",
             hint="Start again: it continues where it stopped.",
-            argument="model",
         )
 
     def _plan(self, metadata: Sequence[str], groups: Sequence[Sequence[str]]) -> list[DryRunFileInfo]:
@@ -264,7 +261,6 @@ class Repository:
                 "and there is no such folder here.",
                 hint="Check the spelling (owner/name); for a private one pass a token "
                 "by HF_TOKEN or --hf-token.",
-                argument="model",
             )
         if isinstance(error, errors.LocalTokenNotFoundError):
             return LoadError(
@@ -281,7 +277,6 @@ class Repository:
             hint="Unset HF_HUB_OFFLINE once to download it."
             if offline
             else "Check the network and the proxy; for a mirror set HF_ENDPOINT.",
-            argument="model",
         )
 
 

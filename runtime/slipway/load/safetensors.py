@@ -79,7 +79,6 @@ def _entry(path: Path, name: str, row: dict[str, object], start: int, size: int)
             "UnsupportedFormat",
             f"{path}: the tensor {name} is stored as {kind}, which is not supported.",
             hint="Use a checkpoint in bfloat16, float16 or float32.",
-            argument="model",
         )
     dtype = DTYPES[str(kind)]
     begin, end = offsets
@@ -95,7 +94,6 @@ def malformed(path: Path, why: str) -> LoadError:
         "BadCheckpoint",
         f"{path} is not a valid safetensors file: {why}.",
         hint="It may be truncated; fetch it again.",
-        argument="model",
     )
 
 

@@ -30,7 +30,6 @@ def array_type(kind: torch.dtype) -> DType:
             "UnsupportedFormat",
             f"A tensor is stored as {name}, which is not supported.",
             hint="Use a checkpoint in bfloat16, float16 or float32.",
-            argument="model",
         )
     return np.dtype(name)
 

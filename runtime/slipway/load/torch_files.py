@@ -116,7 +116,6 @@ class TorchWeights:
                 "BadCheckpoint",
                 f"{path} cannot be read as PyTorch weights: {str(error).splitlines()[0]}",
                 hint="Fetch it again, or convert the model to safetensors.",
-                argument="model",
             ) from error
         if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
             state = state["state_dict"]
@@ -127,6 +126,5 @@ class TorchWeights:
                 "BadCheckpoint",
                 f"{path} does not hold tensors by name.",
                 hint="Only state dictionaries can be loaded, not whole pickled models.",
-                argument="model",
             )
         return state

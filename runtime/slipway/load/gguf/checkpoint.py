@@ -105,7 +105,6 @@ class GgufCheckpoint:
                 "BadCheckpoint",
                 f"{entry.path}: the tensor {entry.name} is not one of a {self.header.architecture} model's.",
                 hint="The model may be newer than this version; use its safetensors checkpoint.",
-                argument="model",
             )
         return name
 

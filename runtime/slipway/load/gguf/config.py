@@ -147,7 +147,6 @@ def _rope_scaling(header: Header) -> Config | None:
         "UnsupportedModel",
         f"{header.path} scales its rotary embedding by {kind!r}, which is not supported.",
         hint="Use the model's safetensors checkpoint.",
-        argument="model",
     )
 
 
@@ -171,7 +170,6 @@ def _llama3_scaling(header: Header) -> Config:
                 "UnsupportedModel",
                 f"{header.path} divides its rotary frequencies in a way that is not Llama 3.1's.",
                 hint="Use the model's safetensors checkpoint.",
-                argument="model",
             )
     return {
         "rope_type": "llama3",
@@ -205,7 +203,6 @@ def _integer(header: Header, key: str, default: int | None = None) -> int:
             "BadCheckpoint",
             f"{header.path}: {header.architecture}.{key} is {value!r}; one number is needed.",
             hint="The file is incomplete or of a kind that is not supported.",
-            argument="model",
         )
     return value
 

@@ -37,6 +37,5 @@ def dequantize(kind: GgmlType, raw: Array, shape: tuple[int, ...], dtype: DType)
             "UnsupportedFormat",
             f"Weights of the GGUF type {kind.name} cannot be read.",
             hint="Quantize the model to a type that the gguf library decodes, such as Q4_K, Q6_K or Q8_0.",
-            argument="model",
         ) from None
     return out

@@ -117,6 +117,5 @@ def family(header: Header) -> Family:
             f"{header.path} holds a model of the architecture {name!r}, "
             "which is not supported from GGUF yet.",
             hint=f"Use its safetensors checkpoint, or a GGUF of {', '.join(_FAMILIES)}.",
-            argument="model",
         )
     return _FAMILIES[name]

@@ -145,13 +145,9 @@ def _read_file(path: Path) -> Header:
         ):
             return _Reader(memory, path).header()
     except FileNotFoundError:
-        raise LoadError(
-            "ModelNotFound", f"There is no file {path}.", hint="Check the path.", argument="model"
-        ) from None
+        raise LoadError("ModelNotFound", f"There is no file {path}.", hint="Check the path.") from None
     except OSError as error:
-        raise LoadError(
-            "BadCheckpoint", f"{path} cannot be read: {error.strerror}.", argument="model"
-        ) from None
+        raise LoadError("BadCheckpoint", f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:  # an empty file cannot be mapped; strings that are not UTF-8
         raise _malformed(path, f"it is empty or holds invalid text ({error})") from None
     except (struct.error, OverflowError, IndexError):
@@ -163,7 +159,6 @@ def _malformed(path: Path, why: str) -> LoadError:
         "BadCheckpoint",
         f"{path} is not a valid GGUF file: {why}.",
         hint="It may be truncated; fetch it again.",
-        argument="model",
     )
 
 
@@ -223,7 +218,6 @@ class _Reader:
                 "UnsupportedFormat",
                 f"{self.path}: the tensor {name} has the unknown type number {number}.",
                 hint="Quantize the model to a type such as Q4_K or Q8_0.",
-                argument="model",
             )
         if 0 in dimensions or dimensions[0] % kind.block_size:
             raise _malformed(self.path, f"{name} has the shape {dimensions}, impossible for {kind.name}")

@@ -48,7 +48,6 @@ def compressed(settings: Config) -> Callable[[str, Collection[str]], Layout]:
             "BadCheckpoint",
             f"The layer {name} is quantized, and no group of config.json's quantization_config is for it.",
             hint="config.json and weights are of different models or versions: fetch both again.",
-            argument="model",
         )
 
     return layout_of

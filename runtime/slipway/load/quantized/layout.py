@@ -42,7 +42,7 @@ class Layout(Protocol):
 
 def unfit(name: str, why: str, hint: str = "Fetch the checkpoint again.") -> LoadError:
     """The error for a layer whose pieces make no matrix: `why` follows its name."""
-    return LoadError("BadCheckpoint", f"The quantized layer {name} {why}.", hint=hint, argument="model")
+    return LoadError("BadCheckpoint", f"The quantized layer {name} {why}.", hint=hint)
 
 
 def unsupported(
