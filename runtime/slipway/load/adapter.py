@@ -66,7 +66,7 @@ def read_adapter(name: str, folder: Path) -> Adapter:
         raise adapter.wrong(f"has no {path.name}")
     weights = SafetensorsWeights([path], lambda *told: None)
     found: dict[str, dict[str, Array]] = {}
-    for stored in weights.described():
+    for stored in weights.entries:
         match = FACTORS.fullmatch(stored)
         if match is None:
             raise adapter.wrong(f"has a tensor {stored}, which is no factor of a linear layer")

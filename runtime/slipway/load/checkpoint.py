@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -13,17 +15,18 @@ from slipway.load.arrays import FP16, FP32, DType
 from slipway.load.cut import Stored
 from slipway.load.dummy import Drawn, drawn_on_host, dummy
 from slipway.load.errors import LoadError
-from slipway.load.folder import check_names, find_weights, read_json
+from slipway.load.folder import find_weights, read_json
 from slipway.load.gguf.checkpoint import GgufCheckpoint
 from slipway.load.gguf.config import generation_config, model_config
 from slipway.load.gguf.header import read
 from slipway.load.hub import locate
 from slipway.load.progress import Progress, announced
-from slipway.load.quantized.checkpoint import QuantizedWeights
+from slipway.load.quantized.checkpoint import Layers
 from slipway.load.quantized.config import quantization, quantization_settings
 from slipway.load.quantized.form import Form
 from slipway.load.safetensors import SafetensorsWeights
 from slipway.load.torch_files import TorchWeights
+from slipway.load.weight_files import WeightFiles
 
 _LOADED = ("auto", "safetensors", "pt", "gguf", "dummy")
 _NAMES = {FP16: "float16", FP32: "float32", np.dtype(np.float64): "float32"}
@@ -74,33 +77,33 @@ class FolderCheckpoint:
         self.config = _folder_config(folder, config)
         self.generation_config = read_json(folder / "generation_config.json", required=False)
         files = find_weights(folder, config.load_format, config.ignore_patterns)
-        self._weights: SafetensorsWeights | TorchWeights
+        self._files: WeightFiles
         if files.format == "safetensors":
-            self._weights = SafetensorsWeights(files.files, progress)
+            self._files = SafetensorsWeights(files.files, progress)
         else:
-            self._weights = TorchWeights(files.files, config.pt_load_map_location, progress)
-        check_names(files, self._weights.names())
-        self.total_bytes = self._weights.total_bytes
-        sizes = self._weights.sizes()
+            self._files = TorchWeights(files.files, config.pt_load_map_location, progress)
+        self._files.check(files.index)
+        self.total_bytes = self._files.total_bytes
+        sizes: Counter[DType] = Counter()
+        for entry in self._files.entries.values():
+            sizes[entry.dtype] += math.prod(entry.shape)
         largest = max(sizes, key=lambda dtype: sizes[dtype], default=FP32)
         self.source_dtype = _NAMES.get(largest, "bfloat16")
         quantized = quantization(quantization_settings(self.config, folder, config.hf_overrides))
         self.quantization = quantized.method if quantized else ""
-        self._quantized = QuantizedWeights(self._weights, quantized) if quantized else None
+        self._layers = Layers(self._files, quantized)
 
     def forms(self) -> Mapping[str, Form]:
-        return self._quantized.forms() if self._quantized else {}
+        return self._layers.forms()
 
     def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
-        if self._quantized:
-            return self._quantized.stored()
-        return ((name, Stored.plain(array)) for name, array in self._weights.stored())
+        return self._layers.stored()
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
-        return self._quantized.kv_scales() if self._quantized else {}
+        return self._layers.kv_scales()
 
     def close(self) -> None:
-        self._weights.close()
+        self._files.close()
 
 
 class DummyCheckpoint:

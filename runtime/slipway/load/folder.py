@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
@@ -45,11 +45,11 @@ def ignored(patterns: Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weight files of a folder and, where it is sharded, the index: name → file name."""
+    """The weight files of a folder, and the index of one that is sharded: name → file name."""
 
     format: Format
     files: tuple[Path, ...]
-    index: Mapping[str, str] | None = None
+    index: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_weights(
@@ -64,8 +64,7 @@ def find_weights(
             for path in sorted(folder.glob(pattern))
             if not any(fnmatch(path.name, skip) for skip in skipped)
         )
-        index = None if kind == "gguf" else _index(folder, kind, skipped)
-        if index is not None:
+        if index := {} if kind == "gguf" else _index(folder, kind, skipped):
             return _sharded(folder, kind, found, index)
         if found:
             return Weights(kind, found)
@@ -87,13 +86,13 @@ def stored_bytes(model: str) -> int:
     return sum(file.stat().st_size for file in found)
 
 
-def _index(folder: Path, kind: Format, skipped: Sequence[str]) -> Mapping[str, str] | None:
+def _index(folder: Path, kind: Format, skipped: Sequence[str]) -> Mapping[str, str]:
     name = "*.safetensors.index.json" if kind == "safetensors" else "*.bin.index.json"
     paths = [
         path for path in sorted(folder.glob(name)) if not any(fnmatch(path.name, skip) for skip in skipped)
     ]
     if not paths:
-        return None
+        return {}
     weight_map = read_json(paths[0]).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise LoadError(
@@ -115,30 +114,6 @@ def _sharded(folder: Path, kind: Format, found: tuple[Path, ...], index: Mapping
             hint="Fetch the model again; an interrupted download leaves such a folder.",
         )
     return Weights(kind, tuple(present[name] for name in names), index)
-
-
-def check_names(weights: Weights, names: Mapping[Path, Sequence[str]]) -> None:
-    """Compare what the files hold with the index, and with each other.
-
-    Raises LoadError where a name occurs in two files, or a file lacks what the index promises.
-    """
-    owner: dict[str, Path] = {}
-    for path, held in names.items():
-        for name in held:
-            if name in owner:
-                raise LoadError(
-                    "BadCheckpoint",
-                    f"The tensor {name} is both in {owner[name].name} and in {path.name} of {path.parent}.",
-                    hint="The folder mixes two checkpoints: keep one, or use --ignore-patterns.",
-                )
-            owner[name] = path
-    for name, file in (weights.index or {}).items():
-        if name not in owner or owner[name].name != file:
-            raise LoadError(
-                "BadCheckpoint",
-                f"The index says that the tensor {name} is in {file}, but it is not.",
-                hint="Index and weight files are from different versions; fetch the model again.",
-            )
 
 
 def read_json(path: Path, *, required: bool = True) -> dict[str, object]:

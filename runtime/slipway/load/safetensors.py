@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from slipway.load.arrays import BF16, E4M3, E5M2, E8M0, FP16, FP32, INT8, INT32,
 from slipway.load.errors import LoadError
 from slipway.load.mapped import MappedFile
 from slipway.load.progress import Progress
+from slipway.load.weight_files import Entry, WeightFiles
 
 DTYPES: dict[str, DType] = {
     "F64": np.dtype(np.float64),
@@ -35,17 +35,6 @@ DTYPES: dict[str, DType] = {
     "BOOL": np.dtype(np.bool_),
 }
 _MAX_TABLE = 100_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Where a tensor lies: `offset` and `nbytes` are bytes of the file."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: DType
-    offset: int
-    nbytes: int
 
 
 def table(path: Path) -> list[Entry]:
@@ -85,7 +74,7 @@ def _entry(path: Path, name: str, row: dict[str, object], start: int, size: int)
     nbytes = math.prod(shape) * dtype.itemsize
     if not 0 <= begin <= end <= size - start or end - begin != nbytes or min(shape, default=0) < 0:
         raise malformed(path, f"{name} of shape {shape} does not lie at bytes {begin} to {end}")
-    return Entry(name, tuple(shape), dtype, start + begin, nbytes)
+    return Entry(name, tuple(shape), dtype, start + begin)
 
 
 def malformed(path: Path, why: str) -> LoadError:
@@ -97,52 +86,24 @@ def malformed(path: Path, why: str) -> LoadError:
     )
 
 
-class SafetensorsWeights:
-    """The tensors of one or several files, read in the order in which they lie."""
+class SafetensorsWeights(WeightFiles):
+    """Safetensors files, mapped."""
 
     def __init__(self, files: Sequence[Path], progress: Progress) -> None:
-        self._progress = progress
-        self._tables = {path: table(path) for path in files}
+        super().__init__({path: table(path) for path in files}, progress)
         self._files = {path: MappedFile(path) for path in files}
-        self.total_bytes = sum(entry.nbytes for entries in self._tables.values() for entry in entries)
-        self._places = {row.name: (path, row) for path, rows in self._tables.items() for row in rows}
-        self._done = 0
-
-    def names(self) -> dict[Path, list[str]]:
-        """The tensors' names by file."""
-        return {path: [row.name for row in rows] for path, rows in self._tables.items()}
-
-    def sizes(self) -> dict[DType, int]:
-        """How many weights each stored type has."""
-        sizes: dict[DType, int] = {}
-        for entries in self._tables.values():
-            for entry in entries:
-                sizes[entry.dtype] = sizes.get(entry.dtype, 0) + math.prod(entry.shape)
-        return sizes
-
-    def described(self) -> dict[str, Entry]:
-        """The tensors by name, in the order in which they lie."""
-        return {name: entry for name, (_, entry) in self._places.items()}
-
-    def stored(self) -> Iterator[tuple[str, Array]]:
-        """Name and weights, each a view of its file."""
-        self._done = 0
-        for name in self._places:
-            yield name, self.view(name)
-            self.release(name)
 
     def view(self, name: str) -> Array:
-        """A tensor as it is stored, which is not to be written to."""
-        path, entry = self._places[name]
-        array = self._files[path].view(entry.offset, entry.nbytes).view(entry.dtype).reshape(entry.shape)
+        entry = self.entries[name]
+        octets = self._files[self._paths[name]].view(entry.offset, entry.nbytes)
+        array = octets.view(entry.dtype).reshape(entry.shape)
         return array if array.flags.aligned else array.copy()
 
     def release(self, name: str) -> None:
-        """A tensor has been read, once: drop its pages of the file, and tell the progress."""
-        path, entry = self._places[name]
-        self._files[path].release(entry.offset, entry.nbytes)
-        self._done += entry.nbytes
-        self._progress("load", min(self._done, self.total_bytes), self.total_bytes)
+        """Its pages of the file are dropped, too."""
+        entry = self.entries[name]
+        self._files[self._paths[name]].release(entry.offset, entry.nbytes)
+        super().release(name)
 
     def close(self) -> None:
         for file in self._files.values():

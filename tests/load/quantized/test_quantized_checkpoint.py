@@ -20,7 +20,7 @@ from slipway.engine.config import EngineConfig
 from slipway.load.arrays import BF16, E4M3, FP16, FP32, Array
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.errors import LoadError
-from slipway.load.quantized.checkpoint import QuantizedWeights
+from slipway.load.quantized.checkpoint import Layers
 from slipway.load.quantized.form import GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Grouped, Scaled
 from slipway.load.torch_arrays import tensor
@@ -121,16 +121,13 @@ class Counted:
     """Tensors in memory, with the number of those that were viewed and not yet released."""
 
     def __init__(self, tensors: dict[str, Array]) -> None:
-        self._tensors = tensors
+        self.entries = tensors
         self.held: set[str] = set()
         self.released: list[str] = []
 
-    def described(self) -> dict[str, Array]:
-        return self._tensors
-
     def view(self, name: str) -> Array:
         self.held.add(name)
-        return self._tensors[name]
+        return self.entries[name]
 
     def release(self, name: str) -> None:
         self.held.remove(name)
@@ -147,7 +144,7 @@ def test_no_more_than_one_layer_is_held_and_each_tensor_is_released_once(
 
     how = quantization(checkpoint.config["quantization_config"])  # type: ignore[arg-type]
     assert how is not None
-    for name, _ in QuantizedWeights(counted, how).stored():
+    for name, _ in Layers(counted, how).stored():
         layer = name.removesuffix(".weight")
         assert {held.rpartition(".")[0] for held in counted.held} <= {layer}
     assert sorted(counted.released) == sorted(tensors)

@@ -1,4 +1,4 @@
-"""Finds the layers of a quantized checkpoint among its tensors, and reads each as one matrix."""
+"""Finds the quantized layers of a checkpoint among its tensors, and reads each as one matrix."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
-from slipway.load.arrays import E4M3, E5M2, INT8, Array, DType
+from slipway.load.arrays import E4M3, E5M2, INT8
 from slipway.load.cut import Stored
 from slipway.load.quantized.config import Quantization
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.layout import Layout, Pieces, unfit
+from slipway.load.weight_files import Entry, WeightFiles
 
 _PIECES = frozenset(
     (
@@ -29,28 +29,6 @@ _EIGHT_BITS = (E4M3, E5M2, INT8)
 _ATTENTION_SCALE = re.compile(r"\.(\d+)\..*\.(?:(k|v|q)_proj\.output_scale|(kv|k|v|q|prob)_scale)$")
 
 
-class Described(Protocol):
-    """What a file's table says of a tensor."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> DType: ...
-
-
-class StoredTensors(Protocol):
-    """Tensors that are read one by one, in any order."""
-
-    def described(self) -> Mapping[str, Described]:
-        """All of them, in an order that is good to read in."""
-
-    def view(self, name: str) -> Array:
-        """The tensor as it is stored."""
-
-    def release(self, name: str) -> None:
-        """It has been read, once."""
-
-
 @dataclass(frozen=True, slots=True)
 class QuantizedLayer:
     """A matrix that several tensors make: piece → name of the tensor."""
@@ -59,45 +37,42 @@ class QuantizedLayer:
     layout: Layout
     names: Mapping[str, str]
 
-    def pieces(self, tensors: StoredTensors) -> Pieces:
-        return {piece: tensors.view(name) for piece, name in self.names.items()}
+    def pieces(self, files: WeightFiles) -> Pieces:
+        return {piece: files.view(name) for piece, name in self.names.items()}
 
 
-class QuantizedWeights:
-    """The tensors of a quantized checkpoint; those that make one matrix are given as one, under its name.
+class Layers:
+    """The tensors of a checkpoint; those that make one quantized matrix are given as one, under its name."""
 
-    Raises LoadError where a layer lacks a piece, or has one that its format does not know.
-    """
-
-    def __init__(self, tensors: StoredTensors, quantization: Quantization) -> None:
-        self._tensors = tensors
-        described = tensors.described()
-        scales = [name for name in described if _ATTENTION_SCALE.search(name)]
-        self._scales = tuple(scales)
-        self._layers = {
-            f"{layer}.weight": _layer(layer, pieces, quantization)
-            for layer, pieces in _pieces(described).items()
-        }
+    def __init__(self, files: WeightFiles, quantization: Quantization | None) -> None:
+        """Raises LoadError where a layer lacks a piece, or has one that its format does not know."""
+        self._files = files
+        self._layers: dict[str, QuantizedLayer] = {}
+        self._scales: list[str] = []
+        if quantization is not None:
+            for layer, pieces in _pieces(files.entries).items():
+                self._layers[f"{layer}.weight"] = _layer(layer, pieces, quantization)
+            self._scales = [name for name in files.entries if _ATTENTION_SCALE.search(name)]
         taken = {name for layer in self._layers.values() for name in layer.names.values()}
-        self._others = [name for name in described if name not in taken and name not in scales]
+        self._others = [name for name in files.entries if name not in taken and name not in self._scales]
 
     def forms(self) -> Mapping[str, Form]:
         """The quantized matrices by name. Raises LoadError where a layer's pieces do not fit each other."""
         return {
-            name: layer.layout.form(layer.name, layer.pieces(self._tensors))
+            name: layer.layout.form(layer.name, layer.pieces(self._files))
             for name, layer in self._layers.items()
         }
 
     def stored(self) -> Iterator[tuple[str, Stored]]:
         """Every matrix, and all other weights, as they are stored."""
         for name, layer in self._layers.items():
-            given = layer.name, layer.pieces(self._tensors)
+            given = layer.name, layer.pieces(self._files)
             yield name, Stored(layer.layout.shape(*given), partial(layer.layout.read, *given))
             for piece in layer.names.values():
-                self._tensors.release(piece)
+                self._files.release(piece)
         for name in self._others:
-            yield name, Stored.plain(self._tensors.view(name))
-            self._tensors.release(name)
+            yield name, Stored.plain(self._files.view(name))
+            self._files.release(name)
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
         """By layer, what the checkpoint's keys and values are divided by in a KV cache of eight bits."""
@@ -107,7 +82,7 @@ class QuantizedWeights:
             assert match is not None
             layer, kind = int(match[1]), match[2] or match[3]
             keys, values = found.get(layer, (1.0, 1.0))
-            scale = float(self._tensors.view(name).astype(np.float32).max())
+            scale = float(self._files.view(name).astype(np.float32).max())
             if kind in ("k", "kv"):
                 keys = scale
             if kind in ("v", "kv"):
@@ -116,16 +91,16 @@ class QuantizedWeights:
         return found
 
 
-def _pieces(described: Mapping[str, Described]) -> dict[str, dict[str, str]]:
+def _pieces(entries: Mapping[str, Entry]) -> dict[str, dict[str, str]]:
     """Layer → piece → name of the tensor, for all layers that have a piece."""
     pieces: dict[str, dict[str, str]] = {}
-    for name, tensor in described.items():
+    for name, entry in entries.items():
         layer, _, piece = name.rpartition(".")
-        if piece in _PIECES or (piece == "weight" and tensor.dtype in _EIGHT_BITS):
+        if piece in _PIECES or (piece == "weight" and entry.dtype in _EIGHT_BITS):
             pieces.setdefault(layer, {})[piece] = name
     for layer, found in pieces.items():
         # Beside other pieces a weight is one of them, whatever its type: one too many, if it is not wanted.
-        if f"{layer}.weight" in described:
+        if f"{layer}.weight" in entries:
             found["weight"] = f"{layer}.weight"
     return pieces
 
