@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantize import Rounded, awq, fp8, gptq, int8, packed, rounded, words
+from quantize import awq, fp8, gptq, int8, packed, rounded, words
 from torch import Tensor
 
 from as_tensors import arrays
+from random_codes import random
 from slipway.load.arrays import FP32, INT8, UINT8
-from slipway.load.cut import Cut, Part, numbered
-from slipway.load.errors import LoadError
 from slipway.load.quantized.awq import AwqLayout
 from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout
 from slipway.load.quantized.form import GroupedForm, ScaledForm
@@ -29,31 +25,11 @@ E4M3 = torch.float8_e4m3fn
 SHAPES = [(8, 64, 32), (24, 128, 128), (40, 256, 64), (16, 96, -1)]
 
 
-def random(
-    n: int, k: int, group: int, *, bits: int = 4, symmetric: bool = False, act_order: bool = False
-) -> Rounded:
-    """Codes and zeros of every value, whatever weights they would come from."""
-    torch.manual_seed(n * k + bits)
-    size = k if group == -1 else group
-    top = 2**bits
-    order = torch.randperm(k) if act_order else torch.arange(k)
-    groups = torch.empty(k, dtype=torch.int32)
-    groups[order] = torch.arange(k, dtype=torch.int32) // size
-    zeros = torch.randint(top, (n, k // size))
-    return Rounded(
-        bits,
-        torch.randint(top, (n, k)),
-        (torch.rand(n, k // size) + 0.01).half(),
-        torch.full_like(zeros, top // 2) if symmetric else zeros,
-        groups,
-    )
-
-
 def check(layout: Layout, pieces: dict[str, Tensor], expected: Tensor) -> Grouped | Scaled:
     """The layout gives exactly these weights [n, k] fp32, in the form that it announces."""
     given = arrays(pieces)
     form, matrix = layout.form("layer", given), layout.read("layer", given)
-    assert set(layout.required) <= set(pieces) <= {*layout.required, *layout.optional}
+    assert {piece for piece, needed in layout.wanted.items() if needed} <= set(pieces) <= set(layout.wanted)
     assert matrix.shape == expected.shape
     assert torch.equal(tensor(matrix.dequantized(FP32)), expected)
     if isinstance(matrix, Grouped):
@@ -243,178 +219,3 @@ def test_what_was_rounded_and_packed_is_read_back(
         in_order = rounded(torch.randn(8 * n, groups * group), 4, group)
         found = AwqLayout(group).read("layer", arrays(awq(in_order))).dequantized(FP32)
         assert torch.equal(tensor(found), in_order.weights())
-
-
-def integers(**zeros: Tensor) -> dict[str, Tensor]:
-    """Whole bytes, with a scale for each row."""
-    codes = torch.randint(-128, 128, (24, 96)).to(torch.int8)
-    return {"weight": codes, "weight_scale": torch.rand(24, 1).half(), **zeros}
-
-
-ZEROS = torch.randint(-128, 128, (24, 1)).to(torch.int8)
-ONE_SCALE = {
-    "weight_packed": words(torch.randint(256, (24, 96)), 8),
-    "weight_scale": torch.tensor([0.25]),
-    "weight_shape": torch.tensor([24, 96]),
-}
-LAYOUTS: dict[str, tuple[Layout, dict[str, Tensor]]] = {
-    "awq": (AwqLayout(32), awq(random(24, 96, 32))),
-    "awq by row": (AwqLayout(-1), awq(random(24, 96, -1))),
-    **{
-        f"gptq of {bits} bits{', act-order' * ordered}": (
-            GptqLayout(bits, 32, symmetric=False, act_order=ordered),
-            gptq(random(24, 96, 32, bits=bits, act_order=ordered)),
-        )
-        for bits in (4, 8)
-        for ordered in (False, True)
-    },
-    **{
-        f"compressed of {bits} bits{', act-order' * ordered}": (
-            PackedLayout(bits, 32, symmetric=bits == 8, act_order=ordered),
-            packed(
-                random(24, 96, 32, bits=bits, symmetric=bits == 8, act_order=ordered),
-                symmetric=bits == 8,
-                act_order=ordered,
-            ),
-        )
-        for bits in (4, 8)
-        for ordered in (False, True)
-    },
-    "compressed, one scale": (PackedLayout(8, WHOLE_TENSOR), ONE_SCALE),
-    "compressed, whole bytes": (
-        PackedLayout(8, -1, symmetric=False, packed=False),
-        integers(weight_zero_point=ZEROS),
-    ),
-    "int8": (ScaledLayout(floats=False), int8(torch.randn(24, 96))),
-    "fp8 by tensor": (ScaledLayout(), fp8(torch.randn(24, 96), "tensor")),
-    "fp8 by row": (ScaledLayout(), fp8(torch.randn(24, 96), "row")),
-    "fp8 by groups": (
-        ScaledLayout(block=(1, 32)),
-        {"weight": torch.randn(24, 96).to(E4M3), "weight_scale": torch.rand(24, 3)},
-    ),
-    "fp8 by blocks": (
-        ScaledLayout(block=(8, 32)),
-        {"weight": torch.randn(24, 90).to(E4M3), "weight_scale": torch.rand(3, 3)},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_what_is_cut_in_reading_is_that_part_of_the_whole(name: str, data: st.DataObject) -> None:
-    """To the bit, in the form that is announced; where nothing shares a scale also in any order."""
-    layout, pieces = LAYOUTS[name]
-    given = arrays(pieces)
-    whole, form = layout.read("layer", given).dequantized(FP32), layout.form("layer", given)
-
-    def part(count: int, step: int) -> Part:
-        if step == 1 and data.draw(st.booleans()):
-            return np.array(
-                data.draw(st.permutations(range(count)))[: data.draw(st.integers(1, count))], np.int32
-            )
-        begin, end = sorted(data.draw(st.sets(st.integers(0, -(-count // step)), min_size=2, max_size=2)))
-        return slice(begin * step, min(end * step, count))
-
-    (n, k), steps = whole.shape, form.steps
-    cut = Cut(part(n, steps[0]), part(k, steps[1]))
-    matrix = layout.read("layer", given, cut)
-    assert np.array_equal(matrix.dequantized(FP32), whole[cut.rows][:, cut.columns])
-    assert matrix.shape == (len(numbered(cut.rows, n)), len(numbered(cut.columns, k)))
-    if isinstance(matrix, Grouped):
-        announced = form.cut(cut.columns)
-        assert isinstance(announced, GroupedForm)
-        assert (announced.group, announced.order, matrix.order) == (matrix.group, b"", None)
-
-
-def test_the_columns_of_act_order_can_be_read_as_they_stand() -> None:
-    """Sorted by group: then a cut between groups leaves them whole, and nothing is left of the order."""
-    layout, pieces = LAYOUTS["gptq of 4 bits, act-order"]
-    form = layout.form("layer", arrays(pieces))
-    assert isinstance(form, GroupedForm)
-    assert form.cut(slice(0, 32)).group < 32
-    stored = form.columns[32:96]  # type: ignore[index]
-    assert form.cut(stored) == GroupedForm(4, 32, True, FP32)
-
-
-def test_a_block_of_scales_is_not_parted() -> None:
-    layout, pieces = LAYOUTS["fp8 by blocks"]
-    with pytest.raises(ValueError, match="4 to 16 of 24 are no whole blocks of 8"):
-        layout.read("layer", arrays(pieces), Cut(slice(4, 16)))
-
-
-Change = Callable[[dict[str, Tensor]], object]
-WRONG: list[tuple[Layout, dict[str, Tensor], Change, str]] = [
-    (
-        AwqLayout(32),
-        awq(random(16, 64, 32)),
-        lambda p: p.update(scales=p["scales"][:1]),
-        r"layer has scales of shape \[1, 16\], and its other tensors ask for \[2, 16\]",
-    ),
-    (
-        AwqLayout(32),
-        awq(random(16, 64, 32)),
-        lambda p: p.update(qzeros=p["qzeros"].float()),
-        "layer has qzeros stored as float32, and not as int32",
-    ),
-    (
-        AwqLayout(48),
-        awq(random(16, 64, 32)),
-        lambda p: None,
-        "layer has 64 columns, which groups of 48 do not divide",
-    ),
-    (
-        GptqLayout(4, 32),
-        gptq(random(16, 64, 32)),
-        lambda p: None,
-        r"layer has zero points other than 8, and config.json calls it symmetric. If they are right, give "
-        r"--hf-overrides '\{\"quantization_config\": \{\"sym\": false\}\}'",
-    ),
-    (
-        GptqLayout(4, 32, symmetric=False, act_order=True),
-        gptq(random(16, 64, 32)),
-        lambda p: p.update(g_idx=torch.zeros(64, dtype=torch.int32)),
-        "layer has g_idx that does not deal 64 columns into 2 groups of 32",
-    ),
-    (
-        PackedLayout(4, 32),
-        packed(random(16, 64, 32, symmetric=True), symmetric=True),
-        lambda p: p.update(weight_shape=torch.tensor([16, 80])),
-        r"layer has weight_packed of shape \[16, 8\], and weight_shape says \[16, 80\]",
-    ),
-    (
-        ScaledLayout(),
-        fp8(torch.ones(8, 16), "row"),
-        lambda p: p.update(weight_scale=torch.ones(3)),
-        "layer has weight_scale of 3 numbers, and needs one, or one for each of 8 rows",
-    ),
-    (
-        ScaledLayout(static=True),
-        fp8(torch.ones(8, 16), "row") | {"input_scale": torch.ones(2)},
-        lambda p: None,
-        "layer has input_scale of 2 numbers, and needs one for all activations",
-    ),
-    (
-        ScaledLayout(),
-        fp8(torch.ones(8, 16), "row"),
-        lambda p: p.update(weight=p["weight"].to(torch.float8_e5m2)),
-        "layer has weight stored as float8_e5m2, and not as float8_e4m3fn",
-    ),
-    (
-        ScaledLayout(floats=False),
-        int8(torch.ones(8, 16)),
-        lambda p: p.update(weight=p["weight"][0]),
-        "layer has weight of 1 dimensions, which is no matrix",
-    ),
-]
-
-
-@pytest.mark.parametrize(("layout", "pieces", "change", "message"), WRONG)
-def test_pieces_that_do_not_fit_are_named(
-    layout: Layout, pieces: dict[str, Tensor], change: Change, message: str
-) -> None:
-    changed = dict(pieces)
-    change(changed)
-    with pytest.raises(LoadError, match=message) as caught:
-        layout.read("layer", arrays(changed))
-    assert caught.value.code == "BadCheckpoint"

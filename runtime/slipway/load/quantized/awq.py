@@ -6,6 +6,7 @@ one input row; from the lowest bits up they are columns 0, 2, 4, 6, 1, 3, 5, 7.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,12 +35,8 @@ class AwqLayout(GroupedLayout):
     bits: int = 4
 
     @property
-    def required(self) -> tuple[str, ...]:
-        return ("qweight", "scales", "qzeros") if self.zero_point else ("qweight", "scales")
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        return () if self.zero_point else ("qzeros",)
+    def wanted(self) -> Mapping[str, bool]:
+        return {"qweight": True, "scales": True, "qzeros": self.zero_point}
 
     def form(self, name: str, pieces: Pieces) -> GroupedForm:
         n, k = self.shape(name, pieces)

@@ -107,12 +107,12 @@ def _pieces(entries: Mapping[str, Entry]) -> dict[str, dict[str, str]]:
 
 def _layer(name: str, pieces: Mapping[str, str], quantization: Quantization) -> QuantizedLayer:
     layout = quantization.layout_of(name, frozenset(pieces))
-    for wanted in layout.required:
-        if wanted not in pieces:
+    for piece, needed in layout.wanted.items():
+        if needed and piece not in pieces:
             there = ", ".join(pieces)
-            raise unfit(name, f"has no {wanted}, only {there}; {quantization.method} needs it")
+            raise unfit(name, f"has no {piece}, only {there}; {quantization.method} needs it")
     for piece in pieces:
-        if piece not in (*layout.required, *layout.optional):
+        if piece not in layout.wanted:
             raise unfit(
                 name,
                 f"has a tensor {piece}, and {quantization.method} as config.json describes it has none",

@@ -6,6 +6,7 @@ Packed weights run along the columns and packed zero points along the rows, lowe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,15 +40,10 @@ class PackedLayout(GroupedLayout):
     packed: bool = True
 
     @property
-    def required(self) -> tuple[str, ...]:
+    def wanted(self) -> Mapping[str, bool]:
         codes = ("weight_packed", "weight_shape") if self.packed else ("weight",)
-        zeros = () if self.symmetric else ("weight_zero_point",)
-        return (*codes, "weight_scale", *zeros, *(("weight_g_idx",) if self.act_order else ()))
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        unused = () if self.act_order else ("weight_g_idx",)
-        return (*unused, "weight_zero_point") if self.symmetric else unused
+        others = {"weight_zero_point": not self.symmetric, "weight_g_idx": self.act_order}
+        return dict.fromkeys((*codes, "weight_scale"), True) | others
 
     def form(self, name: str, pieces: Pieces) -> GroupedForm:
         n, k = self.shape(name, pieces)

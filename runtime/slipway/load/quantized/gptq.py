@@ -6,6 +6,7 @@ first. Zero points are stored less one, except in the newer form that calls itse
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,13 +35,8 @@ class GptqLayout(GroupedLayout):
     zeros_less_one: bool = True
 
     @property
-    def required(self) -> tuple[str, ...]:
-        always = ("qweight", "qzeros", "scales")
-        return (*always, "g_idx") if self.act_order else always
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        return () if self.act_order else ("g_idx",)
+    def wanted(self) -> Mapping[str, bool]:
+        return {"qweight": True, "qzeros": True, "scales": True, "g_idx": self.act_order}
 
     def form(self, name: str, pieces: Pieces) -> GroupedForm:
         n, k = self.shape(name, pieces)

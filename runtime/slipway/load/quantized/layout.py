@@ -19,12 +19,8 @@ class Layout(Protocol):
     """One way of storing a linear layer. Equal layouts read alike."""
 
     @property
-    def required(self) -> tuple[str, ...]:
-        """Names of pieces that must be there."""
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """Names of pieces that may be there."""
+    def wanted(self) -> Mapping[str, bool]:
+        """Pieces by name: True for those that must be there, False for those that may."""
 
     def form(self, name: str, pieces: Pieces) -> Form:
         """What `read` will give, by the pieces' shapes and types: their numbers are not read, except for

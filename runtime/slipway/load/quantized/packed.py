@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import numpy as np
 
 from slipway.load.arrays import FP32, INT32, INT64, Array, Ints, cast
 from slipway.load.cut import ALL, WHOLE, Cut, numbered, regrouped
 from slipway.load.quantized.form import GroupedForm
-from slipway.load.quantized.layout import Pieces, check_piece, unfit
+from slipway.load.quantized.layout import Layout, Pieces, check_piece, unfit
 from slipway.load.quantized.tensors import Grouped
 
 MIDDLE = {4: 8, 8: 128}
 """The code that stands for 0 where a form is symmetric, by bits."""
 
 
-class GroupedLayout(ABC):
+class GroupedLayout(Layout):
     """A layout of integers whose columns share scales by groups."""
 
     bits: int
 
     @abstractmethod
     def form(self, name: str, pieces: Pieces) -> GroupedForm: ...
-    @abstractmethod
-    def shape(self, name: str, pieces: Pieces) -> tuple[int, int]: ...
 
     @abstractmethod
     def codes(self, pieces: Pieces, cut: Cut) -> Array:

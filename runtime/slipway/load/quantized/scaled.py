@@ -8,6 +8,7 @@ https://arxiv.org/abs/2209.05433. What is called `weight_scale_inv` is the facto
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slipway.load.arrays import E4M3, FP32, INT8, cast
@@ -35,13 +36,9 @@ class ScaledLayout:
     inputs: str = "input_scale"
 
     @property
-    def required(self) -> tuple[str, ...]:
-        return ("weight", self.scale, *((self.inputs,) if self.static else ()))
-
-    @property
-    def optional(self) -> tuple[str, ...]:
+    def wanted(self) -> Mapping[str, bool]:
         unused = ("weight_zero_point", "input_zero_point", "input_scale_ub")
-        return unused if self.static else (self.inputs, *unused)
+        return {"weight": True, self.scale: True, self.inputs: self.static, **dict.fromkeys(unused, False)}
 
     def form(self, name: str, pieces: Pieces) -> ScaledForm:
         n, k = self.shape(name, pieces)
