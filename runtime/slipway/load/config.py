@@ -15,7 +15,7 @@ def integer(config: Config, name: str, default: int | None = None) -> int:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _wrong(name, value, "a whole number")
+        raise wrong(name, value, "a whole number")
     return value
 
 
@@ -23,28 +23,28 @@ def positive(config: Config, name: str, default: int | None = None) -> int:
     """A whole number above 0."""
     value = integer(config, name, default)
     if value <= 0:
-        raise _wrong(name, value, "a whole number above 0")
+        raise wrong(name, value, "a whole number above 0")
     return value
 
 
 def number(config: Config, name: str, default: float | None = None) -> float:
     value = _value(config, name, default)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise _wrong(name, value, "a number")
+        raise wrong(name, value, "a number")
     return float(value)
 
 
 def flag(config: Config, name: str, default: bool = False) -> bool:
     value = _value(config, name, default)
     if not isinstance(value, bool):
-        raise _wrong(name, value, "true or false")
+        raise wrong(name, value, "true or false")
     return value
 
 
 def text(config: Config, name: str, default: str | None = None) -> str:
     value = _value(config, name, default)
     if not isinstance(value, str):
-        raise _wrong(name, value, "a text")
+        raise wrong(name, value, "a text")
     return value
 
 
@@ -52,7 +52,7 @@ def texts(config: Config, name: str) -> tuple[str, ...]:
     """A list of texts; empty where the field is missing or null."""
     value = config.get(name) or []
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-        raise _wrong(name, value, "a list of texts")
+        raise wrong(name, value, "a list of texts")
     return tuple(value)
 
 
@@ -61,7 +61,7 @@ def integers(config: Config, name: str) -> tuple[int, ...]:
     value = config.get(name)
     items = [] if value is None else value if isinstance(value, (list, tuple)) else [value]
     if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-        raise _wrong(name, value, "a list of whole numbers")
+        raise wrong(name, value, "a list of whole numbers")
     return tuple(items)
 
 
@@ -69,7 +69,7 @@ def table(config: Config, name: str) -> dict[str, object]:
     """A JSON object; empty where the field is missing or null."""
     value = config.get(name) or {}
     if not isinstance(value, Mapping):
-        raise _wrong(name, value, "an object")
+        raise wrong(name, value, "an object")
     return dict(value)
 
 
@@ -146,10 +146,11 @@ def _value(config: Config, name: str, default: object) -> object:
     return value
 
 
-def _wrong(name: str, value: object, wanted: str) -> LoadError:
+def wrong(name: str, value: object, wanted: str, place: str = "the model's config.json") -> LoadError:
+    """The error for a field that holds something else than what is wanted."""
     return LoadError(
         "BadCheckpoint",
-        f"{name} in the model's config.json is {value!r}, and must be {wanted}.",
+        f"{name} in {place} is {value!r}, and must be {wanted}.",
         hint="Correct the file, or lay a right value over it by --hf-overrides.",
         argument="hf_overrides",
     )

@@ -18,8 +18,7 @@ from slipway.load.errors import LoadError
 from slipway.load.extras import require_torch
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.kv_scales import KVDivisors, KVScales, scales_of_file
-from slipway.load.quantized.names import conversion
-from slipway.load.quantized.on_the_fly import ON_THE_FLY
+from slipway.load.quantized.on_the_fly import ON_THE_FLY, conversion
 from slipway.model.kv import KVLayout, kv_layout
 from slipway.model.limits import kv_cache_dtype, max_model_len, resolve_dtype
 from slipway.model.rope import length_warning

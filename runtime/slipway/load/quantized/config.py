@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slipway.load.config import Config, flag, integer, table, text
+from slipway.load.config import Config, flag, integer, integers, table, text, texts, wrong
+from slipway.load.errors import LoadError
 from slipway.load.folder import read_json
 from slipway.load.quantized.awq import AwqLayout
-from slipway.load.quantized.compressed_config import compressed
-from slipway.load.quantized.fields import block_shape, group_size, pattern
+from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout
 from slipway.load.quantized.gptq import GptqLayout
 from slipway.load.quantized.layout import Layout, unsupported
 from slipway.load.quantized.scaled import ScaledLayout
 
+_PLACE = "the quantization_config of the model's config.json"
 _OWN_FILES = {"gptq": "quantize_config.json", "awq": "quant_config.json"}
+
+_FORMATS = ("dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+_CLASS_NAMES = ("Linear", "LinearBase", "ParallelLMHead")
+"""Targets of compressed-tensors that are classes of layers: all quantized weights are of one of these."""
 
 LayoutOf = Callable[[str, Collection[str]], Layout]
 """The layout of a layer by its name and the names of its pieces. Raises LoadError where there is none."""
@@ -72,7 +78,7 @@ def _awq(settings: Config) -> LayoutOf:
             f"AWQ's packing {'llm-awq' if version == 'gemm' else version}",
             "Use a checkpoint of the version gemm, which AutoAWQ writes by default.",
         )
-    group = group_size(settings, group_size(settings, 128, "q_group_size"))
+    group = _group_size(settings, _group_size(settings, 128, "q_group_size"))
     layout = AwqLayout(group, flag(settings, "zero_point", True))
     return lambda name, pieces: layout
 
@@ -85,7 +91,7 @@ def _gptq(settings: Config) -> LayoutOf:
         raise unsupported(f"GPTQ weights packed in {settings['pack_dtype']}")
     usual = _gptq_layout(settings, kind)
     special = [
-        (pattern(layers.removeprefix("+:")), _gptq_layout({**settings, **changed}, kind))
+        (_pattern(layers.removeprefix("+:")), _gptq_layout({**settings, **changed}, kind))
         for layers, changed in table(settings, "dynamic").items()
         if not layers.startswith("-:") and isinstance(changed, Mapping)
     ]
@@ -102,7 +108,7 @@ def _gptq_layout(settings: Config, kind: str) -> GptqLayout:
         raise unsupported(f"GPTQ with {bits} bits", "Use a checkpoint of 4 or 8 bits.")
     return GptqLayout(
         bits=bits,
-        group=group_size(settings, 128),
+        group=_group_size(settings, 128),
         symmetric=flag(settings, "sym", True),
         act_order=flag(settings, "desc_act", False),
         zeros_less_one=kind == "gptq",
@@ -117,7 +123,7 @@ def _fp8(settings: Config) -> LayoutOf:
         raise unsupported(f"fp8 with experts in {settings['expert_dtype']}")
     if text(settings, "fmt", "e4m3") != "e4m3":
         raise unsupported(f"fp8 weights in {settings['fmt']}", "Use a checkpoint of e4m3.")
-    block = block_shape(settings, "weight_block_size")
+    block = _block_shape(settings, "weight_block_size")
 
     def layout_of(name: str, pieces: Collection[str]) -> Layout:
         scale = "weight_scale_inv" if "weight_scale_inv" in pieces else "weight_scale"
@@ -127,10 +133,118 @@ def _fp8(settings: Config) -> LayoutOf:
     return layout_of
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    targets: tuple[str, ...]
+    patterns: tuple[re.Pattern[str], ...]
+    layout: Layout
+
+    def matches(self, name: str) -> bool:
+        whole = any(target in _CLASS_NAMES or target == name for target in self.targets)
+        return whole or any(pattern.match(name) for pattern in self.patterns)
+
+
+def _compressed(settings: Config) -> LayoutOf:
+    """Groups of layers, each with its own arguments."""
+    sparsity = text(table(settings, "sparsity_config"), "format", "dense")
+    if sparsity != "dense":
+        raise unsupported(f"Weights with the sparsity {sparsity}")
+    if settings.get("transform_config"):
+        raise unsupported("Weights that want their activations rotated (transform_config)")
+    groups = [_group(name, settings, group) for name, group in table(settings, "config_groups").items()]
+    # The exact name of a layer, or a pattern, goes before a class of layers.
+    groups.sort(key=lambda group: any(target in _CLASS_NAMES for target in group.targets))
+
+    def layout_of(name: str, pieces: Collection[str]) -> Layout:
+        for group in groups:
+            if group.matches(name):
+                return group.layout
+        raise LoadError(
+            "BadCheckpoint",
+            f"The layer {name} is quantized, and no group of config.json's quantization_config is for it.",
+            hint="config.json and weights are of different models or versions: fetch both again.",
+        )
+
+    return layout_of
+
+
+def _group(name: str, settings: Config, group: object) -> _Group:
+    if not isinstance(group, Mapping):
+        raise unsupported(f"A group of layers ({name}) that names a preset instead of its arguments")
+    form = text(group, "format", text(settings, "format", "dense"))
+    weights, inputs = table(group, "weights"), table(group, "input_activations")
+    if form not in _FORMATS:
+        raise unsupported(f"The form {form} of compressed-tensors")
+    if table(group, "output_activations"):
+        raise unsupported(f"A group of layers ({name}) whose outputs are quantized")
+    floats = text(weights, "type", "int") == "float"
+    layout = _floats(weights, inputs) if floats else _integers(form, weights, inputs)
+    targets = texts(group, "targets")
+    patterns = tuple(_pattern(one.removeprefix("re:")) for one in targets if one.startswith("re:"))
+    return _Group(targets, patterns, layout)
+
+
+def _floats(weights: Config, inputs: Config) -> Layout:
+    bits, strategy = integer(weights, "num_bits", 8), text(weights, "strategy", "tensor")
+    if bits != 8:
+        raise unsupported(f"compressed-tensors' floats of {bits} bits")
+    if strategy in ("tensor", "channel"):
+        return ScaledLayout(True, _static(inputs))
+    if strategy == "block":
+        return ScaledLayout(True, _static(inputs), _block_shape(weights, "block_structure"))
+    if strategy == "group":
+        return ScaledLayout(True, _static(inputs), (1, _group_size(weights, 128)))
+    raise unsupported(f"fp8 weights with scales by {strategy}")
+
+
+def _integers(form: str, weights: Config, inputs: Config) -> Layout:
+    bits, symmetric = integer(weights, "num_bits", 8), flag(weights, "symmetric", True)
+    strategy, packed = text(weights, "strategy", "tensor"), form == "pack-quantized"
+    if strategy not in ("tensor", "channel", "group"):
+        raise unsupported(f"Integer weights with scales by {strategy}")
+    if packed and bits not in (4, 8):
+        raise unsupported(f"compressed-tensors with {bits} bits", "Use a checkpoint of 4 or 8 bits.")
+    if not packed and inputs and symmetric and strategy != "group":
+        return ScaledLayout(False, _static(inputs))
+    whole = {"tensor": WHOLE_TENSOR, "channel": -1}
+    group = whole[strategy] if strategy in whole else _group_size(weights, 128)
+    # Codes of fewer bits that are not packed lie in whole bytes.
+    return PackedLayout(bits if packed else 8, group, symmetric, weights.get("actorder") == "group", packed)
+
+
+def _static(inputs: Config) -> bool:
+    """Whether activations have a symmetric scale that was measured; others are scaled token by token."""
+    return bool(inputs) and not inputs.get("dynamic") and flag(inputs, "symmetric", True)
+
+
+def _group_size(settings: Config, default: int, field: str = "group_size") -> int:
+    """Weights that share a scale; -1 is the whole row. Raises LoadError for any other number below 1."""
+    size = integer(settings, field, default)
+    if size < 1 and size != -1:
+        raise wrong(field, size, "a whole number above 0, or -1 for the whole row", _PLACE)
+    return size
+
+
+def _block_shape(settings: Config, field: str) -> tuple[int, int] | None:
+    """Rows and columns that share a scale, or None where the field is missing. Raises LoadError."""
+    block = integers(settings, field)
+    if block and (len(block) != 2 or min(block) < 1):
+        raise wrong(field, list(block), "two whole numbers above 0", _PLACE)
+    return (block[0], block[1]) if block else None
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """A regular expression over layers' names. Raises LoadError where it is none."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise wrong("A pattern for layers", text, f"a regular expression ({error})", _PLACE) from None
+
+
 _METHODS: Mapping[str, Callable[[Config], LayoutOf]] = {
     "awq": _awq,
     "gptq": _gptq,
-    "compressed-tensors": compressed,
+    "compressed-tensors": _compressed,
     "fp8": _fp8,
     "fbgemm_fp8": _fp8,
 }
