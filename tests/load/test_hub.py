@@ -184,7 +184,7 @@ def test_a_download_that_cannot_fit_does_not_begin(client: Client) -> None:
 def test_a_disk_that_becomes_full_is_named_as_such() -> None:
     failure = RuntimeError("the transfer failed")
     failure.__cause__ = OSError(errno.ENOSPC, "No space left on device")
-    assert Repository(REPOSITORY, None, None, None, (), None).explain(failure).code == "NoSpace"
+    assert Repository(REPOSITORY, None, {}, None).explain(failure).code == "NoSpace"
 
 
 @pytest.mark.slow

@@ -7,22 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Literal
 
 from slipway.load.errors import LoadError
 
-Format = Literal["safetensors", "pt", "gguf"]
-_SUFFIXES: dict[Format, tuple[str, ...]] = {
-    "safetensors": ("*.safetensors",),
-    "pt": ("*.bin", "*.pt"),
-    "gguf": ("*.gguf",),
-}
-_SEARCHED: dict[str, tuple[Format, ...]] = {
-    "auto": ("safetensors", "pt", "gguf"),
-    "safetensors": ("safetensors",),
-    "pt": ("pt",),
-    "gguf": ("gguf",),
-}
+PATTERNS = {"safetensors": ("*.safetensors",), "pt": ("*.bin", "*.pt"), "gguf": ("*.gguf",)}
+"""Weight files by load format, the preferred first."""
 _NOT_WEIGHTS = (
     "consolidated*",  # the original layout, beside Hugging Face's
     "adapter_model*",
@@ -47,7 +36,7 @@ def ignored(patterns: Sequence[str] | None) -> tuple[str, ...]:
 class Weights:
     """The weight files of a folder, and the index of one that is sharded: name → file name."""
 
-    format: Format
+    format: str
     files: tuple[Path, ...]
     index: Mapping[str, str] = field(default_factory=dict)
 
@@ -57,10 +46,11 @@ def find_weights(
 ) -> Weights:
     """The files that `load_format` asks for. Raises LoadError where there are none or some lack."""
     skipped = (*_NOT_WEIGHTS, *ignored(ignore_patterns))
-    for kind in _SEARCHED[load_format]:
+    searched = PATTERNS if load_format == "auto" else {load_format: PATTERNS[load_format]}
+    for kind, patterns in searched.items():
         found = tuple(
             path
-            for pattern in _SUFFIXES[kind]
+            for pattern in patterns
             for path in sorted(folder.glob(pattern))
             if not any(fnmatch(path.name, skip) for skip in skipped)
         )
@@ -68,7 +58,7 @@ def find_weights(
             return _sharded(folder, kind, found, index)
         if found:
             return Weights(kind, found)
-    wanted = [pattern for kind in _SEARCHED[load_format] for pattern in _SUFFIXES[kind]]
+    wanted = [pattern for patterns in searched.values() for pattern in patterns]
     raise LoadError(
         "ModelNotFound",
         f"The folder {folder} holds no weights ({', '.join(wanted)}).",
@@ -81,12 +71,12 @@ def stored_bytes(model: str) -> int:
     """Of the weight files where `model` is a path, not looked into; 0 where it has yet to be found."""
     path = Path(model).expanduser()
     found = [path] if path.is_file() else []
-    for kind in _SEARCHED["auto"]:
-        found = found or [file for pattern in _SUFFIXES[kind] for file in path.glob(pattern)]
+    for patterns in PATTERNS.values():
+        found = found or [file for pattern in patterns for file in path.glob(pattern)]
     return sum(file.stat().st_size for file in found)
 
 
-def _index(folder: Path, kind: Format, skipped: Sequence[str]) -> Mapping[str, str]:
+def _index(folder: Path, kind: str, skipped: Sequence[str]) -> Mapping[str, str]:
     name = "*.safetensors.index.json" if kind == "safetensors" else "*.bin.index.json"
     paths = [
         path for path in sorted(folder.glob(name)) if not any(fnmatch(path.name, skip) for skip in skipped)
@@ -103,7 +93,7 @@ def _index(folder: Path, kind: Format, skipped: Sequence[str]) -> Mapping[str, s
     return {str(tensor): str(file) for tensor, file in weight_map.items()}
 
 
-def _sharded(folder: Path, kind: Format, found: tuple[Path, ...], index: Mapping[str, str]) -> Weights:
+def _sharded(folder: Path, kind: str, found: tuple[Path, ...], index: Mapping[str, str]) -> Weights:
     present = {path.name: path for path in found}
     names = sorted(set(index.values()))
     if missing := [name for name in names if name not in present]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipway.load.errors import LoadError
-from slipway.load.folder import ignored
+from slipway.load.folder import PATTERNS, ignored
 from slipway.load.progress import Progress
 
 if TYPE_CHECKING:
@@ -22,12 +23,9 @@ if TYPE_CHECKING:
 
 METADATA = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 """Configuration, tokenizer and chat template."""
-_WEIGHTS = {
-    "auto": (("*.safetensors",), ("*.bin",), ("*.pt",)),
-    "safetensors": (("*.safetensors",),),
-    "pt": (("*.bin",), ("*.pt",)),
-    "gguf": (("*.gguf",),),
-}
+_WEIGHTS = {kind: tuple((pattern,) for pattern in patterns) for kind, patterns in PATTERNS.items()}
+"""Groups of patterns by load format: the first that matches a file is what is fetched."""
+_WEIGHTS["auto"] = _WEIGHTS["safetensors"] + _WEIGHTS["pt"]
 # Weights of other uses: in subfolders (ONNX, originals), and in the original layout.
 _NEVER = ("*/*.safetensors", "*/*.bin", "*/*.pt", "consolidated*", "training_args.bin")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -73,9 +71,9 @@ def locate(
     groups = _WEIGHTS.get(load_format, ()) if weights or gguf else ()
     if file is not None:
         groups = ((re.sub(r"-\d{5}-of-(\d{5})\.gguf$", r"-*-of-\1.gguf", file),),)
-    skipped = (*_NEVER, *ignored(ignore_patterns))
-    source = Repository(repository, revision, token, download_dir, skipped, progress)
-    folder, names = source.snapshot(metadata, groups)
+    skipped = [*_NEVER, *ignored(ignore_patterns)]
+    options = {"token": token, "cache_dir": download_dir, "ignore_patterns": skipped}
+    folder, names = Repository(repository, revision, options, progress).snapshot(metadata, groups)
     return folder / _one_gguf(names, model) if gguf else folder
 
 
@@ -103,32 +101,20 @@ def _one_gguf(names: Sequence[str], model: str) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Repository:
-    """Downloads from one repository, with errors that say what to do."""
+    """Downloads from one repository, with errors that say what to do.
 
-    def __init__(
-        self,
-        repository: str,
-        revision: str | None,
-        token: str | bool | None,
-        download_dir: str | None,
-        skipped: Sequence[str],
-        progress: Progress | None,
-    ) -> None:
-        self.repository = repository
-        self.revision = revision
-        self.progress = progress
-        self.options: dict[str, Any] = {
-            "repo_id": repository,
-            "revision": revision,
-            "token": token,
-            "cache_dir": download_dir,
-            "ignore_patterns": list(skipped),
-        }
+    options  of the client: token, folder, patterns of what is skipped
+    """
+
+    name: str
+    revision: str | None
+    options: Mapping[str, Any]
+    progress: Progress | None
 
     def snapshot(self, metadata: Sequence[str], groups: Sequence[Sequence[str]]) -> tuple[Path, list[str]]:
         """The folder with the metadata and the first group of weights that exists, and its names."""
-        from huggingface_hub import snapshot_download
         from huggingface_hub.errors import DryRunError
 
         planned = False
@@ -136,11 +122,11 @@ class Repository:
             plan = self._plan(metadata, groups)
             names = [file.filename for file in plan]
             if any(name.endswith(".gguf") for name in names):
-                _one_gguf(names, self.repository)  # before every variant is downloaded
-            self._check_space(plan)
+                _one_gguf(names, self.name)  # before every variant is downloaded
+            needed = sum(file.file_size or 0 for file in plan if file.will_download)
+            self._check_space(needed)
             planned = True
-            folder = snapshot_download(**self.options, allow_patterns=names, tqdm_class=self._bar(plan))
-            return Path(folder), names
+            return Path(self._client(names, tqdm_class=_bar_class(self.progress, needed))), names
         except DryRunError as error:
             return self._cached(error, metadata, groups)
         except LoadError:
@@ -153,6 +139,13 @@ class Repository:
                 explained = self._broken_off(str(error))
             raise explained from error
 
+    def _client(self, patterns: Sequence[str], **how: Any) -> Any:
+        from huggingface_hub import snapshot_download
+
+        return snapshot_download(
+            self.name, revision=self.revision, allow_patterns=[*patterns], **self.options, **how
+        )
+
     def _broken_off(self, why: str) -> LoadError:
         return LoadError(
             "Interrupted",
@@ -161,16 +154,11 @@ class Repository:
         )
 
     def _plan(self, metadata: Sequence[str], groups: Sequence[Sequence[str]]) -> list[DryRunFileInfo]:
-        from huggingface_hub import snapshot_download
-
         for group in groups or [()]:
-            plan: list[DryRunFileInfo] = snapshot_download(
-                **self.options,
-                allow_patterns=[*metadata, *group],
-                dry_run=True,
-                tqdm_class=_bar_class(),
+            plan: list[DryRunFileInfo] = self._client(
+                (*metadata, *group), dry_run=True, tqdm_class=_bar_class()
             )
-            if not group or _any_match(plan, group):
+            if not group or _any_match((file.filename for file in plan), group):
                 return plan
         wanted = ", ".join(pattern for group in groups for pattern in group)
         raise LoadError(
@@ -184,53 +172,34 @@ class Repository:
         self, error: Exception, metadata: Sequence[str], groups: Sequence[Sequence[str]]
     ) -> tuple[Path, list[str]]:
         """What an earlier download left, as the hub cannot be asked."""
-        from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
-        cause = error.__cause__ or error
-        explained = self.explain(cause)
+        explained = self.explain(error.__cause__ or error)
         if explained.code != "NoNetwork":
             raise explained from error
         for group in groups or [()]:
             try:
-                folder = snapshot_download(
-                    **self.options, allow_patterns=[*metadata, *group], local_files_only=True
-                )
+                folder = Path(self._client((*metadata, *group), local_files_only=True))
             except LocalEntryNotFoundError:
                 raise explained from error
-            names = [
-                path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()
-            ]
-            if not group or any(fnmatch(name, pattern) for name in names for pattern in group):
-                return Path(folder), names
+            names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+            if not group or _any_match(names, group):
+                return folder, names
         raise explained from error
 
-    def _check_space(self, plan: Sequence[DryRunFileInfo]) -> None:
+    def _check_space(self, needed: int) -> None:
         from huggingface_hub.constants import HF_HUB_CACHE
 
-        needed = sum(file.file_size or 0 for file in plan if file.will_download)
         folder = Path(self.options["cache_dir"] or HF_HUB_CACHE).expanduser().absolute()
         existing = next(place for place in (folder, *folder.parents) if place.exists())
         free = shutil.disk_usage(existing).free
         if needed and needed + _SPARE > free:
             raise _no_space(
-                f"{self.repository} needs {needed / 1e9:.2f} GB in {folder}, "
-                f"where {free / 1e9:.2f} GB are free."
+                f"{self.name} needs {needed / 1e9:.2f} GB in {folder}, where {free / 1e9:.2f} GB are free."
             )
 
-    def _bar(self, plan: Sequence[DryRunFileInfo]) -> Any:
-        total = sum(file.file_size or 0 for file in plan if file.will_download)
-        if not total or self.progress is None:
-            return _bar_class()
-        progress = self.progress
-
-        def count(done: int) -> None:
-            progress("download", min(done, total), total)
-
-        return _bar_class(count)
-
     def _named(self) -> str:
-        return f"{self.repository} (revision {self.revision})" if self.revision else self.repository
+        return f"{self.name} (revision {self.revision})" if self.revision else self.name
 
     def explain(self, error: BaseException) -> LoadError:
         """The client's exception as one of ours."""
@@ -238,26 +207,26 @@ class Repository:
 
         chain = _chain(error)
         if any(isinstance(link, OSError) and link.errno in _FULL for link in chain):
-            return _no_space(f"The disk became full while {self.repository} was downloaded.")
+            return _no_space(f"The disk became full while {self.name} was downloaded.")
         if isinstance(error, errors.GatedRepoError):
             return LoadError(
                 "ModelGated",
-                f"The model {self.repository} is gated: its owner must give you access.",
-                hint=f"Ask for it at https://huggingface.co/{self.repository}, then pass a token "
+                f"The model {self.name} is gated: its owner must give you access.",
+                hint=f"Ask for it at https://huggingface.co/{self.name}, then pass a token "
                 "of that account by HF_TOKEN or --hf-token.",
                 argument="hf_token",
             )
         if isinstance(error, errors.RevisionNotFoundError):
             return LoadError(
                 "ModelNotFound",
-                f"The model {self.repository} has no revision {self.revision!r}.",
+                f"The model {self.name} has no revision {self.revision!r}.",
                 hint="Name a branch, tag or commit that it has.",
                 argument="revision",
             )
         if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
             return LoadError(
                 "ModelNotFound",
-                f"There is no model {self.repository} on the hub, or it is private, "
+                f"There is no model {self.name} on the hub, or it is private, "
                 "and there is no such folder here.",
                 hint="Check the spelling (owner/name); for a private one pass a token "
                 "by HF_TOKEN or --hf-token.",
@@ -301,12 +270,12 @@ def _chain(error: BaseException | None) -> list[BaseException]:
     return links
 
 
-def _any_match(plan: Sequence[DryRunFileInfo], patterns: Sequence[str]) -> bool:
-    return any(fnmatch(file.filename, pattern) for file in plan for pattern in patterns)
+def _any_match(names: Iterable[str], patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, pattern) for name in names for pattern in patterns)
 
 
-def _bar_class(count: Any = None) -> Any:
-    """A progress bar class that draws nothing and reports the bytes it is told of."""
+def _bar_class(progress: Progress | None = None, total: int = 0) -> Any:
+    """A progress bar class that draws nothing and tells the progress of the bytes that it is told of."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
     class Bar(tqdm):  # type: ignore[misc]
@@ -316,8 +285,8 @@ def _bar_class(count: Any = None) -> Any:
             super().__init__(*args, **{**options, "disable": True})
 
         def update(self, n: float | None = 1) -> None:
-            if count is not None and self.in_bytes:
+            if progress is not None and total and self.in_bytes:
                 self.done += int(n or 0)
-                count(self.done)
+                progress("download", min(self.done, total), total)
 
     return Bar
