@@ -18,7 +18,7 @@ from quantize import quantize, recipe
 from safetensors.torch import save_file
 
 from model.stepping import plan
-from slipway.load.gguf.types import BY_NAME
+from slipway.load.gguf.types import TYPES
 from slipway.model.weights import Vector
 from slipway.schemes.choice import Schemes
 from slipway.schemes.fused import FusedLinear
@@ -37,6 +37,7 @@ QUANTIZED: dict[str, dict[str, Any]] = {
     "fp8-block": {},
 }
 CONVERTED = ("fp8", "int8", "int4", "experts_int8")
+BY_NAME = {kind.name: kind for kind in TYPES.values()}
 SCALES = {
     **{key: {"d": 0} for key in ("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS")},
     **{key: {"d": 0} for key in ("IQ1_S", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ3_S", "IQ3_XXS")},
@@ -153,7 +154,7 @@ def as_gguf(path: Path, name: str, *, near_one: bool = False) -> Path:
         if near_one and name in EXPONENTS:
             exponents = raw.reshape(-1, kind.block_bytes)[:, : EXPONENTS[name]]
             exponents[:] = exponents & 1 | 128
-        writer.add_tensor(target, raw, raw_dtype=gguf.GGMLQuantizationType(kind.number))
+        writer.add_tensor(target, raw, raw_dtype=gguf.GGMLQuantizationType[name])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from packed_forms import SCALES
+from packed_forms import BY_NAME, SCALES
 from slipway.load.arrays import BF16, FP32
 from slipway.load.errors import LoadError
 from slipway.load.gguf import dequantize
-from slipway.load.gguf.types import BY_NAME, TYPES
+from slipway.load.gguf.types import TYPES, GgmlType
 from slipway.load.torch_arrays import tensor
 
 QUANTIZED = sorted(kind.name for kind in gguf.quants._type_traits)
@@ -29,14 +29,10 @@ def random_blocks(name: str, rows: int, blocks: int) -> np.ndarray:
     return raw.reshape(rows, -1)
 
 
-@pytest.mark.parametrize("kind", list(TYPES.values()), ids=lambda kind: kind.name)
-def test_block_sizes_equal_the_librarys(kind: object) -> None:
-    sizes = {
-        name.name: size
-        for name, size in gguf.GGML_QUANT_SIZES.items()
-        if name.name == kind.name  # type: ignore[attr-defined]
-    }
-    assert sizes == {kind.name: (kind.block_size, kind.block_bytes)}  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("number", "kind"), TYPES.items())
+def test_numbers_and_block_sizes_equal_the_librarys(number: int, kind: GgmlType) -> None:
+    theirs = gguf.GGMLQuantizationType(number)
+    assert kind == (theirs.name, *gguf.GGML_QUANT_SIZES[theirs])
 
 
 @pytest.mark.parametrize("name", QUANTIZED + PLAIN)

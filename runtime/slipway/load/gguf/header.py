@@ -26,23 +26,10 @@ _MAX_NESTING = 4
 _MAX_PARTS = 1000
 _PART = re.compile(r"(.+)-(?:\d{5})-of-(\d{5})\.gguf")
 
-_UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
-# value type → struct format, which is also the typecode of `array`
-_SCALARS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "B",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_SCALARS = {**dict(enumerate("BbHhIifB")), 10: "Q", 11: "q", 12: "d"}
+"""Value type → struct format, which is also the typecode of `array`."""
 _u64 = struct.Struct("<Q").unpack_from
-_u32 = struct.Struct("<I").unpack_from
 
 
 class StringArray(Sequence[str]):
@@ -94,7 +81,6 @@ class Header:
     """A file's metadata (int, float, bool, str, or a sequence of them) and tensors by name."""
 
     path: Path
-    version: int
     metadata: Mapping[str, object]
     tensors: Mapping[str, TensorEntry]
 
@@ -134,7 +120,7 @@ def read(path: Path) -> Header:
     expected = parts[0].metadata.get("split.tensors.count", len(tensors))
     if expected != len(tensors):
         raise _malformed(path, f"its parts hold {len(tensors)} tensors instead of {expected}")
-    return Header(paths[0], parts[0].version, parts[0].metadata, tensors)
+    return Header(paths[0], parts[0].metadata, tensors)
 
 
 def _read_file(path: Path) -> Header:
@@ -187,7 +173,7 @@ class _Reader:
             if key in metadata:
                 raise _malformed(self.path, f"the metadata key {key!r} occurs twice")
             metadata[key] = self.value(self.u32(), _MAX_NESTING)
-        return Header(self.path, version, metadata, self.tensors(num_tensors, metadata))
+        return Header(self.path, metadata, self.tensors(num_tensors, metadata))
 
     def tensors(self, count: int, metadata: dict[str, object]) -> dict[str, TensorEntry]:
         alignment = metadata.get("general.alignment", 32)
