@@ -33,7 +33,7 @@ _NAMES = {FP16: "float16", FP32: "float32", np.dtype(np.float64): "float32"}
 
 
 class Checkpoint(Protocol):
-    """A model's configuration and its weights, streamed."""
+    """A model's configuration and its weights, streamed. Where nothing else is said they are plain."""
 
     config: dict[str, object]
     """As transformers' `config.json`; for GGUF made from the metadata."""
@@ -41,11 +41,11 @@ class Checkpoint(Protocol):
     """As `generation_config.json`; {} where there is none."""
     source_dtype: str
     """Type of the stored weights: "bfloat16", "float16" or "float32"."""
-    quantization: str
+    quantization: str = ""
     """How the weights are quantized, as `quant_method` names it, or "gguf"; "" where they are plain."""
     folder: Path | None
     """Where configuration and tokenizer lie; None for a single GGUF file."""
-    total_bytes: int
+    total_bytes: int = 0
     """Bytes that `stored` reads."""
 
     def forms(self) -> Mapping[str, Form]:
@@ -53,6 +53,7 @@ class Checkpoint(Protocol):
 
         Raises LoadError where the tensors that make a matrix do not fit each other.
         """
+        return {}
 
     def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """Hugging Face's names and weights, as they lie in the file; types that no scheme reads in `dtype`.
@@ -64,18 +65,19 @@ class Checkpoint(Protocol):
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
         """By layer, what keys and values are divided by in an fp8 KV cache; {} where nothing is said."""
+        return {}
 
     def close(self) -> None:
         """Let go of the files; tensors that were handed out stay valid."""
+        return
 
 
-class FolderCheckpoint:
+class FolderCheckpoint(Checkpoint):
     """A folder as `save_pretrained` writes it, with safetensors or PyTorch files."""
 
     def __init__(self, folder: Path, config: EngineConfig, progress: Progress) -> None:
-        self.folder: Path | None = folder
-        self.config = _folder_config(folder, config)
-        self.generation_config = read_json(folder / "generation_config.json", required=False)
+        self.folder = folder
+        self.config, self.generation_config = _configs(folder, config)
         files = find_weights(folder, config.load_format, config.ignore_patterns)
         self._files: WeightFiles
         if files.format == "safetensors":
@@ -106,42 +108,29 @@ class FolderCheckpoint:
         self._files.close()
 
 
-class DummyCheckpoint:
+class DummyCheckpoint(Checkpoint):
     """The configuration of a model whose weights are random: the model says which it needs."""
 
     def __init__(self, path: Path, config: EngineConfig, progress: Progress) -> None:
         if path.suffix == ".gguf":
             header = read(path)
-            self.folder: Path | None = None
-            self.config = model_config(header)
-            self.generation_config = generation_config(header)
+            self.folder = None
+            self.config, self.generation_config = model_config(header), generation_config(header)
         else:
             self.folder = path
-            self.config = _folder_config(path, config)
-            self.generation_config = read_json(path / "generation_config.json", required=False)
+            self.config, self.generation_config = _configs(path, config)
         stored = self.config.get("dtype") or self.config.get("torch_dtype")
         self.source_dtype = str(stored) if stored in _NAMES.values() else "bfloat16"
         self.shapes: Mapping[str, tuple[int, ...]] = {}
         self.drawn: Drawn = drawn_on_host
-        self.quantization = ""
-        self.total_bytes = 0
         self._seed = config.seed
         self._progress = progress
-
-    def forms(self) -> Mapping[str, Form]:
-        return {}
 
     def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """Random weights of `shapes`, matrices as `drawn` draws them; the model sets both first."""
         for done, (name, drawn) in enumerate(dummy(self.shapes, dtype, self._seed, self.drawn), 1):
             yield name, Stored.plain(drawn)
             self._progress("load", done, len(self.shapes))
-
-    def kv_scales(self) -> Mapping[int, tuple[float, float]]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def open_checkpoint(config: EngineConfig, progress: Progress) -> Checkpoint:
@@ -201,7 +190,8 @@ def _gguf_in(folder: Path, config: EngineConfig) -> Path | None:
     return whole[0]
 
 
-def _folder_config(folder: Path, config: EngineConfig) -> dict[str, object]:
+def _configs(folder: Path, config: EngineConfig) -> tuple[dict[str, object], dict[str, object]]:
+    """A folder's `config.json`, or the one of `--hf-config-path`, and its `generation_config.json`."""
     place = folder
     if config.hf_config_path is not None:
         place = locate(
@@ -211,4 +201,4 @@ def _folder_config(folder: Path, config: EngineConfig) -> dict[str, object]:
             download_dir=config.download_dir,
             weights=False,
         )
-    return read_json(place / "config.json")
+    return read_json(place / "config.json"), read_json(folder / "generation_config.json", required=False)
