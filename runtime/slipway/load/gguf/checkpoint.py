@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slipway.load.arrays import FP32, Array, DType, cast
+from slipway.load.arrays import FP32, Array, DType, Ints, cast
 from slipway.load.cut import Cut, Stored
 from slipway.load.errors import LoadError
 from slipway.load.gguf.config import generation_config, model_config, source_dtype
@@ -20,7 +20,8 @@ from slipway.load.progress import Progress
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.tensors import Quantized
 
-_IN_THE_CONFIG = frozenset({"rope_freqs.weight"})
+_IN_THE_CONFIG = "rope_freqs.weight"
+_HEADS = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
 
 
 class GgufCheckpoint:
@@ -35,7 +36,7 @@ class GgufCheckpoint:
         self.folder: Path | None = None
         self.quantization = "gguf"
         self._progress = progress
-        self._entries = [entry for name, entry in self.header.tensors.items() if name not in _IN_THE_CONFIG]
+        self._entries = [entry for name, entry in self.header.tensors.items() if name != _IN_THE_CONFIG]
         self.total_bytes = sum(entry.nbytes for entry in self._entries)
         self._names = {entry.name: self._name(entry) for entry in self._entries}
         self._files = {
@@ -49,8 +50,13 @@ class GgufCheckpoint:
 
     def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """Name and weights as they are, but for blocks that `forms` does not name: those come in `dtype`."""
-        for entry, raw in self._read():
-            yield from self._matrices(entry, raw, dtype)
+        done = 0
+        for entry in self._entries:
+            file = self._files[entry.path]
+            yield from self._matrices(entry, file.view(entry.offset, entry.nbytes), dtype)
+            file.release(entry.offset, entry.nbytes)
+            done += entry.nbytes
+            self._progress("load", done, self.total_bytes)
 
     def _matrices(self, entry: TensorEntry, raw: Array, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """The tensor, or each expert's; rows are cut before their blocks are decoded, columns after that."""
@@ -59,8 +65,7 @@ class GgufCheckpoint:
         stacked = "{}" in self._names[entry.name]
         shape = (1, *entry.shape) if as_row else entry.shape[1:] if stacked else entry.shape
         of_rows = raw.reshape(len(names), shape[0] if len(shape) > 1 else 1, -1)
-        heads = self._paired_heads(entry)
-        order = _half_split(np.arange(shape[0], dtype=np.int32), heads) if heads else None
+        order = self._row_order(entry)
         for name, rows in zip(names, of_rows, strict=True):
 
             def read(cut: Cut, rows: Array = rows) -> Array | Quantized:
@@ -75,16 +80,6 @@ class GgufCheckpoint:
                 return self._restored(entry, part, place, dtype)[:, cut.columns]
 
             yield name, Stored(shape, read)
-
-    def _read(self) -> Iterator[tuple[TensorEntry, Array]]:
-        """Every tensor's bytes; pages are dropped, and progress is told, when the next is asked for."""
-        done = 0
-        for entry in self._entries:
-            file = self._files[entry.path]
-            yield entry, file.view(entry.offset, entry.nbytes)
-            file.release(entry.offset, entry.nbytes)
-            done += entry.nbytes
-            self._progress("load", done, self.total_bytes)
 
     def _matrix_names(self, entry: TensorEntry) -> list[str]:
         """The checkpoint's name; where a tensor holds all experts of a layer, that of each."""
@@ -114,24 +109,15 @@ class GgufCheckpoint:
             return cast(dequantize(entry.type, raw.reshape(-1), shape, FP32), FP32) - np.float32(1)
         return dequantize(entry.type, raw.reshape(-1), shape, dtype)
 
-    def _paired_heads(self, entry: TensorEntry) -> int:
-        """Heads whose rows stand in pairs; 0 where rows stand as the checkpoint has them."""
-        if self.family.paired_rope and ".attn_q." in entry.name:
-            return int(str(self.config["num_attention_heads"]))
-        if self.family.paired_rope and ".attn_k." in entry.name:
-            return int(str(self.config["num_key_value_heads"]))
-        return 0
+    def _row_order(self, entry: TensorEntry) -> Ints | None:
+        """For a file that has each head's rows as pairs (0, h, 1, h+1, …): those of the halves, in order."""
+        heads = _HEADS.get(entry.name.split(".")[-2])
+        if heads is None or not self.family.paired_rope:
+            return None
+        paired = np.arange(entry.shape[0], dtype=np.int32).reshape(int(str(self.config[heads])), -1, 2)
+        return paired.swapaxes(1, 2).reshape(-1)
 
 
 def _stays_packed(entry: TensorEntry) -> bool:
     """A matrix, or the matrices of a layer's experts, of a type that products can read."""
     return entry.type.name in FORMS and len(entry.shape) > 1
-
-
-def _half_split(rows: Array, heads: int) -> Array:
-    """Reorder each head's rows from pairs (0, h, 1, h+1, …) to halves (0, 1, …, h, h+1, …).
-
-    rows [heads · head_dim, ...]
-    """
-    paired = rows.reshape(heads, -1, 2, *rows.shape[1:])
-    return paired.swapaxes(1, 2).reshape(rows.shape)

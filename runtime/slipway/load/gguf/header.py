@@ -7,6 +7,7 @@ Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 an
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 import struct
@@ -14,8 +15,9 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import overload
+from typing import Any
 
 from slipway.load.errors import LoadError
 from slipway.load.gguf.types import TYPES, GgmlType
@@ -48,11 +50,7 @@ class StringArray(Sequence[str]):
             start = end
         return strings
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
+    def __getitem__(self, index: Any) -> Any:
         return self._strings[index]
 
     def __iter__(self) -> Iterator[str]:
@@ -207,20 +205,15 @@ class _Reader:
             )
         if 0 in dimensions or dimensions[0] % kind.block_size:
             raise _malformed(self.path, f"{name} has the shape {dimensions}, impossible for {kind.name}")
-        blocks = dimensions[0] // kind.block_size
-        for dimension in dimensions[1:]:
-            blocks *= dimension
-        nbytes = blocks * kind.block_bytes
+        nbytes = math.prod(dimensions) // kind.block_size * kind.block_bytes
         if offset + nbytes > self.size:
             raise _malformed(self.path, f"{name} ends at byte {offset + nbytes} of a file of {self.size}")
         return TensorEntry(name, dimensions[::-1], kind, offset, nbytes, self.path)
 
     def refuse_overlaps(self, entries: dict[str, TensorEntry]) -> None:
-        end, before = 0, ""
-        for entry in sorted(entries.values(), key=lambda entry: entry.offset):
-            if entry.offset < end:
-                raise _malformed(self.path, f"the tensors {before} and {entry.name} overlap")
-            end, before = entry.offset + entry.nbytes, entry.name
+        for before, entry in pairwise(sorted(entries.values(), key=lambda entry: entry.offset)):
+            if before.offset + before.nbytes > entry.offset:
+                raise _malformed(self.path, f"the tensors {before.name} and {entry.name} overlap")
 
     def value(self, kind: int, nesting: int) -> object:
         if kind == _STRING:
