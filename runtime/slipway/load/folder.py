@@ -48,12 +48,7 @@ def find_weights(
     skipped = (*_NOT_WEIGHTS, *ignored(ignore_patterns))
     searched = PATTERNS if load_format == "auto" else {load_format: PATTERNS[load_format]}
     for kind, patterns in searched.items():
-        found = tuple(
-            path
-            for pattern in patterns
-            for path in sorted(folder.glob(pattern))
-            if not any(fnmatch(path.name, skip) for skip in skipped)
-        )
+        found = tuple(path for pattern in patterns for path in _found(folder, pattern, skipped))
         if index := {} if kind == "gguf" else _index(folder, kind, skipped):
             return _sharded(folder, kind, found, index)
         if found:
@@ -76,11 +71,14 @@ def stored_bytes(model: str) -> int:
     return sum(file.stat().st_size for file in found)
 
 
+def _found(folder: Path, pattern: str, skipped: Sequence[str]) -> list[Path]:
+    paths = sorted(folder.glob(pattern))
+    return [path for path in paths if not any(fnmatch(path.name, skip) for skip in skipped)]
+
+
 def _index(folder: Path, kind: str, skipped: Sequence[str]) -> Mapping[str, str]:
     name = "*.safetensors.index.json" if kind == "safetensors" else "*.bin.index.json"
-    paths = [
-        path for path in sorted(folder.glob(name)) if not any(fnmatch(path.name, skip) for skip in skipped)
-    ]
+    paths = _found(folder, name, skipped)
     if not paths:
         return {}
     weight_map = read_json(paths[0]).get("weight_map")

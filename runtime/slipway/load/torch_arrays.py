@@ -13,7 +13,7 @@ from slipway.load.errors import LoadError
 from slipway.load.safetensors import DTYPES
 
 _KNOWN = {str(dtype) for dtype in DTYPES.values()}
-_WORDS = {1: (np.dtype(np.uint8), torch.uint8), 2: (np.dtype(np.int16), torch.int16)}
+_WORDS = {1: torch.uint8, 2: torch.int16}
 """What types that only one side knows pass as, by their size."""
 
 
@@ -40,15 +40,13 @@ def tensor(array: Array) -> Tensor:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         if array.dtype not in NARROW:
             return torch.from_numpy(array)
-        words, _ = _WORDS[array.dtype.itemsize]
+        words = array_type(_WORDS[array.dtype.itemsize])
         return torch.from_numpy(array.view(words)).view(torch_type(array.dtype))
 
 
 def array(given: Tensor) -> Array:
     """A tensor on the host as an array over the same memory."""
-    given, narrow = given.detach(), {torch_type(dtype): dtype for dtype in NARROW}
-    if given.dtype not in narrow:
-        plain: Array = given.numpy()
-        return plain
-    _, words = _WORDS[given.itemsize]
-    return given.view(words).numpy().view(narrow[given.dtype])
+    given, dtype = given.detach(), array_type(given.dtype)
+    words = given.view(_WORDS[given.itemsize]) if dtype in NARROW else given
+    numbers: Array = words.numpy()
+    return numbers.view(dtype)

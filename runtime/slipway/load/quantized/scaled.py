@@ -49,10 +49,9 @@ class ScaledLayout:
             )
         blocks = (-(-n // block[0]), -(-k // block[1])) if block else pieces[self.scale].shape
         check_piece(name, self.scale, pieces, blocks)
-        if self.static and pieces[self.inputs].size != 1:
-            count = pieces[self.inputs].size
-            raise unfit(name, f"has {self.inputs} of {count} numbers, and needs one for all activations")
         if self.static:
+            if (count := pieces[self.inputs].size) != 1:
+                raise unfit(name, f"has {self.inputs} of {count} numbers, and needs one for all activations")
             check_piece(name, self.inputs, pieces, pieces[self.inputs].shape)
         return ScaledForm(pieces["weight"].dtype, block, self.static)
 
