@@ -48,11 +48,12 @@ class Layers:
         """Raises LoadError where a layer lacks a piece, or has one that its format does not know."""
         self._files = files
         self._layers: dict[str, QuantizedLayer] = {}
-        self._scales: list[str] = []
+        self._scales: dict[str, re.Match[str]] = {}
         if quantization is not None:
             for layer, pieces in _pieces(files.entries).items():
                 self._layers[f"{layer}.weight"] = _layer(layer, pieces, quantization)
-            self._scales = [name for name in files.entries if _ATTENTION_SCALE.search(name)]
+            found = ((name, _ATTENTION_SCALE.search(name)) for name in files.entries)
+            self._scales = {name: match for name, match in found if match}
         taken = {name for layer in self._layers.values() for name in layer.names.values()}
         self._others = [name for name in files.entries if name not in taken and name not in self._scales]
 
@@ -77,9 +78,7 @@ class Layers:
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
         """By layer, what the checkpoint's keys and values are divided by in a KV cache of eight bits."""
         found: dict[int, tuple[float, float]] = {}
-        for name in self._scales:
-            match = _ATTENTION_SCALE.search(name)
-            assert match is not None
+        for name, match in self._scales.items():
             layer, kind = int(match[1]), match[2] or match[3]
             keys, values = found.get(layer, (1.0, 1.0))
             scale = float(self._files.view(name).astype(np.float32).max())

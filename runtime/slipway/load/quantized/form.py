@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -11,30 +11,8 @@ from slipway.load.arrays import FP16, DType, Ints
 from slipway.load.cut import ALL, Part, numbered, regrouped
 
 
-class AnyForm:
-    """Columns stand in order, scales are those of any columns, and a cut may part whatever it likes."""
-
-    @property
-    def columns(self) -> Part:
-        """The columns as they are stored, from left to right."""
-        return ALL
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """Rows and columns that a cut must not part."""
-        return 1, 1
-
-    def in_order(self) -> Self:
-        """Once it has been dequantized nothing is left of the order."""
-        return self
-
-    def cut(self, columns: Part) -> Self:
-        """Of a matrix that is read with these columns."""
-        return self
-
-
 @dataclass(frozen=True, slots=True)
-class GroupedForm(AnyForm):
+class GroupedForm:
     """Of a `Grouped`.
 
     bits, group  as there; a scale for the whole row has the row's length as its group
@@ -48,9 +26,12 @@ class GroupedForm(AnyForm):
     minimums: bool = False
     scales: DType = FP16
     order: bytes = b""
+    steps: ClassVar = (1, 1)
+    """Rows and columns that a cut must not part."""
 
     @property
     def columns(self) -> Part:
+        """The columns as they are stored, from left to right."""
         return np.frombuffer(self.order, np.int32) if self.order else ALL
 
     def groups_of(self, columns: Ints) -> Ints:
@@ -59,9 +40,11 @@ class GroupedForm(AnyForm):
         return (places // self.group).astype(np.int32)
 
     def in_order(self) -> Self:
+        """Once it has been dequantized nothing is left of the order."""
         return replace(self, order=b"")
 
     def cut(self, columns: Part) -> Self:
+        """Of a matrix that is read with these columns."""
         if columns is ALL:
             return self
         end = columns.stop if isinstance(columns, slice) else columns.max() + 1
@@ -70,7 +53,7 @@ class GroupedForm(AnyForm):
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledForm(AnyForm):
+class ScaledForm:
     """Of a `Scaled`: type of the values, and rows and columns that share a scale.
 
     block   None where a scale is for a row or for the whole matrix
@@ -80,10 +63,17 @@ class ScaledForm(AnyForm):
     values: DType
     block: tuple[int, int] | None = None
     static: bool = False
+    columns: ClassVar[Part] = ALL
 
     @property
     def steps(self) -> tuple[int, int]:
         return self.block or (1, 1)
+
+    def in_order(self) -> Self:
+        return self
+
+    def cut(self, columns: Part) -> Self:
+        return self
 
 
 Form = GroupedForm | ScaledForm
