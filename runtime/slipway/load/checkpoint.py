@@ -17,7 +17,7 @@ from slipway.load.dummy import Drawn, drawn_on_host, dummy
 from slipway.load.errors import LoadError
 from slipway.load.folder import find_weights, read_json
 from slipway.load.gguf.checkpoint import GgufCheckpoint
-from slipway.load.gguf.config import generation_config, model_config
+from slipway.load.gguf.config import model_config
 from slipway.load.gguf.header import read
 from slipway.load.hub import locate
 from slipway.load.progress import Progress, announced
@@ -37,8 +37,6 @@ class Checkpoint(Protocol):
 
     config: dict[str, object]
     """As transformers' `config.json`; for GGUF made from the metadata."""
-    generation_config: dict[str, object]
-    """As `generation_config.json`; {} where there is none."""
     source_dtype: str
     """Type of the stored weights: "bfloat16", "float16" or "float32"."""
     quantization: str = ""
@@ -77,7 +75,7 @@ class FolderCheckpoint(Checkpoint):
 
     def __init__(self, folder: Path, config: EngineConfig, progress: Progress) -> None:
         self.folder = folder
-        self.config, self.generation_config = _configs(folder, config)
+        self.config = _folder_config(folder, config)
         files = find_weights(folder, config.load_format, config.ignore_patterns)
         self._files: WeightFiles
         if files.format == "safetensors":
@@ -112,13 +110,8 @@ class DummyCheckpoint(Checkpoint):
     """The configuration of a model whose weights are random: the model says which it needs."""
 
     def __init__(self, path: Path, config: EngineConfig, progress: Progress) -> None:
-        if path.suffix == ".gguf":
-            header = read(path)
-            self.folder = None
-            self.config, self.generation_config = model_config(header), generation_config(header)
-        else:
-            self.folder = path
-            self.config, self.generation_config = _configs(path, config)
+        self.folder = path if path.suffix != ".gguf" else None
+        self.config = _folder_config(path, config) if self.folder else model_config(read(path))
         stored = self.config.get("dtype") or self.config.get("torch_dtype")
         self.source_dtype = str(stored) if stored in _NAMES.values() else "bfloat16"
         self.shapes: Mapping[str, tuple[int, ...]] = {}
@@ -190,8 +183,8 @@ def _gguf_in(folder: Path, config: EngineConfig) -> Path | None:
     return whole[0]
 
 
-def _configs(folder: Path, config: EngineConfig) -> tuple[dict[str, object], dict[str, object]]:
-    """A folder's `config.json`, or the one of `--hf-config-path`, and its `generation_config.json`."""
+def _folder_config(folder: Path, config: EngineConfig) -> dict[str, object]:
+    """Of a model's folder, or what `--hf-config-path` names instead."""
     place = folder
     if config.hf_config_path is not None:
         place = locate(
@@ -201,4 +194,4 @@ def _configs(folder: Path, config: EngineConfig) -> tuple[dict[str, object], dic
             download_dir=config.download_dir,
             weights=False,
         )
-    return read_json(place / "config.json"), read_json(folder / "generation_config.json", required=False)
+    return read_json(place / "config.json")

@@ -104,10 +104,8 @@ def _sharded(folder: Path, kind: str, found: tuple[Path, ...], index: Mapping[st
     return Weights(kind, tuple(present[name] for name in names), index)
 
 
-def read_json(path: Path, *, required: bool = True) -> dict[str, object]:
-    """A JSON object from a file; {} where it may be missing. Raises LoadError."""
-    if not required and not path.is_file():
-        return {}
+def read_json(path: Path) -> dict[str, object]:
+    """A JSON object from a file. Raises LoadError."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

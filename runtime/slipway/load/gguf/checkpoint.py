@@ -10,7 +10,7 @@ import numpy as np
 from slipway.load.arrays import FP32, Array, DType, Ints, cast
 from slipway.load.cut import Cut, Stored
 from slipway.load.errors import LoadError
-from slipway.load.gguf.config import generation_config, model_config, source_dtype
+from slipway.load.gguf.config import model_config, source_dtype
 from slipway.load.gguf.dequantize import dequantize
 from slipway.load.gguf.families import family
 from slipway.load.gguf.grouped import FORMS, grouped
@@ -31,7 +31,6 @@ class GgufCheckpoint:
         self.header: Header = read(path)
         self.family = family(self.header)
         self.config = model_config(self.header)
-        self.generation_config = generation_config(self.header)
         self.source_dtype = source_dtype(self.header)
         self.folder: Path | None = None
         self.quantization = "gguf"

@@ -1,4 +1,4 @@
-"""The `config.json` and `generation_config.json` that a GGUF file's metadata amounts to.
+"""The `config.json` that a GGUF file's metadata amounts to.
 
 Standard library only: the API process reads model facts here too.
 """
@@ -47,21 +47,6 @@ def model_config(header: Header) -> Config:
         config |= _gemma(header, kind, config)
     else:
         config |= _llama_like(header, kind)
-    return config
-
-
-def generation_config(header: Header) -> Config:
-    """EOS ids (all that the file names) and the sampling defaults, where it has any."""
-    config = _special_tokens(header)
-    names = ("eos_token_id", "eot_token_id", "eom_token_id")
-    ids = [header.metadata.get(f"tokenizer.ggml.{name}") for name in names]
-    if ends := [token for token in dict.fromkeys(ids) if isinstance(token, int)]:
-        config["eos_token_id"] = ends
-    sampling = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
-    for theirs, ours in sampling.items():
-        value = header.metadata.get(f"general.sampling.{theirs}")
-        if value is not None:
-            config[ours] = _decimal(value)
     return config
 
 
