@@ -15,19 +15,19 @@ KVDivisors = tuple[float, float]
 """What the largest key and the largest value of a layer are divided by to be its scales."""
 
 
-def scales_of_file(path: str, rank: int = 0) -> KVScales:
+def scales_of_file(path: str) -> KVScales:
     """The scales of `--quantization-param-path`, the same for keys and values.
 
-    path  a JSON file {"kv_cache": {"scaling_factor": {rank: {layer: factor}}}}
+    path  a JSON file {"kv_cache": {"scaling_factor": {"0": {layer: factor}}}}, by rank
     Raises LoadError where there is none, or a factor is not a number above 0.
     """
     try:
         ranks = table(table(read_json(Path(path).expanduser()), "kv_cache"), "scaling_factor")
     except LoadError as error:
         raise _wrong(path, f"cannot be used: {error.message}") from None
-    factors = ranks.get(str(rank))
+    factors = ranks.get("0")
     if not isinstance(factors, Mapping):
-        raise _wrong(path, f"has no kv_cache.scaling_factor for rank {rank}.")
+        raise _wrong(path, "has no kv_cache.scaling_factor for rank 0.")
     scales = {}
     for layer, factor in factors.items():
         if not layer.isdecimal() or not isinstance(factor, int | float) or not factor > 0:
