@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""progress(phase "download" | "load", bytes done, bytes in all)"""
+"""progress(phase "download" | "load" | "warmup", what is done, what there is to do: bytes or steps)"""
 
 _LOG_EVERY = 5.0
 _DRAW_EVERY = 0.1

@@ -10,10 +10,11 @@ from slipway.engine.config import EngineConfig
 from slipway.engine.messages import TokenLogprobs
 from slipway.engine.params import SamplingParams
 from slipway.engine.plan import Masks, PageGrant, SlotStart, StepOutput, StepPlan
+from slipway.load.progress import Progress
 from slipway.machine import usable_cpus, whole_memory
 from slipway.worker.cache_size import Room, token_budget
 from slipway.worker.in_turn import InTurn
-from slipway.worker.plan import ModelPlan, Progress
+from slipway.worker.plan import ModelPlan
 from slipway.worker.proposer import Proposer, proposer_for
 from slipway.worker.route import Model
 from slipway_kernels.cpu import PageMemory, Slots, StepResult

@@ -16,6 +16,7 @@ from slipway.load.checkpoint import Checkpoint
 from slipway.load.config import Config, merged
 from slipway.load.errors import LoadError
 from slipway.load.extras import require_torch
+from slipway.load.progress import Progress
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.kv_scales import KVDivisors, KVScales, scales_of_file
 from slipway.load.quantized.on_the_fly import ON_THE_FLY, conversion
@@ -28,9 +29,6 @@ from slipway.schemes.notices import notices
 from slipway.worker.native import native
 from slipway.worker.route import CpuPlace, Model, Route
 from slipway_kernels.cpu import PageMemory, Slots, Threads, page_bytes
-
-Progress = Callable[[str, int, int], None]
-"""Told of a phase, what is done of it, and all there is to do: bytes or steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from slipway.engine.config import EngineConfig
+from slipway.load.progress import Progress
 from slipway.load.torch_arrays import torch_type
 from slipway.worker.cache_size import num_host_pages, token_budget
 from slipway.worker.device.attention import backend
@@ -20,7 +21,7 @@ from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
 from slipway.worker.device.transfer import Transfer
 from slipway.worker.device.worker import AnyDecoder, DeviceWorker
-from slipway.worker.plan import ModelPlan, Progress
+from slipway.worker.plan import ModelPlan
 from slipway_kernels.cuda.interpret import repair
 from slipway_kernels.cuda.launch import device_in_use
 from slipway_kernels.sampling import RecordLayout

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from slipway.engine.plan import Masks, PageGrant, SlotStart, StepOutput, StepPlan
+from slipway.load.progress import Progress
 from slipway.load.torch_arrays import torch_type
 from slipway.worker.cache_size import Room
 from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
@@ -24,7 +25,7 @@ from slipway.worker.device.results import Pending, Results, Wanted
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
-from slipway.worker.plan import ModelPlan, Progress
+from slipway.worker.plan import ModelPlan
 from slipway_kernels.sampling import MASKED, Features
 from slipway_kernels.sampling.device import Draws
 from slipway_kernels.slots import finish, prepare
