@@ -91,7 +91,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_output_is_that_of_transformers(folders: Any, variant: str) -> None:
     stepper = Stepper(folders(variant))
-    assert stepper.plan.native
+    assert stepper.plan.spec
     tokens = prompt(50)
     assert_same_as_reference(folders(variant), tokens, stepper.greedy({1: tokens}, 24)[1])
 
@@ -194,7 +194,7 @@ def test_a_head_size_that_the_kernel_lacks_is_refused_where_native_code_is_asked
     folder = make_model("qwen3", tmp_path, head_dim=20)
     with pytest.raises(LoadError, match=r"heads of 20 numbers.*multiple of 8"):
         plan(folder, model_impl="vllm")
-    assert not plan(folder).native
+    assert plan(folder).spec is None
 
 
 def test_a_length_beyond_the_models_needs_its_variable(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:

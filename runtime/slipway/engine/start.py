@@ -221,7 +221,7 @@ class Start:
             plan.vocab,
             plan.kv.tokens_in(self.size.num_pages) // self.config.block_size,
             self.config.block_size,
-            plan.dtype,
+            str(plan.element),
             plan.architecture,
             self.seconds,
             self.warnings,

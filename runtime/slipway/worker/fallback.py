@@ -7,7 +7,7 @@ requests share the paged cache and results do not depend on company.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.plan import Masks
-from slipway.load.adapter import Adapter
 from slipway.load.arrays import DType, Ints
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
 from slipway.load.config import Config
@@ -32,21 +31,24 @@ from slipway.model.kv import KVShape
 from slipway.schemes.choice import Schemes
 from slipway.worker.packed_modules import Independent, pack_modules, quantize_modules
 from slipway.worker.probe import Call, Probe
-from slipway.worker.route import CpuPlace
+from slipway.worker.route import NewModel
 from slipway.worker.transformers_model import (
     ATTENTION,
     attend,
+    by_row,
     configuration,
     empty_model,
     fix_rotation,
     loaded_model,
     scale_and_softcap,
 )
-from slipway_kernels.cpu import ExternalProgram, StepResult, Threads
+from slipway_kernels.cpu import ExternalProgram, PageMemory, Slots, StepResult, Threads
 
 if TYPE_CHECKING:
-    from slipway.worker.device.place import DevicePlace
+    from slipway.worker.device.attention import NewBackend
+    from slipway.worker.device.schemes import DeviceSchemes
     from slipway.worker.device.worker import AnyDecoder
+    from slipway.worker.plan import ModelPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +65,19 @@ class Fallback:
     architecture: str
     vocab: int
     calls: tuple[Call, ...]
-    windows: tuple[int, ...]
     body: str
-    conversion: OnTheFly | None = None
+    conversion: OnTheFly | None
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        return tuple(call.window for call in self.calls)
 
     @property
     def kv_shapes(self) -> tuple[KVShape, ...]:
         return tuple((call.kv_heads, call.padded_dim) for call in self.calls)
 
     def without_windows(self) -> Fallback:
-        return replace(self, windows=(0,) * len(self.windows))
-
-    def converting(self, conversion: OnTheFly) -> Fallback:
-        return replace(self, conversion=conversion)
+        return replace(self, calls=tuple(replace(call, window=0) for call in self.calls))
 
     @property
     def spec(self) -> None:
@@ -103,29 +105,28 @@ class Fallback:
             }
         return loaded_model(type(empty), self.settings, checkpoint, dtype)
 
-    def on_cpu(
-        self, checkpoint: Checkpoint, dtype: DType, threads: Threads, adapters: Sequence[Adapter]
-    ) -> Callable[[CpuPlace], FallbackModel]:
-        """Read the weights and pack the products; in a place each layer gets its own in the cache.
+    def on_cpu(self, plan: ModelPlan, threads: Threads) -> NewModel:
+        """Read the weights and pack the products; over slots and pages each layer gets its own in the cache.
 
         There are no adapters: `plan_model` refuses them.
         """
         # The kernels' threads own the cores; and torch's results may depend on how many it has.
         torch.set_num_threads(1)
-        model = self.model(checkpoint, dtype)
-        left = pack_modules(model, Schemes(dtype, threads), torch_type(dtype), self.conversion)
+        dtype = plan.element
+        torch_model = self.model(plan.checkpoint, dtype)
+        left = pack_modules(torch_model, Schemes(dtype, threads), torch_type(dtype), self.conversion)
 
-        def placed(place: CpuPlace) -> FallbackModel:
-            fix_rotation(model, place.slots.max_len)
-            program = place.stepper(ExternalProgram, self.vocab)
-            for call, window, where in zip(self.calls, self.windows, place.kv.layer_place, strict=True):
-                module = model.get_submodule(call.module)
-                module.paged = ProgramLayer(program, where, call.kv_heads, call.padded_dim, window)  # type: ignore[assignment]
-            return FallbackModel(model, program, Independent() if left else nullcontext())
+        def model(slots: Slots, pages: PageMemory, max_tokens: int, max_top: int) -> FallbackModel:
+            fix_rotation(torch_model, slots.max_len)
+            program = plan.stepper(ExternalProgram, threads, slots, pages, max_tokens, max_top)
+            for call, where in zip(self.calls, plan.kv.layer_place, strict=True):
+                module = torch_model.get_submodule(call.module)
+                module.paged = ProgramLayer(program, where, call)  # type: ignore[assignment]
+            return FallbackModel(torch_model, program, Independent() if left else nullcontext())
 
-        return placed
+        return model
 
-    def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:
+    def on_device(self, plan: ModelPlan, schemes: DeviceSchemes, attention: NewBackend) -> AnyDecoder:
         """The model as torch has it, but for matrices that are quantized on the way.
 
         Raises LoadError unless the checkpoint holds exactly its weights, and where it has no body.
@@ -140,15 +141,18 @@ class Fallback:
                 hint="Serve it with --device cpu.",
                 argument="device",
             )
-        model = self.model(checkpoint, place.schemes.dtype)
-        fix_rotation(model, place.max_len)
+        model = self.model(plan.checkpoint, plan.element)
+        fix_rotation(model, plan.max_model_len)
         if self.conversion is not None:
-            quantize_modules(model, place.schemes, self.conversion, place.device)
-        model.to(place.device)  # type: ignore[arg-type]
-        return FallbackDecoder(self, model, place.attention(attentions(self)), place.dtype)
+            quantize_modules(model, schemes, self.conversion)
+        model.to(schemes.device)  # type: ignore[arg-type]
+        layers = attentions(self)
+        return FallbackDecoder(self, model, layers, attention(layers), torch_type(plan.element))
 
 
-def fallback(settings: Config, folder: Path | None, config: EngineConfig) -> Fallback:
+def fallback(
+    settings: Config, folder: Path | None, config: EngineConfig, conversion: OnTheFly | None
+) -> Fallback:
     """Try the model on shapes alone. Raises LoadError where it cannot run, naming what prevents it."""
     transformers.AttentionInterface.register(ATTENTION, attend)
     logging: Any = transformers.utils.logging
@@ -166,8 +170,8 @@ def fallback(settings: Config, folder: Path | None, config: EngineConfig) -> Fal
         type(model).__name__,
         vocab,
         calls,
-        tuple(call.window for call in calls),
         body,
+        conversion,
     )
 
 
@@ -210,35 +214,21 @@ class FallbackModel:
 
 @dataclass(frozen=True, slots=True)
 class ProgramLayer:
-    """One layer's attention over the pages. `head_dim`: what queries, keys and values are padded to."""
+    """One layer's attention over the pages."""
 
     program: ExternalProgram
     place: tuple[int, int]
-    kv_heads: int
-    head_dim: int
-    window: int
+    call: Call
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]
     ) -> Tensor:
         """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
-        heads, rows = query.shape[1:3]
+        call, head_dim = self.call, self.call.padded_dim
+        keys, values, queries = (array(by_row(x, head_dim).flatten(1)) for x in (key, value, query))
+        self.program.store_kv(self.place, keys, values, call.kv_heads, head_dim)
         scale, softcap = scale_and_softcap(query, settings)
-        keys, values, queries = (array(self._flat(part)) for part in (key, value, query))
-        self.program.store_kv(self.place, keys, values, self.kv_heads, self.head_dim)
         out = self.program.attention(
-            self.place,
-            queries,
-            heads,
-            self.kv_heads,
-            self.head_dim,
-            scale,
-            self.window,
-            softcap,
+            self.place, queries, call.heads, call.kv_heads, head_dim, scale, call.window, softcap
         )
-        return tensor(out).view(1, rows, heads, self.head_dim)[..., : value.shape[-1]]
-
-    def _flat(self, x: Tensor) -> Tensor:
-        """[1, heads, rows, size] → [rows, heads · head_dim]; zeros added to a head change no score."""
-        padded = nn.functional.pad(x[0].transpose(0, 1), (0, self.head_dim - x.shape[-1]))
-        return padded.flatten(1)
+        return tensor(out).view(1, -1, call.heads, head_dim)[..., : value.shape[-1]]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from slipway.load.adapter import Adapter
 from slipway.load.arrays import DType
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
 from slipway.load.config import Config, texts
@@ -21,12 +20,14 @@ from slipway.model.spec import DecoderSpec
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.worker.lower import check_lowered, lower
-from slipway.worker.route import CpuPlace
-from slipway_kernels.cpu import Program, Threads
+from slipway.worker.route import NewModel
+from slipway_kernels.cpu import PageMemory, Program, Slots, Threads
 
 if TYPE_CHECKING:
-    from slipway.worker.device.place import DevicePlace
+    from slipway.worker.device.attention import NewBackend
+    from slipway.worker.device.schemes import DeviceSchemes
     from slipway.worker.device.worker import AnyDecoder
+    from slipway.worker.plan import ModelPlan
 
 MAX_HEAD_DIM = 256
 HEAD_DIM_UNIT = 8
@@ -39,7 +40,7 @@ class Native:
 
     spec: DecoderSpec
     config: Config
-    conversion: OnTheFly | None = None
+    conversion: OnTheFly | None
 
     @property
     def architecture(self) -> str:
@@ -61,20 +62,15 @@ class Native:
         layers = [replace(layer, attention=replace(layer.attention, window=0)) for layer in self.spec.layers]
         return replace(self, spec=replace(self.spec, layers=tuple(layers)))
 
-    def converting(self, conversion: OnTheFly) -> Native:
-        return replace(self, conversion=conversion)
-
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(self._sharded(checkpoint).forms.values())
 
-    def weights(
-        self, checkpoint: Checkpoint, schemes: SchemeChoice, adapters: Sequence[Adapter] = ()
-    ) -> ModelWeights:
+    def weights(self, plan: ModelPlan, schemes: SchemeChoice) -> ModelWeights:
         """The checkpoint's, or random ones, held as `schemes` says. Raises LoadError."""
-        family = families()[self.architecture]
+        family, checkpoint = families()[self.architecture], plan.checkpoint
         if isinstance(checkpoint, DummyCheckpoint):
             checkpoint.shapes, checkpoint.drawn = expected_shapes(self.spec, family), schemes.drawn
-        return load_weights(self.spec, family, checkpoint, schemes, self.conversion, adapters=adapters)
+        return load_weights(self.spec, family, checkpoint, schemes, self.conversion, adapters=plan.adapters)
 
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         from slipway.worker.device.offload import layer_bytes  # imports torch
@@ -86,37 +82,27 @@ class Native:
         forms = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
         return Sharded(self.spec, forms)
 
-    def on_cpu(
-        self, checkpoint: Checkpoint, dtype: DType, threads: Threads, adapters: Sequence[Adapter]
-    ) -> Callable[[CpuPlace], Program]:
+    def on_cpu(self, plan: ModelPlan, threads: Threads) -> NewModel:
         check_lowered(self.spec)
-        weights = self.weights(checkpoint, Schemes(dtype, threads), adapters)
+        weights = self.weights(plan, Schemes(plan.element, threads))
 
-        def placed(place: CpuPlace) -> Program:
-            program = place.stepper(Program, self.vocab)
-            lower(self.spec, weights, program, place.kv.layer_place)
+        def model(slots: Slots, pages: PageMemory, max_tokens: int, max_top: int) -> Program:
+            program = plan.stepper(Program, threads, slots, pages, max_tokens, max_top)
+            lower(self.spec, weights, program, plan.kv.layer_place)
             return program
 
-        return placed
+        return model
 
-    def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:
+    def on_device(self, plan: ModelPlan, schemes: DeviceSchemes, attention: NewBackend) -> AnyDecoder:
         from slipway.worker.device.decoder import Decoder  # imports torch
 
-        weights = self.weights(checkpoint, place.schemes)
-        attention = place.attention([layer.attention for layer in self.spec.layers])
-        return Decoder(
-            self.spec,
-            weights,
-            attention,
-            max_len=place.max_len,
-            dtype=place.dtype,
-            device=place.device,
-            on_host=place.on_host,
-        )
+        weights = self.weights(plan, schemes)
+        backend = attention([layer.attention for layer in self.spec.layers])
+        return Decoder(self.spec, weights, backend, plan.max_model_len, schemes.device, schemes.on_host)
 
 
-def native(config: Config) -> Native:
-    """The route of a model that `families/` knows.
+def native(config: Config, conversion: OnTheFly | None) -> Native:
+    """The route of a model that `families/` knows, whose plain matrices `conversion` quantizes.
 
     Raises LoadError with UnsupportedModel where its architecture, or a feature that it uses, is not there.
     """
@@ -140,4 +126,4 @@ def native(config: Config) -> Native:
                 hint="Use --model-impl auto or transformers, which pad smaller heads.",
                 argument="model_impl",
             )
-    return Native(spec, family.complete(config))
+    return Native(spec, family.complete(config), conversion)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from slipway.load.quantized.tensors import Unquantized
 from slipway.load.torch_arrays import array, tensor, torch_type
 from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.scheme import Scheme
+
+if TYPE_CHECKING:
+    from slipway.worker.device.schemes import DeviceSchemes
 
 
 class Multiplies(Protocol):
@@ -166,9 +169,9 @@ def pack_modules(
 
 
 def quantize_modules(
-    model: transformers.PreTrainedModel, schemes: SchemeChoice, conversion: OnTheFly, device: torch.device
+    model: transformers.PreTrainedModel, schemes: DeviceSchemes, conversion: OnTheFly
 ) -> None:
-    """Hold on `device`, as `conversion` has them, the linear layers and experts that it quantizes.
+    """Hold on the schemes' device, as `conversion` has them, the linear layers and experts that it quantizes.
 
     The rest of `model` stays as it is, and where it is.
     """
@@ -178,7 +181,7 @@ def quantize_modules(
     kind = torch_type(schemes.dtype)
 
     def hold(matrix: Tensor, role: str = "expert") -> Multiplies:
-        return OnRows(_held(matrix.to(device), conversion.form(role, tuple(matrix.shape)), schemes))
+        return OnRows(_held(matrix.to(schemes.device), conversion.form(role, tuple(matrix.shape)), schemes))
 
     for name, module, role in _products(model):
         if role == "expert":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from slipway.engine.config import EngineConfig
 from slipway.envs import read
@@ -19,7 +20,7 @@ from slipway.load.extras import require_torch
 from slipway.load.progress import Progress
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.kv_scales import KVDivisors, KVScales, scales_of_file
-from slipway.load.quantized.on_the_fly import ON_THE_FLY, conversion
+from slipway.load.quantized.on_the_fly import ON_THE_FLY, OnTheFly, conversion
 from slipway.model.kv import KVLayout, kv_layout
 from slipway.model.limits import kv_cache_dtype, max_model_len, resolve_dtype
 from slipway.model.rope import length_warning
@@ -27,8 +28,11 @@ from slipway.model.spec import DecoderSpec
 from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
 from slipway.worker.native import native
-from slipway.worker.route import CpuPlace, Model, Route
+from slipway.worker.route import NewModel, Route
 from slipway_kernels.cpu import PageMemory, Slots, Threads, page_bytes
+from slipway_kernels.cpu.step import Stepper
+
+AnyStepper = TypeVar("AnyStepper", bound=Stepper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,6 @@ class ModelPlan:
         return self.route.spec
 
     @property
-    def native(self) -> bool:
-        return self.spec is not None
-
-    @property
     def architecture(self) -> str:
         return self.route.architecture
 
@@ -74,26 +74,35 @@ class ModelPlan:
         length = self.max_model_len
         return length if pages >= self.kv.pages_for(length) else self.kv.tokens_in(pages)
 
-    @property
-    def dtype(self) -> str:
-        """bfloat16 or float32."""
-        return str(self.element)
-
-    def read(self, threads: int, progress: Progress) -> Callable[[Slots, PageMemory, int, int], Model]:
-        """Read the weights. What comes back makes the model that computes over slots and pages.
-
-        It is also told the most tokens of a step, and the most alternatives that log-probabilities report.
-        Raises LoadError where checkpoint and configuration disagree.
-        """
+    def read(self, threads: int, progress: Progress) -> NewModel:
+        """Read the weights, for a CPU. Raises LoadError where checkpoint and configuration disagree."""
         progress("load", 0, self.checkpoint.total_bytes)
-        pool = Threads(threads)
-        over = self.route.on_cpu(self.checkpoint, self.element, pool, self.adapters)
-        kept = self.kv_dtype, self.kv_scales
+        return self.route.on_cpu(self, Threads(threads))
 
-        def model(slots: Slots, pages: PageMemory, max_tokens: int, max_top: int) -> Model:
-            return over(CpuPlace(slots, pages, self.kv, self.element, max_tokens, max_top, pool, *kept))
-
-        return model
+    def stepper(
+        self,
+        kind: type[AnyStepper],
+        threads: Threads,
+        slots: Slots,
+        pages: PageMemory,
+        max_tokens: int,
+        max_top: int,
+    ) -> AnyStepper:
+        """What computes a step on a CPU, over these slots and pages."""
+        stepper = kind(
+            slots,
+            max_tokens,
+            ELEMENTS[self.element],
+            threads,
+            self.vocab,
+            max_top,
+            pages,
+            self.kv.block_sizes,
+            ELEMENTS[self.kv_dtype],
+        )
+        for layer, (keys, values) in self.kv_scales.items():
+            stepper.scale_kv(self.kv.layer_place[layer], keys, values)
+        return stepper
 
 
 def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
@@ -106,9 +115,7 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
     made = conversion(config.quantization, checkpoint.quantization)
     dtype, dtype_warning = resolve_dtype(config.dtype, checkpoint.source_dtype, config.device)
     kv_dtype = kv_cache_dtype(config.kv_cache_dtype, dtype)
-    route = _route(settings, checkpoint, config)
-    if made is not None:
-        route = route.converting(made)
+    route = _route(settings, checkpoint, config, made)
     window = 0
     if config.disable_sliding_window:
         window = min(filter(None, route.windows), default=0)
@@ -202,11 +209,11 @@ def _kv_divisors() -> KVDivisors:
     return float(environment.k_scale_constant), float(environment.v_scale_constant)
 
 
-def _route(settings: Config, checkpoint: Checkpoint, config: EngineConfig) -> Route:
+def _route(settings: Config, checkpoint: Checkpoint, config: EngineConfig, made: OnTheFly | None) -> Route:
     """Native code where there is some and nothing else is asked for, else transformers'."""
     if config.model_impl != "transformers":
         try:
-            return native(settings)
+            return native(settings, made)
         except LoadError as error:
             if error.code != "UnsupportedModel" or config.model_impl == "vllm":
                 raise
@@ -217,4 +224,4 @@ def _route(settings: Config, checkpoint: Checkpoint, config: EngineConfig) -> Ro
     )
     from slipway.worker.fallback import fallback  # imports torch and transformers
 
-    return fallback(settings, checkpoint.folder, config)
+    return fallback(settings, checkpoint.folder, config, made)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from slipway.engine.plan import Masks
-from slipway.load.adapter import Adapter
-from slipway.load.arrays import ELEMENTS, DType, Ints
+from slipway.load.arrays import DType, Ints
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.config import Config
 from slipway.load.quantized.form import Form
-from slipway.load.quantized.kv_scales import KVScales
-from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.model.kv import KVLayout, KVShape
+from slipway.model.kv import KVShape
 from slipway.model.spec import DecoderSpec
 from slipway_kernels.cpu import PageMemory, Slots, StepResult, Threads
-from slipway_kernels.cpu.step import Stepper
 
 if TYPE_CHECKING:
-    from slipway.worker.device.place import DevicePlace
+    from slipway.worker.device.attention import NewBackend
+    from slipway.worker.device.schemes import DeviceSchemes
     from slipway.worker.device.worker import AnyDecoder
-
-AnyStepper = TypeVar("AnyStepper", bound=Stepper)
+    from slipway.worker.plan import ModelPlan
 
 
 class Model(Protocol):
@@ -41,36 +36,11 @@ class Model(Protocol):
         """Have the next step find the scales of keys and values: `slipway_kernels.cpu.step` has the rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuPlace:
-    """What a model on CPU computes in: the worker's slots, pages and threads, and how long a step may be."""
+NewModel = Callable[[Slots, PageMemory, int, int], Model]
+"""Makes the model that computes over slots and pages.
 
-    slots: Slots
-    pages: PageMemory
-    kv: KVLayout
-    dtype: DType
-    max_tokens: int
-    max_top: int
-    threads: Threads
-    kv_dtype: DType
-    kv_scales: KVScales
-
-    def stepper(self, kind: type[AnyStepper], vocab: int) -> AnyStepper:
-        """A program over these slots and pages."""
-        program = kind(
-            self.slots,
-            self.max_tokens,
-            ELEMENTS[self.dtype],
-            self.threads,
-            vocab,
-            self.max_top,
-            self.pages,
-            self.kv.block_sizes,
-            ELEMENTS[self.kv_dtype],
-        )
-        for layer, (keys, values) in self.kv_scales.items():
-            program.scale_kv(self.kv.layer_place[layer], keys, values)
-        return program
+It is also told the most tokens of a step, and the most alternatives that log-probabilities report.
+"""
 
 
 class Route(Protocol):
@@ -99,9 +69,6 @@ class Route(Protocol):
     def without_windows(self) -> Route:
         """The same model, every layer seeing all tokens."""
 
-    def converting(self, conversion: OnTheFly) -> Route:
-        """The same model, its plain matrices quantized as they are read."""
-
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         """How the quantized matrices are stored, or converted. Raises LoadError where their tensors do not
         fit each other."""
@@ -109,13 +76,8 @@ class Route(Protocol):
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         """What each layer's matrices take on a device; nothing where they cannot lie elsewhere."""
 
-    def on_cpu(
-        self, checkpoint: Checkpoint, dtype: DType, threads: Threads, adapters: Sequence[Adapter]
-    ) -> Callable[[CpuPlace], Model]:
-        """Read the weights; what comes back makes the model in a place.
+    def on_cpu(self, plan: ModelPlan, threads: Threads) -> NewModel:
+        """Read the weights. Raises LoadError where they are not exactly what the model has."""
 
-        Raises LoadError where they are not exactly what the model has.
-        """
-
-    def on_device(self, checkpoint: Checkpoint, place: DevicePlace) -> AnyDecoder:
+    def on_device(self, plan: ModelPlan, schemes: DeviceSchemes, attention: NewBackend) -> AnyDecoder:
         """The same on an accelerator. Raises LoadError also where the model cannot run there."""

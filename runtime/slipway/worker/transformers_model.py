@@ -51,6 +51,14 @@ def scale_and_softcap(query: Tensor, settings: Mapping[str, Any]) -> tuple[float
     return query.shape[-1] ** -0.5 if scale is None else float(scale), settings.get("softcap") or 0.0
 
 
+def by_row(x: Tensor, head_dim: int) -> Tensor:
+    """[1, heads, rows, size] → [rows, heads, head_dim]; zeros added to a head change no score."""
+    rows = x[0].transpose(0, 1)
+    if missing := head_dim - x.shape[-1]:
+        return nn.functional.pad(rows, (0, missing))
+    return rows if rows.stride(2) == 1 else rows.contiguous()
+
+
 def configuration(
     settings: Config, folder: Path | None, config: EngineConfig
 ) -> transformers.PreTrainedConfig:

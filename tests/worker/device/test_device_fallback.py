@@ -81,7 +81,7 @@ def work() -> list[Request]:
 
 def run(model: Path, asked: list[Request] | None = None, **settings: object) -> list[Output]:
     with LocalEngine(model, **(BOUNDS | settings)) as engine:
-        assert not engine.start.plan.native
+        assert engine.start.plan.spec is None
         return engine.run(asked or work())
 
 
@@ -223,4 +223,4 @@ def test_a_model_without_a_body_is_refused(models: Models) -> None:
     found = plan(models("opt"))
     route = replace(found.route, body="")
     with pytest.raises(LoadError, match="OPTForCausalLM has no one module that holds all layers"):
-        route.on_device(found.checkpoint, cast(Any, None))  # which it does not look at before
+        route.on_device(found, cast(Any, None), cast(Any, None))  # which it does not look at before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -127,6 +127,10 @@ class SdpaAttention:
         """[pages, kv_heads, block, head_dim] → [kv_heads, positions, head_dim]"""
         found = part[pages].transpose(0, 1).flatten(1, 2).to(dtype)
         return found if scale is None else (found.float() * scale.view(-1, 1, 1)).to(dtype)
+
+
+NewBackend = Callable[[Sequence[Attention]], AttentionBackend]
+"""Makes the backend for layers that ask this of attention."""
 
 
 def _written_out(

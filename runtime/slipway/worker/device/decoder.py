@@ -50,17 +50,14 @@ class Decoder:
         spec: DecoderSpec,
         weights: ModelWeights,
         attention: AttentionBackend,
-        *,
         max_len: int,
-        dtype: torch.dtype,
         device: torch.device,
-        on_host: Sequence[int] = (),
+        on_host: Sequence[int],
     ) -> None:
         """on_host  layers whose weights stay in host memory, ascending"""
         self.spec = spec
         self._weights = weights
         self._attention = attention
-        self._dtype = dtype
         self._device = device
         self._rotations: list[tuple[Rope, Tensor]] = []
         self._max_len = max_len
@@ -95,7 +92,7 @@ class Decoder:
         spec = self.spec
         residual: Tensor = self._weights.embedding.parts[0].scheme.rows(batch.token_ids)
         if spec.embedding_scale != 1.0:  # the models multiply in their own type
-            residual = residual * torch.tensor(spec.embedding_scale, dtype=self._dtype)
+            residual = residual * torch.tensor(spec.embedding_scale, dtype=residual.dtype)
         branch: Tensor | None = None
         for layer, cache in zip(self._layers.in_turn(), self._caches, strict=True):
             weights = layer.weights

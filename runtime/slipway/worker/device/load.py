@@ -9,12 +9,10 @@ import torch
 
 from slipway.engine.config import EngineConfig
 from slipway.load.progress import Progress
-from slipway.load.torch_arrays import torch_type
 from slipway.worker.cache_size import num_host_pages, token_budget
 from slipway.worker.device.attention import backend
 from slipway.worker.device.memory import Budget, device_memory
 from slipway.worker.device.offload import layers_on_host
-from slipway.worker.device.place import DevicePlace
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.device.state import SlotState
@@ -67,18 +65,15 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
 
 def _decoder(plan: ModelPlan, config: EngineConfig, device: torch.device) -> AnyDecoder:
     """The model with its weights on the device."""
-    length = plan.max_model_len
     attention = partial(
         backend,
         config.attention_backend,
         max_requests=config.max_num_seqs,
         each=1 + config.num_drafts,
-        max_length=length,
+        max_length=plan.max_model_len,
         device=device,
     )
     on_host = layers_on_host(plan, config.offload_bytes)
     with closing(Transfer(device)) as transfer:
         schemes = DeviceSchemes(plan.element, transfer, on_host)
-        dtype = torch_type(plan.element)
-        place = DevicePlace(schemes, attention, length, dtype, device, on_host)
-        return plan.route.on_device(plan.checkpoint, place)
+        return plan.route.on_device(plan, schemes, attention)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -82,7 +82,8 @@ def device_arch() -> int:
 class DeviceSchemes:
     """The schemes of one model on a device: one function for each form, so that neighbours of a form fuse.
 
-    on_host    layers whose matrices are gathered in host memory, from which they are moved once they are read
+    on_host    layers, ascending, whose matrices are gathered in host memory, from which they are moved once
+               they are read
     workspace  of products, shared with others; by default one of its own
     What is quantized stays as it is where the kernels multiply it, else it is dequantized as it is read. With
     float32, which asks for all the precision there is, everything is dequantized.
@@ -92,7 +93,7 @@ class DeviceSchemes:
         self,
         dtype: DType,
         transfer: Transfer,
-        on_host: Collection[int] = (),
+        on_host: Sequence[int] = (),
         workspace: Workspace | None = None,
     ) -> None:
         self.dtype = dtype
@@ -102,22 +103,22 @@ class DeviceSchemes:
         self._dense: NewScheme = partial(DeviceDense, self._kind, transfer)
         self._made: dict[Form, NewScheme] = {}
         self._workspace = workspace or Workspace(transfer.device)
-        self._on_host = frozenset(on_host)
+        self.device = self._workspace.device
+        self.on_host = on_host
         self._host = DeviceSchemes(dtype, Transfer(CPU), workspace=self._workspace) if on_host else self
 
     def placed(self, bias: Floats) -> Tensor:
         """Beside the matrices' results, in their type."""
-        return tensor(bias).to(self._workspace.device, self._kind)
+        return tensor(bias).to(self.device, self._kind)
 
     def drawn(self, shape: tuple[int, ...], seed: int) -> Tensor:
         """Drawn on the device, where billions take seconds."""
-        device = self._workspace.device
-        random = torch.Generator(device).manual_seed(seed)
-        empty = torch.empty(shape, dtype=self._kind, device=device)
+        random = torch.Generator(self.device).manual_seed(seed)
+        empty = torch.empty(shape, dtype=self._kind, device=self.device)
         return empty.normal_(0.0, DEVIATION, generator=random)
 
     def in_layer(self, number: int) -> DeviceSchemes:
-        return self._host if number in self._on_host else self
+        return self._host if number in self.on_host else self
 
     def of(self, form: Form | None, *, row: int = 0, expert: bool = False) -> NewScheme:
         """Experts' products are grouped. What begins within a block of rows that share a scale is not fused

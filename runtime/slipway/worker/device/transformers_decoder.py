@@ -19,15 +19,15 @@ from slipway.worker.device.batch import Batch
 from slipway.worker.device.kv_scales import find_scales
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.fallback import Fallback
-from slipway.worker.transformers_model import scale_and_softcap
+from slipway.worker.transformers_model import by_row, scale_and_softcap
 from slipway_kernels.rope import rope_and_store
 
 
 def attentions(route: Fallback) -> list[Attention]:
     """What each layer asks of attention; its scale and soft-cap it tells with every call."""
     return [
-        Attention(call.heads, call.kv_heads, call.padded_dim, None, call.padded_dim**-0.5, window)
-        for call, window in zip(route.calls, route.windows, strict=True)
+        Attention(call.heads, call.kv_heads, call.padded_dim, None, call.padded_dim**-0.5, call.window)
+        for call in route.calls
     ]
 
 
@@ -44,6 +44,7 @@ class FallbackDecoder:
         self,
         route: Fallback,
         model: transformers.PreTrainedModel,
+        layers: Sequence[Attention],
         attention: AttentionBackend,
         dtype: torch.dtype,
     ) -> None:
@@ -54,9 +55,9 @@ class FallbackDecoder:
         self._compute = body.forward
         body.forward = self._computed
         self._known: Any = None
-        self._layers = attentions(route)
+        self._layers = layers
         self._paged = PagedStep(attention, dtype)
-        for number, (call, spec) in enumerate(zip(route.calls, self._layers, strict=True)):
+        for number, (call, spec) in enumerate(zip(route.calls, layers, strict=True)):
             module: Any = model.get_submodule(call.module)
             module.paged = PagedLayer(self._paged, number, spec)
 
@@ -114,9 +115,8 @@ class PagedLayer:
         step, cache = self.step, self.step.caches[self.number]
         batch, table = step.batch, step.batch.tables[cache.group]
         scale, softcap = scale_and_softcap(query, settings)
-        queries, keys, values = (self._by_row(part) for part in (query, key, value))
-        if batch.kv_divisors is not None:
-            find_scales(cache, keys, values, batch)
+        queries, keys, values = (by_row(x.to(step.dtype), self.spec.head_dim) for x in (query, key, value))
+        find_scales(cache, keys, values, batch)
         rope_and_store(
             keys[:, :0],  # queries come rotated
             keys,
@@ -133,10 +133,3 @@ class PagedLayer:
         spec = replace(self.spec, scale=scale, softcap=softcap)
         step.attention.attend(queries, cache, batch, out, spec, None)
         return out[None, ..., : value.shape[-1]].to(query.dtype)
-
-    def _by_row(self, x: Tensor) -> Tensor:
-        """[1, heads, rows, size] → [rows, heads, head_dim]; zeros added to a head change no score."""
-        rows = x[0].transpose(0, 1).to(self.step.dtype)
-        if missing := self.spec.head_dim - rows.shape[2]:
-            return nn.functional.pad(rows, (0, missing))
-        return rows if rows.stride(2) == 1 else rows.contiguous()
