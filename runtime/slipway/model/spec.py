@@ -14,7 +14,7 @@ class Rope:
 
     theta: float
     rotary_dim: int
-    scaling: dict[str, object] = field(default_factory=dict)
+    scaling: dict[str, object] = field(default_factory=dict, hash=False)
     """Empty, or `rope_type` with its parameters."""
     max_position: int = 0
     """Trained length, which some scaling types read."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from slipway.load.arrays import BF16, Floats
 from slipway.load.errors import LoadError
 from slipway.model.rope import cos_sin
-from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Moe, Rope
+from slipway.model.spec import DecoderSpec, Layer, Mlp, Moe, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Adapter, Buffer, Packed, Program, Weight
@@ -34,11 +32,11 @@ def lower(
 
     layer_place  [layer]  its KV group and its index there
     """
-    lowering = _Lowering(spec, program, _Buffers.of(spec, program))
+    lowering = _Lowering(spec, program)
     scale = spec.embedding_scale
     if program.dtype == "bf16":  # the models multiply in their own type
         scale = float(np.array(scale, BF16))
-    x = lowering.buffers.residual
+    x = lowering.residual
     program.embed(weights.embedding.whole, x, scale)
     for layer, parts, place in zip(spec.layers, weights.layers, layer_place, strict=True):
         lowering.attention(layer, parts, place)
@@ -55,74 +53,36 @@ def lower(
     program.finish()
 
 
-@dataclass(frozen=True, slots=True)
-class _Buffers:
-    """Where the operations meet, shared by all layers; one for each width that layers differ in."""
-
-    residual: Buffer
-    """[rows, hidden] fp32"""
-    normed: Buffer
-    """[rows, hidden]"""
-    branch: Buffer | None
-    """[rows, hidden] fp32: what is normed, or scaled, before it joins the residual stream"""
-    gate: Buffer | None
-    """[rows, 1] fp32: the shared expert's"""
-    heads: dict[tuple[int, int, int], tuple[Buffer, Buffer, Buffer]]
-    """by shape: q, k and v in fp32, the queries, what they attended to"""
-    inner: dict[int, Buffer]
-    """[rows, intermediate] by that width"""
-
-    @classmethod
-    def of(cls, spec: DecoderSpec, program: Program) -> _Buffers:
-        plain = [layer.mlp for layer in spec.layers if isinstance(layer.mlp, Mlp)]
-        shared = [
-            layer.mlp.shared for layer in spec.layers if isinstance(layer.mlp, Moe) and layer.mlp.shared
-        ]
-        heads = {}
-        for shape in {_shape(layer.attention) for layer in spec.layers}:
-            queries, keys = shape[0] * shape[2], shape[1] * shape[2]
-            heads[shape] = (
-                program.buffer(queries + 2 * keys),
-                program.buffer(queries, "act"),
-                program.buffer(queries, "act"),
-            )
-        return cls(
-            residual=program.buffer(spec.hidden),
-            normed=program.buffer(spec.hidden, "act"),
-            branch=program.buffer(spec.hidden) if spec.sandwich or shared else None,
-            gate=program.buffer(1) if shared else None,
-            heads=heads,
-            inner={
-                width: program.buffer(width, "act") for width in {mlp.intermediate for mlp in plain + shared}
-            },
-        )
-
-
-def _shape(attention: Attention) -> tuple[int, int, int]:
-    return attention.heads, attention.kv_heads, attention.head_dim
-
-
 class _Lowering:
-    def __init__(self, spec: DecoderSpec, program: Program, buffers: _Buffers) -> None:
+    """The operations of layers, which meet in buffers that all layers share: one for each use and width."""
+
+    def __init__(self, spec: DecoderSpec, program: Program) -> None:
         self.spec = spec
         self.program = program
-        self.buffers = buffers
-        self._tables: list[tuple[Rope, Floats]] = []
+        self.residual = program.buffer(spec.hidden)
+        self._normed = program.buffer(spec.hidden, "act")
+        self._buffers: dict[tuple[str, int], Buffer] = {}
+        ropes = {layer.attention.rope for layer in spec.layers}
+        self._tables: dict[Rope | None, Floats] = {
+            rope: cos_sin(rope, program.slots.max_len) for rope in ropes if rope
+        }
 
     def attention(self, layer: Layer, weights: LayerWeights, place: tuple[int, int]) -> None:
         """residual += out(attend(rope(qkv(norm(residual)))))"""
-        attention = layer.attention
-        shape = _shape(attention)
-        qkv, queries, attended = self.buffers.heads[shape]
+        attention, rope = layer.attention, layer.attention.rope
+        shape = attention.heads, attention.kv_heads, attention.head_dim
+        width = attention.heads * attention.head_dim
+        qkv = self._buffer("qkv", weights.qkv.n)
+        queries, attended = self._buffer("queries", width, "act"), self._buffer("attended", width, "act")
         self._norm(weights.norms["attention_norm"])
-        self._linear(self.buffers.normed, weights.qkv, qkv)
+        self._linear(self._normed, weights.qkv, qkv)
         self.program.rope_and_store(
             qkv,
             queries,
             place,
             *shape,
-            None if attention.rope is None else self._table(attention.rope),
-            0 if attention.rope is None else attention.rope.rotary_dim,
+            self._tables.get(rope),
+            0 if rope is None else rope.rotary_dim,
             weights.norms["q_norm"].values if attention.qk_norm else None,
             weights.norms["k_norm"].values if attention.qk_norm else None,
             self.spec.norm_eps,
@@ -143,28 +103,28 @@ class _Lowering:
             self._experts(layer.mlp, weights.mlp)
 
     def _experts(self, moe: Moe, weights: MoeWeights) -> None:
-        buffers, program = self.buffers, self.program
-        program.moe(
-            buffers.normed,
+        self.program.moe(
+            self._normed,
             weights.router.whole,
             [expert.gate_up.whole for expert in weights.experts],
             [expert.down.whole for expert in weights.experts],
-            buffers.residual,
+            self.residual,
             moe.top_k,
             moe.normalize_top_k,
             moe.activation,
         )
-        if moe.shared and weights.shared and weights.shared_scale and buffers.branch and buffers.gate:
-            self._linear(self._inner(moe.shared, weights.shared), weights.shared.down, buffers.branch)
-            self._linear(buffers.normed, weights.shared_scale, buffers.gate)
-            program.add_gated(buffers.branch, buffers.gate, buffers.residual)
+        if moe.shared and weights.shared and weights.shared_scale:
+            branch, gate = self._buffer("branch", self.spec.hidden), self._buffer("gate", 1)
+            self._linear(self._inner(moe.shared, weights.shared), weights.shared.down, branch)
+            self._linear(self._normed, weights.shared_scale, gate)
+            self.program.add_gated(branch, gate, self.residual)
 
     def _inner(self, mlp: Mlp, weights: MlpWeights) -> Buffer:
         """activation(gate(x)) · up(x) of the normed rows."""
-        inner = self.buffers.inner[mlp.intermediate]
+        inner = self._buffer("inner", mlp.intermediate, "act")
         gate_up = weights.gate_up
         self.program.linear_gated(
-            self.buffers.normed,
+            self._normed,
             gate_up.whole,
             inner,
             mlp.activation,
@@ -175,25 +135,23 @@ class _Lowering:
 
     def _join(self, x: Buffer, weight: FusedLinear, post_norm: Vector | None) -> None:
         """Add a branch's last product to the residual stream, normed first in a sandwich."""
-        buffers = self.buffers
-        if post_norm is None or buffers.branch is None:
-            self._linear(x, weight, buffers.residual, accumulate=True)
+        if post_norm is None:
+            self._linear(x, weight, self.residual, accumulate=True)
             return
-        self._linear(x, weight, buffers.branch)
+        branch = self._buffer("branch", self.spec.hidden)
+        self._linear(x, weight, branch)
         self.program.rms_norm(
-            buffers.branch,
+            branch,
             post_norm.values,
-            buffers.residual,
+            self.residual,
             self.spec.norm_eps,
             self.spec.norm_add_one,
             accumulate=True,
         )
 
     def _norm(self, weight: Vector) -> None:
-        buffers, spec = self.buffers, self.spec
-        self.program.rms_norm(
-            buffers.residual, weight.values, buffers.normed, spec.norm_eps, spec.norm_add_one
-        )
+        spec = self.spec
+        self.program.rms_norm(self.residual, weight.values, self._normed, spec.norm_eps, spec.norm_add_one)
 
     def _linear(self, x: Buffer, weight: FusedLinear, out: Buffer, *, accumulate: bool = False) -> None:
         for part, bias in weight.products():
@@ -220,10 +178,8 @@ class _Lowering:
             packed[index] = low, high
         return packed
 
-    def _table(self, rope: Rope) -> Floats:
-        """The rotation's table, one for all layers that share it."""
-        for known, table in self._tables:
-            if known == rope:
-                return table
-        self._tables.append((rope, cos_sin(rope, self.program.slots.max_len)))
-        return self._tables[-1][1]
+    def _buffer(self, use: str, width: int, dtype: str = "fp32") -> Buffer:
+        """[rows, width]"""
+        if (use, width) not in self._buffers:
+            self._buffers[use, width] = self.program.buffer(width, dtype)
+        return self._buffers[use, width]

@@ -59,14 +59,16 @@ class Decoder:
         self._weights = weights
         self._attention = attention
         self._device = device
-        self._rotations: list[tuple[Rope, Tensor]] = []
-        self._max_len = max_len
+        ropes = {layer.attention.rope for layer in spec.layers}
+        rotations: dict[Rope | None, Tensor] = {
+            rope: tensor(cos_sin(rope, max_len)).to(device) for rope in ropes if rope
+        }
         layers = [
             _Layer(
                 layer,
                 parts,
                 {role: self._vector(norm) for role, norm in parts.norms.items()},
-                self._rotation(layer.attention.rope),
+                rotations.get(layer.attention.rope),
                 experts_of(layer.mlp, parts.mlp),
             )
             for layer, parts in zip(spec.layers, weights.layers, strict=True)
@@ -171,14 +173,3 @@ class Decoder:
     def _vector(self, vector: Vector) -> Tensor:
         """Norm weights stay in fp32: they are small, and rounding them would cost accuracy."""
         return tensor(vector.values).to(self._device)
-
-    def _rotation(self, rope: Rope | None) -> Tensor | None:
-        """The table of cosines and sines, one for all layers that share it."""
-        if rope is None:
-            return None
-        for known, table in self._rotations:
-            if known == rope:
-                return table
-        table = tensor(cos_sin(rope, self._max_len)).to(self._device)
-        self._rotations.append((rope, table))
-        return table
