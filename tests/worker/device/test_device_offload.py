@@ -22,7 +22,8 @@ from slipway.load.arrays import FP32
 from slipway.load.checkpoint import open_checkpoint
 from slipway.model.weights import Builder, LayerWeights, MlpWeights
 from slipway.worker.device.offload import StreamedLayers, chosen, layers_on_host
-from slipway.worker.device.schemes import DeviceDense, DeviceSchemes, Move
+from slipway.worker.device.products import Move
+from slipway.worker.device.schemes import DeviceDense, DeviceSchemes
 from slipway.worker.device.transfer import Transfer
 from slipway.worker.plan import ModelPlan, plan_model
 from slipway_kernels.cuda.launch import device_in_use
@@ -79,14 +80,14 @@ def test_no_layer_is_chosen_where_the_buffers_would_take_what_that_frees(
     assert chosen(sizes, limit) == ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Held:
     """A layer of a few tensors, of different types and lengths."""
 
     tensors: tuple[Tensor, ...]
 
-    def moved(self, to: Move) -> Held:
-        return Held(tuple(to(tensor) for tensor in self.tensors))
+    def move(self, to: Move) -> None:
+        self.tensors = tuple(to(tensor) for tensor in self.tensors)
 
 
 def held(number: int, device: torch.device) -> Held:
@@ -98,7 +99,7 @@ def held(number: int, device: torch.device) -> Held:
 def test_each_layer_is_itself_when_its_turn_comes_in_every_step(on_host: tuple[int, ...]) -> None:
     device = device_in_use()
     originals = [held(number, device) for number in range(6)]
-    layers = StreamedLayers(list(originals), on_host, device)
+    layers = StreamedLayers([held(number, device) for number in range(6)], on_host, device)
     for _ in range(3):
         for layer, original in zip(layers.in_turn(), originals, strict=True):
             for one, other in zip(layer.tensors, original.tensors, strict=True):
@@ -108,9 +109,10 @@ def test_each_layer_is_itself_when_its_turn_comes_in_every_step(on_host: tuple[i
 
 def test_two_buffers_on_the_device_stand_for_all_layers_in_host_memory() -> None:
     device = device_in_use()
-    originals = [held(number, device) for number in range(6)]
-    layers = list(StreamedLayers(list(originals), (0, 2, 3, 5), device).in_turn())
-    assert [layer is original for layer, original in zip(layers, originals, strict=True)] == [
+    made = [held(number, device) for number in range(6)]
+    originals = [layer.tensors for layer in made]
+    layers = list(StreamedLayers(made, (0, 2, 3, 5), device).in_turn())
+    assert [layer.tensors is tensors for layer, tensors in zip(layers, originals, strict=True)] == [
         number in (1, 4) for number in range(6)
     ]
     places = [layers[number].tensors[0].data_ptr() for number in (0, 2, 3, 5)]

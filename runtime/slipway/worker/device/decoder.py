@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -18,10 +18,9 @@ from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.feed_forward import Experts, experts_of, fed_forward
 from slipway.worker.device.kv_scales import find_scales
-from slipway.worker.device.offload import StreamedLayers, moved
+from slipway.worker.device.offload import StreamedLayers, move
 from slipway.worker.device.pages import DevicePages, LayerCache
-from slipway.worker.device.products import Rows, normed_for, product
-from slipway.worker.device.schemes import Move
+from slipway.worker.device.products import Move, Rows, normed_for, product
 from slipway_kernels.embedding import softcap
 from slipway_kernels.rms_norm import rms_norm
 from slipway_kernels.rope import rope_and_store
@@ -37,9 +36,9 @@ class _Layer:
     rotation: Tensor | None  # [max_len, rotary_dim / 2, 2] fp32
     experts: Experts | None
 
-    def moved(self, to: Move) -> _Layer:
-        """With every matrix where `to` puts it; norms stay."""
-        return replace(self, experts=moved(self.weights, self.experts, to))
+    def move(self, to: Move) -> None:
+        """Put every matrix elsewhere; norms stay."""
+        move(self.weights, self.experts, to)
 
 
 class Decoder:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,8 +12,7 @@ from slipway.model.spec import Mlp, Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.batch import Batch
-from slipway.worker.device.products import Rows, gated_for, product
-from slipway.worker.device.schemes import DeviceScheme, Move
+from slipway.worker.device.products import DeviceScheme, Rows, gated_for, product, scheme_of
 from slipway_kernels.moe import arrange, arrangement, block_m_of, combine, route
 
 
@@ -33,38 +31,25 @@ class Experts:
     """
 
     moe: Moe
-    router: FusedLinear
+    weights: MoeWeights
     gate_up: DeviceScheme
     down: DeviceScheme
-    shared: MlpWeights | None
-    shared_scale: FusedLinear | None
 
     @classmethod
     def of(cls, moe: Moe, weights: MoeWeights) -> Experts:
         """Takes the experts' matrices out of `weights`, so that none is held twice."""
-        return cls(
-            moe,
-            weights.router,
-            _stacked([expert.gate_up for expert in weights.experts]),
-            _stacked([expert.down for expert in weights.experts]),
-            weights.shared,
-            weights.shared_scale,
-        )
-
-    def moved(self, to: Move) -> Experts:
-        """With the stacked matrices where `to` puts them."""
-        for stack in (self.gate_up, self.down):
-            stack.move(to)
-        return self
+        experts = weights.experts
+        gate_up, down = _stacked(one.gate_up for one in experts), _stacked(one.down for one in experts)
+        return cls(moe, weights, gate_up, down)
 
     def apply(self, x: Rows, batch: Batch) -> Tensor:
         """x [rows, hidden] → [rows, hidden]; rows of padding choose no expert."""
-        moe, plain = self.moe, x.plain
+        moe, linears, plain = self.moe, self.weights, x.plain
         rows, device = len(plain), plain.device
         pairs = rows * moe.top_k
         ids = torch.empty(rows, moe.top_k, dtype=torch.int32, device=device)
         weights = torch.empty(rows, moe.top_k, device=device)
-        route(product(self.router, x), moe.top_k, moe.normalize_top_k, ids, weights, slots=batch.row_slots)
+        route(product(linears.router, x), moe.top_k, moe.normalize_top_k, ids, weights, slots=batch.row_slots)
         operand, _ = self.gate_up.operand or (plain.dtype, 0)
         block_m = block_m_of(pairs, moe.experts, operand)
         order = arrange(ids, arrangement(pairs, moe.experts, block_m, device))
@@ -73,9 +58,9 @@ class Experts:
         y = torch.empty(pairs, plain.shape[1], dtype=plain.dtype, device=device)
         self.down.apply_experts(Rows(inner), order, y)
         shared = gate = None
-        if moe.shared and self.shared and self.shared_scale:
-            shared = fed_forward(moe.shared, self.shared, x)
-            gate = product(self.shared_scale, x)
+        if moe.shared and linears.shared and linears.shared_scale:
+            shared = fed_forward(moe.shared, linears.shared, x)
+            gate = product(linears.shared_scale, x)
         return combine(y, ids, weights, torch.empty_like(plain), shared=shared, shared_gate=gate)
 
 
@@ -86,7 +71,7 @@ def experts_of(mlp: Mlp | Moe, weights: MlpWeights | MoeWeights) -> Experts | No
     return None
 
 
-def _stacked(linears: Sequence[FusedLinear]) -> DeviceScheme:
+def _stacked(linears: Iterable[FusedLinear]) -> DeviceScheme:
     """One matrix of all experts', as it is multiplied; their own are let go."""
-    schemes = [cast(DeviceScheme, linear.parts[0].scheme) for linear in linears]
+    schemes = [scheme_of(linear.parts[0]) for linear in linears]
     return schemes[0].stacked(schemes)

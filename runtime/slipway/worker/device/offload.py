@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Generic, Protocol, Self, TypeVar, cast
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.feed_forward import Experts, experts_of
 from slipway.worker.device.memory import GIB
 from slipway.worker.device.pinned import HostMemory
-from slipway.worker.device.schemes import DeviceScheme, DeviceSchemes, Move
+from slipway.worker.device.products import Move, scheme_of
+from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.device.transfer import Transfer
 from slipway.worker.plan import ModelPlan
 
@@ -38,8 +39,8 @@ _ALIGNMENT = 256
 class Movable(Protocol):
     """A layer of which every matrix can be put elsewhere."""
 
-    def moved(self, to: Move) -> Self:
-        """The layer with `to(tensor)` in the place of each tensor that it multiplies by."""
+    def move(self, to: Move) -> None:
+        """Have `to(tensor)` in the place of each tensor that it multiplies by."""
 
 
 L = TypeVar("L", bound=Movable)
@@ -55,13 +56,10 @@ class StreamedLayers(Generic[L]):
     """
 
     def __init__(self, layers: list[L], on_host: Sequence[int], device: torch.device) -> None:
-        """Moves the layers of these numbers, ascending. Raises Exit where the host's memory is not pinned.
-
-        The list itself is kept and changed: with a copy, what was moved would be held twice meanwhile.
-        """
+        """Moves the layers of these numbers, ascending. Raises Exit where the host's memory is not pinned."""
         self._layers = layers
         self._turns = {number: turn for turn, number in enumerate(on_host)}
-        sizes = [_bytes(layers[number].moved) for number in on_host]
+        sizes = [_bytes(layers[number].move) for number in on_host]
         self._host = torch.empty(sum(sizes), dtype=torch.uint8)
         largest = max(sizes, default=0)
         buffers = [
@@ -71,7 +69,7 @@ class StreamedLayers(Generic[L]):
         """[turn]  a layer in host memory, and its place on the device"""
         for turn, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
             pair = self._host[end - size : end], buffers[turn % BUFFERS][:size]
-            layers[on_host[turn]] = layers[on_host[turn]].moved(_into(*pair))
+            layers[on_host[turn]].move(_into(*pair))
             self._copies.append(pair)
         self._stream: torch.cuda.Stream | None = None
         if sizes and device.type == "cuda":
@@ -162,15 +160,17 @@ def layer_bytes(spec: DecoderSpec, forms: Mapping[Place, Form], dtype: DType) ->
     weights = builder.build()
     builder.finish()
     layers = zip(spec.layers, weights.layers, strict=True)
-    return [_bytes(partial(moved, parts, experts_of(layer.mlp, parts.mlp))) for layer, parts in layers]
+    return [_bytes(partial(move, parts, experts_of(layer.mlp, parts.mlp))) for layer, parts in layers]
 
 
-def moved(weights: LayerWeights, experts: Experts | None, to: Move) -> Experts | None:
-    """Put every matrix of a layer elsewhere; its experts, where it has any, come back changed."""
+def move(weights: LayerWeights, experts: Experts | None, to: Move) -> None:
+    """Put every matrix of a layer elsewhere."""
     for linear in _linears(weights):
         for part in linear.parts:
-            cast(DeviceScheme, part.scheme).move(to)
-    return None if experts is None else experts.moved(to)
+            scheme_of(part).move(to)
+    if experts is not None:
+        for stack in (experts.gate_up, experts.down):
+            stack.move(to)
 
 
 def _linears(weights: LayerWeights) -> Iterator[FusedLinear]:
@@ -190,7 +190,7 @@ def _into(host: Tensor, buffer: Tensor) -> Move:
     """Copies tensors to `host`, one after another; in their place come the same bytes of `buffer`."""
     begin = 0
 
-    def move(tensor: Tensor) -> Tensor:
+    def copy(tensor: Tensor) -> Tensor:
         nonlocal begin
         end = begin + tensor.nbytes
         here, there = (part[begin:end].view(tensor.dtype).view(tensor.shape) for part in (host, buffer))
@@ -198,10 +198,10 @@ def _into(host: Tensor, buffer: Tensor) -> Move:
         begin = _aligned(end)
         return there
 
-    return move
+    return copy
 
 
-def _bytes(moved_by: Callable[[Move], object]) -> int:
+def _bytes(move: Callable[[Move], None]) -> int:
     """What `_into` would take."""
     sizes: list[int] = []
 
@@ -209,7 +209,7 @@ def _bytes(moved_by: Callable[[Move], object]) -> int:
         sizes.append(_aligned(tensor.nbytes))
         return tensor
 
-    moved_by(count)
+    move(count)
     return sum(sizes)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Literal, Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -12,9 +13,13 @@ from slipway.model.spec import Activation
 from slipway.schemes.fused import FusedLinear, Part
 from slipway.schemes.scheme import Scheme
 from slipway_kernels.activation import gated
+from slipway_kernels.moe import Arrangement
 from slipway_kernels.quantize import QuantizedRows
 from slipway_kernels.rms_norm import rms_norm
 
+Gate = Activation | Literal[""]
+Move = Callable[[Tensor], Tensor]
+"""What comes in a tensor's place, with the same shape and type."""
 Operand = tuple[torch.dtype, int]
 """The type in which rows are multiplied, and how many of their columns share a scale; 0: all."""
 
@@ -41,15 +46,25 @@ class Rows:
         return self._quantized[operand]
 
 
-class Multiplies(Protocol):
-    """What a product needs of a scheme on a device."""
+class DeviceScheme(Scheme, Protocol):
+    """A matrix on a device, or in host memory for it; or many experts' as one, once they are stacked."""
 
     @property
     def operand(self) -> Operand | None:
         """How it wants rows quantized; None: plain."""
 
-    def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor:
-        """x [m, k] → x · Wᵀ + bias [m, n], in the form that it wants."""
+    def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor: ...
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of these ids [m] in the type of activations; -1 gives zeros."""
+
+    def move(self, to: Move) -> None:
+        """Hold the matrix where `to` puts it."""
+
+    def stacked(self, experts: Sequence[Self]) -> Self:
+        """One that holds the matrices of all experts, itself among them, which hold theirs no more."""
+
+    def apply_experts(self, x: Rows, order: Arrangement, out: Tensor, activation: Gate = "") -> Tensor:
+        """Of a stack: every pair's row times its expert's matrix, as `moe_linear`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +84,7 @@ class OnRows:
 
 def product(linear: FusedLinear, x: Rows) -> Tensor:
     """x [rows, k] → [rows, n]: the one place where a layer is multiplied by, and so where adapters add."""
-    results = [_scheme(part).apply(x, bias) for part, bias in linear.products()]
+    results = [scheme_of(part).apply(x, bias) for part, bias in linear.products()]
     return results[0] if len(results) == 1 else torch.cat(results, dim=-1)
 
 
@@ -98,7 +113,7 @@ def gated_for(linear: FusedLinear, both: Tensor, kind: Activation) -> Rows:
 def _room_for(linear: FusedLinear | None, like: Tensor) -> tuple[Rows, Tensor, Tensor | None, int]:
     """Rows of the shape and the place of like [rows, k] that `linear` will multiply, and their memory:
     numbers, scales, and the columns that share one."""
-    operands = set() if linear is None else {_scheme(part).operand for part in linear.parts}
+    operands = set() if linear is None else {scheme_of(part).operand for part in linear.parts}
     operand = operands.pop() if len(operands) == 1 else None
     if operand is None:
         plain = like.new_empty(like.shape)
@@ -107,5 +122,5 @@ def _room_for(linear: FusedLinear | None, like: Tensor) -> tuple[Rows, Tensor, T
     return Rows(None, made), made.values, made.scales, made.group
 
 
-def _scheme(part: Part) -> Multiplies:
-    return cast(Multiplies, part.scheme)
+def scheme_of(part: Part) -> DeviceScheme:
+    return cast(DeviceScheme, part.scheme)

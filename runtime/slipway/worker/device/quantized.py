@@ -97,7 +97,7 @@ def rounded(matrix: Tensor, form: Form) -> GroupedTensors | ScaledTensors:
     """matrix [n, k] of any float type, by rounding to nearest."""
     if isinstance(form, ScaledForm):
         return fp8_by_row(matrix)
-    return four_bits(matrix, form.group) if form.bits == 4 else eight_bits(matrix, form.group)
+    return by_group(matrix, form.bits, form.group)
 
 
 def fp8_by_row(matrix: Tensor) -> ScaledTensors:
@@ -111,33 +111,24 @@ def fp8_by_row(matrix: Tensor) -> ScaledTensors:
     return ScaledTensors(values, scales)
 
 
-def eight_bits(matrix: Tensor, group: int) -> GroupedTensors:
-    """Symmetric, -127 to 127."""
+def by_group(matrix: Tensor, bits: int, group: int) -> GroupedTensors:
+    """Eight bits: symmetric, -127 to 127; four: from the least to the largest of each group in 15 steps."""
     n, k = matrix.shape
-    codes = torch.empty(n, k // group, group, dtype=torch.int8, device=matrix.device)
+    kind, largest = (torch.uint8, 15) if bits == 4 else (torch.int8, 127)
+    codes = torch.empty(n, k // group, group, dtype=kind, device=matrix.device)
     scales = torch.empty(n, k // group, device=matrix.device)
+    minimums = torch.empty_like(scales) if bits == 4 else None
     for rows, piece in _pieces(matrix):
         part = piece.view(-1, k // group, group)
-        scales[rows] = _positive(part.abs().amax(2) / 127)
+        if minimums is None:
+            scales[rows] = _positive(part.abs().amax(2) / largest)
+        else:
+            minimums[rows] = part.amin(2)
+            scales[rows] = _positive((part.amax(2) - minimums[rows]) / largest)
+            part -= minimums[rows, :, None]
         part /= scales[rows, :, None]
-        codes[rows] = part.round_().to(torch.int8)
-    return GroupedTensors(8, group, codes.view(n, k), scales)
-
-
-def four_bits(matrix: Tensor, group: int) -> GroupedTensors:
-    """From the least to the largest weight of each group in fifteen steps."""
-    n, k = matrix.shape
-    codes = torch.empty(n, k // group, group, dtype=torch.uint8, device=matrix.device)
-    scales = torch.empty(n, k // group, device=matrix.device)
-    minimums = torch.empty_like(scales)
-    for rows, piece in _pieces(matrix):
-        part = piece.view(-1, k // group, group)
-        minimums[rows] = part.amin(2)
-        scales[rows] = _positive((part.amax(2) - minimums[rows]) / 15)
-        part -= minimums[rows, :, None]
-        part /= scales[rows, :, None]
-        codes[rows] = part.round_().clamp_(0, 15).to(torch.uint8)
-    return GroupedTensors(4, group, codes.view(n, k), scales, minimums)
+        codes[rows] = part.round_().clamp_(-largest, largest).to(kind)
+    return GroupedTensors(bits, group, codes.view(n, k), scales, minimums)
 
 
 def _pieces(matrix: Tensor) -> Iterator[tuple[slice, Tensor]]:

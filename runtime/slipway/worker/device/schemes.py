@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,9 +17,8 @@ from slipway.load.dummy import DEVIATION
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Quantized
 from slipway.load.torch_arrays import tensor, torch_type
-from slipway.model.spec import Activation
-from slipway.schemes.scheme import NewScheme, Scheme
-from slipway.worker.device.products import Multiplies, Operand, Rows
+from slipway.schemes.scheme import NewScheme
+from slipway.worker.device.products import Gate, Move, Operand, Rows
 from slipway.worker.device.quantized import GroupedTensors, ScaledTensors, as_tensors
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
@@ -39,27 +38,6 @@ GROUPED_FP8_ARCH = 90
 SMALLEST_GROUP = 32
 """Columns that share a scale, at least."""
 CPU = torch.device("cpu")
-Gate = Activation | Literal[""]
-
-Move = Callable[[Tensor], Tensor]
-"""What comes in a tensor's place, with the same shape and type."""
-
-
-class DeviceScheme(Scheme, Multiplies, Protocol):
-    """A matrix on a device, or in host memory for it; or many experts' as one, once they are stacked."""
-
-    def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor: ...
-    def rows(self, ids: Tensor) -> Tensor:
-        """Rows of these ids [m] in the type of activations; -1 gives zeros."""
-
-    def move(self, to: Move) -> None:
-        """Hold the matrix where `to` puts it."""
-
-    def stacked(self, experts: Sequence[Self]) -> Self:
-        """One that holds the matrices of all experts, itself among them, which hold theirs no more."""
-
-    def apply_experts(self, x: Rows, order: Arrangement, out: Tensor, activation: Gate = "") -> Tensor:
-        """Of a stack: every pair's row times its expert's matrix, as `moe_linear`."""
 
 
 def keeps(form: Form, dtype: DType) -> bool:
