@@ -6,8 +6,7 @@ On CPU the rows of a product do not depend on each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,24 +27,8 @@ if TYPE_CHECKING:
     from slipway.worker.device.schemes import DeviceSchemes
 
 
-class Multiplies(Protocol):
-    """What a module of ours needs of a scheme."""
-
-    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor: ...
-    def rows(self, ids: Tensor) -> Tensor: ...
-
-
-@dataclass(frozen=True, slots=True)
-class OnTensors:
-    """A scheme of the CPU's kernels, which multiply arrays."""
-
-    scheme: Scheme
-
-    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return tensor(self.scheme.apply(array(x), None if bias is None else array(bias)))
-
-    def rows(self, ids: Tensor) -> Tensor:
-        return tensor(self.scheme.rows(array(ids)))
+Multiply = Callable[[Tensor, Tensor | None], Tensor]
+"""x [m, k] and a bias [n] → x · Wᵀ + bias [m, n]"""
 
 
 class PackedLinear(nn.Module):
@@ -53,33 +36,34 @@ class PackedLinear(nn.Module):
 
     bias: Tensor | None  # [n]
 
-    def __init__(self, scheme: Multiplies, bias: Tensor | None) -> None:
+    def __init__(self, multiply: Multiply, bias: Tensor | None) -> None:
         super().__init__()
-        self.scheme = scheme
+        self._multiply = multiply
         self.register_buffer("bias", bias, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.scheme.apply(x.reshape(-1, x.shape[-1]), self.bias)
+        y = self._multiply(x.reshape(-1, x.shape[-1]), self.bias)
         return y.view(*x.shape[:-1], -1).to(x.dtype)
 
 
 class PackedEmbedding(nn.Module):
     """Rows of a matrix that is also the head's: it is held once."""
 
-    def __init__(self, scheme: Multiplies, dtype: torch.dtype) -> None:
+    def __init__(self, scheme: Scheme, dtype: torch.dtype) -> None:
         super().__init__()
-        self.scheme = scheme
+        self._scheme = scheme
         self._dtype = dtype
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids [...] → [..., k]"""
-        return self.scheme.rows(ids.flatten()).view(*ids.shape, -1).to(self._dtype)
+        rows = tensor(self._scheme.rows(array(ids.flatten())))
+        return rows.view(*ids.shape, -1).to(self._dtype)
 
 
 class PackedExperts(nn.Module):
     """transformers' gated experts, summed in ascending order of the expert whoever else chose it."""
 
-    def __init__(self, experts: nn.Module, pack: Callable[[Tensor], Multiplies]) -> None:
+    def __init__(self, experts: nn.Module, pack: Callable[[Tensor], Multiply]) -> None:
         super().__init__()
         self._apply_gate: Callable[[Tensor], Tensor] = experts._apply_gate  # type: ignore[assignment]
         self.gate_up = [pack(matrix) for matrix in experts.get_parameter("gate_up_proj").detach()]
@@ -92,8 +76,8 @@ class PackedExperts(nn.Module):
         for expert, (gate_up, down) in enumerate(zip(self.gate_up, self.down, strict=True)):
             row, place = (chosen == expert).nonzero(as_tuple=True)
             if len(row):
-                inner = self._apply_gate(gate_up.apply(x[row]).to(x.dtype))
-                result = down.apply(inner).to(x.dtype) * weights[row, place, None]
+                inner = self._apply_gate(gate_up(x[row], None).to(x.dtype))
+                result = down(inner, None).to(x.dtype) * weights[row, place, None]
                 y.index_add_(0, row, result.to(y.dtype))
         return y
 
@@ -145,21 +129,21 @@ def pack_modules(
     """
     widths: set[int] = set()
 
-    def pack(matrix: Tensor, role: str = "expert") -> Multiplies:
+    def pack(matrix: Tensor, role: str) -> Scheme:
         widths.add(matrix.shape[0])
         form = conversion.form(role, tuple(matrix.shape)) if conversion else None
-        return OnTensors(_held(array(matrix), form, schemes))
+        return _held(array(matrix), form, schemes)
 
     tied = {id(module.weight): module.weight for module in model.modules() if type(module) is nn.Embedding}
-    shared: dict[int, Multiplies] = {}
+    shared: dict[int, Scheme] = {}
     for name, module, role in _products(model):
         if role == "expert":
-            _replace(model, name, PackedExperts(module, pack))
+            _replace(model, name, PackedExperts(module, lambda matrix: _on_arrays(pack(matrix, "expert"))))
             continue
         scheme = shared.get(id(module.weight)) or pack(_matrix(module), role)
         if id(module.weight) in tied:
             shared[id(module.weight)] = scheme
-        _replace(model, name, PackedLinear(scheme, _bias(module, torch.float32)))
+        _replace(model, name, PackedLinear(_on_arrays(scheme), _bias(module, torch.float32)))
     for name, module in list(model.named_modules()):
         if type(module) is nn.Embedding and id(module.weight) in shared:
             _replace(model, name, PackedEmbedding(shared[id(module.weight)], dtype))
@@ -176,12 +160,13 @@ def quantize_modules(
     The rest of `model` stays as it is, and where it is.
     """
 
-    from slipway.worker.device.products import OnRows  # imports Triton
+    from slipway.worker.device.products import Rows  # imports Triton
 
     kind = torch_type(schemes.dtype)
 
-    def hold(matrix: Tensor, role: str = "expert") -> Multiplies:
-        return OnRows(_held(matrix.to(schemes.device), conversion.form(role, tuple(matrix.shape)), schemes))
+    def hold(matrix: Tensor, role: str = "expert") -> Multiply:
+        scheme = _held(matrix.to(schemes.device), conversion.form(role, tuple(matrix.shape)), schemes)
+        return lambda x, bias: scheme.apply(Rows(x), bias)
 
     for name, module, role in _products(model):
         if role == "expert":
@@ -198,6 +183,11 @@ def _held(matrix: Any, form: Form | None, schemes: SchemeChoice) -> Scheme:
     scheme.load(rows, matrix if form is None else Unquantized(matrix, form, schemes.dtype))
     scheme.finish()
     return scheme
+
+
+def _on_arrays(scheme: Scheme) -> Multiply:
+    """By the CPU's kernels."""
+    return lambda x, bias: tensor(scheme.apply(array(x), None if bias is None else array(bias)))
 
 
 def _products(model: transformers.PreTrainedModel) -> Iterator[tuple[str, Any, str]]:

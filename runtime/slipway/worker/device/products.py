@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, Self, cast
 
 import torch
@@ -65,21 +64,6 @@ class DeviceScheme(Scheme, Protocol):
 
     def apply_experts(self, x: Rows, order: Arrangement, out: Tensor, activation: Gate = "") -> Tensor:
         """Of a stack: every pair's row times its expert's matrix, as `moe_linear`."""
-
-
-@dataclass(frozen=True, slots=True)
-class OnRows:
-    """A scheme of the device, for modules of torch, which know plain rows alone."""
-
-    scheme: Scheme
-
-    def apply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        y: Tensor = self.scheme.apply(Rows(x), bias)
-        return y
-
-    def rows(self, ids: Tensor) -> Tensor:
-        y: Tensor = self.scheme.rows(ids)
-        return y
 
 
 def product(linear: FusedLinear, x: Rows) -> Tensor:
