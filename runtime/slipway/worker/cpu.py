@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from slipway.engine.config import EngineConfig
@@ -52,8 +53,8 @@ class CpuWorker(InTurn):
         self._config = config
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
         self.proposer = proposer_for(config)
-        self._wants: list[tuple[int, int, bool]] = [(-1, -1, False)] * config.max_num_seqs
-        """[slot]  alternatives wanted with each output token and each prompt token, and whether drafts are"""
+        self._starts: dict[int, SlotStart] = {}
+        """By slot, what its request wants to know."""
 
     def profile(self) -> Room:
         """A quarter of the memory that the weights leave."""
@@ -108,23 +109,24 @@ class CpuWorker(InTurn):
         self.slots.start(start.slot, start.tokens, start.num_prompt, start.num_computed)
         self.slots.adapter[start.slot] = start.adapter
         self.slots.set_sampling(start.slot, params, start.prompt_logprobs_from)
-        self._wants[start.slot] = (params.num_logprobs, params.num_prompt_logprobs, start.masked)
+        self._starts[start.slot] = msgspec.structs.replace(start, tokens=[])
 
     def _propose(self, proposer: Proposer, plan: StepPlan, output: StepOutput) -> None:
         """Drafts for the slots that drew."""
         for index, slot in enumerate(plan.slots):
             if output.tokens[index]:
                 self.slots.guess(slot, proposer.propose(self.slots.known(slot)))
-                if self._wants[slot][2] and self.slots.num_drafts[slot]:
+                if self._starts[slot].masked and self.slots.num_drafts[slot]:
                     output.drafts[index] = self.slots.drafts(slot).tolist()
 
     def _output(self, plan: StepPlan, result: StepResult) -> StepOutput:
         output = StepOutput(result.tokens, np.flatnonzero(result.requests["failed"]).tolist())
         for index, (first, drawn, count, _) in enumerate(result.requests.tolist()):
-            wanted, wanted_prompt, _ = self._wants[plan.slots[index]]
-            if wanted >= 0 and count:
-                output.logprobs[index] = _logprobs(result, range(drawn, drawn + count), wanted)
-            if wanted_prompt >= 0 and (known := _logprobs(result, range(first, drawn), wanted_prompt)):
+            params = self._starts[plan.slots[index]].params
+            if params.num_logprobs >= 0 and count:
+                output.logprobs[index] = _logprobs(result, range(drawn, drawn + count), params.num_logprobs)
+            wanted = params.num_prompt_logprobs
+            if wanted >= 0 and (known := _logprobs(result, range(first, drawn), wanted)):
                 output.prompt_logprobs[index] = known
         return output
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from slipway.engine.plan import StepPlan
+from slipway.load.arrays import Ints
 from slipway.load.quantized.kv_scales import KVDivisors
 
-Ints = NDArray[np.int32]
-Value = TypeVar("Value")
 PADDING = -1
 """Slot of a row, or of a request, that stands for nobody."""
 
@@ -138,8 +135,3 @@ def batch_arrays(shape: StepShape, num_requests: int) -> dict[str, Ints]:
 
 def _padded(values: NDArray[np.integer], extra: int, fill: int) -> Ints:
     return np.concatenate((values, np.full(extra, fill))).astype(np.int32)
-
-
-def restored(order: Ints, values: Sequence[Value]) -> list[Value]:
-    """Values in the plan's order, given in the batch's."""
-    return [values[place] for place in np.argsort(order).tolist()]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import islice
 
+import msgspec
 import torch
 from torch import Tensor
 
 from slipway.engine.messages import TokenLogprobs
 from slipway.engine.plan import SlotStart, StepOutput
-from slipway.worker.device.batch import StepShape, restored
+from slipway.worker.device.batch import Batch, StepShape
+from slipway.worker.device.graphs import GraphKey
+from slipway_kernels.sampling import Features
 from slipway_kernels.sampling.device import Draws
 
 _FIELDS = tuple(one.name for one in fields(Draws))
@@ -20,76 +23,65 @@ _IN_FLIGHT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a request wants to know beside its tokens; -1: nothing.
+class Launched:
+    """A step whose forward pass the device has been given, and whose tokens are still to be drawn.
 
-    output        alternatives of each drawn token
-    prompt        alternatives of each prompt token from position `prompt_from` on
-    drafts        whether it wants to know them, too
+    logits    [requests · each, vocab]
+    known     requests whose prompt tokens are reported, by place in the batch, with the positions of these
+              tokens, and `prompt` what is reported
+    graph     of the forward pass; None where it is launched kernel by kernel, as the draw is then
     """
 
-    output: int = -1
-    prompt: int = -1
-    prompt_from: int = 0
-    num_prompt: int = 0
-    drafts: bool = False
-
-    @classmethod
-    def of(cls, start: SlotStart) -> Wanted:
-        params = start.params
-        return cls(
-            params.num_logprobs,
-            params.num_prompt_logprobs,
-            start.prompt_logprobs_from,
-            start.num_prompt,
-            start.masked,
-        )
+    shape: StepShape
+    batch: Batch
+    logits: Tensor
+    features: Features
+    known: Sequence[tuple[int, range]]
+    prompt: Draws | None = None
+    graph: GraphKey | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Pending:
     """A step under way: its tensors on the host are valid once `ready` has happened.
 
+    starts  of the requests, which say what they want to know
     drawn   [requests · each]
     counts  [requests]  how many of these are tokens
-    known   requests, by place in the batch, with the prompt's positions that `prompt` speaks of in turn
+    known   as of `Launched`, and `prompt`
     drafts  [requests, most_drafts]  what is verified next, -1 behind it; where asked for
     """
 
-    shape: StepShape | None
-    wanted: Sequence[Wanted] = ()
-    drawn: Draws | None = None
-    counts: Tensor | None = None
-    known: Sequence[tuple[int, range]] = ()
-    prompt: Draws | None = None
-    drafts: Tensor | None = None
-    ready: torch.cuda.Event | None = None
+    shape: StepShape
+    starts: Sequence[SlotStart]
+    drawn: Draws
+    counts: Tensor
+    known: Sequence[tuple[int, range]]
+    prompt: Draws | None
+    drafts: Tensor | None
+    ready: torch.cuda.Event | None
 
 
-@dataclass(slots=True)
 class Results:
-    """Tensors that steps draw into, and what each slot wants reported.
+    """Tensors that steps draw into, and what each slot wants reported."""
 
-    most_drafts  that a step verifies for a request
-    """
-
-    num_slots: int
-    most_drafts: int
-    max_top: int
-    device: torch.device
-    wanted: list[Wanted] = field(init=False)
-    _device: Draws = field(init=False)
-    _host: list[tuple[Draws, Tensor]] = field(init=False)
-    _turn: int = 0
-
-    def __post_init__(self) -> None:
-        rows = self.num_slots * (1 + self.most_drafts)
-        self.wanted = [Wanted()] * self.num_slots
-        self._device = Draws.empty(rows, self.max_top, self.device)
+    def __init__(self, num_slots: int, most_drafts: int, max_top: int, device: torch.device) -> None:
+        """most_drafts  that a step verifies for a request"""
+        self.most_drafts = most_drafts
+        self.max_top = max_top
+        self.device = device
+        self._starts: dict[int, SlotStart] = {}
+        rows = num_slots * (1 + most_drafts)
+        self._device = Draws.empty(rows, max_top, device)
         self._host = [
-            (self._on_host(rows), self._pinned(torch.empty(self.num_slots, dtype=torch.int32)))
+            (self._on_host(rows), self._pinned(torch.empty(num_slots, dtype=torch.int32)))
             for _ in range(_IN_FLIGHT)
         ]
+        self._turn = 0
+
+    def start(self, start: SlotStart) -> None:
+        """What this request wants is reported of its slot from now on."""
+        self._starts[start.slot] = msgspec.structs.replace(start, tokens=[])
 
     def drawn(self, rows: int) -> Draws:
         """What a step of so many logits rows draws into."""
@@ -100,42 +92,32 @@ class Results:
         the positions of these."""
         found = []
         for place, slot in enumerate(shape.slots.tolist()):
-            wanted = self.wanted[slot]
-            if wanted.prompt < 0:
+            start = self._starts[slot]
+            if start.params.num_prompt_logprobs < 0:
                 continue
             first = int(shape.first[place])
-            begin = max(first + 1, wanted.prompt_from)
-            end = min(first + int(shape.num_new[place]) + 1, wanted.num_prompt)
+            begin = max(first + 1, start.prompt_logprobs_from)
+            end = min(first + int(shape.num_new[place]) + 1, start.num_prompt)
             if begin < end:
                 found.append((place, range(begin, end)))
         return found
 
-    def copied(
-        self,
-        shape: StepShape,
-        counts: Tensor,
-        known: Sequence[tuple[int, range]],
-        prompt: Draws | None,
-        proposed: Callable[[], Tensor],
-        *,
-        reports: bool,
-    ) -> Pending:
-        """Start the copies to the host; the device goes on meanwhile.
+    def copied(self, step: Launched, counts: Tensor, proposed: Callable[[], Tensor]) -> Pending:
+        """Start the copies to the host of what a step has drawn; the device goes on meanwhile.
 
         counts    [requests]  how many of the drawn tokens are kept
-        known     what `prompt_positions` found, and `prompt` what the model thought of it
         proposed  gives the drafts of the requests, [requests, most_drafts]
-        reports   whether drawn tokens come with log-probabilities
         """
-        wanted = [self.wanted[slot] for slot in shape.slots.tolist()]
+        shape, prompt = step.shape, step.prompt
+        starts = [self._starts[slot] for slot in shape.slots.tolist()]
         rows = shape.num_requests * shape.each
         host, host_counts = self._host[self._turn]
         host, host_counts = host[:rows], host_counts[: shape.num_requests]
         self._turn = (self._turn + 1) % _IN_FLIGHT
-        _copy(self.drawn(rows), host, reports=reports)
+        _copy(self.drawn(rows), host, reports=step.features.max_top >= 0)
         host_counts.copy_(counts, non_blocking=True)
         drafts = None
-        if self.most_drafts and any(one.drafts for one in wanted):
+        if self.most_drafts and any(start.masked for start in starts):
             found = proposed()
             drafts = self._pinned(torch.empty(found.shape, dtype=torch.int32))
             drafts.copy_(found, non_blocking=True)
@@ -148,34 +130,31 @@ class Results:
             # Blocking: a thread that spins would take the driver's lock from the one that launches.
             ready = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             ready.record()
-        return Pending(shape, wanted, host, host_counts, known, prompt, drafts, ready)
+        return Pending(shape, starts, host, host_counts, step.known, prompt, drafts, ready)
 
     def output(self, pending: Pending) -> StepOutput:
         """Wait for the step, and give what it drew in the plan's order."""
-        shape, drawn, counts = pending.shape, pending.drawn, pending.counts
-        if shape is None or drawn is None or counts is None:
-            return StepOutput([], [])
         if pending.ready is not None:
             pending.ready.synchronize()
-        order, each = shape.order.tolist(), shape.each
-        by_request = zip(drawn.token.view(-1, each).tolist(), counts.tolist(), strict=True)
-        tokens = [row[:count] for row, count in by_request]
+        drawn, order, each = pending.drawn, pending.shape.order.tolist(), pending.shape.each
+        tokens, counts = drawn.token.view(-1, each).tolist(), pending.counts.tolist()
         # A row that failed behind a draft is drawn again, behind what is known then.
         failed = drawn.failed[::each].nonzero()[:, 0].tolist()
-        output = StepOutput(restored(shape.order, tokens), [order[place] for place in failed])
-        for place, wanted in enumerate(pending.wanted):
-            if wanted.output >= 0 and tokens[place]:
-                rows = range(place * each, place * each + len(tokens[place]))
-                output.logprobs[order[place]] = [_reported(drawn, row, wanted.output) for row in rows]
-            if wanted.drafts and pending.drafts is not None:
-                drafts = pending.drafts[place].tolist()
-                output.drafts[order[place]] = [token for token in drafts if token >= 0]
+        output = StepOutput([[]] * len(order), [order[place] for place in failed])
+        for place, (index, start, count) in enumerate(zip(order, pending.starts, counts, strict=True)):
+            output.tokens[index] = tokens[place][:count]
+            wanted = start.params.num_logprobs
+            if wanted >= 0 and count:
+                rows = range(place * each, place * each + count)
+                output.logprobs[index] = [_reported(drawn, row, wanted) for row in rows]
+            if start.masked and pending.drafts is not None:
+                output.drafts[index] = [token for token in pending.drafts[place].tolist() if token >= 0]
         if pending.prompt is not None:
             reported = iter(range(len(pending.prompt.token)))
             for place, positions in pending.known:
-                wanted_prompt = pending.wanted[place].prompt
+                wanted = pending.starts[place].params.num_prompt_logprobs
                 output.prompt_logprobs[order[place]] = [
-                    _reported(pending.prompt, row, wanted_prompt) for row in islice(reported, len(positions))
+                    _reported(pending.prompt, row, wanted) for row in islice(reported, len(positions))
                 ]
         return output
 

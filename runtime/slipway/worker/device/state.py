@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from slipway.load.arrays import Ints
 from slipway_kernels.slots import apply_runs
 
 UPLOAD_WORDS = 1 << 20
@@ -19,8 +19,6 @@ UPLOAD_RUNS = 1 << 13
 _BUFFERS = 2
 _ALIGNMENT = 32
 """Words: arrays start at multiples of 128 bytes, so that kernels load whole vectors."""
-
-Words = NDArray[np.int32]
 
 
 def _aligned(words: int) -> int:
@@ -80,7 +78,7 @@ class Upload:
         self._count = 0
         self._open()
 
-    def put(self, place: int, values: Words) -> None:
+    def put(self, place: int, values: Ints) -> None:
         """The words from `place` on become `values`."""
         start = 0
         while start < len(values):
@@ -211,6 +209,6 @@ class SlotState:
             setattr(self, name, self.upload.arena.array(name))
         self.tokens = self.tokens[:, :max_len]
 
-    def put(self, name: str, values: Sequence[int] | Words, *place: int) -> None:
+    def put(self, name: str, values: Sequence[int] | Ints, *place: int) -> None:
         """From `place` on the array becomes `values`, once the upload is sent."""
         self.upload.put(self.upload.arena.place(name, *place), np.asarray(values, np.int32))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from slipway.engine.plan import Masks, PageGrant, SlotStart, StepOutput, StepPlan
+from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
 from slipway.load.progress import Progress
 from slipway.load.torch_arrays import torch_type
 from slipway.worker.cache_size import Room
@@ -21,7 +20,7 @@ from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
 from slipway.worker.device.pages import DevicePages
-from slipway.worker.device.results import Pending, Results, Wanted
+from slipway.worker.device.results import Launched, Pending, Results
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
@@ -51,24 +50,6 @@ class AnyDecoder(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab]"""
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A step whose forward pass the device has been given, and whose tokens are still to be drawn.
-
-    logits    [requests · each, vocab]
-    known     requests whose prompt tokens are reported, with their positions, and `prompt` what is
-    graph     of the forward pass; None where it is launched kernel by kernel, as the draw is then
-    """
-
-    shape: StepShape
-    batch: Batch
-    logits: Tensor
-    features: Features
-    known: list[tuple[int, range]]
-    prompt: Draws | None = None
-    graph: GraphKey | None = None
 
 
 class DeviceWorker:
@@ -116,7 +97,7 @@ class DeviceWorker:
         self._missed: Counter[GraphKey] = Counter()
         """Graphs that steps would have used, and how many of them."""
         self._launched: Launched | None = None
-        self._under_way: deque[Pending] = deque()
+        self._under_way: deque[Pending | None] = deque()
         self._logits = torch.empty(0, 0)
         """[rows of the largest graph, vocab]  what a captured forward pass leaves to a captured draw; in no
         graph's pool, where the draw's own memory may lie over it"""
@@ -186,7 +167,7 @@ class DeviceWorker:
         for start in plan.starts:
             self._start(start)
         for grant in plan.pages:
-            self._grant(grant)
+            self._state.put("tables", grant.pages, grant.group, grant.slot, grant.start)
         shape = StepShape.of(plan)
         if not shape.num_requests:
             self._state.upload.send()
@@ -214,33 +195,26 @@ class DeviceWorker:
         """Give the device the draw of the step launched last, and the copies of what comes of it."""
         step, self._launched = self._launched, None
         if step is None:
-            self._under_way.append(Pending(None))
+            self._under_way.append(None)
             return
         shape, features = step.shape, step.features
         if masks:
             features |= MASKED
-            places = np.argsort(shape.order).tolist()
-            rows = {places[index] * shape.each: words for index, words in masks.items()}
+            places = enumerate(shape.order.tolist())
+            rows = {place * shape.each: masks[index] for place, index in places if index in masks}
             self._sampler.mask(len(step.logits), rows)
         key = step.graph and GraphKey(step.graph.size, step.graph.each, features=features)
         if key is not None and self._has(key):
             self.graphs.replay(key)
         else:
             self._draw(step.batch, step.logits, features)
-        self._under_way.append(
-            self._results.copied(
-                shape,
-                self._state.counts[: shape.num_requests],
-                step.known,
-                step.prompt,
-                partial(self._proposed, step.batch.slots[: shape.num_requests]),
-                reports=features.max_top >= 0,
-            )
-        )
+        counts, slots = (part[: shape.num_requests] for part in (self._state.counts, step.batch.slots))
+        self._under_way.append(self._results.copied(step, counts, partial(self._proposed, slots)))
 
     def collect(self) -> StepOutput:
         """Wait for the tokens of the oldest step under way."""
-        return self._results.output(self._under_way.popleft())
+        pending = self._under_way.popleft()
+        return StepOutput([], []) if pending is None else self._results.output(pending)
 
     def _has(self, key: GraphKey) -> bool:
         """Whether there is this graph; where not, it is noted as missed."""
@@ -367,10 +341,7 @@ class DeviceWorker:
         state.put("num_drafts", [0], slot)
         state.put("prompt_len", [start.num_prompt], slot)
         self._sampler.start(slot, start.params)
-        self._results.wanted[slot] = Wanted.of(start)
-
-    def _grant(self, grant: PageGrant) -> None:
-        self._state.put("tables", grant.pages, grant.group, grant.slot, grant.start)
+        self._results.start(start)
 
     def _send(self, shape: StepShape, num_requests: int) -> None:
         """All that has changed, and which requests the step is of, goes to the device."""
