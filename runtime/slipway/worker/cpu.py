@@ -16,7 +16,7 @@ from slipway.machine import usable_cpus, whole_memory
 from slipway.worker.cache_size import Room, token_budget
 from slipway.worker.in_turn import InTurn
 from slipway.worker.plan import ModelPlan
-from slipway.worker.proposer import Proposer, proposer_for
+from slipway.worker.proposer import NgramProposer, proposer_for
 from slipway.worker.route import Model
 from slipway_kernels.cpu import PageMemory, Slots, StepResult
 
@@ -111,7 +111,7 @@ class CpuWorker(InTurn):
         self.slots.set_sampling(start.slot, params, start.prompt_logprobs_from)
         self._starts[start.slot] = msgspec.structs.replace(start, tokens=[])
 
-    def _propose(self, proposer: Proposer, plan: StepPlan, output: StepOutput) -> None:
+    def _propose(self, proposer: NgramProposer, plan: StepPlan, output: StepOutput) -> None:
         """Drafts for the slots that drew."""
         for index, slot in enumerate(plan.slots):
             if output.tokens[index]:

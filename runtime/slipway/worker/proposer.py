@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from slipway.engine.config import EngineConfig
 from slipway.load.arrays import Ints
-
-
-class Proposer(Protocol):
-    """Guesses how the tokens of a slot go on. A wrong guess costs the rows that verify it, no more."""
-
-    def propose(self, tokens: Ints) -> Ints:
-        """Drafts for what follows these tokens [known], in order; none where nothing suggests itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +25,7 @@ class NgramProposer:
     max_n: int
 
     def propose(self, tokens: Ints) -> Ints:
+        """Drafts for what follows these tokens [known], in order; none where nothing suggests itself."""
         n = 1
         ends = np.flatnonzero(tokens[:-1] == tokens[-1])  # of the last n tokens, where they stood before
         while n < self.max_n and len(ends):
@@ -46,7 +39,7 @@ class NgramProposer:
         return tokens[ends[0] + 1 :][: self.num_drafts]
 
 
-def proposer_for(config: EngineConfig) -> Proposer | None:
+def proposer_for(config: EngineConfig) -> NgramProposer | None:
     """What guesses as the configuration says; None where nothing does."""
     if not config.num_drafts:
         return None

@@ -106,8 +106,9 @@ class SdpaAttention:
         block = cache.keys.shape[2]
         begin, end = first // block, -(-length // block)
         which = pages[begin:end].long()
+        known = slice(first - begin * block, length - begin * block)
         keys, values = (
-            self._gathered(part, which, scale, q.dtype)[:, first - begin * block : length - begin * block]
+            unscaled(part[which].transpose(0, 1).flatten(1, 2)[:, known], scale, q.dtype)
             for part, scale in ((cache.keys, cache.key_scale), (cache.values, cache.value_scale))
         )  # [kv_heads, positions, head_dim]
         query = torch.arange(length - len(q), length, device=q.device)[:, None]
@@ -122,15 +123,14 @@ class SdpaAttention:
         )
         return y.transpose(0, 1)
 
-    @staticmethod
-    def _gathered(part: Tensor, pages: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """[pages, kv_heads, block, head_dim] → [kv_heads, positions, head_dim]"""
-        found = part[pages].transpose(0, 1).flatten(1, 2).to(dtype)
-        return found if scale is None else (found.float() * scale.view(-1, 1, 1)).to(dtype)
-
 
 NewBackend = Callable[[Sequence[Attention]], AttentionBackend]
 """Makes the backend for layers that ask this of attention."""
+
+
+def unscaled(stored: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Keys or values of a cache as they were before a `scale` [1] divided them."""
+    return stored.to(dtype) if scale is None else (stored.to(dtype).float() * scale).to(dtype)
 
 
 def _written_out(
@@ -157,6 +157,11 @@ def _written_out(
     return torch.einsum("hqk,hkd->qhd", chances, values).to(q.dtype)
 
 
+def refused(name: str, why: str, hint: str = "Use TRITON.") -> LoadError:
+    message = f"--attention-backend {name} {why}"
+    return LoadError("UnsupportedFormat", message, hint=hint, argument="attention_backend")
+
+
 def backend(
     name: str,
     layers: Sequence[Attention],
@@ -176,12 +181,7 @@ def backend(
     if name == "TORCH_SDPA":
         return SdpaAttention()
     if name == "CPU":
-        raise LoadError(
-            "UnsupportedFormat",
-            "--attention-backend CPU computes on a CPU, and --device is cuda.",
-            hint="Use TRITON, or --device cpu.",
-            argument="attention_backend",
-        )
+        raise refused(name, "computes on a CPU, and --device is cuda.", "Use TRITON, or --device cpu.")
     from slipway.worker.device.libraries import library_backend
 
     return library_backend(name, layers, device)

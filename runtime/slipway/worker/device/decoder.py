@@ -83,10 +83,7 @@ class Decoder:
 
     def use(self, pages: DevicePages) -> None:
         """Keep keys and values in these pages from now on."""
-        attentions = [layer.attention for layer in self.spec.layers]
-        self._caches = [
-            pages.layer(number, one.kv_heads, one.head_dim) for number, one in enumerate(attentions)
-        ]
+        self._caches = pages.layers([layer.attention for layer in self.spec.layers])
 
     def hidden(self, batch: Batch) -> Tensor:
         """The residual stream after the last layer, normed: [rows, hidden]."""

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slipway.load.errors import LoadError
 from slipway.model.spec import Attention
+from slipway.worker.device.attention import refused, unscaled
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.pages import LayerCache
 
@@ -109,27 +109,16 @@ def library_backend(
     try:
         library = importlib.import_module(module)
     except ImportError as error:
-        raise LoadError(
-            "UnsupportedFormat",
-            f"--attention-backend {name} needs the package {package}, which cannot be imported: {error}.",
-            hint=f"Install {package} beside Slipway, or use TRITON, which needs nothing more.",
-            argument="attention_backend",
+        raise refused(
+            name,
+            f"needs the package {package}, which cannot be imported: {error}.",
+            f"Install {package} beside Slipway, or use TRITON, which needs nothing more.",
         ) from None
     if any(layer.sinks or layer.alibi for layer in layers):
-        raise LoadError(
-            "UnsupportedFormat",
-            f"--attention-backend {name} is not told of attention sinks and ALiBi, and the model has some.",
-            hint="Use TRITON.",
-            argument="attention_backend",
-        )
+        raise refused(name, "is not told of attention sinks and ALiBi, and the model has some.")
     largest = max(layer.head_dim for layer in layers)
     if largest > 256:
-        raise LoadError(
-            "UnsupportedFormat",
-            f"--attention-backend {name} computes heads of up to 256 numbers; the model's have {largest}.",
-            hint="Use TRITON.",
-            argument="attention_backend",
-        )
+        raise refused(name, f"computes heads of up to 256 numbers; the model's have {largest}.")
     return FlashAttention(library) if name == "FLASH_ATTN" else FlashInferAttention(library, device)
 
 
@@ -141,5 +130,4 @@ def _gathered(part: Tensor, table: Tensor, batch: Batch, dtype: torch.dtype, sca
     known = position < batch.lengths[:, None]
     request = torch.arange(len(pages), device=table.device)[:, None].expand_as(known)[known]
     at = position.expand_as(known)[known]
-    found = part[pages[request, at // block], :, at % block].to(dtype)
-    return found if scale is None else (found.float() * scale.view(-1, 1)).to(dtype)
+    return unscaled(part[pages[request, at // block], :, at % block], scale, dtype)

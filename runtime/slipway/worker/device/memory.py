@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from slipway.exits import OUT_OF_MEMORY, Exit
+from slipway.worker.cache_size import GIB
 
-GIB = 1 << 30
 GRAPH_BYTES = 24 << 20
 """Of one captured graph, beside the pool of activations that all share."""
 SHRINK = 0.9

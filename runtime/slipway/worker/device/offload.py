@@ -17,8 +17,8 @@ from slipway.model.roles import Place
 from slipway.model.spec import DecoderSpec
 from slipway.model.weights import Builder, LayerWeights, MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
+from slipway.worker.cache_size import GIB
 from slipway.worker.device.feed_forward import Experts, experts_of
-from slipway.worker.device.memory import GIB
 from slipway.worker.device.pinned import HostMemory
 from slipway.worker.device.products import Move, scheme_of
 from slipway.worker.device.schemes import DeviceSchemes

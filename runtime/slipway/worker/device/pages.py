@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from slipway.load.quantized.kv_scales import KVScales
 from slipway.model.kv import KVLayout
+from slipway.model.spec import Attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,10 @@ class DevicePages:
         """[pages, page_bytes] uint8"""
         return self.pool.view(self.num_pages, self._layout.page_bytes)
 
-    def layer(self, number: int, kv_heads: int, head_dim: int) -> LayerCache:
+    def layers(self, attentions: Sequence[Attention]) -> list[LayerCache]:
+        return [self._layer(number, one.kv_heads, one.head_dim) for number, one in enumerate(attentions)]
+
+    def _layer(self, number: int, kv_heads: int, head_dim: int) -> LayerCache:
         group, index = self._layout.layer_place[number]
         block = self._layout.groups[group].block_size
         page = self._layout.page_bytes // self._dtype.itemsize

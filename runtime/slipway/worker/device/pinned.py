@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slipway.exits import OUT_OF_MEMORY, Exit
 from slipway.machine import available_memory
-from slipway.worker.device.memory import GIB
+from slipway.worker.cache_size import GIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,9 +63,7 @@ class FallbackDecoder:
 
     def use(self, pages: DevicePages) -> None:
         """Keep keys and values in these pages from now on."""
-        self._paged.caches = [
-            pages.layer(number, one.kv_heads, one.head_dim) for number, one in enumerate(self._layers)
-        ]
+        self._paged.caches = pages.layers(self._layers)
 
     def hidden(self, batch: Batch) -> Tensor:
         """What the model's body makes of the rows: [rows, hidden]."""
