@@ -20,7 +20,7 @@ from slipway.model.spec import DecoderSpec
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.worker.lower import check_lowered, lower
-from slipway.worker.route import NewModel
+from slipway.worker.route import HEAD_DIM_UNIT, MAX_HEAD_DIM, NewModel
 from slipway_kernels.cpu import PageMemory, Program, Slots, Threads
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from slipway.worker.device.schemes import DeviceSchemes
     from slipway.worker.device.worker import AnyDecoder
     from slipway.worker.plan import ModelPlan
-
-MAX_HEAD_DIM = 256
-HEAD_DIM_UNIT = 8
-"""Head sizes that the attention kernel can compute: multiples of 8 up to 256."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from slipway.load.errors import LoadError
+from slipway.worker.route import HEAD_DIM_UNIT, MAX_HEAD_DIM
 
-MAX_HEAD_DIM = 256
 _UNKNOWN_TO_KERNELS = ("s_aux", "sinks", "position_bias", "relative_position_bias")
 """What some models add to the scores; the kernels cannot."""
 
@@ -29,8 +29,8 @@ class Call:
 
     @property
     def padded_dim(self) -> int:
-        """Size under which keys and values lie in the cache: a multiple of 8 that holds both."""
-        return -(-max(self.head_dim, self.value_dim) // 8) * 8
+        """Size under which keys and values lie in the cache: what the kernels can compute and holds both."""
+        return -(-max(self.head_dim, self.value_dim) // HEAD_DIM_UNIT) * HEAD_DIM_UNIT
 
 
 class Probe:

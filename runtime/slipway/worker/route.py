@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from slipway.worker.device.worker import AnyDecoder
     from slipway.worker.plan import ModelPlan
 
+MAX_HEAD_DIM = 256
+HEAD_DIM_UNIT = 8
+"""Head sizes that the attention kernels can compute: multiples of 8 up to 256."""
+
 
 class Model(Protocol):
     """What the worker on a CPU runs."""

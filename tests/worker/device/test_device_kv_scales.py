@@ -13,7 +13,6 @@ from outliers import distance, make_outlying
 from repeated_graphs import Repeated
 from slipway.engine.params import SamplingParams
 from slipway.worker.device.batch import Batch
-from slipway.worker.device.kv_scales import find_scales
 from slipway.worker.device.pages import LayerCache
 
 BOUNDS: dict[str, object] = {
@@ -117,6 +116,6 @@ def test_padding_zeros_infinities_and_nan_are_not_looked_at() -> None:
     nothing = torch.zeros(0, dtype=torch.int32)
     rows = torch.tensor([0, 1, -1, -1], dtype=torch.int32)
     batch = Batch(nothing, nothing, rows, *[nothing] * 7, 0, 4, 4, kv_divisors=(200.0, 100.0))
-    find_scales(cache, keys, values, batch)
+    cache.find_scales(keys, values, batch)
     assert cache.key_scale.tolist() == [0.25]
     assert cache.value_scale.tolist() == [7.0]

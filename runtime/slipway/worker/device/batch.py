@@ -70,10 +70,6 @@ class StepShape:
     def num_requests(self) -> int:
         return len(self.slots)
 
-    @property
-    def only_decodes(self) -> bool:
-        return self.num_decodes == self.num_requests
-
 
 def nobody(num_requests: int, max_query: int, max_length: int, each: int) -> StepShape:
     """A step of padding alone, as if each request had up to `max_query` rows, of which `each` draw."""

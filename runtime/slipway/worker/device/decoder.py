@@ -17,7 +17,6 @@ from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.feed_forward import Experts, experts_of, fed_forward
-from slipway.worker.device.kv_scales import find_scales
 from slipway.worker.device.offload import StreamedLayers, move
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.device.products import Move, Rows, normed_for, product
@@ -143,7 +142,7 @@ class Decoder:
         if batch.kv_divisors is not None:
             rotated = k.clone()
             rope(rotated[:, :0], rotated, v, None, None, None)
-            find_scales(cache, rotated, v, batch)
+            cache.find_scales(rotated, v, batch)
         queries = rope(
             q,
             k,

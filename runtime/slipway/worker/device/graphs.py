@@ -77,7 +77,8 @@ class GraphSizes:
         """The graph of the step's forward pass, or None where it runs without one."""
         size = bisect.bisect_left(self.sizes, shape.num_requests)
         length = bisect.bisect_left(self.lengths, shape.max_length)
-        if not shape.only_decodes or size == len(self.sizes) or length == len(self.lengths):
+        prompts = shape.num_decodes < shape.num_requests
+        if prompts or size == len(self.sizes) or length == len(self.lengths):
             return None
         key = GraphKey(self.sizes[size], shape.each, self.lengths[length])
         return key if key.size * key.each <= self.most_rows else None

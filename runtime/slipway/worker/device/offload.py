@@ -165,25 +165,19 @@ def layer_bytes(spec: DecoderSpec, forms: Mapping[Place, Form], dtype: DType) ->
 
 def move(weights: LayerWeights, experts: Experts | None, to: Move) -> None:
     """Put every matrix of a layer elsewhere."""
-    for linear in _linears(weights):
+    linears: list[FusedLinear | None] = [weights.qkv, weights.out]
+    mlp: MlpWeights | MoeWeights | None = weights.mlp
+    if isinstance(mlp, MoeWeights):
+        linears += mlp.router, mlp.shared_scale
+        mlp = mlp.shared
+    if mlp is not None:
+        linears += mlp.gate_up, mlp.down
+    for linear in filter(None, linears):
         for part in linear.parts:
             scheme_of(part).move(to)
     if experts is not None:
-        for stack in (experts.gate_up, experts.down):
-            stack.move(to)
-
-
-def _linears(weights: LayerWeights) -> Iterator[FusedLinear]:
-    """All matrices but those of experts, which are stacked elsewhere."""
-    yield from (weights.qkv, weights.out)
-    mlp: MlpWeights | MoeWeights | None = weights.mlp
-    if isinstance(mlp, MoeWeights):
-        yield mlp.router
-        if mlp.shared_scale is not None:
-            yield mlp.shared_scale
-        mlp = mlp.shared
-    if mlp is not None:
-        yield from (mlp.gate_up, mlp.down)
+        experts.gate_up.move(to)
+        experts.down.move(to)
 
 
 def _into(host: Tensor, buffer: Tensor) -> Move:

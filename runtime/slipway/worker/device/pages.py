@@ -11,6 +11,7 @@ from torch import Tensor
 from slipway.load.quantized.kv_scales import KVScales
 from slipway.model.kv import KVLayout
 from slipway.model.spec import Attention
+from slipway.worker.device.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,22 @@ class LayerCache:
     group: int
     key_scale: Tensor | None = None
     value_scale: Tensor | None = None
+
+    def find_scales(self, keys: Tensor, values: Tensor, batch: Batch) -> None:
+        """The scales become the largest finite magnitude of the step's keys and values over their divisors.
+
+        keys, values  [rows, kv_heads, head_dim]  as they are stored: keys rotated. Padding does not count
+        A scale stays where all numbers are 0. The host does not wait for any of it. Does nothing where the
+        batch has no divisors, or the cache no scales.
+        """
+        if batch.kv_divisors is None or self.key_scale is None or self.value_scale is None:
+            return
+        pairs = (self.key_scale, keys), (self.value_scale, values)
+        for (scale, rows), divisor in zip(pairs, batch.kv_divisors, strict=True):
+            # Infinities and NaN would spoil all that is ever stored; what lies in padding may be anything.
+            largest = rows.abs().nan_to_num(0.0, posinf=0.0).amax((1, 2))  # [rows]
+            found = largest.masked_fill(batch.row_slots < 0, 0.0).amax().float() / divisor
+            scale.copy_(torch.where(found >= torch.finfo(torch.float32).tiny, found, scale))
 
 
 class DevicePages:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slipway.load.arrays import Array
 from slipway.load.cut import ALL, Part, numbered, regrouped
-from slipway.load.quantized.form import Form, ScaledForm
+from slipway.load.quantized.form import ScaledForm
 from slipway.load.quantized.tensors import Grouped, Quantized, Scaled, Unquantized
 from slipway.load.torch_arrays import tensor, torch_type
 
@@ -43,9 +43,8 @@ class GroupedTensors:
     def cut(self, columns: Part) -> GroupedTensors:
         """These columns."""
         group, groups = regrouped(numbered(columns, self.codes.shape[1]) // self.group)
-        kept = [None if one is None else one[:, groups] for one in (self.scales, self.minimums)]
-        assert kept[0] is not None
-        return GroupedTensors(self.bits, group, self.codes[:, columns], kept[0], kept[1])
+        minimums = None if self.minimums is None else self.minimums[:, groups]
+        return GroupedTensors(self.bits, group, self.codes[:, columns], self.scales[:, groups], minimums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +69,13 @@ class ScaledTensors:
         return ScaledTensors(self.values[:, columns], self.scales)
 
 
-AsTensors = Tensor | GroupedTensors | ScaledTensors
-
-
-def as_tensors(matrix: Array | Tensor | Quantized) -> AsTensors:
+def as_tensors(matrix: Array | Tensor | Quantized) -> Tensor | GroupedTensors | ScaledTensors:
     """Over the same memory; what is to be quantized is, where it lies."""
     if isinstance(matrix, Unquantized):
-        made = rounded(_plain(matrix.matrix).to(torch_type(matrix.through)), matrix.form)
+        plain, form = _plain(matrix.matrix).to(torch_type(matrix.through)), matrix.form
+        made: GroupedTensors | ScaledTensors = (
+            fp8_by_row(plain) if isinstance(form, ScaledForm) else by_group(plain, form.bits, form.group)
+        )
         return made if matrix.columns is ALL else made.cut(matrix.columns)
     if isinstance(matrix, Grouped):
         minimums = None if matrix.minimums is None else tensor(matrix.minimums)
@@ -91,13 +90,6 @@ def as_tensors(matrix: Array | Tensor | Quantized) -> AsTensors:
 
 def _plain(matrix: Array | Tensor) -> Tensor:
     return matrix if isinstance(matrix, Tensor) else tensor(matrix)
-
-
-def rounded(matrix: Tensor, form: Form) -> GroupedTensors | ScaledTensors:
-    """matrix [n, k] of any float type, by rounding to nearest."""
-    if isinstance(form, ScaledForm):
-        return fp8_by_row(matrix)
-    return by_group(matrix, form.bits, form.group)
 
 
 def fp8_by_row(matrix: Tensor) -> ScaledTensors:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from slipway.model.spec import Attention
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
-from slipway.worker.device.kv_scales import find_scales
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.fallback import Fallback
 from slipway.worker.transformers_model import by_row, scale_and_softcap
@@ -114,7 +113,7 @@ class PagedLayer:
         batch, table = step.batch, step.batch.tables[cache.group]
         scale, softcap = scale_and_softcap(query, settings)
         queries, keys, values = (by_row(x.to(step.dtype), self.spec.head_dim) for x in (query, key, value))
-        find_scales(cache, keys, values, batch)
+        cache.find_scales(keys, values, batch)
         rope_and_store(
             keys[:, :0],  # queries come rotated
             keys,

@@ -142,9 +142,8 @@ class DeviceWorker:
         """
         rows, requests = self.token_budget, self.most_requests
         shape = nobody(requests, rows - requests + 1, rows, 1 + self._state.most_drafts)
-        self._send(shape, requests)
         # Padding sets no scales; but what finds them is loaded, and the memory that it takes measured.
-        batch = replace(self._batch(shape, rows, requests), kv_divisors=self._kv_divisors)
+        batch = replace(self._sent(shape, rows, requests), kv_divisors=self._kv_divisors)
         hidden, logits = self._forward(batch)
         self._draw(batch, logits, self._sampler.every_feature)
         self._report(batch, hidden, [(0, 0, 0, 0)] * min(REPORTED_AT_ONCE, rows))
@@ -178,14 +177,12 @@ class DeviceWorker:
         key = None if known or divisors else self.graph_sizes.key_for(shape)
         self._capture_missed(PATIENCE)
         if key is not None and self._has(key):
-            self._send(shape, key.size)
-            self.graphs.replay(key)
             rows = key.size * key.each
-            batch = self._batch(shape, rows, key.size)
+            batch = self._sent(shape, rows, key.size)
+            self.graphs.replay(key)
             self._launched = Launched(shape, batch, self._logits[:rows], features, known, graph=key)
             return
-        self._send(shape, shape.num_requests)
-        batch = replace(self._batch(shape, shape.num_tokens, shape.num_requests), kv_divisors=divisors)
+        batch = replace(self._sent(shape, shape.num_tokens, shape.num_requests), kv_divisors=divisors)
         hidden, logits = self._forward(batch)
         prompt = self._report_prompt(batch, shape, known, hidden) if known else None
         self._launched = Launched(shape, batch, logits, features, known, prompt)
@@ -235,8 +232,7 @@ class DeviceWorker:
         if self.graphs.full:
             return False
         shape = nobody(key.size, key.each, key.max_length, key.each)
-        self._send(shape, key.size)
-        batch = self._batch(shape, key.size * key.each, key.size)
+        batch = self._sent(shape, key.size * key.each, key.size)
         self._prepare(batch)
         logits = self._logits[: key.size * key.each]
         draw = None if key.features is None else partial(self._draw, batch, logits, key.features)
@@ -343,14 +339,14 @@ class DeviceWorker:
         self._sampler.start(slot, start.params)
         self._results.start(start)
 
-    def _send(self, shape: StepShape, num_requests: int) -> None:
-        """All that has changed, and which requests the step is of, goes to the device."""
+    def _sent(self, shape: StepShape, num_rows: int, num_requests: int) -> Batch:
+        """All that has changed, and which requests the step is of, goes to the device.
+
+        What comes back are views of the fixed tensors, of these sizes.
+        """
         for name, values in batch_arrays(shape, num_requests).items():
             self._state.put(name, values)
         self._state.upload.send()
-
-    def _batch(self, shape: StepShape, num_rows: int, num_requests: int) -> Batch:
-        """Views of the fixed tensors, of these sizes."""
         state, draws = self._state, (num_requests, shape.each)
         num_draws = num_requests * shape.each
         return Batch(
