@@ -5,10 +5,11 @@ from __future__ import annotations
 from slipway.load.arrays import ELEMENTS, FP16, FP32, INT8, Array, DType, Floats, Ints
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Quantized
+from slipway.schemes.scheme import Scheme
 from slipway_kernels.cpu import Packed, PackedCodes, Threads, linear
 
 
-class CpuScheme:
+class CpuScheme(Scheme):
     """Plain numbers of `dtype`, or where `form` is given integers, multiplied as they are stored.
 
     Integers are GGUF's Q4 to Q8, AWQ, GPTQ, compressed-tensors' weights, and its W8A8, whose rows are each
@@ -51,9 +52,6 @@ class CpuScheme:
             self.packed.load_rows(given.codes, given.scales, given.minimums, rows, self._threads)
         else:
             raise ValueError(f"Plain numbers came where {self._form} was promised.")
-
-    def finish(self) -> None:
-        """The rows lie as they are multiplied."""
 
     def apply(self, x: Array, bias: Array | None = None) -> Floats:
         return linear(x, self.packed, bias, self._threads)

@@ -184,6 +184,7 @@ class FallbackModel:
         self._model = model.eval()
         self._products = products
         self._program = program
+        self.find_kv_scales = program.find_kv_scales
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @torch.inference_mode()
@@ -206,10 +207,6 @@ class FallbackModel:
             )
         logits = output.logits[0] if self._keeps else output.logits[0][wanted]
         return self._program.finish(array(logits[: len(wanted)]))
-
-    def find_kv_scales(self, key_divisor: float, value_divisor: float) -> None:
-        """Have the next step find the scales of keys and values."""
-        self._program.find_kv_scales(key_divisor, value_divisor)
 
 
 @dataclass(frozen=True, slots=True)

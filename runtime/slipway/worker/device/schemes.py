@@ -18,7 +18,7 @@ from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Quantized
 from slipway.load.torch_arrays import tensor, torch_type
 from slipway.schemes.scheme import NewScheme
-from slipway.worker.device.products import Gate, Move, Operand, Rows
+from slipway.worker.device.products import DeviceScheme, Gate, Move, Operand, Rows
 from slipway.worker.device.quantized import GroupedTensors, ScaledTensors, as_tensors
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
@@ -117,7 +117,7 @@ class DeviceSchemes:
         return row % form.steps[0] == 0 and (form.values == INT8 or device_arch() >= GROUPED_FP8_ARCH)
 
 
-class DeviceDense:
+class DeviceDense(DeviceScheme):
     """Numbers of one type, multiplied by cuBLAS, or by our kernel where that was measured to be faster."""
 
     weight: Tensor  # [n, k]
@@ -134,9 +134,6 @@ class DeviceDense:
         given = as_tensors(matrix)
         weights = given if isinstance(given, Tensor) else given.dequantized()
         self._transfer.place(self.weight, tensor(rows), weights)
-
-    def finish(self) -> None:
-        """The rows lie as they are multiplied."""
 
     def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor:
         if self._dtype is torch.float32:
@@ -160,7 +157,7 @@ class DeviceDense:
         return moe_linear(x.plain, self.weight, order, out, activation=activation)
 
 
-class DeviceScaled:
+class DeviceScaled(DeviceScheme):
     """fp8 or int8 numbers, multiplied by activations that are quantized to the same type row by row.
 
     A scale that the checkpoint has for all activations is not used: each token's own loses less.
@@ -199,9 +196,6 @@ class DeviceScaled:
             )
         self.scales[first // high : first // high + len(scales)] = scales.to(self.scales.device)
 
-    def finish(self) -> None:
-        """The rows lie as they are multiplied."""
-
     @property
     def operand(self) -> Operand:
         return torch_type(self._form.values), self._form.block[1] if self._form.block else 0
@@ -236,7 +230,7 @@ class DeviceScaled:
         return moe_linear(rows.values, matrices, order, out, activation=activation, x_scale=rows.scales)
 
 
-class DeviceGrouped:
+class DeviceGrouped(DeviceScheme):
     """Small integers with a scale for each group of columns, which become numbers in registers."""
 
     packed: Packed
