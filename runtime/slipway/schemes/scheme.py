@@ -30,6 +30,7 @@ class Scheme(Protocol):
 
     def finish(self) -> None:
         """All rows are loaded: bring them into the layout that is multiplied, if they do not lie so."""
+        return
 
     def apply(self, x: Rows, bias: Rows | None = None) -> Rows:
         """x [m, k] → x · Wᵀ + bias [m, n]; a row's result depends on that row alone."""
