@@ -214,7 +214,7 @@ def digest(model: Path, settings: dict[str, Any], threads: int = 2) -> str:
     """Of all that is held of the weights, in order."""
     found = plan(model, **settings)
     pool = Threads(threads)
-    weights = found.route.weights(found.checkpoint, Schemes(found.element, pool))
+    weights = found.route.weights(found, Schemes(found.element, pool))
     hashed = hashlib.sha256()
     for held in _held(weights):
         hashed.update(held)

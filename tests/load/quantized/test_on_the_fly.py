@@ -11,7 +11,7 @@ from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.on_the_fly import ON_THE_FLY
 from slipway.load.quantized.tensors import Grouped, Scaled, Unquantized
 from slipway.load.torch_arrays import tensor
-from slipway.worker.device.quantized import rounded
+from slipway.worker.device.quantized import as_tensors
 from slipway_kernels.cpu import Threads
 
 
@@ -92,9 +92,8 @@ def test_the_host_rounds_as_a_device_does(name: str, through: object) -> None:
     for stored in (plain, plain.astype(BF16)):
         form = made.form("expert_up", stored.shape)
         assert form is not None
-        here = Unquantized(stored, form, through).quantized(Threads(3))  # type: ignore[arg-type]
-        kind = torch.bfloat16 if through == BF16 else torch.float32
-        there = rounded(tensor(stored).to(kind), form)
+        unquantized = Unquantized(stored, form, through)  # type: ignore[arg-type]
+        here, there = unquantized.quantized(Threads(3)), as_tensors(unquantized)
         for part in ("codes", "values", "scales", "minimums"):
             mine, other = getattr(here, part, None), getattr(there, part, None)
             assert (mine is None) == (other is None)
