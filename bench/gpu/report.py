@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from table import markdown, read
-from targets import Row, judged
+from targets import Row, compared
 
 
 def columns(rows: list[Row], *first: str) -> list[str]:
@@ -17,9 +17,9 @@ def columns(rows: list[Row], *first: str) -> list[str]:
 def report(rows: list[Row]) -> str:
     """A part for each stage, and in the kernels' for each operation; targets that were missed come first.
 
-    All rows are judged again: what one was measured against may be of another run.
+    All rows are compared again: what one was measured against may be of another run.
     """
-    rows = [row | judged(row, rows) for row in rows]
+    rows = [row | compared(row, rows) for row in rows]
     parts = ["# Measured"]
     missed = [row for row in rows if False in (row.get("met"), row.get("correct")) or "failed" in row]
     if missed:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from targets import Row, judged
+from targets import Row, compared
 
 
 class Rows:
@@ -31,7 +31,7 @@ class Rows:
 
     def add(self, **fields: object) -> None:
         row = {"stage": self._stage, **fields}
-        row |= judged(row, read(self._path))
+        row |= compared(row, read(self._path))
         with self._path.open("a") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()

@@ -39,7 +39,7 @@ class Target:
         return f"{self.name} ≥ {self.least:g}" if self.least is not None else f"{self.name} ≤ {self.most:g}"
 
 
-def judged(row: Row, before: Sequence[Row]) -> Row:
+def compared(row: Row, before: Sequence[Row]) -> Row:
     """`target` and `met`, for a row that has a target."""
     for target in TARGETS:
         if target.is_of(row):

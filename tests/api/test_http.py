@@ -21,6 +21,7 @@ GUARDED = ("/v1/models", f"/v1/models/{MODEL}", "/load", "/server_info", "/docs"
 POSTED = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/reset_prefix_cache")
 
 
+@pytest.mark.slow
 def test_a_key_guards_every_path_but_those_of_probes(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:

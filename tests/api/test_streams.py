@@ -75,6 +75,7 @@ def test_a_dead_engine_ends_every_stream_and_its_server_lives_no_more(start: Cal
     assert served.get("/metrics").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_costs_constant_memory(start: Callable[..., Served]) -> None:
     """The server stops taking news for it: they merge in the one pending Delta of its stream."""
     served = start()

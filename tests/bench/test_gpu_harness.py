@@ -14,7 +14,7 @@ from answers import Said, decode_rate, unlike
 from checkpoints import write_awq, write_plain
 from shapes import written
 from table import Rows, markdown, read
-from targets import TARGETS, Row, judged
+from targets import TARGETS, Row, compared
 
 from as_tensors import numbers_of
 from slipway.engine.config import EngineConfig
@@ -37,6 +37,7 @@ def asked(*words: str, patience: float = 60, **settings: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: " ".join(target.fields.values()))
 def test_every_target_is_of_a_row_that_its_stage_makes(target, setups) -> None:
     if target.fields["stage"] == "kernels":
@@ -71,11 +72,11 @@ def setups() -> dict[str, dict[str, object]]:
 def test_a_target_is_met_missed_or_unsaid_where_nothing_was_measured() -> None:
     for rate, met in ((225.0, True), (224.9, False), (None, None)):
         row = {**DECODE, "model": "llama-8b", "tok_s": rate}
-        assert judged(row, []) == {"target": "tok/s ≥ 225", "met": met}
-    assert judged({**DECODE, "model": "qwen3-4b", "tok_s": 1.0}, []) == {}
+        assert compared(row, []) == {"target": "tok/s ≥ 225", "met": met}
+    assert compared({**DECODE, "model": "qwen3-4b", "tok_s": 1.0}, []) == {}
 
 
-def test_a_quantized_rate_is_judged_by_the_bf16_rate_before_it(tmp_path: Path) -> None:
+def test_a_quantized_rate_is_compared_with_the_bf16_rate_before_it(tmp_path: Path) -> None:
     rows = Rows(tmp_path / "rows.jsonl", "engine", 60)
     rows.add(model="llama-8b-fp8", what="decode", batch=1, tok_s=400.0)
     rows.add(model="llama-8b", what="decode", batch=1, tok_s=240.0)
@@ -91,6 +92,7 @@ def test_what_was_not_measured_is_an_empty_cell() -> None:
     assert table.splitlines()[2:] == ["| 1.23 |  |", "|  | True |"]
 
 
+@pytest.mark.slow
 def test_a_part_that_hangs_or_dies_costs_itself_alone(tmp_path: Path) -> None:
     script = tmp_path / "stage_of_three.py"
     script.write_text(
@@ -111,6 +113,7 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_part_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
     out = str(tmp_path / "rows.jsonl")
     done = asked(sys.executable, str(GPU / "invariance.py"), "--out", out, "float32", "float8")

@@ -139,6 +139,7 @@ def served(
     return model, BOUNDS | {"dtype": dtype, "adapters": adapters, "enable_prefix_caching": False}
 
 
+@pytest.mark.slow
 def test_company_changes_no_bit_with_or_without_an_adapter(served: tuple[Path, dict[str, object]]) -> None:
     model, settings = served
     asked = [(tokens, name) for tokens in PROMPTS for name in ("all", "", "some", "all")]

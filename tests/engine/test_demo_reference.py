@@ -99,12 +99,12 @@ def test_log_probabilities_of_packed_weights_are_close(
     prompts: list[list[int]], texts_alone: list[list[int]], demo_model: Path
 ) -> None:
     """Of the tokens that the dequantized model draws: half of them within 0.02, nearly all within 0.15."""
-    judged = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
+    scored = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
     texts = [prompt + text for prompt, text in zip(prompts, texts_alone, strict=True)]
     with LocalEngine(demo_model, dtype="float32", max_model_len=2048) as engine:
-        exact = engine.run([(text, judged) for text in texts])
+        exact = engine.run([(text, scored) for text in texts])
     with LocalEngine(demo_model, dtype="bfloat16", max_model_len=2048) as engine:
-        packed = engine.run([(text, judged) for text in texts])
+        packed = engine.run([(text, scored) for text in texts])
     differences = sorted(
         abs(ours.logprob - theirs.logprob)
         for one, other, prompt in zip(packed, exact, prompts, strict=True)
@@ -139,9 +139,9 @@ def reference_perplexity(reference: Any, windows: list[list[int]]) -> float:
 def test_perplexity_is_that_of_transformers(
     dtype: str, tolerance: float, reference_perplexity: float, windows: list[list[int]], demo_model: Path
 ):
-    judged = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
+    scored = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
     with LocalEngine(demo_model, dtype=dtype, max_model_len=WINDOW + 1) as engine:
-        outputs = engine.run([(window, judged) for window in windows])
+        outputs = engine.run([(window, scored) for window in windows])
     entries = [entry for output in outputs for entry in output.prompt_logprobs if entry is not None]
     perplexity = math.exp(-sum(entry.logprob for entry in entries) / len(entries))
     print(f"{dtype}: perplexity {perplexity:.4f}, transformers {reference_perplexity:.4f}")

@@ -15,6 +15,8 @@ from counted import Counted, Knowing
 from local_engine import LocalEngine, Output
 from slipway.engine.params import SamplingParams
 
+pytestmark = pytest.mark.slow
+
 Request = tuple[list[int], SamplingParams]
 BASE: dict[str, object] = {"max_model_len": 256, "num_blocks": 400, "enable_prefix_caching": False}
 DRAFTS: dict[str, object] = {"num_drafts": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}

@@ -129,12 +129,14 @@ def requests(vocab: int, count: int = 8) -> list[Request]:
     return made
 
 
-QUICK = ("llama float32", "qwen2_moe gguf")
+def marks(case: str, axis: str = FEWER_AXES[0]) -> tuple[pytest.MarkDecorator, ...]:
+    """`make check` has two models and an axis of each kind."""
+    return () if case in ("llama float32", "qwen2_moe gguf") and axis in FEWER_AXES else (pytest.mark.slow,)
 
 
 @pytest.fixture(
     scope="module",
-    params=[one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in CASES],
+    params=[pytest.param(one, marks=marks(one)) for one in CASES],
 )
 def case(
     request: pytest.FixtureRequest,
@@ -158,7 +160,11 @@ def case(
 
 @pytest.mark.parametrize(
     ("case", "axis"),
-    [(case, axis) for case in CASES for axis in (FEWER_AXES if case in QUANTIZED else AXES)],
+    [
+        pytest.param(case, axis, marks=marks(case, axis))
+        for case in CASES
+        for axis in (FEWER_AXES if case in QUANTIZED else AXES)
+    ],
     indirect=["case"],
 )
 def test_output_is_the_same_under(axis: str, case: Case) -> None:

@@ -17,14 +17,15 @@ WINDOW = 512
 
 
 def perplexity(model: Path, windows: list[list[int]], dtype: str) -> float:
-    judged = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
+    scored = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
     with LocalEngine(model, dtype=dtype, max_model_len=WINDOW + 1) as engine:
-        outputs = engine.run([(window, judged) for window in windows])
+        outputs = engine.run([(window, scored) for window in windows])
     entries = [entry for output in outputs for entry in output.prompt_logprobs if entry is not None]
     assert len(entries) == LENGTH - len(windows)
     return math.exp(-sum(entry.logprob for entry in entries) / len(entries))
 
 
+@pytest.mark.slow
 def test_packed_weights_change_perplexity_by_less_than_a_fifth_of_a_percent(demo_model: Path) -> None:
     ids = json.loads((DATA / "perplexity_ids.json").read_text())
     windows = [ids[i : i + WINDOW] for i in range(0, LENGTH, WINDOW)]

@@ -65,6 +65,7 @@ print(len(built), len(sought), len(sought - built))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["rms_norm", "attention", "linear_w4a16"])
 def test_a_launch_finds_what_was_compiled_ahead(operation: str) -> None:
     """Under a driver that says it is a Hopper GPU's and starts nothing."""

@@ -109,6 +109,7 @@ def turns(draw: st.DrawFn) -> Turn:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(turns=st.lists(turns(), min_size=1, max_size=SLOTS))
 def test_a_step_draws_what_single_draws_would_have_drawn(turns: list[Turn]) -> None:

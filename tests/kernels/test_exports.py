@@ -33,6 +33,7 @@ def test_what_a_folder_does_not_have_is_missing_as_elsewhere() -> None:
         from slipway_kernels.rms_norm import no_such  # noqa: F401
 
 
+@pytest.mark.slow
 def test_references_layouts_and_the_cpus_kernels_are_imported_without_triton() -> None:
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM, *operations()],

@@ -17,8 +17,9 @@ from hub_server import COMMIT, Hub, serve
 from slipway.load.errors import LoadError
 from slipway.load.hub import Repository, locate
 
-REPOSITORY = "acme/tiny"
 # The client reads its settings when it is imported, so every case has a process of its own.
+pytestmark = pytest.mark.slow
+REPOSITORY = "acme/tiny"
 CODE = """
 import json, sys
 from slipway.load.errors import LoadError
@@ -187,7 +188,6 @@ def test_a_disk_that_becomes_full_is_named_as_such() -> None:
     assert Repository(REPOSITORY, None, {}, None).explain(failure).code == "NoSpace"
 
 
-@pytest.mark.slow
 def test_a_download_that_breaks_off_can_be_continued(client: Client) -> None:
     client.hub.broken_after = 5
     answer = client.locate()

@@ -65,6 +65,7 @@ def test_attention_sees_rounded_keys_and_values_and_nothing_else_is_rounded(
         assert logprob != pytest.approx(plain[slot][0][1], abs=5e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen2_moe"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_results_do_not_depend_on_company_chunks_blocks_or_threads(

@@ -139,6 +139,7 @@ def test_every_form_is_among_the_models() -> None:
     assert {*STORED, *QUANTIZED, *(f"GGUF {kind}" for kind in GGUF)} <= MODELS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_ranks_together_compute_what_one_does(name: str, dtype: str, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def _streamed(tokenizer: Tokenizer, ids: list[int], cuts: list[int], skip: bool)
     return "".join(stream.push(part) for part in _split(ids, cuts)) + stream.finish()
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), cuts=st.lists(st.integers(0, 40)), skip=st.booleans())
 def test_any_split_of_any_tokens_gives_the_librarys_text(
@@ -119,6 +120,7 @@ def test_the_space_in_front_is_kept_after_a_prompt_and_dropped_at_the_start() ->
     assert tokenizer.stream(prompt_ids=ids).push(ids) == " the cat"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), cuts=st.lists(st.integers(0, 40)), skip=st.booleans())
 def test_a_stream_goes_on_where_the_prompt_ends(

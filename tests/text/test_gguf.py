@@ -38,6 +38,7 @@ def _differences(ours: Mapping[str, list[int | str]], theirs: Mapping[str, list[
     return {name for name in theirs if ours[name] != theirs[name]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 def test_token_ids_are_llama_cpps(metadata: Mapping[str, Any], pre: str) -> None:
     tokenizer = gguf.from_metadata({**metadata, "tokenizer.ggml.pre": pre})

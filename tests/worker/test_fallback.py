@@ -79,6 +79,7 @@ def test_greedy_output_is_that_of_transformers(folders: Any, variant: str) -> No
     assert_same_as_reference(folders(variant), tokens, stepper.greedy({1: tokens}, 12, chunk=20)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["opt", "gpt2", "phi3_window", "qwen2_moe"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_results_do_not_depend_on_company_chunk_or_threads(folders: Any, variant: str, dtype: str) -> None:

@@ -19,7 +19,7 @@ from slipway.engine.plan import PageGrant, SlotStart, StepPlan
 from slipway.engine.start import loader
 from slipway.load.checkpoint import open_checkpoint
 from slipway.model.kv import kv_layout
-from slipway.worker.cache_size import Room
+from slipway.worker.cache_size import CacheMemory
 from slipway.worker.plan import plan_model
 
 ONE_TOKEN = StepPlan(
@@ -47,11 +47,11 @@ def test_every_worker_is_loaded_measured_filled_warmed_stepped_and_closed(
     )
     plan = plan_model(open_checkpoint(config, quiet), config)
     worker: Worker = loader(device)(plan, config, quiet)
-    room = worker.profile()
-    assert room.page_bytes == plan.kv.page_bytes
-    assert (room.position_bytes > 0) == (device == "cuda")
-    assert room.num_pages(plan.kv, plan.max_model_len) > 100
-    assert room.more in ("VLLM_CPU_KVCACHE_SPACE", "--gpu-memory-utilization")
+    memory = worker.profile()
+    assert memory.page_bytes == plan.kv.page_bytes
+    assert (memory.position_bytes > 0) == (device == "cuda")
+    assert memory.num_pages(plan.kv, plan.max_model_len) > 100
+    assert memory.more in ("VLLM_CPU_KVCACHE_SPACE", "--gpu-memory-utilization")
     assert worker.allocate(20) == 20
     assert worker.token_budget == SMALL["max_num_batched_tokens"]
     worker.warm_up()
@@ -97,7 +97,7 @@ def test_pages_fit_beside_slots_for_the_context_that_they_allow(
 ) -> None:
     shapes = [(2, 16) if window else (4, 32) for window in windows]
     kv = kv_layout(windows, shapes, 16, lambda heads, size, tokens: 2 * heads * size * tokens)
-    pages = Room(num_bytes, kv.page_bytes, "more", position_bytes).num_pages(kv, length)
+    pages = CacheMemory(num_bytes, kv.page_bytes, "more", position_bytes).num_pages(kv, length)
     whole = pages >= kv.pages_for(length)
     fits = length if whole else kv.tokens_in(pages)
     assert pages * kv.page_bytes + fits * position_bytes <= num_bytes

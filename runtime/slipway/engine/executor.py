@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from slipway.engine.plan import Masks, StepOutput, StepPlan
-from slipway.worker.cache_size import Room
+from slipway.worker.cache_size import CacheMemory
 from slipway.worker.in_turn import InTurn
 
 
@@ -42,7 +42,7 @@ class Worker(Steps, Protocol):
     repeats_bits: bool
     """Whether computing a token again gives the bits that it gave before."""
 
-    def profile(self) -> Room:
+    def profile(self) -> CacheMemory:
         """How many pages there is room for."""
 
     def allocate(self, num_pages: int) -> int:

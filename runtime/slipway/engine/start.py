@@ -173,16 +173,16 @@ class Start:
             progress.ended("open")
             plan = plan_model(checkpoint, config)
             worker = load(plan, config, progress)
-            room = worker.profile()
-            size = cache_size(config, plan, wanted_pages(config, plan, room), room.more)
+            memory = worker.profile()
+            size = cache_size(config, plan, wanted_pages(config, plan, memory), memory.more)
             warnings = [*plan.warnings]
             pages = worker.allocate(size.num_pages)
             if pages < size.num_pages:
                 warnings.append(
                     f"There was room for {pages} of the {size.num_pages} planned KV pages: something "
-                    f"else took its memory meanwhile. Serving with less; {room.more} asks for less at once."
+                    f"else took its memory meanwhile. Serving with less; {memory.more} asks for less at once."
                 )
-                size = cache_size(config, plan, pages, room.more)
+                size = cache_size(config, plan, pages, memory.more)
             checkpoint.close()
             progress.ended("load")
         progress("warmup", 0, 1)

@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CacheMemory:
     """The memory that a worker has for its KV cache, and what takes how much of it, in bytes.
 
     num_bytes       for pages, and for slots where their length is still open
@@ -61,14 +61,14 @@ def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:
     return min(most, config.swap_bytes // plan.kv.page_bytes)
 
 
-def wanted_pages(config: EngineConfig, plan: ModelPlan, room: Room) -> int:
+def wanted_pages(config: EngineConfig, plan: ModelPlan, memory: CacheMemory) -> int:
     """What was asked for, else what there is room for; never more than all requests can use."""
     if config.num_blocks is not None:
         return plan.kv.pages_for(config.num_blocks * config.block_size)
     if config.kv_cache_bytes is not None:
         return config.kv_cache_bytes // plan.kv.page_bytes
     length = plan.max_model_len
-    return min(plan.kv.pages_for(length) * config.max_num_seqs, room.num_pages(plan.kv, length))
+    return min(plan.kv.pages_for(length) * config.max_num_seqs, memory.num_pages(plan.kv, length))
 
 
 def cache_size(config: EngineConfig, plan: ModelPlan, pages: int, more: str) -> CacheSize:

@@ -13,7 +13,7 @@ from slipway.engine.params import SamplingParams
 from slipway.engine.plan import Masks, PageGrant, SlotStart, StepOutput, StepPlan
 from slipway.load.progress import Progress
 from slipway.machine import usable_cpus, whole_memory
-from slipway.worker.cache_size import Room, token_budget
+from slipway.worker.cache_size import CacheMemory, token_budget
 from slipway.worker.in_turn import InTurn
 from slipway.worker.plan import ModelPlan
 from slipway.worker.proposer import NgramProposer, proposer_for
@@ -56,10 +56,10 @@ class CpuWorker(InTurn):
         self._starts: dict[int, SlotStart] = {}
         """By slot, what its request wants to know."""
 
-    def profile(self) -> Room:
+    def profile(self) -> CacheMemory:
         """A quarter of the memory that the weights leave."""
         left = max(0, whole_memory() - self.plan.checkpoint.total_bytes)
-        return Room(left // 4, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE")
+        return CacheMemory(left // 4, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE")
 
     def allocate(self, num_pages: int) -> int:
         config, kv, length = self._config, self.plan.kv, self.plan.length_in(num_pages)

@@ -84,6 +84,7 @@ def questions(draw: st.DrawFn) -> tuple[Sampling, Floats, tuple[int, ...], int, 
     return sampling, row, history, draw(st.integers(0, len(history))), asked
 
 
+@pytest.mark.slow
 @settings(
     max_examples=250,
     deadline=None,

@@ -15,7 +15,7 @@ from torch import Tensor
 from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
 from slipway.load.progress import Progress
 from slipway.load.torch_arrays import torch_type
-from slipway.worker.cache_size import Room
+from slipway.worker.cache_size import CacheMemory
 from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
@@ -103,7 +103,7 @@ class DeviceWorker:
         graph's pool, where the draw's own memory may lie over it"""
         self._results = Results(state.num_slots, state.most_drafts, sampler.max_top, state.device)
 
-    def profile(self) -> Room:
+    def profile(self) -> CacheMemory:
         """What weights, the largest step and graphs leave, measured with slots of one position and a page."""
         plan, state = self.plan, self._state
         state.allocate(1)
@@ -112,7 +112,9 @@ class DeviceWorker:
         graphs = GRAPH_BYTES * len(self.graph_sizes.sizes) * len(self.graph_sizes.each)
         budget = self._budget(weights, activations, graphs)
         log.info("%s", budget.explained())
-        return Room(budget.kv_cache, plan.kv.page_bytes, "--gpu-memory-utilization", state.position_bytes)
+        return CacheMemory(
+            budget.kv_cache, plan.kv.page_bytes, "--gpu-memory-utilization", state.position_bytes
+        )
 
     def allocate(self, num_pages: int) -> int:
         self._state.allocate(self.plan.length_in(num_pages))
