@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
 
 from slipway.api.configure import Arguments, Settings
 from slipway.api.model import Texts
@@ -11,14 +13,20 @@ from slipway.engine.messages import Ready
 QUESTION = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
 
 
-def greeting(arguments: Arguments, settings: Settings, texts: Texts, ready: Ready, seconds: float) -> str:
+def seconds_running() -> float:
+    """Since the kernel started this process: what who typed the command has waited."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # from the boot to then
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def greeting(arguments: Arguments, settings: Settings, texts: Texts, ready: Ready) -> str:
     """At most six lines, with requests that this model can answer."""
     scheme = "https" if arguments["ssl_certfile"] else "http"
     url = f"{scheme}://{_reachable(arguments['host'])}:{arguments['port']}{settings.root_path}/v1"
     key = "" if settings.api_key is None else " -H 'Authorization: Bearer KEY'"
     command, path, body = _first_request(texts)
     lines = [
-        f"\nReady after {seconds:.1f} s: {settings.name} at {url} "
+        f"\nReady after {seconds_running():.1f} s: {settings.name} at {url} "
         f"({ready.dtype}, {ready.max_model_len} tokens of context). Type in another terminal:",
         *([f"  {os.environ.get('SLIPWAY_COMMAND', 'slipway')} {command} --url {url}"] if command else []),
         f"  curl {url}/{path} -H 'Content-Type: application/json'{key} \\",

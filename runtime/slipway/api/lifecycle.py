@@ -9,7 +9,6 @@ import logging
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -148,7 +147,6 @@ class Lifecycle:
 
     async def _open(self) -> None:
         """Load what the API needs, wait for the engine, begin to serve."""
-        begun = time.monotonic()
         texts = await in_daemon(lambda: read_texts(self._settings))
         try:
             ready = await self._engine.wait_ready()
@@ -158,8 +156,7 @@ class Lifecycle:
             logger.warning("%s", warning)
         self._front.open(texts, ready)
         gc.freeze()  # tokenizer and modules stay: a full collection over them would hold up every stream
-        seconds = time.monotonic() - begun
-        print(greeting(self._arguments, self._settings, texts, ready, seconds), flush=True)
+        print(greeting(self._arguments, self._settings, texts, ready), flush=True)
 
     def _refresh_tls(self, http: HttpServer) -> None:
         arguments = self._arguments
