@@ -7,15 +7,16 @@
 Every round gives each server the same requests, one server at a time, in an order that rotates; the idle
 ones sleep. Prints a table of medians over the rounds and the ratio of the first server to each other, taken
 round by round, with the 90 % interval of its median; with --json all figures. --until 0.04 goes on past
---rounds until no interval is wider, for 40 rounds at most. Scenarios: single 128 in, 128 out; ttft 512 in;
-prefix the same 512 again; cN: N streams of 128 in, 64 out at once; a trailing s (c8s) samples instead of
-taking the likeliest token.
+--rounds until no interval is wider, 40 at most; Ctrl-C or SIGTERM ends it after the last whole one.
+Scenarios: single 128 in, 128 out; ttft 512 in; prefix the same 512 again; cN: N streams of 128 in, 64 out at
+once; a trailing s (c8s) samples instead of taking the likeliest token.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -163,6 +164,19 @@ def table(servers: list[Server]) -> str:
     return "\n".join(lines)
 
 
+def play(turn: int, servers: list[Server], scenarios: list[str]) -> None:
+    """One round: all of its figures are kept, or none."""
+    found: list[tuple[Server, str, float]] = []
+    for index in range(len(servers)):
+        server = servers[(turn + index) % len(servers)]
+        for scenario in scenarios:
+            seed = 1000 * (turn + 1) + sum(map(ord, scenario))  # no scenario finds another's prompts
+            found += [(server, f"{scenario} {f}", v) for f, v in measure(server, scenario, seed).items()]
+    for server, figure, value in found:
+        server.figures.setdefault(figure, []).append(value)
+    print(f"round {turn + 1}: done, widest interval {widest(servers):.3f}", file=sys.stderr)
+
+
 def main() -> None:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
@@ -173,21 +187,17 @@ def main() -> None:
     parser.add_argument("--scenarios", default="single,ttft,prefix,c8,c32")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers end with us
     servers: list[Server] = []
     try:
         for name, _, command in (item.partition("=") for item in arguments.server):
             servers.append(start(name, command, arguments.model))
             asyncio.run(run(servers[-1].url, servers[-1].model, WARM_UP))
-        for turn in range(max(arguments.rounds, MOST_ROUNDS)):
-            if turn >= arguments.rounds and widest(servers) <= arguments.until:
-                break
-            for index in range(len(servers)):
-                server = servers[(turn + index) % len(servers)]
-                for scenario in arguments.scenarios.split(","):
-                    seed = 1000 * (turn + 1) + sum(map(ord, scenario))  # no scenario finds another's prompts
-                    for figure, value in measure(server, scenario, seed).items():
-                        server.figures.setdefault(f"{scenario} {figure}", []).append(value)
-                print(f"round {turn + 1}, {server.name}: done", file=sys.stderr)
+        with contextlib.suppress(KeyboardInterrupt):
+            for turn in range(max(arguments.rounds, MOST_ROUNDS)):
+                if turn >= arguments.rounds and widest(servers) <= arguments.until:
+                    break
+                play(turn, servers, arguments.scenarios.split(","))
         print(table(servers))
         if arguments.json:
             figures = {s.name: {"start_s": s.start_seconds} | s.figures for s in servers}
