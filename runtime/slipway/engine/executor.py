@@ -132,7 +132,8 @@ class NullWorker(InTurn):
         known, computed = self.known[slots], self.computed[slots] + num_new - num_drafts
         wrong = (computed > known) | (draws != (computed == known)) | (num_drafts > num_drafts * draws)
         wrong |= computed + num_drafts > lengths
-        for index in np.flatnonzero(wrong):
+        if wrong.any():
+            index = wrong.argmax()
             raise ValueError(
                 f"slot {slots[index]} computes {computed[index]} of {known[index]} tokens and "
                 f"{num_drafts[index]} drafts, up to {lengths[index]}; draws: {draws[index]}"
