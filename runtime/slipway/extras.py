@@ -6,18 +6,23 @@ from slipway.exits import MISSING_PACKAGE, Exit
 
 SERVING = frozenset(
     {
-        *(
-            "fastapi",
-            "gguf",
-            "httptools",
-            "httpx",
-            "huggingface_hub",
-            "jinja2",
-            "ml_dtypes",
-            "msgspec",
-            "numpy",
-        ),
-        *("obstore", "orjson", "prometheus_client", "pydantic", "sentencepiece", "tokenizers", "uvicorn"),
+        "fastapi",
+        "gguf",
+        "httptools",
+        "httpx",
+        "huggingface_hub",
+        "jinja2",
+        "ml_dtypes",
+        "msgspec",
+        "numpy",
+        "obstore",
+        "orjson",
+        "prometheus_client",
+        "pydantic",
+        "sentencepiece",
+        "starlette",
+        "tokenizers",
+        "uvicorn",
         "uvloop",
     }
 )

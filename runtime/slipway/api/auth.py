@@ -1,4 +1,4 @@
-"""The API key: a dependency of the guarded router, so that no path can be spelled around it."""
+"""The API key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
 
-from fastapi import Request
+from starlette.requests import Request
 
 from slipway.api.errors import ApiError
 
@@ -14,7 +14,7 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 def guard(api_key: str | None) -> Callable[[Request], Awaitable[None]]:
-    """A dependency that lets pass whoever presents the key; everyone where there is none."""
+    """Lets pass whoever presents the key; everyone where there is none."""
     if api_key is None:
 
         async def let_pass(request: Request) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import orjson
-from fastapi import Request
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from slipway.api.errors import ApiError, from_validation
 from slipway.api.protocol.common import refuse_unsupported

@@ -8,9 +8,10 @@ from http import HTTPStatus
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 logger = logging.getLogger("slipway.api")
 
@@ -127,23 +128,21 @@ def shown_value(value: object) -> str:
     return text
 
 
-def install(app: FastAPI) -> None:
-    """Answer every HTTP exception, the framework's own included, in OpenAI's shape."""
-
-    @app.exception_handler(HTTPException)
-    async def answer(request: Request, error: HTTPException) -> Response:
-        if isinstance(error, ApiError):
-            return error_response(error)
-        path = request.url.path
-        sentences = {
-            404: f"There is no {path} here; GET /v1/models lists what is served.",
-            405: f"{request.method} does not work on {path}.",
-        }
-        phrase = HTTPStatus(error.status_code).phrase
-        shaped = ApiError(
-            sentences.get(error.status_code, error.detail),
-            status=error.status_code,
-            code=phrase.lower().replace(" ", "_"),
-            headers=error.headers,
-        )
-        return error_response(shaped)
+async def answer(request: Request, error: Exception) -> Response:
+    """Every HTTP exception, the framework's own included, in OpenAI's shape."""
+    assert isinstance(error, HTTPException)
+    if isinstance(error, ApiError):
+        return error_response(error)
+    path = request.url.path
+    sentences = {
+        404: f"There is no {path} here; GET /v1/models lists what is served.",
+        405: f"{request.method} does not work on {path}.",
+    }
+    phrase = HTTPStatus(error.status_code).phrase
+    shaped = ApiError(
+        sentences.get(error.status_code, error.detail),
+        status=error.status_code,
+        code=phrase.lower().replace(" ", "_"),
+        headers=error.headers,
+    )
+    return error_response(shaped)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from fastapi import Request
+from starlette.requests import Request
 
 from slipway import __version__
 from slipway.api.admission import Admission

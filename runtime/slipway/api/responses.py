@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 import orjson
-from fastapi import Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from slipway.api.errors import stream_error

@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from slipway.api.chat_prompt import text_of
 from slipway.api.frontend import FINGERPRINT, Frontend
@@ -16,14 +17,11 @@ from slipway.api.logprobs import LogprobFormat
 from slipway.api.prepare import chat_order
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.responses import DONE, event
-from slipway.api.routes.inference import InferenceRoute, body_schema, generate
+from slipway.api.routes.inference import InferenceRoute, generate
 from slipway.api.transcript import Piece
 from slipway.api.usage import usage
 
-router = APIRouter(route_class=InferenceRoute)
 
-
-@router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
 async def create_chat_completion(request: Request) -> Response:
     return await generate(request, "chatcmpl", ChatRequest, chat_order, ChatAnswer)
 
@@ -125,3 +123,6 @@ class ChatAnswer:
         if not self._body.logprobs or logprobs is None:
             return None
         return self._format.chat(token_ids, logprobs)
+
+
+routes = [InferenceRoute("/v1/chat/completions", create_chat_completion, "POST", body=ChatRequest)]

@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from slipway.api.frontend import FINGERPRINT, Frontend
 from slipway.api.gather import Whole, gather
@@ -15,15 +16,12 @@ from slipway.api.logprobs import LogprobFormat
 from slipway.api.prepare import completion_order
 from slipway.api.protocol.completions import CompletionRequest
 from slipway.api.responses import DONE, event
-from slipway.api.routes.inference import InferenceRoute, body_schema, generate
+from slipway.api.routes.inference import InferenceRoute, generate
 from slipway.api.transcript import Piece
 from slipway.api.usage import usage
 from slipway.engine.messages import TokenLogprobs
 
-router = APIRouter(route_class=InferenceRoute)
 
-
-@router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
 async def create_completion(request: Request) -> Response:
     return await generate(request, "cmpl", CompletionRequest, completion_order, CompletionAnswer)
 
@@ -160,3 +158,6 @@ class CompletionAnswer:
         written = self._format.completion(token_ids, logprobs, offset=offset, top=bool(self._body.logprobs))
         self._offsets[number] += sum(map(len, written["tokens"]))
         return written
+
+
+routes = [InferenceRoute("/v1/completions", create_completion, "POST", body=CompletionRequest)]

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from slipway.api.body import is_short, read_body
@@ -19,6 +18,7 @@ from slipway.api.generate import Order, Run
 from slipway.api.model import ServedModel
 from slipway.api.protocol.common import Generation
 from slipway.api.responses import EventStream, json_response, unless_gone
+from slipway.api.route import ApiRoute
 
 CLIENT_LEFT = 499
 """Nobody reads it; logs call it "client closed request"."""
@@ -33,23 +33,12 @@ class Answer(Protocol):
     def events(self) -> AsyncIterator[bytes]: ...
 
 
-class InferenceRoute(APIRoute):
-    """Holds a place of the admission from a request's arrival to the last byte of its answer.
-
-    Calls its endpoint at once: the framework's resolution of dependencies takes longer than all that we do
-    with a short request. `app.state.guard` is the one dependency there would be.
-    """
+class InferenceRoute(ApiRoute):
+    """Holds a place of the admission from a request's arrival to the last byte of its answer."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = scope["app"]
-        with app.state.frontend.admission.entered():
-            if scope["method"] != "POST":  # 405, by the framework
-                await super().handle(scope, receive, send)
-                return
-            request = Request(scope, receive, send)
-            await app.state.guard(request)
-            response: Response = await self.endpoint(request)
-            await response(scope, receive, send)
+        with scope["app"].state.frontend.admission.entered():
+            await super().handle(scope, receive, send)
 
 
 async def generate(
@@ -77,9 +66,3 @@ async def generate(
     finally:
         run.abort()
     return Response(status_code=CLIENT_LEFT) if whole is None else json_response(whole)
-
-
-def body_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The OpenAPI part of a body that the route reads itself; `app.openapi` lifts its `$defs` out."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from slipway.api.frontend import Frontend, frontend
 from slipway.api.responses import json_response
+from slipway.api.route import ApiRoute
 
-router = APIRouter()
 
-
-@router.get("/v1/models")
 async def list_models(request: Request) -> Response:
     front = frontend(request)
     cards = [_card(front, name) for name in front.settings.served_names]
     return json_response({"object": "list", "data": cards})
 
 
-@router.get("/v1/models/{name:path}")
-async def show_model(request: Request, name: str) -> Response:
+async def show_model(request: Request) -> Response:
     front = frontend(request)
+    name = request.path_params["name"]
     front.check_name(name)
     return json_response(_card(front, name))
 
@@ -36,3 +35,6 @@ def _card(front: Frontend, name: str) -> dict[str, Any]:
         "parent": None,
         "max_model_len": front.model.max_model_len,
     }
+
+
+routes = [ApiRoute("/v1/models", list_models), ApiRoute("/v1/models/{name:path}", show_model)]

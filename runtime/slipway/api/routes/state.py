@@ -1,24 +1,21 @@
-"""Paths that say how the server is. Those of `open_router` need no key: probes and scrapers have none."""
+"""Paths that say how the server is."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from slipway import __version__
 from slipway.api.errors import ApiError
 from slipway.api.frontend import Frontend, frontend
 from slipway.api.responses import json_response
+from slipway.api.route import ApiRoute
 from slipway.metrics.registry import ServerMetrics
 
-open_router = APIRouter()
-guarded_router = APIRouter()
-dev_router = APIRouter()
 
-
-@open_router.get("/live")
 async def live(request: Request) -> Response:
     """200 while loading or serving makes progress; else 503, and a restart is in order."""
     front = frontend(request)
@@ -38,10 +35,6 @@ def _sickness(front: Frontend) -> str | None:
     return None
 
 
-@open_router.get("/ready")
-@open_router.get("/health")
-@open_router.get("/ping")
-@open_router.post("/ping")
 async def ready(request: Request) -> Response:
     """200 while a request would be admitted; else 503 with what is going on.
 
@@ -53,12 +46,10 @@ async def ready(request: Request) -> Response:
     return json_response(front.admission.progress(), status=503)
 
 
-@open_router.get("/version")
-async def version() -> Response:
+async def version(request: Request) -> Response:
     return json_response({"version": __version__})
 
 
-@open_router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Prometheus' text format; empty until the model is loaded."""
     known = frontend(request).metrics
@@ -66,7 +57,6 @@ async def metrics(request: Request) -> Response:
     return Response(body, media_type=ServerMetrics.content_type)
 
 
-@guarded_router.get("/load")
 async def load(request: Request) -> Response:
     """Open generating requests, where --enable-server-load-tracking is on."""
     front = frontend(request)
@@ -74,7 +64,6 @@ async def load(request: Request) -> Response:
     return json_response({"server_load": front.admission.num_open if tracked else 0})
 
 
-@guarded_router.get("/server_info")
 async def server_info(request: Request) -> Response:
     """How the server was started, without secrets, and what the engine made of it."""
     front = frontend(request)
@@ -86,7 +75,6 @@ async def server_info(request: Request) -> Response:
     )
 
 
-@dev_router.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> Response:
     """Forget all cached prefixes that no running request uses."""
     front = frontend(request)
@@ -98,3 +86,18 @@ async def reset_prefix_cache(request: Request) -> Response:
         message = f"The engine did not answer within {seconds:g} s (VLLM_RPC_TIMEOUT)."
         raise ApiError(message, status=504, code="engine_timeout") from None
     return Response(status_code=200)
+
+
+routes = [
+    # Probes and scrapers have no key.
+    ApiRoute("/live", live, public=True),
+    ApiRoute("/ready", ready, public=True),
+    ApiRoute("/health", ready, public=True),
+    ApiRoute("/ping", ready, public=True),
+    ApiRoute("/ping", ready, "POST", public=True),
+    ApiRoute("/version", version, public=True),
+    ApiRoute("/metrics", metrics, public=True),
+    ApiRoute("/load", load),
+    ApiRoute("/server_info", server_info),
+]
+dev_routes = [ApiRoute("/reset_prefix_cache", reset_prefix_cache, "POST")]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from slipway.api.body import read_body
 from slipway.api.chat_prompt import render
@@ -12,13 +13,10 @@ from slipway.api.frontend import frontend
 from slipway.api.model import ServedModel
 from slipway.api.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from slipway.api.responses import json_response
-from slipway.api.routes.inference import body_schema
+from slipway.api.route import ApiRoute
 from slipway.api.sampling import check_vocabulary
 
-router = APIRouter()
 
-
-@router.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
 async def tokenize(request: Request) -> Response:
     front = frontend(request)
     body = await read_body(request, TokenizeRequest)
@@ -55,7 +53,6 @@ def _tokenized(body: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
     return answer
 
 
-@router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
 async def detokenize(request: Request) -> Response:
     front = frontend(request)
     body = await read_body(request, DetokenizeRequest)
@@ -64,3 +61,9 @@ async def detokenize(request: Request) -> Response:
     check_vocabulary(body.tokens, model, "tokens")
     text = await front.in_thread(lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False))
     return json_response({"prompt": text})
+
+
+routes = [
+    ApiRoute("/tokenize", tokenize, "POST", body=TokenizeRequest),
+    ApiRoute("/detokenize", detokenize, "POST", body=DetokenizeRequest),
+]
