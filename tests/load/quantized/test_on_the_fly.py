@@ -93,9 +93,9 @@ def test_the_host_rounds_as_a_device_does(name: str, through: object) -> None:
         form = made.form("expert_up", stored.shape)
         assert form is not None
         unquantized = Unquantized(stored, form, through)  # type: ignore[arg-type]
-        here, there = unquantized.quantized(Threads(3)), as_tensors(unquantized)
-        for part in ("codes", "values", "scales", "minimums"):
-            mine, other = getattr(here, part, None), getattr(there, part, None)
+        here, there = unquantized.source(Threads(3)), as_tensors(unquantized)
+        for part in ("numbers", "scales", "minimums"):
+            mine, other = getattr(here, part), getattr(there, part)
             assert (mine is None) == (other is None)
             if mine is not None and other is not None:
                 assert torch.equal(tensor(mine).view(torch.uint8), other.view(torch.uint8))

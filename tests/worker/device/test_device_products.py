@@ -38,7 +38,7 @@ def made(form: ScaledForm) -> FusedLinear:
     for name in ("a", "b"):
         values = torch.randn(128, K).clamp(-3, 3).mul(30).to(torch_type(form.values))
         scales = torch.rand(1, K // 128) if form.block else torch.rand(128)
-        linear.load(name, Scaled(array(values), array(scales + 0.5)))
+        linear.load(name, Scaled(array(values), array(scales + 0.5), block=form.block))
     linear.finish(schemes.placed)
     return linear
 

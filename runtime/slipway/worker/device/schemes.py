@@ -19,7 +19,7 @@ from slipway.load.quantized.tensors import Quantized
 from slipway.load.torch_arrays import tensor, torch_type
 from slipway.schemes.scheme import NewScheme
 from slipway.worker.device.products import DeviceScheme, Gate, Move, Operand, Rows
-from slipway.worker.device.quantized import GroupedTensors, ScaledTensors, as_tensors
+from slipway.worker.device.quantized import QuantizedTensors, as_tensors
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
 from slipway_kernels.embedding import embed
@@ -181,9 +181,9 @@ class DeviceScaled(DeviceScheme):
 
     def load(self, rows: Ints, matrix: Array | Tensor | Quantized) -> None:
         given, where = as_tensors(matrix), tensor(rows)
-        assert isinstance(given, ScaledTensors)
-        self._transfer.place(self.values.view(torch.uint8), where, given.values.view(torch.uint8))
-        scales = given.scales.float()
+        assert isinstance(given, QuantizedTensors)
+        self._transfer.place(self.values.view(torch.uint8), where, given.numbers.view(torch.uint8))
+        scales = given.scales
         if self._form.block is None:
             self.scales[where.long()] = scales.reshape(-1).expand(len(rows)).to(self.scales.device)
             return
@@ -254,14 +254,14 @@ class DeviceGrouped(DeviceScheme):
     def load(self, rows: Ints, matrix: Array | Tensor | Quantized) -> None:
         """Once all rows are there they are packed on the device, so that few matrices wait at a time."""
         given = as_tensors(matrix)
-        assert isinstance(given, GroupedTensors)
+        assert isinstance(given, QuantizedTensors)
         if self._missing == self._shape[0]:
             self._begin(CPU)
         where = tensor(rows).long()
-        self._codes[where] = given.codes.cpu()
-        self._scales[where] = given.scales.float().cpu()
+        self._codes[where] = given.numbers.cpu()
+        self._scales[where] = given.scales.cpu()
         if self._minimums is not None and given.minimums is not None:
-            self._minimums[where] = given.minimums.float().cpu()
+            self._minimums[where] = given.minimums.cpu()
         self._order = given.order
         self._missing -= len(rows)
         if not self._missing:
