@@ -127,26 +127,30 @@ def pack_modules(
     conversion  quantizes them on the way, but for head and routers
     True where something is left that only `Independent` makes independent of company.
     """
+    embeddings = {name: one for name, one in model.named_modules() if type(one) is nn.Embedding}
+    tied = {one.weight.data_ptr() for one in embeddings.values()}
+    shared: dict[int, Scheme] = {}
     widths: set[int] = set()
 
-    def pack(matrix: Tensor, role: str) -> Scheme:
-        widths.add(matrix.shape[0])
-        form = conversion.form(role, tuple(matrix.shape)) if conversion else None
-        return _held(array(matrix), form, schemes)
+    def hold(matrix: Tensor, role: str = "expert") -> Multiply:
+        place = matrix.data_ptr()
+        scheme = shared.get(place)
+        if scheme is None:
+            widths.add(matrix.shape[0])
+            form = conversion.form(role, tuple(matrix.shape)) if conversion else None
+            scheme = _held(array(matrix), form, schemes)
+            if place in tied:
+                shared[place] = scheme
+        return lambda x, bias: tensor(scheme.apply(array(x), None if bias is None else array(bias)))
 
-    tied = {id(module.weight): module.weight for module in model.modules() if type(module) is nn.Embedding}
-    shared: dict[int, Scheme] = {}
     for name, module, role in _products(model):
         if role == "expert":
-            _replace(model, name, PackedExperts(module, lambda matrix: _on_arrays(pack(matrix, "expert"))))
-            continue
-        scheme = shared.get(id(module.weight)) or pack(_matrix(module), role)
-        if id(module.weight) in tied:
-            shared[id(module.weight)] = scheme
-        _replace(model, name, PackedLinear(_on_arrays(scheme), _bias(module, torch.float32)))
-    for name, module in list(model.named_modules()):
-        if type(module) is nn.Embedding and id(module.weight) in shared:
-            _replace(model, name, PackedEmbedding(shared[id(module.weight)], dtype))
+            _replace(model, name, PackedExperts(module, hold))
+        else:
+            _replace(model, name, PackedLinear(hold(_matrix(module), role), _bias(module, torch.float32)))
+    for name, embedding in embeddings.items():
+        if scheme := shared.get(embedding.weight.data_ptr()):
+            _replace(model, name, PackedEmbedding(scheme, dtype))
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     ragged = any(n % VECTORS for n in widths)
     return ragged or any(w.ndim > 1 and id(w) not in looked_up for w in model.parameters())
@@ -183,11 +187,6 @@ def _held(matrix: Any, form: Form | None, schemes: SchemeChoice) -> Scheme:
     scheme.load(rows, matrix if form is None else Unquantized(matrix, form, schemes.dtype))
     scheme.finish()
     return scheme
-
-
-def _on_arrays(scheme: Scheme) -> Multiply:
-    """By the CPU's kernels."""
-    return lambda x, bias: tensor(scheme.apply(array(x), None if bias is None else array(bias)))
 
 
 def _products(model: transformers.PreTrainedModel) -> Iterator[tuple[str, Any, str]]:
