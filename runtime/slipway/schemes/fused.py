@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
@@ -32,10 +33,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Neighbouring segments of one scheme, which are one product. `column`: of its first output."""
+    """Neighbouring segments of one scheme, which are one product: of outputs `column` to `end`."""
 
     scheme: Scheme
     column: int
+    end: int
 
     @property
     def packed(self) -> Weight:
@@ -56,16 +58,15 @@ class FusedLinear:
         self.segments = {segment.name: segment for segment in segments}
         self.adapters: dict[int, tuple[Floats, Floats]] = {}
         """By the adapter's index A [rank, k], which has the scaling, and B [n, rank]: see `adapt`."""
+        self.parts: list[Part] = []
         self._part_of: dict[str, Part] = {}
-        parts: list[Part] = []
-        for place, segment in enumerate(segments):
-            if place == 0 or segment.scheme != segments[place - 1].scheme:
-                parts.append(Part(segment.scheme(), int(segment.rows[0])))
-            self._part_of[segment.name] = parts[-1]
-        self.parts = tuple(parts)
-        ends = [*(part.column for part in parts[1:]), self.n]
-        for part, end in zip(parts, ends, strict=True):
-            part.scheme.create((end - part.column, k))
+        runs = [list(run) for _, run in groupby(segments, key=lambda segment: segment.scheme)]
+        starts = [int(run[0].rows[0]) for run in runs]
+        for run, start, end in zip(runs, starts, [*starts[1:], self.n], strict=True):
+            part = Part(run[0].scheme(), start, end)
+            part.scheme.create((end - start, k))
+            self.parts.append(part)
+            self._part_of |= {segment.name: part for segment in run}
 
     def load(self, name: str, given: Array | Quantized) -> None:
         """Place the weight [rows, k] or the bias [rows] of a segment."""
@@ -83,10 +84,8 @@ class FusedLinear:
         is made even, as products in bf16 want it.
         """
         total = sum(len(a) for a, _ in factors.values())
-        low, high = (
-            np.zeros((total + total % 2, self.k), np.float32),
-            np.zeros((self.n, total + total % 2), np.float32),
-        )
+        total += total % 2
+        low, high = np.zeros((total, self.k), np.float32), np.zeros((self.n, total), np.float32)
         start = 0
         for name, (a, b) in factors.items():
             low[start : start + len(a)] = a
@@ -103,9 +102,8 @@ class FusedLinear:
 
     def products(self) -> Iterator[tuple[Part, Rows | None]]:
         """Each part with its piece of the bias."""
-        ends = [*(part.column for part in self.parts[1:]), self.n]
-        for part, end in zip(self.parts, ends, strict=True):
-            yield part, None if self.bias is None else self.bias[part.column : end]
+        for part in self.parts:
+            yield part, None if self.bias is None else self.bias[part.column : part.end]
 
     @property
     def whole(self) -> Weight:
