@@ -6,11 +6,11 @@ The API process calls `locate` too, for configuration and tokenizer; nothing her
 from __future__ import annotations
 
 import errno
+import fnmatch
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 METADATA = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 """Configuration, tokenizer and chat template."""
-_WEIGHTS = {kind: tuple((pattern,) for pattern in patterns) for kind, patterns in PATTERNS.items()}
-"""Groups of patterns by load format: the first that matches a file is what is fetched."""
-_WEIGHTS["auto"] = _WEIGHTS["safetensors"] + _WEIGHTS["pt"]
+_WEIGHTS = {**PATTERNS, "auto": PATTERNS["safetensors"] + PATTERNS["pt"]}
+"""By load format: the first pattern that matches a file is what is fetched."""
 # Weights of other uses: in subfolders (ONNX, originals), and in the original layout.
 _NEVER = ("*/*.safetensors", "*/*.bin", "*/*.pt", "consolidated*", "training_args.bin")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -68,12 +67,12 @@ def locate(
         )
     metadata = (*METADATA, "*.py") if code else METADATA
     gguf = file is not None or load_format == "gguf"  # its configuration and tokenizer are inside
-    groups = _WEIGHTS.get(load_format, ()) if weights or gguf else ()
+    wanted = _WEIGHTS.get(load_format, ()) if weights or gguf else ()
     if file is not None:
-        groups = ((re.sub(r"-\d{5}-of-(\d{5})\.gguf$", r"-*-of-\1.gguf", file),),)
+        wanted = (re.sub(r"-\d{5}-of-(\d{5})\.gguf$", r"-*-of-\1.gguf", file),)
     skipped = [*_NEVER, *ignored(ignore_patterns)]
     options = {"token": token, "cache_dir": download_dir, "ignore_patterns": skipped}
-    folder, names = Repository(repository, revision, options, progress).snapshot(metadata, groups)
+    folder, names = Repository(repository, revision, options, progress, metadata, wanted).snapshot()
     return folder / _one_gguf(names, model) if gguf else folder
 
 
@@ -105,21 +104,25 @@ def _one_gguf(names: Sequence[str], model: str) -> str:
 class Repository:
     """Downloads from one repository, with errors that say what to do.
 
-    options  of the client: token, folder, patterns of what is skipped
+    options   of the client: token, folder, patterns of what is skipped
+    metadata  patterns of what is fetched
+    weights   patterns, of which the first that matches a file is fetched, too; none: no weights
     """
 
     name: str
     revision: str | None
     options: Mapping[str, Any]
     progress: Progress | None
+    metadata: Sequence[str] = ()
+    weights: Sequence[str] = ()
 
-    def snapshot(self, metadata: Sequence[str], groups: Sequence[Sequence[str]]) -> tuple[Path, list[str]]:
-        """The folder with the metadata and the first group of weights that exists, and its names."""
+    def snapshot(self) -> tuple[Path, list[str]]:
+        """The folder with what was fetched, and its names."""
         from huggingface_hub.errors import DryRunError
 
         planned = False
         try:
-            plan = self._plan(metadata, groups)
+            plan = self._plan()
             names = [file.filename for file in plan]
             if any(name.endswith(".gguf") for name in names):
                 _one_gguf(names, self.name)  # before every variant is downloaded
@@ -128,7 +131,7 @@ class Repository:
             planned = True
             return Path(self._client(names, tqdm_class=_bar_class(self.progress, needed))), names
         except DryRunError as error:
-            return self._cached(error, metadata, groups)
+            return self._cached(error)
         except LoadError:
             raise
         except KeyboardInterrupt:
@@ -139,11 +142,12 @@ class Repository:
                 explained = self._broken_off(str(error))
             raise explained from error
 
-    def _client(self, patterns: Sequence[str], **how: Any) -> Any:
+    def _client(self, patterns: list[str], **how: Any) -> Any:
         from huggingface_hub import snapshot_download
 
+        wanted = [pattern for pattern in patterns if pattern]
         return snapshot_download(
-            self.name, revision=self.revision, allow_patterns=[*patterns], **self.options, **how
+            self.name, revision=self.revision, allow_patterns=wanted, **self.options, **how
         )
 
     def _broken_off(self, why: str) -> LoadError:
@@ -153,37 +157,33 @@ class Repository:
             hint="Start again: it continues where it stopped.",
         )
 
-    def _plan(self, metadata: Sequence[str], groups: Sequence[Sequence[str]]) -> list[DryRunFileInfo]:
-        for group in groups or [()]:
-            plan: list[DryRunFileInfo] = self._client(
-                (*metadata, *group), dry_run=True, tqdm_class=_bar_class()
-            )
-            if not group or _any_match((file.filename for file in plan), group):
+    def _plan(self) -> list[DryRunFileInfo]:
+        for pattern in self.weights or [""]:
+            patterns = [*self.metadata, pattern]
+            plan: list[DryRunFileInfo] = self._client(patterns, dry_run=True, tqdm_class=_bar_class())
+            if not pattern or fnmatch.filter((file.filename for file in plan), pattern):
                 return plan
-        wanted = ", ".join(pattern for group in groups for pattern in group)
         raise LoadError(
             "ModelNotFound",
-            f"The repository {self._named()} has no weights ({wanted}).",
+            f"The repository {self._named()} has no weights ({', '.join(self.weights)}).",
             hint="Choose another --load-format, or a repository that has them.",
             argument="load_format",
         )
 
-    def _cached(
-        self, error: Exception, metadata: Sequence[str], groups: Sequence[Sequence[str]]
-    ) -> tuple[Path, list[str]]:
+    def _cached(self, error: Exception) -> tuple[Path, list[str]]:
         """What an earlier download left, as the hub cannot be asked."""
         from huggingface_hub.errors import LocalEntryNotFoundError
 
         explained = self.explain(error.__cause__ or error)
         if explained.code != "NoNetwork":
             raise explained from error
-        for group in groups or [()]:
+        for pattern in self.weights or [""]:
             try:
-                folder = Path(self._client((*metadata, *group), local_files_only=True))
+                folder = Path(self._client([*self.metadata, pattern], local_files_only=True))
             except LocalEntryNotFoundError:
-                raise explained from error
+                break
             names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-            if not group or _any_match(names, group):
+            if not pattern or fnmatch.filter(names, pattern):
                 return folder, names
         raise explained from error
 
@@ -268,10 +268,6 @@ def _chain(error: BaseException | None) -> list[BaseException]:
         links.append(error)
         error = error.__cause__ or error.__context__
     return links
-
-
-def _any_match(names: Iterable[str], patterns: Sequence[str]) -> bool:
-    return any(fnmatch(name, pattern) for name in names for pattern in patterns)
 
 
 def _bar_class(progress: Progress | None = None, total: int = 0) -> Any:
