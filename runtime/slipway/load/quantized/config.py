@@ -133,17 +133,6 @@ def _fp8(settings: Config) -> LayoutOf:
     return layout_of
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    targets: tuple[str, ...]
-    patterns: tuple[re.Pattern[str], ...]
-    layout: Layout
-
-    def matches(self, name: str) -> bool:
-        whole = any(target in _CLASS_NAMES or target == name for target in self.targets)
-        return whole or any(pattern.match(name) for pattern in self.patterns)
-
-
 def _compressed(settings: Config) -> LayoutOf:
     """Groups of layers, each with its own arguments."""
     sparsity = text(table(settings, "sparsity_config"), "format", "dense")
@@ -151,14 +140,16 @@ def _compressed(settings: Config) -> LayoutOf:
         raise unsupported(f"Weights with the sparsity {sparsity}")
     if settings.get("transform_config"):
         raise unsupported("Weights that want their activations rotated (transform_config)")
-    groups = [_group(name, settings, group) for name, group in table(settings, "config_groups").items()]
+    groups = table(settings, "config_groups").items()
+    targets = [target for name, group in groups for target in _targets(name, settings, group)]
     # The exact name of a layer, or a pattern, goes before a class of layers.
-    groups.sort(key=lambda group: any(target in _CLASS_NAMES for target in group.targets))
+    targets.sort(key=lambda target: target[0] in _CLASS_NAMES)
+    layers = [(_layers(target), layout) for target, layout in targets]
 
     def layout_of(name: str, pieces: Collection[str]) -> Layout:
-        for group in groups:
-            if group.matches(name):
-                return group.layout
+        for pattern, layout in layers:
+            if pattern.match(name):
+                return layout
         raise LoadError(
             "BadCheckpoint",
             f"The layer {name} is quantized, and no group of config.json's quantization_config is for it.",
@@ -168,7 +159,8 @@ def _compressed(settings: Config) -> LayoutOf:
     return layout_of
 
 
-def _group(name: str, settings: Config, group: object) -> _Group:
+def _targets(name: str, settings: Config, group: object) -> list[tuple[str, Layout]]:
+    """What a group of layers is for, each with its layout."""
     if not isinstance(group, Mapping):
         raise unsupported(f"A group of layers ({name}) that names a preset instead of its arguments")
     form = text(group, "format", text(settings, "format", "dense"))
@@ -179,9 +171,7 @@ def _group(name: str, settings: Config, group: object) -> _Group:
         raise unsupported(f"A group of layers ({name}) whose outputs are quantized")
     floats = text(weights, "type", "int") == "float"
     layout = _floats(weights, inputs) if floats else _integers(form, weights, inputs)
-    targets = texts(group, "targets")
-    patterns = tuple(_pattern(one.removeprefix("re:")) for one in targets if one.startswith("re:"))
-    return _Group(targets, patterns, layout)
+    return [(target, layout) for target in texts(group, "targets")]
 
 
 def _floats(weights: Config, inputs: Config) -> Layout:
@@ -231,6 +221,13 @@ def _block_shape(settings: Config, field: str) -> tuple[int, int] | None:
     if block and (len(block) != 2 or min(block) < 1):
         raise wrong(field, list(block), "two whole numbers above 0", _PLACE)
     return (block[0], block[1]) if block else None
+
+
+def _layers(target: str) -> re.Pattern[str]:
+    """Names of layers that a target of compressed-tensors is for: a class of them, a pattern or a name."""
+    if target in _CLASS_NAMES:
+        return re.compile("")
+    return _pattern(target[3:] if target.startswith("re:") else re.escape(target) + r"\Z")
 
 
 def _pattern(text: str) -> re.Pattern[str]:
