@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from slipway.engine.config import EngineConfig
-from slipway.load.arrays import FP16, FP32, DType
+from slipway.load.arrays import FP16, FP32, DType, cast
 from slipway.load.cut import Stored
-from slipway.load.dummy import Drawn, drawn_on_host, dummy
+from slipway.load.dummy import Drawn, drawn_on_host
 from slipway.load.errors import LoadError
 from slipway.load.folder import find_weights, read_json
 from slipway.load.gguf.checkpoint import GgufCheckpoint
@@ -70,40 +71,28 @@ class Checkpoint(Protocol):
         return
 
 
-class FolderCheckpoint(Checkpoint):
+class FolderCheckpoint(Layers, Checkpoint):
     """A folder as `save_pretrained` writes it, with safetensors or PyTorch files."""
 
     def __init__(self, folder: Path, config: EngineConfig, progress: Progress) -> None:
         self.folder = folder
         self.config = _folder_config(folder, config)
         files = find_weights(folder, config.load_format, config.ignore_patterns)
-        self._files: WeightFiles
+        weights: WeightFiles
         if files.format == "safetensors":
-            self._files = SafetensorsWeights(files.files, progress)
+            weights = SafetensorsWeights(files.files, progress)
         else:
-            self._files = TorchWeights(files.files, config.pt_load_map_location, progress)
-        self._files.check(files.index)
-        self.total_bytes = self._files.total_bytes
+            weights = TorchWeights(files.files, config.pt_load_map_location, progress)
+        weights.check(files.index)
+        self.total_bytes = weights.total_bytes
         sizes: Counter[DType] = Counter()
-        for entry in self._files.entries.values():
+        for entry in weights.entries.values():
             sizes[entry.dtype] += math.prod(entry.shape)
         largest = max(sizes, key=lambda dtype: sizes[dtype], default=FP32)
         self.source_dtype = _NAMES.get(largest, "bfloat16")
         quantized = quantization(quantization_settings(self.config, folder, config.hf_overrides))
         self.quantization = quantized.method if quantized else ""
-        self._layers = Layers(self._files, quantized)
-
-    def forms(self) -> Mapping[str, Form]:
-        return self._layers.forms()
-
-    def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
-        return self._layers.stored()
-
-    def kv_scales(self) -> Mapping[int, tuple[float, float]]:
-        return self._layers.kv_scales()
-
-    def close(self) -> None:
-        self._files.close()
+        super().__init__(weights, quantized)
 
 
 class DummyCheckpoint(Checkpoint):
@@ -120,8 +109,12 @@ class DummyCheckpoint(Checkpoint):
         self._progress = progress
 
     def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
-        """Random weights of `shapes`, matrices as `drawn` draws them; the model sets both first."""
-        for done, (name, drawn) in enumerate(dummy(self.shapes, dtype, self._seed, self.drawn), 1):
+        """Norms 1, biases 0, matrices as `drawn` draws them, by `shapes`: the model sets both first."""
+        for done, (name, shape) in enumerate(self.shapes.items(), 1):
+            if len(shape) >= 2:
+                drawn = self.drawn(shape, zlib.crc32(f"{self._seed} {name}".encode()))
+            else:
+                drawn = cast(np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32), dtype)
             yield name, Stored.plain(drawn)
             self._progress("load", done, len(self.shapes))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from slipway.load.arrays import Array, DType, cast
+from slipway.load.arrays import Array
 
 DEVIATION = 0.02
 
@@ -21,17 +20,3 @@ def drawn_on_host(shape: tuple[int, ...], seed: int) -> Array:
     values = np.random.Generator(np.random.SFC64(seed)).standard_normal(shape, np.float32)
     values *= np.float32(DEVIATION)
     return values
-
-
-def dummy(
-    shapes: Mapping[str, tuple[int, ...]], dtype: DType, seed: int, drawn: Drawn
-) -> Iterator[tuple[str, Any]]:
-    """Weights by name: matrices as `drawn` draws them, norms 1, biases 0, both of `dtype`.
-
-    A matrix depends on seed, name, shape and what draws it alone.
-    """
-    for name, shape in shapes.items():
-        if len(shape) >= 2:
-            yield name, drawn(shape, zlib.crc32(f"{seed} {name}".encode()))
-        else:
-            yield name, cast(np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32), dtype)

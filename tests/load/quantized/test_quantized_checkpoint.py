@@ -144,7 +144,7 @@ def test_no_more_than_one_layer_is_held_and_each_tensor_is_released_once(
 
     how = quantization(checkpoint.config["quantization_config"])  # type: ignore[arg-type]
     assert how is not None
-    for name, _ in Layers(counted, how).stored():
+    for name, _ in Layers(counted, how).stored(BF16):
         layer = name.removesuffix(".weight")
         assert {held.rpartition(".")[0] for held in counted.held} <= {layer}
     assert sorted(counted.released) == sorted(tensors)

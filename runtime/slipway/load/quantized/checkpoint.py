@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from slipway.load.arrays import E4M3, E5M2, INT8
+from slipway.load.arrays import E4M3, E5M2, INT8, DType
 from slipway.load.cut import Stored
 from slipway.load.quantized.config import Quantization
 from slipway.load.quantized.form import Form
@@ -64,7 +64,7 @@ class Layers:
             for name, layer in self._layers.items()
         }
 
-    def stored(self) -> Iterator[tuple[str, Stored]]:
+    def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """Every matrix, and all other weights, as they are stored."""
         for name, layer in self._layers.items():
             given = layer.name, layer.pieces(self._files)
@@ -88,6 +88,9 @@ class Layers:
                 values = scale
             found[layer] = keys, values
         return found
+
+    def close(self) -> None:
+        self._files.close()
 
 
 def _pieces(entries: Mapping[str, Entry]) -> dict[str, dict[str, str]]:
