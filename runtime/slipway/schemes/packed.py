@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipway.load.arrays import ELEMENTS, FP16, FP32, INT8, Array, DType, Floats, Ints
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
-from slipway.load.quantized.tensors import Quantized
+from slipway.load.quantized.tensors import Quantized, Unquantized
 from slipway.schemes.scheme import Scheme
 from slipway_kernels.cpu import Packed, PackedCodes, Threads, linear
 
@@ -44,11 +44,13 @@ class CpuScheme(Scheme):
         self.packed = PackedCodes(*shape, form.bits, form.group, minimums=form.minimums, wide_scales=wide)
 
     def load(self, rows: Ints, matrix: Array | Quantized) -> None:
+        if isinstance(matrix, Unquantized):
+            matrix = matrix.quantized(self._threads)
         if isinstance(self.packed, Packed):
-            source = matrix.source(self._threads) if isinstance(matrix, Quantized) else matrix
+            source = matrix.source() if isinstance(matrix, Quantized) else matrix
             self.packed.load_rows(source, rows, self._threads)
         elif isinstance(matrix, Quantized):
-            given = matrix.grouped(self._threads)
+            given = matrix.grouped()
             self.packed.load_rows(given.codes, given.scales, given.minimums, rows, self._threads)
         else:
             raise ValueError(f"Plain numbers came where {self._form} was promised.")

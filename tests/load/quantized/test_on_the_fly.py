@@ -32,7 +32,6 @@ def test_fp8_errs_by_a_sixteenth_of_each_weight_at_most(name: str) -> None:
     assert form == ScaledForm(E4M3)
     made = quantized(weights, form)
     assert isinstance(made, Scaled)
-    assert made.input_scale is None
     assert made.scales.shape == (48,)
     # e4m3 has three bits after the point; below its smallest normal number steps stay 2⁻⁹ of the scale.
     bound = np.maximum(np.abs(weights) / 16, made.scales[:, None] * 2**-10)
@@ -93,7 +92,7 @@ def test_the_host_rounds_as_a_device_does(name: str, through: object) -> None:
         form = made.form("expert_up", stored.shape)
         assert form is not None
         unquantized = Unquantized(stored, form, through)  # type: ignore[arg-type]
-        here, there = unquantized.source(Threads(3)), as_tensors(unquantized)
+        here, there = unquantized.quantized(Threads(3)).source(), as_tensors(unquantized)
         for part in ("numbers", "scales", "minimums"):
             mine, other = getattr(here, part), getattr(there, part)
             assert (mine is None) == (other is None)

@@ -61,7 +61,6 @@ class ScaledLayout:
 
     def read(self, name: str, pieces: Pieces, cut: Cut = WHOLE) -> Scaled:
         self.form(name, pieces)
-        single = cast(pieces[self.inputs], FP32).reshape(()) if self.static else None
         factors = cast(pieces[self.scale], FP32)
         factors = factors if self.block else factors.reshape(-1)
-        return Scaled(pieces["weight"], factors, single, self.block).cut(cut)
+        return Scaled(pieces["weight"], factors, self.block).cut(cut)

@@ -47,7 +47,7 @@ class Grouped:
     def shape(self) -> tuple[int, int]:
         return self.codes.shape[0], self.codes.shape[1]
 
-    def source(self, threads: Threads | None = None) -> Source:
+    def source(self) -> Source:
         """What a packer reads, its columns in the original order."""
         minimums = None if self.minimums is None else cast(self.minimums, FP32)
         return Source(self.codes, cast(self.scales, FP32), minimums, (1, self.group), self.order)
@@ -59,7 +59,7 @@ class Grouped:
         scales = np.take(self.scales[cut.rows], groups, axis=1)
         return Grouped(self.bits, group, cut.of(self.codes), scales, minimums)
 
-    def grouped(self, threads: Threads | None = None) -> Grouped:
+    def grouped(self) -> Grouped:
         """As products of integers take it."""
         return self
 
@@ -72,22 +72,20 @@ class Grouped:
 class Scaled:
     """Eight-bit numbers that are multiplied as they are, by activations of the same type.
 
-    values       [n, k]  e4m3 or int8
-    scales       [1] or [n] or, block by block, [n / rows, k / columns]  fp32
-    input_scale  []  fp32 of all activations, or None where each token brings its own
-    block        rows and columns that share a scale, or None
+    values  [n, k]  e4m3 or int8
+    scales  [1] or [n] or, block by block, [n / rows, k / columns]  fp32
+    block   rows and columns that share a scale, or None
     """
 
     values: Array
     scales: Floats
-    input_scale: Array | None = None
     block: tuple[int, int] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.values.shape[0], self.values.shape[1]
 
-    def source(self, threads: Threads | None = None) -> Source:
+    def source(self) -> Source:
         """What a packer reads."""
         if self.block is not None:
             return Source(self.values, self.scales, block=self.block)
@@ -105,9 +103,9 @@ class Scaled:
         else:
             parts = zip((cut.rows, cut.columns), self.shape, self.block, strict=True)
             scales = Cut(*(_blocks(*part) for part in parts)).of(self.scales)
-        return Scaled(values, scales, self.input_scale, self.block)
+        return Scaled(values, scales, self.block)
 
-    def grouped(self, threads: Threads | None = None) -> Grouped:
+    def grouped(self) -> Grouped:
         """Integers, not scaled by blocks, with each row as one group."""
         n, k = self.shape
         return Grouped(8, k, self.values, np.broadcast_to(self.scales, (n,))[:, None])
@@ -141,12 +139,6 @@ class Unquantized:
             return Grouped(form.bits, form.group, *parts).cut(Cut(columns=self.columns))
         values, scales, _ = rounded(source, E4M3, source.shape[1], through=self.through, threads=threads)
         return Scaled(values, scales[:, 0]).cut(Cut(columns=self.columns))
-
-    def source(self, threads: Threads | None = None) -> Source:
-        return self.quantized(threads).source()
-
-    def grouped(self, threads: Threads | None = None) -> Grouped:
-        return self.quantized(threads).grouped()
 
     def dequantized(self, dtype: DType) -> Array:
         """[n, k], rounded to the form and back."""
