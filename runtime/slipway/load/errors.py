@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 Code = Literal[
@@ -32,3 +33,9 @@ class LoadError(Exception):
         self.message = message
         self.hint = hint
         self.argument = argument
+
+
+def malformed(kind: str, path: Path, why: str) -> LoadError:
+    """The error for a file whose bytes make no sense."""
+    text = f"{path} is not a valid {kind} file: {why}."
+    return LoadError("BadCheckpoint", text, hint="It may be truncated; fetch it again.")

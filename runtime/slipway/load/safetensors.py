@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from slipway.load.arrays import BF16, E4M3, E5M2, E8M0, FP16, FP32, INT8, INT32, INT64, UINT8, Array, DType
-from slipway.load.errors import LoadError
+from slipway.load.errors import LoadError, malformed
 from slipway.load.mapped import MappedFile
 from slipway.load.progress import Progress
 from slipway.load.weight_files import Entry, WeightFiles
@@ -35,6 +36,7 @@ DTYPES: dict[str, DType] = {
     "BOOL": np.dtype(np.bool_),
 }
 _MAX_TABLE = 100_000_000
+_malformed = partial(malformed, "safetensors")
 
 
 def table(path: Path) -> list[Entry]:
@@ -43,7 +45,7 @@ def table(path: Path) -> list[Entry]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _MAX_TABLE):
-            raise malformed(path, f"its table of {length} bytes does not fit in {size} bytes")
+            raise _malformed(path, f"its table of {length} bytes does not fit in {size} bytes")
         text = file.read(length)
     try:
         rows = json.loads(text)
@@ -51,18 +53,18 @@ def table(path: Path) -> list[Entry]:
             _entry(path, name, row, 8 + length, size) for name, row in rows.items() if name != "__metadata__"
         ]
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise malformed(path, f"its table cannot be read ({error!r})") from None
+        raise _malformed(path, f"its table cannot be read ({error!r})") from None
     entries.sort(key=lambda entry: entry.offset)
     for before, entry in pairwise(entries):
         if before.offset + before.nbytes > entry.offset:
-            raise malformed(path, f"the tensors {before.name} and {entry.name} overlap")
+            raise _malformed(path, f"the tensors {before.name} and {entry.name} overlap")
     return entries
 
 
 def _entry(path: Path, name: str, row: dict[str, object], start: int, size: int) -> Entry:
     kind, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list):
-        raise malformed(path, f"{name} has no shape or place")
+        raise _malformed(path, f"{name} has no shape or place")
     if kind not in DTYPES:
         raise LoadError(
             "UnsupportedFormat",
@@ -73,17 +75,8 @@ def _entry(path: Path, name: str, row: dict[str, object], start: int, size: int)
     begin, end = offsets
     nbytes = math.prod(shape) * dtype.itemsize
     if not 0 <= begin <= end <= size - start or end - begin != nbytes or min(shape, default=0) < 0:
-        raise malformed(path, f"{name} of shape {shape} does not lie at bytes {begin} to {end}")
+        raise _malformed(path, f"{name} of shape {shape} does not lie at bytes {begin} to {end}")
     return Entry(name, tuple(shape), dtype, start + begin)
-
-
-def malformed(path: Path, why: str) -> LoadError:
-    """The error for a file whose bytes make no sense."""
-    return LoadError(
-        "BadCheckpoint",
-        f"{path} is not a valid safetensors file: {why}.",
-        hint="It may be truncated; fetch it again.",
-    )
 
 
 class SafetensorsWeights(WeightFiles):

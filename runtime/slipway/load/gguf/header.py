@@ -14,18 +14,19 @@ import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from slipway.load.errors import LoadError
+from slipway.load.errors import LoadError, malformed
 from slipway.load.gguf.types import TYPES, GgmlType
 
 MAGIC = b"GGUF"
 _MAX_DIMENSIONS = 4
 _MAX_NESTING = 4
 _MAX_PARTS = 1000
+_malformed = partial(malformed, "GGUF")
 _PART = re.compile(r"(.+)-(?:\d{5})-of-(\d{5})\.gguf")
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -136,14 +137,6 @@ def _read_file(path: Path) -> Header:
         raise _malformed(path, f"it is empty or holds invalid text ({error})") from None
     except (struct.error, OverflowError, IndexError):
         raise _malformed(path, "it ends before its header does") from None
-
-
-def _malformed(path: Path, why: str) -> LoadError:
-    return LoadError(
-        "BadCheckpoint",
-        f"{path} is not a valid GGUF file: {why}.",
-        hint="It may be truncated; fetch it again.",
-    )
 
 
 class _Reader:
