@@ -54,9 +54,6 @@ class AwqLayout(GroupedLayout):
         words, inside = words_of(cut.rows, pieces["qweight"].shape[1] * 8, 8)
         return _columns(pieces["qweight"][cut.columns][:, words])[inside]
 
-    def scales(self, pieces: Pieces, n: int, groups: int) -> Array:
-        return pieces["scales"].T
-
     def zeros(self, name: str, pieces: Pieces, n: int, groups: int) -> Array | None:
         return _columns(pieces["qzeros"]) if "qzeros" in pieces else None
 

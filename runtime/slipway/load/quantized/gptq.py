@@ -55,9 +55,6 @@ class GptqLayout(GroupedLayout):
         words, inside = words_of(cut.columns, len(pieces["qweight"]) * each, each)
         return unpacked(pieces["qweight"][words].T[cut.rows], self.bits)[:, inside]
 
-    def scales(self, pieces: Pieces, n: int, groups: int) -> Array:
-        return pieces["scales"].T
-
     def zeros(self, name: str, pieces: Pieces, n: int, groups: int) -> Array | None:
         """None where they are symmetric, as config.json says."""
         zeros = unpacked(pieces["qzeros"], self.bits)

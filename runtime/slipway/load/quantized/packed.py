@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from slipway.load.arrays import FP32, INT32, INT64, Array, Ints, cast
+from slipway.load.arrays import FP32, INT32, INT64, Array, cast
 from slipway.load.cut import ALL, WHOLE, Cut, numbered, regrouped
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.layout import Layout, Pieces, check_piece, unfit
@@ -17,7 +17,7 @@ MIDDLE = {4: 8, 8: 128}
 
 
 class GroupedLayout(Layout):
-    """A layout of integers whose columns share scales by groups."""
+    """A layout of integers whose columns share scales by groups: w = scale · (code - zero)."""
 
     bits: int
 
@@ -28,9 +28,9 @@ class GroupedLayout(Layout):
     def codes(self, pieces: Pieces, cut: Cut) -> Array:
         """[n, k] uint8, of these rows and columns of the matrix: only their words are unpacked."""
 
-    @abstractmethod
     def scales(self, pieces: Pieces, n: int, groups: int) -> Array:
-        """[n, groups], of the whole matrix."""
+        """[n, groups] of any float type, of the whole matrix."""
+        return pieces["scales"].T
 
     @abstractmethod
     def zeros(self, name: str, pieces: Pieces, n: int, groups: int) -> Array | None:
@@ -42,11 +42,18 @@ class GroupedLayout(Layout):
         columns = form.columns if cut.columns is ALL else cut.columns
         group, groups = regrouped(form.groups_of(numbered(columns, k)))
         scales = np.take(self.scales(pieces, n, k // form.group)[cut.rows], groups, axis=1)
-        zeros = self.zeros(name, pieces, n, k // form.group)
-        zeros = None if zeros is None else np.take(zeros[cut.rows], groups, axis=1)
+        zeros, minimums = self.zeros(name, pieces, n, k // form.group), None
+        if zeros is not None:
+            # With four bits, and scales of 16, sums of code and minimum are exact in fp32.
+            base = 0 if self.bits == 4 else MIDDLE[8]
+            zeros = np.take(zeros[cut.rows], groups, axis=1).astype(np.int16)
+            scales = cast(scales, FP32)
+            minimums = scales * (base - zeros).astype(np.float32)
         codes = self.codes(pieces, Cut(cut.rows, columns))
+        if self.bits == 8:
+            codes = np.ascontiguousarray(codes ^ np.uint8(MIDDLE[8])).view(np.int8)
         order = numbered(columns, k) if form.order and cut.columns is ALL else None
-        return grouped(self.bits, group, codes, scales, zeros, order)
+        return Grouped(self.bits, group, codes, scales, minimums, order)
 
     def _form(self, group: int, scales: Array, zeros: bool, order: bytes = b"") -> GroupedForm:
         """What `read` makes of scales of this type."""
@@ -67,31 +74,6 @@ def unpacked(words: Array, bits: int) -> Array:
 def octets_of(words: Array) -> Array:
     """words [..., w] int32 → [..., w, 4] uint8, the lowest bits first."""
     return np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)
-
-
-def grouped(
-    bits: int,
-    group: int,
-    codes: Array,
-    scales: Array,
-    zeros: Array | None = None,
-    order: Ints | None = None,
-) -> Grouped:
-    """The neutral form of w = scale · (code - zero).
-
-    codes   [n, k]          uint8, 0 to 2^bits - 1
-    scales  [n, k / group]  of any float type
-    zeros   as scales, uint8; None where every one is in the middle
-    order   [k]  int32      original column of each one here
-    """
-    # With four bits, and scales of 16, sums of code and minimum are exact in fp32.
-    minimums = None
-    if zeros is not None:
-        base = 0 if bits == 4 else MIDDLE[8]
-        scales = cast(scales, FP32)
-        minimums = scales * (base - zeros.astype(np.int16)).astype(np.float32)
-    stored = codes if bits == 4 else np.ascontiguousarray(codes ^ np.uint8(MIDDLE[8])).view(np.int8)
-    return Grouped(bits, group, stored, scales, minimums, order)
 
 
 def order_of(name: str, piece: str, pieces: Pieces, k: int, group: int) -> bytes:
