@@ -27,7 +27,7 @@ def notices(
     wide = [form for form in forms if not (native and kept(form))]
     texts = []
     if wide:
-        times = max(dtype.itemsize * 8 / _bits(form) for form in wide)
+        times = max(dtype.itemsize * 8 / form.bits for form in wide)
         reason = _reason(wide, dtype, native, device)
         texts.append(
             f"{len(wide)} of {len(forms)} quantized matrices are held in {dtype}: {reason}. They take "
@@ -39,10 +39,6 @@ def notices(
             "scaled token by token, or not quantized at all."
         )
     return texts
-
-
-def _bits(form: Form) -> int:
-    return form.bits if isinstance(form, GroupedForm) else 8
 
 
 def _reason(wide: Collection[Form], dtype: DType, native: bool, device: str) -> str:

@@ -122,10 +122,8 @@ def _rope_scaling(header: Header) -> Config | None:
     if kind == "linear" or (kind == "none" and factor not in (None, 1.0)):
         return {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
-        scaling: Config = {"rope_type": "yarn", "factor": factor}
-        if original is not None:
-            scaling["original_max_position_embeddings"] = original
-        return scaling
+        length = {} if original is None else {"original_max_position_embeddings": original}
+        return {"rope_type": "yarn", "factor": factor, **length}
     if kind == "none":
         return None
     raise LoadError(

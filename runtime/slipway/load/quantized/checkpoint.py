@@ -82,11 +82,7 @@ class Layers:
             layer, kind = int(match[1]), match[2] or match[3]
             keys, values = found.get(layer, (1.0, 1.0))
             scale = float(self._files.view(name).astype(np.float32).max())
-            if kind in ("k", "kv"):
-                keys = scale
-            if kind in ("v", "kv"):
-                values = scale
-            found[layer] = keys, values
+            found[layer] = scale if "k" in kind else keys, scale if "v" in kind else values
         return found
 
     def close(self) -> None:

@@ -63,6 +63,7 @@ class ScaledForm:
     values: DType
     block: tuple[int, int] | None = None
     static: bool = False
+    bits: ClassVar = 8
     columns: ClassVar[Part] = ALL
 
     @property
