@@ -14,7 +14,11 @@ from slipway_kernels.cpu import Threads
 
 
 class SchemeChoice(Protocol):
-    """Says how matrices are held on one device."""
+    """Says how matrices are held on one device: one function for each form, so that neighbours fuse.
+
+    What is quantized stays as it is where products can read it, else it is dequantized as it is read. With
+    float32, which asks for all the precision there is, everything is dequantized.
+    """
 
     dtype: DType
     """Of what is not quantized, and of activations."""
@@ -40,11 +44,7 @@ class SchemeChoice(Protocol):
 
 
 class Schemes:
-    """The schemes of one model on CPU: one function for each form, so that neighbours of a form are fused.
-
-    What is quantized stays as it is where products can read it, else it is dequantized as it is read. With
-    float32, which asks for all the precision there is, everything is dequantized.
-    """
+    """The schemes of one model on CPU."""
 
     def __init__(self, dtype: DType, threads: Threads | None = None) -> None:
         self.dtype = dtype

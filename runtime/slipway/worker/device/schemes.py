@@ -58,13 +58,11 @@ def device_arch() -> int:
 
 
 class DeviceSchemes:
-    """The schemes of one model on a device: one function for each form, so that neighbours of a form fuse.
+    """The schemes of one model on a device.
 
     on_host    layers, ascending, whose matrices are gathered in host memory, from which they are moved once
                they are read
     workspace  of products, shared with others; by default one of its own
-    What is quantized stays as it is where the kernels multiply it, else it is dequantized as it is read. With
-    float32, which asks for all the precision there is, everything is dequantized.
     """
 
     def __init__(
