@@ -145,12 +145,12 @@ def pack_modules(
 
     for name, module, role in _products(model):
         if role == "expert":
-            _replace(model, name, PackedExperts(module, hold))
+            model.set_submodule(name, PackedExperts(module, hold))
         else:
-            _replace(model, name, PackedLinear(hold(_matrix(module), role), _bias(module, torch.float32)))
+            model.set_submodule(name, PackedLinear(hold(_matrix(module), role), _bias(module, torch.float32)))
     for name, embedding in embeddings.items():
         if scheme := shared.get(embedding.weight.data_ptr()):
-            _replace(model, name, PackedEmbedding(scheme, dtype))
+            model.set_submodule(name, PackedEmbedding(scheme, dtype))
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     ragged = any(n % VECTORS for n in widths)
     return ragged or any(w.ndim > 1 and id(w) not in looked_up for w in model.parameters())
@@ -174,9 +174,9 @@ def quantize_modules(
 
     for name, module, role in _products(model):
         if role == "expert":
-            _replace(model, name, PackedExperts(module, hold))
+            model.set_submodule(name, PackedExperts(module, hold))
         elif conversion.form(role, tuple(_matrix(module).shape)) is not None:
-            _replace(model, name, PackedLinear(hold(_matrix(module), role), _bias(module, kind)))
+            model.set_submodule(name, PackedLinear(hold(_matrix(module), role), _bias(module, kind)))
 
 
 def _held(matrix: Any, form: Form | None, schemes: SchemeChoice) -> Scheme:
@@ -196,7 +196,7 @@ def _products(model: transformers.PreTrainedModel) -> Iterator[tuple[str, Any, s
     left = list(model.named_modules())[::-1]
     while left:
         name, module = left.pop()
-        if isinstance(module, (nn.Linear, Conv1D)) and _is_plain(module):
+        if isinstance(module, (nn.Linear, Conv1D)) and type(module).forward in _PLAIN:
             role = "head" if id(module) == head else "router" if name.endswith(_ROUTERS) else "linear"
             yield name, module, role
         elif _has_gated_experts(module):
@@ -214,12 +214,9 @@ def _bias(module: nn.Linear | Conv1D, dtype: torch.dtype) -> Tensor | None:
     return None if module.bias is None else module.bias.detach().to(dtype)
 
 
+_PLAIN = (nn.Linear.forward, Conv1D.forward)
+"""Of subclasses that have left the product as it is."""
 _ROUTERS = (".gate", ".router", ".shared_expert_gate")
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Whether a subclass has left the product as it is."""
-    return type(module).forward in (nn.Linear.forward, Conv1D.forward)
 
 
 def _has_gated_experts(module: nn.Module) -> bool:
@@ -232,8 +229,3 @@ def _has_gated_experts(module: nn.Module) -> bool:
         "has_post_expert_norm": False,
     }
     return all(getattr(module, name, None) is value for name, value in marks.items())
-
-
-def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, module)
