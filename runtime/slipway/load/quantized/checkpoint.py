@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -29,48 +28,37 @@ _EIGHT_BITS = (E4M3, E5M2, INT8)
 _ATTENTION_SCALE = re.compile(r"\.(\d+)\..*\.(?:(k|v|q)_proj\.output_scale|(kv|k|v|q|prob)_scale)$")
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizedLayer:
-    """A matrix that several tensors make: piece → name of the tensor."""
-
-    name: str
-    layout: Layout
-    names: Mapping[str, str]
-
-    def pieces(self, files: WeightFiles) -> Pieces:
-        return {piece: files.view(name) for piece, name in self.names.items()}
-
-
 class Layers:
     """The tensors of a checkpoint; those that make one quantized matrix are given as one, under its name."""
 
     def __init__(self, files: WeightFiles, quantization: Quantization | None) -> None:
         """Raises LoadError where a layer lacks a piece, or has one that its format does not know."""
         self._files = files
-        self._layers: dict[str, QuantizedLayer] = {}
+        self._layers: dict[str, tuple[Layout, Mapping[str, str]]] = {}
+        """Each layer's layout, and by piece the name of its tensor."""
         self._scales: dict[str, re.Match[str]] = {}
         if quantization is not None:
-            for layer, pieces in _pieces(files.entries).items():
-                self._layers[f"{layer}.weight"] = _layer(layer, pieces, quantization)
+            for layer, names in _pieces(files.entries).items():
+                self._layers[layer] = _layout(layer, names, quantization), names
             found = ((name, _ATTENTION_SCALE.search(name)) for name in files.entries)
             self._scales = {name: match for name, match in found if match}
-        taken = {name for layer in self._layers.values() for name in layer.names.values()}
+        taken = {name for _, names in self._layers.values() for name in names.values()}
         self._others = [name for name in files.entries if name not in taken and name not in self._scales]
 
     def forms(self) -> Mapping[str, Form]:
         """The quantized matrices by name. Raises LoadError where a layer's pieces do not fit each other."""
         return {
-            name: layer.layout.form(layer.name, layer.pieces(self._files))
-            for name, layer in self._layers.items()
+            f"{layer}.weight": layout.form(layer, self._given(names))
+            for layer, (layout, names) in self._layers.items()
         }
 
     def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """Every matrix, and all other weights, as they are stored."""
-        for name, layer in self._layers.items():
-            given = layer.name, layer.pieces(self._files)
-            yield name, Stored(layer.layout.shape(*given), partial(layer.layout.read, *given))
-            for piece in layer.names.values():
-                self._files.release(piece)
+        for layer, (layout, names) in self._layers.items():
+            given = layer, self._given(names)
+            yield f"{layer}.weight", Stored(layout.shape(*given), partial(layout.read, *given))
+            for name in names.values():
+                self._files.release(name)
         for name in self._others:
             yield name, Stored.plain(self._files.view(name))
             self._files.release(name)
@@ -88,6 +76,9 @@ class Layers:
     def close(self) -> None:
         self._files.close()
 
+    def _given(self, names: Mapping[str, str]) -> Pieces:
+        return {piece: self._files.view(name) for piece, name in names.items()}
+
 
 def _pieces(entries: Mapping[str, Entry]) -> dict[str, dict[str, str]]:
     """Layer → piece → name of the tensor, for all layers that have a piece."""
@@ -103,7 +94,7 @@ def _pieces(entries: Mapping[str, Entry]) -> dict[str, dict[str, str]]:
     return pieces
 
 
-def _layer(name: str, pieces: Mapping[str, str], quantization: Quantization) -> QuantizedLayer:
+def _layout(name: str, pieces: Mapping[str, str], quantization: Quantization) -> Layout:
     layout = quantization.layout_of(name, frozenset(pieces))
     for piece, needed in layout.wanted.items():
         if needed and piece not in pieces:
@@ -116,4 +107,4 @@ def _layer(name: str, pieces: Mapping[str, str], quantization: Quantization) -> 
                 f"has a tensor {piece}, and {quantization.method} as config.json describes it has none",
                 "config.json and weights are of different models or versions: fetch both again.",
             )
-    return QuantizedLayer(name, layout, pieces)
+    return layout
