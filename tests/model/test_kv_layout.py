@@ -15,8 +15,7 @@ def layer_bytes(heads: int, size: int, tokens: int) -> int:
 
 
 def layout(kinds: list[tuple[int, KVShape]], block_size: int = 16) -> KVLayout:
-    windows, shapes = zip(*kinds, strict=True)
-    return kv_layout(windows, shapes, block_size, layer_bytes)
+    return kv_layout(kinds, block_size, layer_bytes)
 
 
 def alike(windows: list[int]) -> KVLayout:

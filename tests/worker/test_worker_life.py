@@ -95,8 +95,8 @@ MODELS = {"Program", "FallbackModel", "Decoder", "FallbackDecoder"}
 def test_pages_fit_beside_slots_for_the_context_that_they_allow(
     num_bytes: int, position_bytes: float, windows: list[int], length: int
 ) -> None:
-    shapes = [(2, 16) if window else (4, 32) for window in windows]
-    kv = kv_layout(windows, shapes, 16, lambda heads, size, tokens: 2 * heads * size * tokens)
+    kinds = [(window, (2, 16) if window else (4, 32)) for window in windows]
+    kv = kv_layout(kinds, 16, lambda heads, size, tokens: 2 * heads * size * tokens)
     pages = CacheMemory(num_bytes, kv.page_bytes, "more", position_bytes).num_pages(kv, length)
     whole = pages >= kv.pages_for(length)
     fits = length if whole else kv.tokens_in(pages)

@@ -74,21 +74,18 @@ class KVLayout:
 
 
 def kv_layout(
-    windows: Sequence[int],
-    shapes: Sequence[KVShape],
-    block_size: int,
-    layer_bytes: Callable[[int, int, int], int],
+    kinds: Sequence[tuple[int, KVShape]], block_size: int, layer_bytes: Callable[[int, int, int], int]
 ) -> KVLayout:
-    """Deal the layers of each window and shape into groups whose pages are about equal.
+    """Deal the layers of each kind into groups whose pages are about equal.
 
-    windows, shapes  [layer]  tokens that are kept for a query, 0 for all; what a token takes
-    block_size       least tokens a page
-    layer_bytes      of key heads, their size, and tokens: of one layer in one page
+    kinds        [layer]  tokens that are kept for a query, 0 for all; what a token takes
+    block_size   least tokens a page
+    layer_bytes  of key heads, their size, and tokens: of one layer in one page
     A group takes as many layers as the smallest kind has, or as many as weigh the same; only the last group
     of a kind may be short. Where its layers leave room in a page, that holds 2, 4, 8 … times the tokens.
     """
     of_kind: dict[tuple[int, KVShape], list[int]] = {}
-    for layer, kind in enumerate(zip(windows, shapes, strict=True)):
+    for layer, kind in enumerate(kinds):
         of_kind.setdefault(kind, []).append(layer)
     weight = {kind: layer_bytes(*kind[1], block_size) for kind in of_kind}
     least = min(len(layers) * weight[kind] for kind, layers in of_kind.items())
@@ -106,4 +103,4 @@ def kv_layout(
         for number, group in enumerate(groups)
         for index, layer in enumerate(group.layers)
     }
-    return KVLayout(tuple(groups), page_bytes, tuple(places[layer] for layer in range(len(windows))))
+    return KVLayout(tuple(groups), page_bytes, tuple(places[layer] for layer in range(len(kinds))))

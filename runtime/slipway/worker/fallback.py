@@ -7,7 +7,7 @@ requests share the paged cache and results do not depend on company.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,10 +27,10 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.load.torch_arrays import array, tensor, torch_type
-from slipway.model.kv import KVShape
+from slipway.model.spec import Attention
 from slipway.schemes.choice import Schemes
 from slipway.worker.packed_modules import Independent, pack_modules, quantize_modules
-from slipway.worker.probe import Call, Probe
+from slipway.worker.probe import Probe
 from slipway.worker.route import NewModel
 from slipway.worker.transformers_model import (
     ATTENTION,
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 class Fallback:
     """A model of transformers before its weights.
 
-    calls  of the attention interface, one for each layer in order
-    body   the module that makes hidden states of tokens; empty where no single one does
+    layers  what each asks of attention, in order and by its name; scale and soft-cap it tells with every call
+    body    the module that makes hidden states of tokens; empty where no single one does
     """
 
     config: Config
@@ -64,20 +64,16 @@ class Fallback:
     trust: bool
     architecture: str
     vocab: int
-    calls: tuple[Call, ...]
+    layers: Mapping[str, Attention]
     body: str
     conversion: OnTheFly | None
 
     @property
-    def windows(self) -> tuple[int, ...]:
-        return tuple(call.window for call in self.calls)
-
-    @property
-    def kv_shapes(self) -> tuple[KVShape, ...]:
-        return tuple((call.kv_heads, call.padded_dim) for call in self.calls)
+    def attentions(self) -> Sequence[Attention]:
+        return list(self.layers.values())
 
     def without_windows(self) -> Fallback:
-        return replace(self, calls=tuple(replace(call, window=0) for call in self.calls))
+        return replace(self, layers={name: replace(one, window=0) for name, one in self.layers.items()})
 
     @property
     def spec(self) -> None:
@@ -119,9 +115,9 @@ class Fallback:
         def model(slots: Slots, pages: PageMemory, max_tokens: int, max_top: int) -> FallbackModel:
             fix_rotation(torch_model, slots.max_len)
             program = plan.stepper(ExternalProgram, threads, slots, pages, max_tokens, max_top)
-            for call, where in zip(self.calls, plan.kv.layer_place, strict=True):
-                module = torch_model.get_submodule(call.module)
-                module.paged = ProgramLayer(program, where, call)  # type: ignore[assignment]
+            for (name, spec), where in zip(self.layers.items(), plan.kv.layer_place, strict=True):
+                module = torch_model.get_submodule(name)
+                module.paged = ProgramLayer(program, where, spec)  # type: ignore[assignment]
             return FallbackModel(torch_model, program, Independent() if left else nullcontext())
 
         return model
@@ -131,7 +127,7 @@ class Fallback:
 
         Raises LoadError unless the checkpoint holds exactly its weights, and where it has no body.
         """
-        from slipway.worker.device.transformers_decoder import FallbackDecoder, attentions
+        from slipway.worker.device.transformers_decoder import FallbackDecoder
 
         if not self.body:
             raise LoadError(
@@ -146,8 +142,7 @@ class Fallback:
         if self.conversion is not None:
             quantize_modules(model, schemes, self.conversion)
         model.to(schemes.device)  # type: ignore[arg-type]
-        layers = attentions(self)
-        return FallbackDecoder(self, model, layers, attention(layers), torch_type(plan.element))
+        return FallbackDecoder(self, model, attention(self.attentions), torch_type(plan.element))
 
 
 def fallback(
@@ -162,14 +157,14 @@ def fallback(
     hf_config.pad_token_id = None  # else some models look for padding in every step
     with torch.device("meta"):
         model = empty_model(hf_config, config.trust_remote_code)
-        calls, vocab, body = Probe.of(model)
+        layers, vocab, body = Probe.of(model)
     return Fallback(
         {**hf_config.to_dict(), **settings},
         hf_config,
         config.trust_remote_code,
         type(model).__name__,
         vocab,
-        calls,
+        layers,
         body,
         conversion,
     )
@@ -215,17 +210,17 @@ class ProgramLayer:
 
     program: ExternalProgram
     place: tuple[int, int]
-    call: Call
+    spec: Attention
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]
     ) -> Tensor:
         """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
-        call, head_dim = self.call, self.call.padded_dim
+        spec, head_dim = self.spec, self.spec.head_dim
         keys, values, queries = (array(by_row(x, head_dim).flatten(1)) for x in (key, value, query))
-        self.program.store_kv(self.place, keys, values, call.kv_heads, head_dim)
+        self.program.store_kv(self.place, keys, values, spec.kv_heads, head_dim)
         scale, softcap = scale_and_softcap(query, settings)
         out = self.program.attention(
-            self.place, queries, call.heads, call.kv_heads, head_dim, scale, call.window, softcap
+            self.place, queries, spec.heads, spec.kv_heads, head_dim, scale, spec.window, softcap
         )
-        return tensor(out).view(1, -1, call.heads, head_dim)[..., : value.shape[-1]]
+        return tensor(out).view(1, -1, spec.heads, head_dim)[..., : value.shape[-1]]

@@ -12,11 +12,10 @@ from slipway.load.config import Config, texts
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.model.kv import KVShape
 from slipway.model.registry import families
 from slipway.model.roles import expected_shapes
 from slipway.model.shard import Sharded
-from slipway.model.spec import DecoderSpec
+from slipway.model.spec import Attention, DecoderSpec
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.worker.lower import check_lowered, lower
@@ -47,12 +46,8 @@ class Native:
         return self.spec.vocab
 
     @property
-    def windows(self) -> tuple[int, ...]:
-        return tuple(layer.attention.window for layer in self.spec.layers)
-
-    @property
-    def kv_shapes(self) -> tuple[KVShape, ...]:
-        return tuple((layer.attention.kv_heads, layer.attention.head_dim) for layer in self.spec.layers)
+    def attentions(self) -> Sequence[Attention]:
+        return [layer.attention for layer in self.spec.layers]
 
     def without_windows(self) -> Native:
         layers = [replace(layer, attention=replace(layer.attention, window=0)) for layer in self.spec.layers]
@@ -93,7 +88,7 @@ class Native:
         from slipway.worker.device.decoder import Decoder  # imports torch
 
         weights = self.weights(plan, schemes)
-        backend = attention([layer.attention for layer in self.spec.layers])
+        backend = attention(self.attentions)
         return Decoder(self.spec, weights, backend, plan.max_model_len, schemes.device, schemes.on_host)
 
 

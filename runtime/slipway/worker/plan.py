@@ -118,13 +118,14 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
     route = _route(settings, checkpoint, config, made)
     window = 0
     if config.disable_sliding_window:
-        window = min(filter(None, route.windows), default=0)
+        window = min((one.window for one in route.attentions if one.window), default=0)
         route = route.without_windows()
     length, warning = max_model_len(
         config.max_model_len, route.config, window, allow_long=read(os.environ).allow_long_max_model_len
     )
-    kept = [0] * len(route.windows) if config.disable_hybrid_kv_cache_manager else route.windows
-    layout = kv_layout(kept, route.kv_shapes, config.block_size, _layer_bytes(config.device, kv_dtype))
+    hybrid, layers = not config.disable_hybrid_kv_cache_manager, route.attentions
+    kinds = [(one.window if hybrid else 0, (one.kv_heads, one.head_dim)) for one in layers]
+    layout = kv_layout(kinds, config.block_size, _layer_bytes(config.device, kv_dtype))
     warnings = [text for text in (dtype_warning, warning, length_warning(route.config, length)) if text]
     warnings += notices(
         route.forms(checkpoint),
@@ -146,13 +147,13 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
             "Random weights are plain, whatever config.json says of quantization: --quantization "
             f"{', '.join(ON_THE_FLY)} quantizes them."
         )
-    scales = _kv_scales(checkpoint, config, len(route.windows)) if kv_dtype != dtype else {}
+    scales = _kv_scales(checkpoint, config, len(layers)) if kv_dtype != dtype else {}
     divisors = None
     if config.calculate_kv_scales and scales:
         origin = "the checkpoint" if config.quantization_param_path is None else "--quantization-param-path"
         warnings.append(f"--calculate-kv-scales has no effect: {origin} gives scales of keys and values.")
     elif config.calculate_kv_scales and kv_dtype != dtype:
-        divisors, scales = _kv_divisors(), dict.fromkeys(range(len(route.windows)), (1.0, 1.0))
+        divisors, scales = _kv_divisors(), dict.fromkeys(range(len(layers)), (1.0, 1.0))
     adapters = _adapters(config, route.spec is not None)
     return ModelPlan(checkpoint, route, layout, length, dtype, kv_dtype, scales, divisors, adapters, warnings)
 

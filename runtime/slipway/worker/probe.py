@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from slipway.load.errors import LoadError
+from slipway.model.spec import Attention
 from slipway.worker.route import HEAD_DIM_UNIT, MAX_HEAD_DIM
 
 _UNKNOWN_TO_KERNELS = ("s_aux", "sinks", "position_bias", "relative_position_bias")
 """What some models add to the scores; the kernels cannot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What one layer asked of the attention interface."""
-
-    module: str
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    window: int
-
-    @property
-    def padded_dim(self) -> int:
-        """Size under which keys and values lie in the cache: what the kernels can compute and holds both."""
-        return -(-max(self.head_dim, self.value_dim) // HEAD_DIM_UNIT) * HEAD_DIM_UNIT
 
 
 class Probe:
@@ -40,11 +23,11 @@ class Probe:
         self._names = names
         self._tokens = tokens
         self._entered: list[str] = []
-        self.calls: list[Call] = []
+        self.layers: dict[str, Attention] = {}
 
     @classmethod
-    def of(cls, model: nn.Module) -> tuple[tuple[Call, ...], int, str]:
-        """The calls that the model makes, in order, the width of its logits, and its body's name.
+    def of(cls, model: nn.Module) -> tuple[dict[str, Attention], int, str]:
+        """What each layer asks of attention, in order, the width of the logits, and the body's name.
 
         The body is the outermost module within that gets the tokens and holds all layers; empty where there
         is none.
@@ -71,14 +54,14 @@ class Probe:
                 del module.paged
             for hook in hooks:
                 hook.remove()
-        check_calls(model, probe.calls)
-        return tuple(probe.calls), output.logits.shape[-1], probe.body
+        check_layers(model, probe.layers)
+        return probe.layers, output.logits.shape[-1], probe.body
 
     @property
     def body(self) -> str:
         """Once the model has run."""
         for name in self._entered:
-            if name and all(call.module.startswith(f"{name}.") for call in self.calls):
+            if name and all(layer.startswith(f"{name}.") for layer in self.layers):
                 return name
         return ""
 
@@ -98,21 +81,22 @@ class Probe:
         causal = settings.get("is_causal")
         if not (getattr(module, "is_causal", True) if causal is None else causal):
             raise _refused(f"The layer {name} ({type(module).__name__}) attends to later tokens too")
+        if name in self.layers:
+            raise _refused(f"The layer {name} attends more than once in a step")
         (_, heads, rows, head_dim), (_, kv_heads, _, value_dim) = query.shape, value.shape
-        call = Call(name, heads, kv_heads, head_dim, value_dim, settings.get("sliding_window") or 0)
-        if call.padded_dim > MAX_HEAD_DIM:
+        # Keys and values lie in the cache at a size that the kernels can compute and that holds both.
+        size = -(-max(head_dim, value_dim) // HEAD_DIM_UNIT) * HEAD_DIM_UNIT
+        if size > MAX_HEAD_DIM:
             raise _refused(
                 f"The layer {name} has heads of {head_dim} numbers, and {MAX_HEAD_DIM} is the limit"
             )
-        self.calls.append(call)
+        window = settings.get("sliding_window") or 0
+        self.layers[name] = Attention(heads, kv_heads, size, None, size**-0.5, window)
         return query.new_empty((1, rows, heads, value_dim))
 
 
-def check_calls(model: nn.Module, calls: Sequence[Call]) -> None:
+def check_layers(model: nn.Module, called: Collection[str]) -> None:
     """Raise LoadError, naming the layer, unless each layer with an index has called or holds one that has."""
-    called = [call.module for call in calls]
-    if len(set(called)) != len(called):
-        raise _refused(f"The layer {called[0]} attends more than once in a step")
     for name, module in model.named_modules():
         holds = any(f"{one}.".startswith(f"{name}.") for one in called)
         inside = any(f"{name}.".startswith(f"{one}.") for one in called)

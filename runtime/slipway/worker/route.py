@@ -10,8 +10,7 @@ from slipway.load.arrays import DType, Ints
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.config import Config
 from slipway.load.quantized.form import Form
-from slipway.model.kv import KVShape
-from slipway.model.spec import DecoderSpec
+from slipway.model.spec import Attention, DecoderSpec
 from slipway_kernels.cpu import PageMemory, Slots, StepResult, Threads
 
 if TYPE_CHECKING:
@@ -63,11 +62,7 @@ class Route(Protocol):
     @property
     def vocab(self) -> int: ...
     @property
-    def windows(self) -> tuple[int, ...]:
-        """[layer]  tokens a query sees, 0 for all"""
-
-    @property
-    def kv_shapes(self) -> tuple[KVShape, ...]:
+    def attentions(self) -> Sequence[Attention]:
         """[layer]"""
 
     def without_windows(self) -> Route:

@@ -21,7 +21,7 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.tensors import Quantized
 from slipway.load.torch_arrays import tensor, torch_type
 from slipway.model.weights import check_complete
-from slipway.worker.probe import check_calls
+from slipway.worker.probe import check_layers
 
 ATTENTION = "slipway"
 """Our name in transformers' attention interface. Unknown to its mask interface, it gets no masks made."""
@@ -91,7 +91,7 @@ def empty_model(config: transformers.PreTrainedConfig, trust: bool) -> transform
     try:
         model = make(config, trust_remote_code=trust, attn_implementation=ATTENTION)
     except KeyError:  # the model chooses among attention classes of its own
-        check_calls(make(config, trust_remote_code=trust, attn_implementation="eager"), [])
+        check_layers(make(config, trust_remote_code=trust, attn_implementation="eager"), [])
         raise
     except ValueError as error:
         raise LoadError(

@@ -22,14 +22,6 @@ from slipway.worker.transformers_model import by_row, scale_and_softcap
 from slipway_kernels.rope import rope_and_store
 
 
-def attentions(route: Fallback) -> list[Attention]:
-    """What each layer asks of attention; its scale and soft-cap it tells with every call."""
-    return [
-        Attention(call.heads, call.kv_heads, call.padded_dim, None, call.padded_dim**-0.5, call.window)
-        for call in route.calls
-    ]
-
-
 class FallbackDecoder:
     """Computes hidden states and logits of a batch as `Decoder` does, by a module of transformers.
 
@@ -43,7 +35,6 @@ class FallbackDecoder:
         self,
         route: Fallback,
         model: transformers.PreTrainedModel,
-        layers: Sequence[Attention],
         attention: AttentionBackend,
         dtype: torch.dtype,
     ) -> None:
@@ -54,10 +45,10 @@ class FallbackDecoder:
         self._compute = body.forward
         body.forward = self._computed
         self._known: Any = None
-        self._layers = layers
+        self._layers = route.attentions
         self._paged = PagedStep(attention, dtype)
-        for number, (call, spec) in enumerate(zip(route.calls, layers, strict=True)):
-            module: Any = model.get_submodule(call.module)
+        for number, (name, spec) in enumerate(route.layers.items()):
+            module: Any = model.get_submodule(name)
             module.paged = PagedLayer(self._paged, number, spec)
 
     def use(self, pages: DevicePages) -> None:
