@@ -54,7 +54,7 @@ class Model:
         program = plan.read(threads, lambda *_: None)(self.slots, pool, largest, 1)
         if not isinstance(program, Program):
             raise SystemExit(
-                f"{plan.architecture} runs by transformers' code; only native models have steps."
+                f"{plan.route.architecture} runs by transformers' code; only native models have steps."
             )
         self.program = program
         self.seconds = program.measure()

@@ -144,4 +144,4 @@ class Work:
     def of(self, engine: Engine, seed: int) -> list[Request]:
         """No two seeds have a prompt in common, so that the prefix cache spares nothing."""
         params = SamplingParams(self.output_len, temperature=0.0)
-        return [(prompt, params) for prompt in self.prompts(engine.start.plan.vocab, seed)]
+        return [(prompt, params) for prompt in self.prompts(engine.start.plan.route.vocab, seed)]

@@ -239,12 +239,12 @@ def test_factors_are_cut_as_the_matrices_that_they_are_added_to(tmp_path: Path) 
     base = make_model("llama", tmp_path / "model")
     added = adapter(base, tmp_path / "adapter", rank=4)
     found = plan(base, adapters={"it": str(added)})
-    assert found.spec is not None
-    family, schemes = families()[found.architecture], Schemes(found.element)
+    assert found.route.spec is not None
+    family, schemes = families()[found.route.architecture], Schemes(found.element)
 
     def factors(shard: Shard) -> list[np.ndarray]:
         """B · A of the fused q, k and v, and of out, of the first layer."""
-        given = found.spec, family, found.checkpoint, schemes, None, shard, found.adapters
+        given = found.route.spec, family, found.checkpoint, schemes, None, shard, found.adapters
         layer = load_weights(*given).layers[0]  # type: ignore[arg-type]
         return [high @ low for linear in (layer.qkv, layer.out) for low, high in (linear.adapters[0],)]
 

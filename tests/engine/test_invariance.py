@@ -154,7 +154,7 @@ def case(
         model = tiny_models(architecture)
         settings |= SETTINGS.get(way, {"dtype": way})
     with LocalEngine(model, **(BASE | settings)) as engine:
-        work = requests(engine.start.plan.vocab)
+        work = requests(engine.start.plan.route.vocab)
         return Case(model, settings, work, [engine.run([one])[0] for one in work])
 
 

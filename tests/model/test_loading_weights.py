@@ -121,9 +121,9 @@ def test_a_tied_head_may_be_stored_and_is_held_once(tmp_path: Path) -> None:
 
     folder = change(make_model("llama", tmp_path, tie_word_embeddings=True), edit)
     found = plan(folder)
-    assert found.spec is not None
-    family = families()[found.architecture]
-    weights = load_weights(found.spec, family, found.checkpoint, Schemes(FP32))
+    assert found.route.spec is not None
+    family = families()[found.route.architecture]
+    weights = load_weights(found.route.spec, family, found.checkpoint, Schemes(FP32))
     assert weights.head is weights.embedding
 
 

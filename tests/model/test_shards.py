@@ -89,15 +89,16 @@ def _linears(layer: LayerWeights) -> Iterator[tuple[str, int, FusedLinear]]:
 def held(model: Path, settings: dict[str, Any], sizes: tuple[int, ...]) -> Iterator[list[Held]]:
     """What the ranks of each size hold."""
     found = plan(model, **settings)
-    assert found.spec is not None
-    family, conversion = families()[found.architecture], found.route.conversion
-    forms = forms_by_place(found.spec, family, found.checkpoint, conversion)
+    spec = found.route.spec
+    assert spec is not None
+    family, conversion = families()[found.route.architecture], found.route.conversion
+    forms = forms_by_place(spec, family, found.checkpoint, conversion)
     for size in sizes:
         ranks = [Shard(rank, size) for rank in range(size)]
         yield [
             Held(
-                load_weights(found.spec, family, found.checkpoint, Schemes(found.element), conversion, rank),
-                Sharded(found.spec, forms, rank, packed=found.element != FP32),
+                load_weights(spec, family, found.checkpoint, Schemes(found.element), conversion, rank),
+                Sharded(spec, forms, rank, packed=found.element != FP32),
             )
             for rank in ranks
         ]

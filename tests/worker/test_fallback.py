@@ -74,7 +74,7 @@ def save(folder: Path, kind: str, **sizes: Any) -> Path:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_output_is_that_of_transformers(folders: Any, variant: str) -> None:
     stepper = Stepper(folders(variant), model_impl="transformers")
-    assert stepper.plan.spec is None
+    assert stepper.plan.route.spec is None
     tokens = prompt(50)
     assert_same_as_reference(folders(variant), tokens, stepper.greedy({1: tokens}, 12, chunk=20)[1])
 
@@ -193,7 +193,7 @@ def test_a_models_own_code_runs_behind_its_flag_alone(
         plan(folder)
     assert refused.value.argument == "trust_remote_code"
     assert not (tmp_path / "modules").exists()
-    assert plan(folder, trust_remote_code=True).architecture == "OwnForCausalLM"
+    assert plan(folder, trust_remote_code=True).route.architecture == "OwnForCausalLM"
 
 
 def test_native_code_is_not_there_for_every_model(folders: Any) -> None:

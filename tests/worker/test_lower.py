@@ -91,7 +91,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_output_is_that_of_transformers(folders: Any, variant: str) -> None:
     stepper = Stepper(folders(variant))
-    assert stepper.plan.spec
+    assert stepper.plan.route.spec
     tokens = prompt(50)
     assert_same_as_reference(folders(variant), tokens, stepper.greedy({1: tokens}, 24)[1])
 
@@ -145,7 +145,7 @@ def packed_models(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_each_matrix_is_held_in_the_form_that_the_file_has(packed_models: Any) -> None:
     found = plan(packed_models("llama"), dtype="bfloat16")
     assert isinstance(found.route, Native)
-    family = families()[found.architecture]
+    family = families()[found.route.architecture]
     weights = load_weights(found.route.spec, family, found.checkpoint, Schemes(BF16))
     first, second, third = weights.layers
     assert [part.scheme.packed.dtype for part in first.qkv.parts] == ["int4", "int8", "bf16"]
@@ -194,7 +194,7 @@ def test_a_head_size_that_the_kernel_lacks_is_refused_where_native_code_is_asked
     folder = make_model("qwen3", tmp_path, head_dim=20)
     with pytest.raises(LoadError, match=r"heads of 20 numbers.*multiple of 8"):
         plan(folder, model_impl="vllm")
-    assert plan(folder).spec is None
+    assert plan(folder).route.spec is None
 
 
 def test_a_length_beyond_the_models_needs_its_variable(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:

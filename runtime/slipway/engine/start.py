@@ -218,11 +218,11 @@ class Start:
         plan = self.plan
         return Ready(
             self.size.max_model_len,
-            plan.vocab,
+            plan.route.vocab,
             plan.kv.tokens_in(self.size.num_pages) // self.config.block_size,
             self.config.block_size,
             str(plan.element),
-            plan.architecture,
+            plan.route.architecture,
             self.seconds,
             self.warnings,
         )

@@ -24,7 +24,6 @@ from slipway.load.quantized.on_the_fly import ON_THE_FLY, OnTheFly, conversion
 from slipway.model.kv import KVLayout, kv_layout
 from slipway.model.limits import kv_cache_dtype, max_model_len, resolve_dtype
 from slipway.model.rope import length_warning
-from slipway.model.spec import DecoderSpec
 from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
 from slipway.worker.native import native
@@ -56,19 +55,6 @@ class ModelPlan:
     warnings: list[str] = field(default_factory=list)
     """What the model made us decide otherwise than asked, in sentences."""
 
-    @property
-    def spec(self) -> DecoderSpec | None:
-        """None where transformers' code runs the model."""
-        return self.route.spec
-
-    @property
-    def architecture(self) -> str:
-        return self.route.architecture
-
-    @property
-    def vocab(self) -> int:
-        return self.route.vocab
-
     def length_in(self, pages: int) -> int:
         """The longest request that so many pages hold."""
         length = self.max_model_len
@@ -94,7 +80,7 @@ class ModelPlan:
             max_tokens,
             ELEMENTS[self.element],
             threads,
-            self.vocab,
+            self.route.vocab,
             max_top,
             pages,
             self.kv.block_sizes,

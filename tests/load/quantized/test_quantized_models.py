@@ -126,7 +126,7 @@ def test_transformers_code_runs_quantized_checkpoints_dequantized(
     folder = quantized(source, tmp_path / "awq", "awq")
     plain = plain_copy(folder, source, tmp_path / "plain")
     stepper = Stepper(folder)
-    assert stepper.plan.spec is None
+    assert stepper.plan.route.spec is None
     assert any("transformers' code runs this model" in text for text in stepper.plan.warnings)
     assert stepper.greedy(PROMPTS, 4) == Stepper(plain).greedy(PROMPTS, 4)
 
@@ -217,4 +217,4 @@ def test_a_name_that_contradicts_the_checkpoint_is_refused_before_weights_are_re
     folder = quantized(tiny_models("llama"), tmp_path / "awq", "awq")
     with pytest.raises(LoadError, match="--quantization gptq contradicts the checkpoint"):
         plan(folder, quantization="gptq")
-    assert plan(folder, quantization="awq_marlin").spec
+    assert plan(folder, quantization="awq_marlin").route.spec

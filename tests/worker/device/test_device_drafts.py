@@ -146,7 +146,7 @@ class Stepped:
     def __init__(self, engine: LocalEngine) -> None:
         self.worker = engine.worker
         self.state = self.worker._state
-        self.vocab = engine.start.plan.vocab
+        self.vocab = engine.start.plan.route.vocab
 
     def start(self, tokens: list[int], params: SamplingParams, *, masked: bool = False) -> None:
         self.begin = [SlotStart(0, tokens, len(tokens), 0, params, 1, masked)]

@@ -81,7 +81,7 @@ def work() -> list[Request]:
 
 def run(model: Path, asked: list[Request] | None = None, **settings: object) -> list[Output]:
     with LocalEngine(model, **(BOUNDS | settings)) as engine:
-        assert engine.start.plan.spec is None
+        assert engine.start.plan.route.spec is None
         return engine.run(asked or work())
 
 

@@ -128,7 +128,7 @@ def matrices(weights: LayerWeights) -> list[DeviceDense]:
 
 
 def test_weights_of_the_other_layers_are_made_on_the_device(llama: Path) -> None:
-    spec = planned(llama).spec
+    spec = planned(llama).route.spec
     assert spec is not None
     device = torch.device("meta")  # which stands for any that is not the host
     weights = Builder(spec, DeviceSchemes(FP32, Transfer(device), (1, 4))).build()

@@ -61,8 +61,9 @@ def test_sinks_and_slopes_reach_attention(folder: Path, backend: str) -> None:
     with LocalEngine(folder, **settings) as engine:
         (found,) = engine.run([(PROMPT, asked)])
     model = plan(folder)
-    assert model.spec is not None
-    reference = read_reference(model.spec, model.checkpoint, FP32)
+    spec = model.route.spec
+    assert spec is not None
+    reference = read_reference(spec, model.checkpoint, FP32)
     tokens = list(PROMPT)
     for token, reported in zip(found.tokens, found.logprobs, strict=True):
         chances = reference.logits(torch.tensor(tokens))[-1].log_softmax(-1)
@@ -70,7 +71,7 @@ def test_sinks_and_slopes_reach_attention(folder: Path, backend: str) -> None:
         assert reported.logprob == pytest.approx(float(chances[token]), abs=1e-3)
         tokens.append(token)
     for left_out in ("sinks", "alibi"):
-        other = Reference(without(model.spec, left_out), reference.weights).logits(torch.tensor(PROMPT))[-1]
+        other = Reference(without(spec, left_out), reference.weights).logits(torch.tensor(PROMPT))[-1]
         logprob = float(other.log_softmax(-1)[found.tokens[0]])
         assert logprob != pytest.approx(found.logprobs[0].logprob, abs=1e-2)
 

@@ -37,7 +37,7 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         repair()
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
-    layout = RecordLayout(plan.vocab)
+    layout = RecordLayout(plan.route.vocab)
     budget = token_budget(config, plan.max_model_len, TOKEN_BUDGET)
     state = SlotState(
         config.max_num_seqs,

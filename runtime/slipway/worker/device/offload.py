@@ -112,7 +112,7 @@ def layers_on_host(plan: ModelPlan, limit: int) -> tuple[int, ...]:
     if not sizes:
         log.warning(
             "--cpu-offload-gb has no effect: transformers' code runs %s, and its weights stay on the device.",
-            plan.architecture,
+            plan.route.architecture,
         )
         return ()
     layers = chosen(sizes, limit)
