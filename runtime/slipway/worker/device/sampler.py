@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slipway.engine.params import SamplingParams
 from slipway.worker.device.batch import Batch
-from slipway.worker.device.state import Arena, SlotState, Upload
+from slipway.worker.device.state import Arena, SlotState
 from slipway_kernels.sampling import Features, RecordLayout, report, sample
 from slipway_kernels.sampling.device import Draws, History, Masks, workspace
 
@@ -32,14 +32,14 @@ class Sampler:
         self._united: dict[bytes, Features] = {}
         self.every_feature = Features(True, True, True, True, max_top)
         self._space = workspace(state.num_slots, layout.vocab, self.every_feature, state.device)
-        self._masks: Upload | None = None
+        self._masks: Arena | None = None
 
     def start(self, slot: int, params: SamplingParams) -> None:
         """The slot's tokens are drawn so from the next upload on."""
         features = Features.of(params, self._layout.vocab)
         self._kind_of[slot] = self._kinds.setdefault(features, len(self._kinds))
         for offset, words in self._layout.encode(params):
-            self._state.put("records", words, slot, offset)
+            self._state.arena.put("records", words, slot, offset)
 
     def features(self, slots: NDArray[np.int32]) -> Features:
         """What these slots ask for together, coarse enough that few graphs serve all batches."""
@@ -60,14 +60,13 @@ class Sampler:
         if self._masks is None:
             most = self._state.draw_slots.numel()
             shapes = {"masked": (most,), "words": (most, -(-self._layout.vocab // 32))}
-            self._masks = Upload(Arena(self._state.device, shapes))
-        upload, place = self._masks, self._masks.arena.place
+            self._masks = Arena(self._state.device, shapes)
         masked = np.zeros(rows, np.int32)
         for row, words in masks.items():
             masked[row : row + len(words)] = 1
-            upload.put(place("words", row), np.ascontiguousarray(words).view(np.int32).ravel())
-        upload.put(place("masked"), masked)
-        upload.send()
+            self._masks.put("words", np.ascontiguousarray(words).view(np.int32).ravel(), row)
+        self._masks.put("masked", masked)
+        self._masks.send()
 
     def draw(self, logits: Tensor, batch: Batch, features: Features, out: Draws) -> None:
         """logits [requests · each, vocab]"""
@@ -76,7 +75,7 @@ class Sampler:
         out.failed.zero_()
         masks = None
         if features.masked and self._masks is not None:
-            masks = Masks(*(self._masks.arena.array(name)[:rows] for name in ("words", "masked")))
+            masks = Masks(*(self._masks.arrays[name][:rows] for name in ("words", "masked")))
         history = History(state.tokens, batch.draw_lengths.flatten(), state.prompt_len)
         slots = batch.draw_slots.flatten()
         sample(logits, slots, state.records, self._layout, history, self._space, out, features, masks)

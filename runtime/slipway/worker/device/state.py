@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 
 import numpy as np
 import torch
@@ -25,33 +26,6 @@ def _aligned(words: int) -> int:
     return -(-words // _ALIGNMENT) * _ALIGNMENT
 
 
-class Arena:
-    """Named arrays of 32-bit words in one allocation on the device."""
-
-    def __init__(self, device: torch.device, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self.device = device
-        self._shapes = dict(shapes)
-        self._starts: dict[str, int] = {}
-        end = 0
-        for name, shape in shapes.items():
-            self._starts[name] = end
-            end += _aligned(math.prod(shape))
-        self.words = torch.zeros(end, dtype=torch.int32, device=device)
-
-    def array(self, name: str) -> Tensor:
-        """The array, of its shape; a view."""
-        start, shape = self._starts[name], self._shapes[name]
-        return self.words[start : start + math.prod(shape)].view(shape)
-
-    def place(self, name: str, *index: int) -> int:
-        """Word at which an element, or a row where fewer indices are given, begins."""
-        shape = self._shapes[name]
-        place = 0
-        for axis, size in enumerate(shape):
-            place = place * size + (index[axis] if axis < len(index) else 0)
-        return self._starts[name] + place
-
-
 @dataclass(slots=True)
 class _Buffer:
     """Host memory that the device reads while the next buffer is filled."""
@@ -63,33 +37,43 @@ class _Buffer:
     sent: torch.cuda.Event | None = None
 
 
-class Upload:
-    """Gathers a step's changes to an arena and sends them in one copy.
+class Arena:
+    """Named arrays of 32-bit words in one allocation on the device, whose changes go there in one copy.
 
-    Two buffers take turns: one is filled while the device still reads the other.
+    Two buffers take turns to gather them: one is filled while the device still reads the other.
     """
 
-    def __init__(self, arena: Arena) -> None:
-        self.arena = arena
-        self._cuda = arena.device.type == "cuda"
+    def __init__(self, device: torch.device, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        sizes = [_aligned(math.prod(shape)) for shape in shapes.values()]
+        self.words = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
+        self.arrays = {
+            name: part[: math.prod(shape)].view(shape)
+            for (name, shape), part in zip(shapes.items(), self.words.split(sizes), strict=True)
+        }
+        self._places = {name: (one.storage_offset(), one.stride()) for name, one in self.arrays.items()}
+        self._cuda = device.type == "cuda"
         self._buffers = [self._buffer() for _ in range(_BUFFERS)]
         self._turn = 0
-        self._words = 0
-        self._count = 0
         self._open()
 
-    def put(self, place: int, values: Ints) -> None:
-        """The words from `place` on become `values`."""
+    def put(self, name: str, values: Sequence[int] | Ints, *index: int) -> None:
+        """From this element, or row, of the array on its words become `values`, once they are sent."""
+        words, place = np.asarray(values, np.int32), self.place(name, *index)
         start = 0
-        while start < len(values):
+        while start < len(words):
             if self._words == UPLOAD_WORDS or self._count == UPLOAD_RUNS:
                 self.send()
-            count = min(len(values) - start, UPLOAD_WORDS - self._words)
-            self._payload[self._words : self._words + count] = values[start : start + count]
+            count = min(len(words) - start, UPLOAD_WORDS - self._words)
+            self._payload[self._words : self._words + count] = words[start : start + count]
             self._runs[self._count] = (place + start, self._words, count)
             self._words += count
             self._count += 1
             start += count
+
+    def place(self, name: str, *index: int) -> int:
+        """Word at which an element, or a row where fewer indices are given, begins."""
+        start, strides = self._places[name]
+        return start + sum(map(mul, index, strides))
 
     def send(self) -> None:
         """Have the device apply what was put, after all work that it was given before."""
@@ -99,7 +83,7 @@ class Upload:
         payload, runs = buffer.device_payload[: self._words], buffer.device_runs[: self._count]
         payload.copy_(buffer.payload[: self._words], non_blocking=True)
         runs.copy_(buffer.runs[: self._count], non_blocking=True)
-        apply_runs(self.arena.words, runs, payload)
+        apply_runs(self.words, runs, payload)
         if self._cuda:
             buffer.sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
             buffer.sent.record()
@@ -115,7 +99,7 @@ class Upload:
         self._words = self._count = 0
 
     def _buffer(self) -> _Buffer:
-        device = self.arena.device
+        device = self.words.device
         return _Buffer(
             torch.empty(UPLOAD_WORDS, dtype=torch.int32, pin_memory=self._cuda),
             torch.empty((UPLOAD_RUNS, 3), dtype=torch.int64, pin_memory=self._cuda),
@@ -204,11 +188,7 @@ class SlotState:
             "tokens": (self.num_slots, width),
             "tables": (self._groups, self.num_slots, max_blocks),
         }
-        self.upload = Upload(Arena(self.device, self._shapes | of_length))
-        for name in self._shapes | of_length:
-            setattr(self, name, self.upload.arena.array(name))
+        self.arena = Arena(self.device, self._shapes | of_length)
+        for name, array in self.arena.arrays.items():
+            setattr(self, name, array)
         self.tokens = self.tokens[:, :max_len]
-
-    def put(self, name: str, values: Sequence[int] | Ints, *place: int) -> None:
-        """From `place` on the array becomes `values`, once the upload is sent."""
-        self.upload.put(self.upload.arena.place(name, *place), np.asarray(values, np.int32))

@@ -168,10 +168,10 @@ class DeviceWorker:
         for start in plan.starts:
             self._start(start)
         for grant in plan.pages:
-            self._state.put("tables", grant.pages, grant.group, grant.slot, grant.start)
+            self._state.arena.put("tables", grant.pages, grant.group, grant.slot, grant.start)
         shape = StepShape.of(plan)
         if not shape.num_requests:
-            self._state.upload.send()
+            self._state.arena.send()
             return
         features = self._sampler.features(shape.slots[shape.draws])
         known = self._results.prompt_positions(shape)
@@ -332,12 +332,12 @@ class DeviceWorker:
         return result
 
     def _start(self, start: SlotStart) -> None:
-        state, slot = self._state, start.slot
-        state.put("tokens", start.tokens, slot)
-        state.put("num_tokens", [len(start.tokens)], slot)
-        state.put("num_computed", [start.num_computed], slot)
-        state.put("num_drafts", [0], slot)
-        state.put("prompt_len", [start.num_prompt], slot)
+        put, slot = self._state.arena.put, start.slot
+        put("tokens", start.tokens, slot)
+        put("num_tokens", [len(start.tokens)], slot)
+        put("num_computed", [start.num_computed], slot)
+        put("num_drafts", [0], slot)
+        put("prompt_len", [start.num_prompt], slot)
         self._sampler.start(slot, start.params)
         self._results.start(start)
 
@@ -347,8 +347,8 @@ class DeviceWorker:
         What comes back are views of the fixed tensors, of these sizes.
         """
         for name, values in batch_arrays(shape, num_requests).items():
-            self._state.put(name, values)
-        self._state.upload.send()
+            self._state.arena.put(name, values)
+        self._state.arena.send()
         state, draws = self._state, (num_requests, shape.each)
         num_draws = num_requests * shape.each
         return Batch(
