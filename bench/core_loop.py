@@ -51,7 +51,7 @@ def measure(requests: int, groups: int, steps: int) -> float:
         hub = Hub(listener)
         cache = KVCache(
             PagePool(requests * groups * blocks),
-            [KVGroup((), BLOCK, window) for window in (0, *[64] * (groups - 1))],
+            [KVGroup(BLOCK, window) for window in (0, *[64] * (groups - 1))],
             prefix_caching=True,
             hash_block=block_hash("builtin"),
         )

@@ -41,7 +41,7 @@ class Bench(InTurn):
         self.plans: list[StepPlan] = []
         self.masks: list[Masks | None] = []
         sizes = (block_size,) * len(windows) if isinstance(block_size, int) else block_size
-        groups = [KVGroup((), size, window) for size, window in zip(sizes, windows, strict=True)]
+        groups = [KVGroup(size, window) for size, window in zip(sizes, windows, strict=True)]
         self.worker = ReadingWorker(bounds.max_requests, groups)
         self.executor = Executor(self, depth, thread=overlap)
         cache = KVCache(

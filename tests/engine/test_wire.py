@@ -37,7 +37,7 @@ async def engine(folder: Path, clients: int = 1) -> AsyncIterator[tuple[EngineCo
     parent, alive = os.pipe()
     hub = Hub(listener, parent)
     hub.broadcast(Ready(1000, 1000, 64, 4, "float32", "Null", {}))
-    cache = KVCache(PagePool(256), [KVGroup((), 4)], prefix_caching=True, hash_block=block_hash("sha256"))
+    cache = KVCache(PagePool(256), [KVGroup(4)], prefix_caching=True, hash_block=block_hash("sha256"))
     core = EngineCore(Scheduler(cache, SchedulerLimits(64, 16)), Executor(NullWorker(16)), hub)
     thread = threading.Thread(target=core.run, daemon=True)
     thread.start()
@@ -179,9 +179,7 @@ def test_idle_work_is_done_only_while_nothing_runs(tmp_path: Path) -> None:
         listener.bind(path)
         listener.listen()
         calls: list[int] = []
-        cache = KVCache(
-            PagePool(256), [KVGroup((), 4)], prefix_caching=True, hash_block=block_hash("builtin")
-        )
+        cache = KVCache(PagePool(256), [KVGroup(4)], prefix_caching=True, hash_block=block_hash("builtin"))
         scheduler = Scheduler(cache, SchedulerLimits(64, 16))
         hub = Hub(listener)
         core = EngineCore(scheduler, Executor(NullWorker(16)), hub, lambda: bool(calls.append(1)))

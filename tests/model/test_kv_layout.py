@@ -22,18 +22,25 @@ def alike(windows: list[int]) -> KVLayout:
     return layout([(window, (1, 8)) for window in windows])
 
 
+def layers_of(made: KVLayout) -> list[list[int]]:
+    """By group, in the order of their places."""
+    places = [
+        sorted((index, layer) for layer, (number, index) in enumerate(made.layer_place) if number == group)
+        for group in range(len(made.groups))
+    ]
+    return [[layer for _, layer in found] for found in places]
+
+
 @given(KINDS)
 def test_every_layer_has_one_place_among_layers_of_its_window_and_shape(
     kinds: list[tuple[int, KVShape]],
 ) -> None:
     made = layout(kinds)
-    assert sorted(layer for group in made.groups for layer in group.layers) == list(range(len(kinds)))
-    assert len(set(made.layer_place)) == len(kinds)
-    for layer, (number, index) in enumerate(made.layer_place):
-        group = made.groups[number]
-        assert group.layers[index] == layer
-        assert {kinds[one] for one in group.layers} == {kinds[layer]}
-        assert group.window == kinds[layer][0]
+    assert len(set(made.layer_place)) == len(made.layer_place) == len(kinds)
+    for group, layers in zip(made.groups, layers_of(made), strict=True):
+        assert [made.layer_place[layer][1] for layer in layers] == list(range(len(layers)))
+        assert {kinds[layer] for layer in layers} == {kinds[layers[0]]}
+        assert group.window == kinds[layers[0]][0]
 
 
 @given(KINDS, st.sampled_from([1, 8, 16]))
@@ -42,11 +49,11 @@ def test_a_page_holds_as_many_tokens_of_each_group_as_fit(
 ) -> None:
     made = layout(kinds, block_size)
     largest = dict.fromkeys(kinds, 0)
-    for group in made.groups:
-        kind = kinds[group.layers[0]]
-        largest[kind] = max(largest[kind], len(group.layers))
-    for group in made.groups:
-        kind = kinds[group.layers[0]]
+    for layers in layers_of(made):
+        kind = kinds[layers[0]]
+        largest[kind] = max(largest[kind], len(layers))
+    for group, layers in zip(made.groups, layers_of(made), strict=True):
+        kind = kinds[layers[0]]
         taken = largest[kind] * layer_bytes(*kind[1], group.block_size)
         assert taken <= made.page_bytes < 2 * taken
         assert group.block_size % block_size == 0
@@ -62,25 +69,28 @@ def test_layers_of_one_shape_make_equal_groups_of_which_only_the_last_of_a_windo
     assert made.page_bytes == size * layer_bytes(1, 8, 16)
     assert set(made.block_sizes) == {16}
     for window in set(windows):
-        sizes = [len(group.layers) for group in made.groups if group.window == window]
+        pairs = zip(made.groups, layers_of(made), strict=True)
+        sizes = [len(layers) for group, layers in pairs if group.window == window]
         assert all(one == size for one in sizes[:-1])
         assert 0 < sizes[-1] <= size
 
 
 def test_a_model_of_one_kind_is_one_group() -> None:
     made = layout([(0, (2, 32))] * 30, 32)
-    assert [group.layers for group in made.groups] == [tuple(range(30))]
+    assert layers_of(made) == [list(range(30))]
     assert (made.page_bytes, made.block_sizes) == (30 * 64 * 32, [32])
 
 
 def test_five_sliding_layers_to_a_full_one_make_groups_of_the_full_ones_size() -> None:
     made = alike([0 if (layer + 1) % 6 == 0 else 512 for layer in range(26)])
-    assert [(group.window, len(group.layers)) for group in made.groups] == [*[(512, 4)] * 5, (512, 2), (0, 4)]
+    pairs = zip(made.groups, layers_of(made), strict=True)
+    assert [(group.window, len(layers)) for group, layers in pairs] == [*[(512, 4)] * 5, (512, 2), (0, 4)]
 
 
 def test_small_layers_have_more_tokens_a_page() -> None:
     made = layout([(0, (8, 64))] * 4 + [(0, (2, 64))])
-    assert [(len(group.layers), group.block_size) for group in made.groups] == [*[(1, 16)] * 4, (1, 64)]
+    pairs = zip(made.groups, layers_of(made), strict=True)
+    assert [(len(layers), group.block_size) for group, layers in pairs] == [*[(1, 16)] * 4, (1, 64)]
 
 
 @given(KINDS, st.integers(0, 5000))

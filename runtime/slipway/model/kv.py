@@ -12,13 +12,12 @@ KVShape = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers of one shape with one block table.
+    """Layers of one shape with one block table: `KVLayout.layer_place` says which.
 
     block_size  tokens a page
     window      tokens a query sees of those that are kept, 0 for all
     """
 
-    layers: tuple[int, ...]
     block_size: int
     window: int = 0
 
@@ -92,15 +91,13 @@ def kv_layout(
     sizes = {kind: max(1, least // weight[kind]) for kind in of_kind}
     page_bytes = max(sizes[kind] * weight[kind] for kind in of_kind)
     groups: list[KVGroup] = []
+    places = [(0, 0)] * len(kinds)
     for (window, shape), layers in of_kind.items():
         size, block = sizes[window, shape], block_size
         while size * layer_bytes(*shape, 2 * block) <= page_bytes:
             block *= 2
         for start in range(0, len(layers), size):
-            groups.append(KVGroup(tuple(layers[start : start + size]), block, window))
-    places = {
-        layer: (number, index)
-        for number, group in enumerate(groups)
-        for index, layer in enumerate(group.layers)
-    }
-    return KVLayout(tuple(groups), page_bytes, tuple(places[layer] for layer in range(len(kinds))))
+            for index, layer in enumerate(layers[start : start + size]):
+                places[layer] = len(groups), index
+            groups.append(KVGroup(block, window))
+    return KVLayout(tuple(groups), page_bytes, tuple(places))
