@@ -42,12 +42,14 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class MlpWeights:
+    spec: Mlp
     gate_up: FusedLinear
     down: FusedLinear
 
 
 @dataclass(frozen=True, slots=True)
 class MoeWeights:
+    spec: Moe
     router: FusedLinear
     experts: tuple[MlpWeights, ...]
     shared: MlpWeights | None
@@ -106,7 +108,7 @@ class Builder:
                 vectors[number],
                 self._stacked(number, "q", "k", "v"),
                 self._stacked(number, "out"),
-                self._mlp(number) if isinstance(layer.mlp, Mlp) else self._moe(number, layer.mlp),
+                self._mlp(layer.mlp, number) if isinstance(layer.mlp, Mlp) else self._moe(layer.mlp, number),
             )
             for number, layer in enumerate(self.spec.layers)
         ]
@@ -118,17 +120,19 @@ class Builder:
             if isinstance(owner, FusedLinear):
                 owner.finish(self.schemes.placed)
 
-    def _moe(self, layer: int, moe: Moe) -> MoeWeights:
+    def _moe(self, moe: Moe, layer: int) -> MoeWeights:
         return MoeWeights(
+            moe,
             self._stacked(layer, "router"),
-            tuple(self._mlp(layer, "expert_", expert) for expert in range(moe.experts)),
-            self._mlp(layer, "shared_") if moe.shared else None,
+            tuple(self._mlp(moe.expert, layer, "expert_", expert) for expert in range(moe.experts)),
+            self._mlp(moe.shared, layer, "shared_") if moe.shared else None,
             self._stacked(layer, "shared_scale") if moe.shared else None,
         )
 
-    def _mlp(self, layer: int, prefix: str = "", expert: int = -1) -> MlpWeights:
+    def _mlp(self, mlp: Mlp, layer: int, prefix: str = "", expert: int = -1) -> MlpWeights:
         gate, up, down = (f"{prefix}{role}" for role in ("gate", "up", "down"))
-        return MlpWeights(self._gated(layer, gate, up, expert), self._stacked(layer, down, expert=expert))
+        gate_up = self._gated(layer, gate, up, expert)
+        return MlpWeights(mlp, gate_up, self._stacked(layer, down, expert=expert))
 
     def _gated(self, layer: int, gate: str, up: str, expert: int) -> FusedLinear:
         choice = self.schemes.in_layer(layer)
@@ -227,8 +231,7 @@ def entries(
                 if not is_ignored(name, spec, family) and not _adds_nothing(name, stored):
                     unexpected.append(name)
             elif stored.shape != entry.shape:
-                shapes = f"{list(stored.shape)}, and config.json asks for {list(entry.shape)}"
-                raise _other_model(f"The tensor {name} has the shape {shapes}.")
+                raise wrong_shape(name, stored.shape, entry.shape)
             else:
                 yield entry, stored
     check_complete(spec.architecture, sorted(missing), sorted(unexpected))
@@ -250,9 +253,14 @@ def check_complete(architecture: str, missing: Sequence[str], unexpected: Sequen
         raise _other_model(f"The checkpoint does not fit {architecture}; {'; '.join(faults)}.")
 
 
+def wrong_shape(name: str, stored: Sequence[int], wanted: Sequence[int]) -> LoadError:
+    shapes = f"{list(stored)}, and config.json asks for {list(wanted)}"
+    return _other_model(f"The tensor {name} has the shape {shapes}.")
+
+
 def _other_model(message: str) -> LoadError:
     hint = "config.json and weights are of different models or versions: fetch both again."
-    return LoadError("BadCheckpoint", message, hint=hint, argument="model")
+    return LoadError("BadCheckpoint", message, hint=hint)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from slipway.load.arrays import BF16, Floats
 from slipway.load.errors import LoadError
 from slipway.model.rope import cos_sin
-from slipway.model.spec import DecoderSpec, Layer, Mlp, Moe, Rope
+from slipway.model.spec import DecoderSpec, Layer, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Adapter, Buffer, Packed, Program, Weight
@@ -40,7 +40,7 @@ def lower(
     program.embed(weights.embedding.whole, x, scale)
     for layer, parts, place in zip(spec.layers, weights.layers, layer_place, strict=True):
         lowering.attention(layer, parts, place)
-        lowering.feed_forward(layer, parts)
+        lowering.feed_forward(parts)
     program.head(
         x,
         weights.norm.values,
@@ -93,16 +93,16 @@ class _Lowering:
         )
         self._join(attended, weights.out, weights.norms.get("attention_post_norm"))
 
-    def feed_forward(self, layer: Layer, weights: LayerWeights) -> None:
+    def feed_forward(self, weights: LayerWeights) -> None:
         """residual += mlp(norm(residual))"""
         self._norm(weights.norms["mlp_norm"])
-        if isinstance(layer.mlp, Mlp) and isinstance(weights.mlp, MlpWeights):
-            inner = self._inner(layer.mlp, weights.mlp)
-            self._join(inner, weights.mlp.down, weights.norms.get("mlp_post_norm"))
-        elif isinstance(layer.mlp, Moe) and isinstance(weights.mlp, MoeWeights):
-            self._experts(layer.mlp, weights.mlp)
+        if isinstance(weights.mlp, MlpWeights):
+            self._join(self._inner(weights.mlp), weights.mlp.down, weights.norms.get("mlp_post_norm"))
+        else:
+            self._experts(weights.mlp)
 
-    def _experts(self, moe: Moe, weights: MoeWeights) -> None:
+    def _experts(self, weights: MoeWeights) -> None:
+        moe = weights.spec
         self.program.moe(
             self._normed,
             weights.router.whole,
@@ -113,16 +113,16 @@ class _Lowering:
             moe.normalize_top_k,
             moe.activation,
         )
-        if moe.shared and weights.shared and weights.shared_scale:
+        if weights.shared and weights.shared_scale:
             branch, gate = self._buffer("branch", self.spec.hidden), self._buffer("gate", 1)
-            self._linear(self._inner(moe.shared, weights.shared), weights.shared.down, branch)
+            self._linear(self._inner(weights.shared), weights.shared.down, branch)
             self._linear(self._normed, weights.shared_scale, gate)
             self.program.add_gated(branch, gate, self.residual)
 
-    def _inner(self, mlp: Mlp, weights: MlpWeights) -> Buffer:
+    def _inner(self, weights: MlpWeights) -> Buffer:
         """activation(gate(x)) · up(x) of the normed rows."""
+        mlp, gate_up = weights.spec, weights.gate_up
         inner = self._buffer("inner", mlp.intermediate, "act")
-        gate_up = weights.gate_up
         self.program.linear_gated(
             self._normed,
             gate_up.whole,

@@ -20,7 +20,7 @@ from slipway.load.config import Config
 from slipway.load.errors import LoadError
 from slipway.load.quantized.tensors import Quantized
 from slipway.load.torch_arrays import tensor, torch_type
-from slipway.model.weights import check_complete
+from slipway.model.weights import check_complete, wrong_shape
 from slipway.worker.probe import check_layers
 
 ATTENTION = "slipway"
@@ -99,7 +99,6 @@ def empty_model(config: transformers.PreTrainedConfig, trust: bool) -> transform
             f"transformers has no causal model for {type(config).__name__}, or none with exchangeable "
             f"attention: {str(error).splitlines()[0]}",
             hint="Serve a text-generation model.",
-            argument="model",
         ) from error
     return model
 
@@ -124,12 +123,7 @@ def loaded_model(
     )
     check_complete(kind.__name__, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]))
     for name, stored, wanted in sorted(found["mismatched_keys"]):
-        raise LoadError(
-            "BadCheckpoint",
-            f"The tensor {name} has the shape {list(stored)}, and config.json asks for {list(wanted)}.",
-            hint="config.json and weights are of different models or versions: fetch both again.",
-            argument="model",
-        )
+        raise wrong_shape(name, stored, wanted)
     return model
 
 
@@ -153,7 +147,6 @@ def fix_rotation(model: nn.Module, max_len: int) -> None:
                 "UnsupportedModel",
                 f"The layer {name} has rotary frequencies that depend on length and on the layer.",
                 hint="Set another kind of scaling by --hf-overrides.",
-                argument="model",
             )
         initialize = ROPE_INIT_FUNCTIONS[str(kind)]
         module.inv_freq, module.attention_scaling = initialize(module.config, None, seq_len=max_len)

@@ -12,7 +12,7 @@ from slipway.load.quantized.tensors import Grouped, Quantized, Scaled
 from slipway.model.spec import Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear, stacked
-from slipway.worker.device.feed_forward import Experts
+from slipway.worker.device.feed_forward import Experts, with_stacked_experts
 from slipway.worker.device.schemes import DeviceDense, DeviceSchemes
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import device_in_use
@@ -51,8 +51,11 @@ def test_what_is_stacked_keeps_its_form_and_is_not_held_a_second_time(form: str)
         linear.finish(schemes.placed)
         return linear
 
-    weights = MoeWeights(matrix(), tuple(MlpWeights(matrix(), matrix()) for _ in range(EXPERTS)), None, None)
-    experts = Experts.of(Moe(EXPERTS, 2, WIDE // 2, "silu", normalize_top_k=True), weights)
+    moe = Moe(EXPERTS, 2, WIDE // 2, "silu", normalize_top_k=True)
+    mlps = tuple(MlpWeights(moe.expert, matrix(), matrix()) for _ in range(EXPERTS))
+    weights = MoeWeights(moe, matrix(), mlps, None, None)
+    experts = with_stacked_experts(weights)
+    assert isinstance(experts, Experts)
     assert (
         isinstance(experts.gate_up, DeviceDense) == isinstance(experts.down, DeviceDense) == (form == "plain")
     )

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from slipway.load.torch_arrays import tensor
 from slipway.model.rope import cos_sin
-from slipway.model.spec import DecoderSpec, Layer, Mlp, Rope
+from slipway.model.spec import DecoderSpec, Layer, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
-from slipway.worker.device.feed_forward import Experts, experts_of, fed_forward
+from slipway.worker.device.feed_forward import Experts, fed_forward, with_stacked_experts
 from slipway.worker.device.offload import StreamedLayers, move
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.device.products import Move, Rows, normed_for, product
@@ -33,11 +33,11 @@ class _Layer:
     weights: LayerWeights
     norms: dict[str, Tensor]
     rotation: Tensor | None  # [max_len, rotary_dim / 2, 2] fp32
-    experts: Experts | None
+    mlp: MlpWeights | Experts
 
     def move(self, to: Move) -> None:
         """Put every matrix elsewhere; norms stay."""
-        move(self.weights, self.experts, to)
+        move(self.weights, self.mlp, to)
 
 
 class Decoder:
@@ -56,6 +56,7 @@ class Decoder:
         self.spec = spec
         self._weights = weights
         self._attention = attention
+        self.graphs = attention.graphs
         self._device = device
         ropes = {layer.attention.rope for layer in spec.layers}
         rotations: dict[Rope | None, Tensor] = {
@@ -67,7 +68,7 @@ class Decoder:
                 parts,
                 {role: self._vector(norm) for role, norm in parts.norms.items()},
                 rotations.get(layer.attention.rope),
-                experts_of(layer.mlp, parts.mlp),
+                with_stacked_experts(parts.mlp),
             )
             for layer, parts in zip(spec.layers, weights.layers, strict=True)
         ]
@@ -75,13 +76,7 @@ class Decoder:
         self._caches: list[LayerCache] = []
         self._norm_weight = self._vector(weights.norm)
 
-    @property
-    def graphs(self) -> bool:
-        """Whether steps can be captured in CUDA graphs."""
-        return self._attention.graphs
-
     def use(self, pages: DevicePages) -> None:
-        """Keep keys and values in these pages from now on."""
         self._caches = pages.layers([layer.attention for layer in self.spec.layers])
 
     def hidden(self, batch: Batch) -> Tensor:
@@ -92,12 +87,14 @@ class Decoder:
             residual = residual * torch.tensor(spec.embedding_scale, dtype=residual.dtype)
         branch: Tensor | None = None
         for layer, cache in zip(self._layers.in_turn(), self._caches, strict=True):
-            weights = layer.weights
-            normed = self._join(residual, branch, layer.norms["attention_norm"], weights.qkv)
+            normed = self._join(residual, branch, layer.norms["attention_norm"], layer.weights.qkv)
             branch = self._attended(layer, cache, normed, batch)
             branch = self._post(layer, "attention_post_norm", branch)
-            gate_up = weights.mlp.gate_up if isinstance(weights.mlp, MlpWeights) else None
-            branch = self._fed(layer, self._join(residual, branch, layer.norms["mlp_norm"], gate_up), batch)
+            mlp, norm = layer.mlp, layer.norms["mlp_norm"]
+            if isinstance(mlp, Experts):
+                branch = mlp.apply(self._join(residual, branch, norm, None), batch)
+            else:
+                branch = fed_forward(mlp, self._join(residual, branch, norm, mlp.gate_up))
             branch = self._post(layer, "mlp_post_norm", branch)
         hidden = self._join(residual, branch, self._norm_weight, None)
         return hidden.plain
@@ -156,14 +153,6 @@ class Decoder:
         out = torch.empty(queries.shape, dtype=qkv.dtype, device=qkv.device)
         self._attention.attend(queries, cache, batch, out, attention, layer.norms.get("sinks"))
         return product(layer.weights.out, Rows(out.flatten(1)))
-
-    def _fed(self, layer: _Layer, x: Rows, batch: Batch) -> Tensor:
-        mlp, weights = layer.spec.mlp, layer.weights.mlp
-        if layer.experts is not None:
-            return layer.experts.apply(x, batch)
-        assert isinstance(mlp, Mlp)
-        assert isinstance(weights, MlpWeights)
-        return fed_forward(mlp, weights, x)
 
     def _vector(self, vector: Vector) -> Tensor:
         """Norm weights stay in fp32: they are small, and rounding them would cost accuracy."""

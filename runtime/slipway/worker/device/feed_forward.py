@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slipway.model.spec import Mlp, Moe
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.batch import Batch
@@ -16,10 +15,10 @@ from slipway.worker.device.products import DeviceScheme, Rows, gated_for, produc
 from slipway_kernels.moe import arrange, arrangement, block_m_of, combine, route
 
 
-def fed_forward(mlp: Mlp, weights: MlpWeights, x: Rows) -> Tensor:
+def fed_forward(weights: MlpWeights, x: Rows) -> Tensor:
     """down(activation(gate(x)) · up(x)).   x [rows, hidden] → [rows, hidden]"""
     both = product(weights.gate_up, x)  # [rows, 2 · intermediate], the gate's columns first
-    return product(weights.down, gated_for(weights.down, both, mlp.activation))
+    return product(weights.down, gated_for(weights.down, both, weights.spec.activation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +29,13 @@ class Experts:
     down     [experts, hidden, intermediate]
     """
 
-    moe: Moe
     weights: MoeWeights
     gate_up: DeviceScheme
     down: DeviceScheme
 
-    @classmethod
-    def of(cls, moe: Moe, weights: MoeWeights) -> Experts:
-        """Takes the experts' matrices out of `weights`, so that none is held twice."""
-        experts = weights.experts
-        gate_up, down = _stacked(one.gate_up for one in experts), _stacked(one.down for one in experts)
-        return cls(moe, weights, gate_up, down)
-
     def apply(self, x: Rows, batch: Batch) -> Tensor:
         """x [rows, hidden] → [rows, hidden]; rows of padding choose no expert."""
-        moe, linears, plain = self.moe, self.weights, x.plain
+        linears, moe, plain = self.weights, self.weights.spec, x.plain
         rows, device = len(plain), plain.device
         pairs = rows * moe.top_k
         ids = torch.empty(rows, moe.top_k, dtype=torch.int32, device=device)
@@ -58,17 +49,19 @@ class Experts:
         y = torch.empty(pairs, plain.shape[1], dtype=plain.dtype, device=device)
         self.down.apply_experts(Rows(inner), order, y)
         shared = gate = None
-        if moe.shared and linears.shared and linears.shared_scale:
-            shared = fed_forward(moe.shared, linears.shared, x)
+        if linears.shared and linears.shared_scale:
+            shared = fed_forward(linears.shared, x)
             gate = product(linears.shared_scale, x)
         return combine(y, ids, weights, torch.empty_like(plain), shared=shared, shared_gate=gate)
 
 
-def experts_of(mlp: Mlp | Moe, weights: MlpWeights | MoeWeights) -> Experts | None:
-    """A layer's experts, where it has any; see `Experts.of`."""
-    if isinstance(mlp, Moe) and isinstance(weights, MoeWeights):
-        return Experts.of(mlp, weights)
-    return None
+def with_stacked_experts(weights: MlpWeights | MoeWeights) -> MlpWeights | Experts:
+    """Takes experts' matrices, where there are any, out of `weights`, so that none is held twice."""
+    if isinstance(weights, MlpWeights):
+        return weights
+    experts = weights.experts
+    gate_up, down = _stacked(one.gate_up for one in experts), _stacked(one.down for one in experts)
+    return Experts(weights, gate_up, down)
 
 
 def _stacked(linears: Iterable[FusedLinear]) -> DeviceScheme:

@@ -15,10 +15,10 @@ from slipway.load.arrays import DType
 from slipway.load.quantized.form import Form
 from slipway.model.roles import Place
 from slipway.model.spec import DecoderSpec
-from slipway.model.weights import Builder, LayerWeights, MlpWeights, MoeWeights
+from slipway.model.weights import Builder, LayerWeights, MlpWeights
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.cache_size import GIB
-from slipway.worker.device.feed_forward import Experts, experts_of
+from slipway.worker.device.feed_forward import Experts, with_stacked_experts
 from slipway.worker.device.pinned import HostMemory
 from slipway.worker.device.products import Move, scheme_of
 from slipway.worker.device.schemes import DeviceSchemes
@@ -159,25 +159,22 @@ def layer_bytes(spec: DecoderSpec, forms: Mapping[Place, Form], dtype: DType) ->
     builder = Builder(spec, DeviceSchemes(dtype, Transfer(torch.device("meta"))), forms)
     weights = builder.build()
     builder.finish()
-    layers = zip(spec.layers, weights.layers, strict=True)
-    return [_bytes(partial(move, parts, experts_of(layer.mlp, parts.mlp))) for layer, parts in layers]
+    return [_bytes(partial(move, layer, with_stacked_experts(layer.mlp))) for layer in weights.layers]
 
 
-def move(weights: LayerWeights, experts: Experts | None, to: Move) -> None:
+def move(weights: LayerWeights, mlp: MlpWeights | Experts | None, to: Move) -> None:
     """Put every matrix of a layer elsewhere."""
     linears: list[FusedLinear | None] = [weights.qkv, weights.out]
-    mlp: MlpWeights | MoeWeights | None = weights.mlp
-    if isinstance(mlp, MoeWeights):
-        linears += mlp.router, mlp.shared_scale
-        mlp = mlp.shared
+    if isinstance(mlp, Experts):
+        mlp.gate_up.move(to)
+        mlp.down.move(to)
+        linears += mlp.weights.router, mlp.weights.shared_scale
+        mlp = mlp.weights.shared
     if mlp is not None:
         linears += mlp.gate_up, mlp.down
     for linear in filter(None, linears):
         for part in linear.parts:
             scheme_of(part).move(to)
-    if experts is not None:
-        experts.gate_up.move(to)
-        experts.down.move(to)
 
 
 def _into(host: Tensor, buffer: Tensor) -> Move:
