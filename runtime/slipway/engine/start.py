@@ -252,6 +252,6 @@ def loader(device: str) -> Callable[[ModelPlan, EngineConfig, Progress], Worker]
         from slipway.worker.device.load import load as load_on_device
 
         return load_on_device
-    from slipway.worker.cpu import load
+    from slipway.worker.cpu import CpuWorker
 
-    return load
+    return CpuWorker

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import numpy as np
 
@@ -16,17 +14,11 @@ from slipway.machine import usable_cpus, whole_memory
 from slipway.worker.cache_size import CacheMemory, token_budget
 from slipway.worker.in_turn import InTurn
 from slipway.worker.plan import ModelPlan
-from slipway.worker.proposer import NgramProposer, proposer_for
-from slipway.worker.route import Model
+from slipway.worker.proposer import NgramProposer
 from slipway_kernels.cpu import PageMemory, Slots, StepResult
 
 TOKEN_BUDGET = 256
 """Products reach full rate from M = 128 on; a longer step only delays running streams."""
-
-
-def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> CpuWorker:
-    """Raises LoadError where checkpoint and configuration disagree."""
-    return CpuWorker(plan, config, plan.read(config.threads or usable_cpus(), progress))
 
 
 class CpuWorker(InTurn):
@@ -38,21 +30,17 @@ class CpuWorker(InTurn):
 
     runs_ahead = False  # a step takes every core
     repeats_bits = True
+    num_host_pages = 0
 
-    def __init__(
-        self,
-        plan: ModelPlan,
-        config: EngineConfig,
-        model: Callable[[Slots, PageMemory, int, int], Model],
-    ) -> None:
-        """model  makes the model over slots and pages: `ModelPlan.read`"""
+    def __init__(self, plan: ModelPlan, config: EngineConfig, progress: Progress) -> None:
+        """Reads the weights. Raises LoadError where checkpoint and configuration disagree."""
         super().__init__()
-        self.num_host_pages = 0
         self.plan = plan
-        self._make = model
+        self._make = plan.read(config.threads or usable_cpus(), progress)
         self._config = config
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
-        self.proposer = proposer_for(config)
+        guesses = config.num_drafts, config.prompt_lookup_min, config.prompt_lookup_max
+        self.proposer = NgramProposer(*guesses) if config.num_drafts else None
         self._starts: dict[int, SlotStart] = {}
         """By slot, what its request wants to know."""
 
@@ -66,7 +54,7 @@ class CpuWorker(InTurn):
         self.token_budget = token_budget(config, length, TOKEN_BUDGET)
         self.slots = Slots(config.max_num_seqs, length, len(kv.groups), kv.max_blocks(length))
         self._pages = PageMemory(num_pages, kv.page_bytes)
-        self._model = self._make(self.slots, self._pages, self.token_budget, max(1, config.max_logprobs))
+        self._model = self._make(self.slots, self._pages, self.token_budget, config.max_logprobs)
         return num_pages
 
     def warm_up(self) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipway.engine.config import EngineConfig
 from slipway.load.arrays import Ints
 
 
@@ -37,10 +36,3 @@ class NgramProposer:
         if n < self.min_n or not len(ends):
             return tokens[:0]
         return tokens[ends[0] + 1 :][: self.num_drafts]
-
-
-def proposer_for(config: EngineConfig) -> NgramProposer | None:
-    """What guesses as the configuration says; None where nothing does."""
-    if not config.num_drafts:
-        return None
-    return NgramProposer(config.num_drafts, config.prompt_lookup_min, config.prompt_lookup_max)
