@@ -5,8 +5,7 @@ It is launched as it runs, and never captured as a graph: it may look at what it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from slipway.model.spec import Attention
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
-from slipway.worker.device.pages import DevicePages, LayerCache
+from slipway.worker.device.pages import DevicePages
 from slipway.worker.fallback import Fallback
 from slipway.worker.transformers_model import by_row, scale_and_softcap
 from slipway_kernels.rope import rope_and_store
@@ -46,18 +45,18 @@ class FallbackDecoder:
         body.forward = self._computed
         self._known: Any = None
         self._layers = route.attentions
-        self._paged = PagedStep(attention, dtype)
+        self.attention = attention
+        self.dtype = dtype
         for number, (name, spec) in enumerate(route.layers.items()):
             module: Any = model.get_submodule(name)
-            module.paged = PagedLayer(self._paged, number, spec)
+            module.paged = PagedLayer(self, number, spec)
 
     def use(self, pages: DevicePages) -> None:
-        """Keep keys and values in these pages from now on."""
-        self._paged.caches = pages.layers(self._layers)
+        self.caches = pages.layers(self._layers)
 
     def hidden(self, batch: Batch) -> Tensor:
         """What the model's body makes of the rows: [rows, hidden]."""
-        self._paged.batch = batch
+        self.batch = batch
         self._known = self._compute(
             input_ids=batch.token_ids.long()[None],
             position_ids=batch.positions.long()[None],
@@ -78,21 +77,11 @@ class FallbackDecoder:
         return self._known
 
 
-@dataclass(slots=True)
-class PagedStep:
-    """What the layers of a model share: the pages, and the batch that is being computed."""
-
-    attention: AttentionBackend
-    dtype: torch.dtype
-    batch: Batch = field(init=False)
-    caches: Sequence[LayerCache] = field(init=False)
-
-
 @dataclass(frozen=True, slots=True)
 class PagedLayer:
-    """One layer's attention over the pages."""
+    """One layer's attention over the pages, of the batch that its decoder computes."""
 
-    step: PagedStep
+    decoder: FallbackDecoder
     number: int
     spec: Attention
 
@@ -100,10 +89,9 @@ class PagedLayer:
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]
     ) -> Tensor:
         """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
-        step, cache = self.step, self.step.caches[self.number]
-        batch, table = step.batch, step.batch.tables[cache.group]
+        decoder, batch, cache = self.decoder, self.decoder.batch, self.decoder.caches[self.number]
         scale, softcap = scale_and_softcap(query, settings)
-        queries, keys, values = (by_row(x.to(step.dtype), self.spec.head_dim) for x in (query, key, value))
+        queries, keys, values = (by_row(x.to(decoder.dtype), self.spec.head_dim) for x in (query, key, value))
         cache.find_scales(keys, values, batch)
         rope_and_store(
             keys[:, :0],  # queries come rotated
@@ -111,7 +99,7 @@ class PagedLayer:
             values,
             cache.keys,
             cache.values,
-            table,
+            batch.tables[cache.group],
             batch.row_slots,
             batch.positions,
             key_scale=cache.key_scale,
@@ -119,5 +107,5 @@ class PagedLayer:
         )
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         spec = replace(self.spec, scale=scale, softcap=softcap)
-        step.attention.attend(queries, cache, batch, out, spec, None)
+        decoder.attention.attend(queries, cache, batch, out, spec, None)
         return out[None, ..., : value.shape[-1]].to(query.dtype)
