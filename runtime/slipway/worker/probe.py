@@ -22,7 +22,7 @@ class Probe:
     def __init__(self, names: Mapping[nn.Module, str], tokens: Tensor) -> None:
         self._names = names
         self._tokens = tokens
-        self._entered: list[str] = []
+        self.entered: list[str] = []
         self.layers: dict[str, Attention] = {}
 
     @classmethod
@@ -54,21 +54,15 @@ class Probe:
                 del module.paged
             for hook in hooks:
                 hook.remove()
-        check_layers(model, probe.layers)
-        return probe.layers, output.logits.shape[-1], probe.body
-
-    @property
-    def body(self) -> str:
-        """Once the model has run."""
-        for name in self._entered:
-            if name and all(layer.startswith(f"{name}.") for layer in self.layers):
-                return name
-        return ""
+        layers = probe.layers
+        check_layers(model, layers)
+        bodies = (one for one in probe.entered if all(layer.startswith(f"{one}.") for layer in layers))
+        return layers, output.logits.shape[-1], next(bodies, "")
 
     def enter(self, module: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         """Called before each module runs."""
         if any(one is self._tokens for one in (*given, *named.values())):
-            self._entered.append(self._names[module])
+            self.entered.append(self._names[module])
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: Mapping[str, Any]
@@ -114,5 +108,4 @@ def _refused(why: str) -> LoadError:
         "UnsupportedModel",
         f"{why}, so that its cache cannot be paged.",
         hint="Serve another model: `slipway serve --help=model-impl` says which can run.",
-        argument="model",
     )
