@@ -28,7 +28,7 @@ class Repeated:
         repeated = cls(room)
         old = worker.graph_sizes
         worker.graphs = repeated
-        worker.graph_sizes = GraphSizes.of(
+        worker.graph_sizes = GraphSizes(
             sizes, worker.most_requests, lengths, old.most_rows, max(old.each) - 1
         )
         while ready and worker.idle():

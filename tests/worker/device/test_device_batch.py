@@ -61,7 +61,7 @@ def test_a_batch_is_padded_by_requests_of_no_slot_and_no_rows() -> None:
 def sizes_of(
     asked: list[int], most: int = 9, lengths: tuple[int, ...] = (6, 30), **fields: int
 ) -> GraphSizes:
-    return GraphSizes.of(asked, most, lengths, **({"most_rows": 20} | fields))
+    return GraphSizes(asked, most, lengths, **({"most_rows": 20} | fields))
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,9 @@ class StepShape:
     @classmethod
     def of(cls, plan: StepPlan) -> StepShape:
         """Raises ValueError where a slot comes twice, or a grant is not within the positions granted."""
-        slots, num_new = np.array(plan.slots, np.int32), np.array(plan.num_new, np.int32)
-        num_drafts = np.array(plan.num_drafts, np.int32)
-        order = np.argsort(num_new - num_drafts != 1, kind="stable").astype(np.int32)
-        slots, num_new, num_drafts = slots[order], num_new[order], num_drafts[order]
-        lengths = np.array(plan.lengths, np.int32)[order]
+        given = np.array((plan.slots, plan.num_new, plan.num_drafts, plan.lengths), np.int32)
+        order = np.argsort(given[1] - given[2] != 1, kind="stable").astype(np.int32)
+        slots, num_new, num_drafts, lengths = given[:, order]
         draws = np.array(plan.draws, np.bool_)[order]
         known = num_new - num_drafts
         if (known < 1).any() or (num_new > lengths).any() or len(set(plan.slots)) < len(slots):

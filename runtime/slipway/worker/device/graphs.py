@@ -21,8 +21,6 @@ EARLY = 8
 """Sizes up to this are captured before the server is ready; the others when nothing runs."""
 RUNS_BEFORE = 2
 """Runs of a step before it is captured: libraries allocate and kernels load in their first ones."""
-
-
 PATIENCE = 256
 """Steps that go without a graph before it is captured in their midst: about what its capture costs them."""
 
@@ -42,31 +40,22 @@ class GraphKey:
     features: Features | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class GraphSizes:
-    """Which batches run as graphs.
+    """Which batches run as graphs: those asked for, none where graphs are off.
 
-    sizes      of batches, ascending; none where graphs are off
-    each       rows of a request: of its next token, and with as many drafts as there can be
-    lengths    longest contexts, ascending: a graph splits the keys of all requests as the longest wants it
-    most_rows  of a step
+    sizes    of batches, ascending
+    each     rows of a request: of its next token, and with as many drafts as there can be
+    lengths  longest contexts, ascending: a graph splits the keys of all requests as the longest wants it
     """
 
-    sizes: tuple[int, ...]
-    each: tuple[int, ...]
-    lengths: tuple[int, ...]
-    most_rows: int
-
-    @classmethod
-    def of(
-        cls, asked: Iterable[int], most: int, lengths: Iterable[int], most_rows: int, most_drafts: int = 0
-    ) -> GraphSizes:
-        """What is asked for, cut off at `most`, which the largest batches are then padded to.
-
-        most  requests that a step can have: slots and rows are as many, and no more
-        """
-        sizes = tuple(sorted({min(size, most) for size in asked}))
-        return cls(sizes, tuple(sorted({1, 1 + most_drafts})), tuple(sorted(set(lengths))), most_rows)
+    def __init__(
+        self, asked: Iterable[int], most: int, lengths: Iterable[int], most_rows: int, most_drafts: int = 0
+    ) -> None:
+        """most: requests of a step, and most_rows its rows; the largest batches are padded to `most`."""
+        self.sizes = tuple(sorted({min(size, most) for size in asked}))
+        self.each = tuple(sorted({1, 1 + most_drafts}))
+        self.lengths = tuple(sorted(set(lengths)))
+        self.most_rows = most_rows
 
     @property
     def largest_rows(self) -> int:

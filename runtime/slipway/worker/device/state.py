@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import mul
 
 import numpy as np
 import torch
@@ -48,7 +47,7 @@ class Arena:
         self.words = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
         self.arrays = {
             name: part[: math.prod(shape)].view(shape)
-            for (name, shape), part in zip(shapes.items(), self.words.split(sizes), strict=True)
+            for (name, shape), part in zip(shapes.items(), torch.split(self.words, sizes), strict=True)
         }
         self._places = {name: (one.storage_offset(), one.stride()) for name, one in self.arrays.items()}
         self._cuda = device.type == "cuda"
@@ -73,7 +72,7 @@ class Arena:
     def place(self, name: str, *index: int) -> int:
         """Word at which an element, or a row where fewer indices are given, begins."""
         start, strides = self._places[name]
-        return start + sum(map(mul, index, strides))
+        return start + sum(number * stride for number, stride in zip(index, strides, strict=False))
 
     def send(self) -> None:
         """Have the device apply what was put, after all work that it was given before."""
@@ -157,19 +156,10 @@ class SlotState:
         self.device = device
         self._groups = groups
         self._block_size = block_size
-        of_slots = (
-            "num_tokens",
-            "num_computed",
-            "num_drafts",
-            "prompt_len",
-            "slots",
-            "draws",
-            "lengths",
-            "counts",
-        )
         self._shapes: dict[str, tuple[int, ...]] = {
             "records": (num_slots, record_words),
-            **dict.fromkeys(of_slots, (num_slots,)),
+            **dict.fromkeys(("num_tokens", "num_computed", "num_drafts", "prompt_len"), (num_slots,)),
+            **dict.fromkeys(("slots", "draws", "lengths", "counts"), (num_slots,)),
             **dict.fromkeys(("row_start", "query_start"), (num_slots + 1,)),
             **dict.fromkeys(("token_ids", "positions", "row_slots"), (token_budget,)),
             **dict.fromkeys(("draw_rows", "draw_slots", "draw_lengths"), (num_slots * (1 + most_drafts),)),

@@ -38,9 +38,8 @@ REPORTED_AT_ONCE = 256
 class AnyDecoder(Protocol):
     """The model on the device: our code's `Decoder`, or transformers'."""
 
-    @property
-    def graphs(self) -> bool:
-        """Whether steps can be captured in CUDA graphs."""
+    graphs: bool
+    """Whether steps can be captured in CUDA graphs."""
 
     def use(self, pages: DevicePages) -> None:
         """Keep keys and values in these pages from now on."""
@@ -88,7 +87,7 @@ class DeviceWorker:
         self._budget = budget
         self.most_requests = min(state.num_slots, token_budget)
         """Of one step: no fixed tensor has room for more."""
-        self.graph_sizes = GraphSizes.of(
+        self.graph_sizes = GraphSizes(
             graph_sizes, self.most_requests, graph_lengths, token_budget, state.most_drafts
         )
         self._progress = progress
@@ -125,7 +124,6 @@ class DeviceWorker:
         torch.cuda.empty_cache()
 
     def _use_pages(self, count: int) -> None:
-        """Keep keys and values in so many pages from now on."""
         plan, dtype, device = self.plan, torch_type(self.plan.kv_dtype), self._state.device
         self._pages = DevicePages(plan.kv, count, dtype, device, plan.kv_scales)
         self._decoder.use(self._pages)
