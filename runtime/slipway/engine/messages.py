@@ -1,6 +1,6 @@
 """What the API and the engine say to each other. Tagged msgspec arrays; `wire.py` frames them.
 
-The same messages travel over a Unix socket between processes and over a queue within one.
+They travel over a Unix socket, also where the engine is a thread of the API's process.
 """
 
 from __future__ import annotations
