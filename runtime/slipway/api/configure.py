@@ -25,11 +25,9 @@ class Arguments(Protocol):
 
 _SAME_NAME = (
     "model",
-    "tokenizer",
     "revision",
     "code_revision",
     "hf_config_path",
-    "config_format",
     "load_format",
     "download_dir",
     "ignore_patterns",

@@ -10,13 +10,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # model and weights
     model: str
-    tokenizer: str | None = None
     revision: str | None = None
     code_revision: str | None = None
     hf_config_path: str | None = None
     hf_overrides: dict[str, object] = {}
     hf_token: str | bool | None = None
-    config_format: str = "auto"
     load_format: str = "auto"
     download_dir: str | None = None
     ignore_patterns: list[str] | None = None
