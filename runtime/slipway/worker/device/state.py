@@ -49,7 +49,7 @@ class Arena:
             name: part[: math.prod(shape)].view(shape)
             for (name, shape), part in zip(shapes.items(), torch.split(self.words, sizes), strict=True)
         }
-        self._places = {name: (one.storage_offset(), one.stride()) for name, one in self.arrays.items()}
+        self._places = {name: (int(one.storage_offset()), one.stride()) for name, one in self.arrays.items()}
         self._cuda = device.type == "cuda"
         self._buffers = [self._buffer() for _ in range(_BUFFERS)]
         self._turn = 0
