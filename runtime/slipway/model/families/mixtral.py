@@ -24,8 +24,6 @@ NAMES = LLAMA_NAMES | {
 }
 ALIASES = {".mlp.": ".block_sparse_moe."}
 """transformers 5 renamed the block."""
-
-
 DEFAULTS = {
     "max_position_embeddings": 131072,
     "num_key_value_heads": 8,

@@ -28,8 +28,6 @@ NAMES = LLAMA_NAMES | {
     "shared_down": "model.layers.{}.mlp.shared_expert.down_proj",
     "shared_scale": "model.layers.{}.mlp.shared_expert_gate",
 }
-
-
 QWEN2_DEFAULTS = {
     "max_position_embeddings": 32768,
     "num_key_value_heads": 16,
