@@ -36,8 +36,10 @@ from slipway.engine.messages import (
     Stats,
     StepDone,
 )
-from slipway.engine.wire import EngineFrames, encode_frame
+from slipway.engine.wire import encode_frame, split_frames
 from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode
+
+_decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 
 
 class EngineDead(Exception):
@@ -100,6 +102,32 @@ def merge(earlier: Delta, later: Delta) -> Delta:
     return later
 
 
+class _Frames(asyncio.Protocol):
+    """The API's end of the socket: hands each message of the engine to `take`, then sets `lost`."""
+
+    def __init__(self, take: Callable[[FromEngine], None], lost: asyncio.Future[None]) -> None:
+        self._take = take
+        self._lost = lost
+        self._received = bytearray()
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            for frame in split_frames(self._received):
+                self._take(_decoder.decode(frame))
+        except (ValueError, msgspec.DecodeError):
+            assert self._transport is not None
+            self._transport.close()  # nothing after a broken frame can be trusted
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+
 class EngineClient:
     """One API process's connection to one engine core.
 
@@ -140,7 +168,7 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         lost: asyncio.Future[None] = loop.create_future()
         try:
-            frames = EngineFrames(partial(self._take, on_stats), lost)
+            frames = _Frames(partial(self._take, on_stats), lost)
             self._transport, _ = await loop.create_unix_connection(lambda: frames, self._socket_path)
             self._write(Hello(PROTOCOL_VERSION, self._client_id))
             await lost

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import selectors
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +18,6 @@ MAX_UNSENT_BYTES = 256 << 20
 
 _encoder = msgspec.msgpack.Encoder()
 _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
-_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 
 
 def encode_frame(message: object) -> bytes:
@@ -39,32 +37,6 @@ def split_frames(buffer: bytearray) -> Iterator[bytes]:
         yield bytes(buffer[start + 4 : start + 4 + length])
         start += 4 + length
     del buffer[:start]
-
-
-class EngineFrames(asyncio.Protocol):
-    """The API's end of the socket: hands each message of the engine to `take`, then sets `lost`."""
-
-    def __init__(self, take: Callable[[FromEngine], None], lost: asyncio.Future[None]) -> None:
-        self._take = take
-        self._lost = lost
-        self._received = bytearray()
-        self._transport: asyncio.BaseTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        try:
-            for frame in split_frames(self._received):
-                self._take(_from_engine.decode(frame))
-        except (ValueError, msgspec.DecodeError):
-            assert self._transport is not None
-            self._transport.close()  # nothing after a broken frame can be trusted
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._lost.done():
-            self._lost.set_result(None)
 
 
 class Inbound(NamedTuple):
