@@ -18,8 +18,13 @@ from typing import Any
 import pytest
 import torch
 
-from local_engine import LocalEngine
+from as_tensors import numbers_of
+from local_engine import LocalEngine, Output
+from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
+from slipway.load.arrays import FP32
+from slipway.load.checkpoint import open_checkpoint
+from slipway.load.torch_arrays import tensor
 from slipway.text.open import load
 
 pytestmark = pytest.mark.slow
@@ -27,7 +32,7 @@ pytestmark = pytest.mark.slow
 DATA = Path(__file__).parents[1] / "data"
 WINDOW, WINDOWS = 2048, 4
 NEAR_TIE = 1e-3
-GREEDY = SamplingParams(64, temperature=0.0)
+GREEDY = SamplingParams(64, temperature=0.0, num_logprobs=0)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +45,18 @@ def reference(demo_model: Path) -> Any:
     return model.eval()
 
 
+def test_weights_and_configuration_are_what_transformers_loads(reference: Any, demo_model: Path) -> None:
+    expected = reference.state_dict()
+    settings = EngineConfig(model=str(demo_model), use_tqdm_on_load=False)
+    checkpoint = open_checkpoint(settings, lambda phase, done, total: None)
+    for name, weights in numbers_of(checkpoint, FP32):
+        assert torch.equal(tensor(weights), expected.pop(name)), name
+    assert expected.keys() == {"lm_head.weight"}  # tied
+    for key in ("hidden_size", "num_key_value_heads", "rms_norm_eps", "max_position_embeddings"):
+        assert checkpoint.config[key] == pytest.approx(getattr(reference.config, key))
+    assert checkpoint.config["rope_theta"] == reference.config.rope_parameters["rope_theta"]
+
+
 @pytest.fixture(scope="module")
 def prompts(demo_model: Path) -> list[list[int]]:
     tokenizer = load(demo_model)
@@ -48,7 +65,6 @@ def prompts(demo_model: Path) -> list[list[int]]:
 
 def logits_of(reference: Any, tokens: list[int]) -> torch.Tensor:
     """[len(tokens), vocab] fp32"""
-    torch.set_num_threads(2)  # the engine has left torch one
     with torch.inference_mode():
         logits: torch.Tensor = reference(torch.tensor([tokens])).logits[0]
     return logits
@@ -68,50 +84,47 @@ def differences(reference: Any, prompt: list[int], output: list[int]) -> list[st
 
 
 @pytest.fixture(scope="module")
-def texts_alone(prompts: list[list[int]], demo_model: Path) -> list[list[int]]:
-    """What follows each prompt when nothing else runs."""
-    with LocalEngine(demo_model, dtype="float32", max_model_len=2048) as engine:
-        return [engine.run([(prompt, GREEDY)])[0].tokens for prompt in prompts]
+def alone(prompts: list[list[int]], demo_model: Path) -> list[Output]:
+    """What follows each prompt when nothing else runs, on one thread."""
+    with LocalEngine(demo_model, dtype="float32", max_model_len=2048, threads=1) as engine:
+        return [engine.run([(prompt, GREEDY)])[0] for prompt in prompts]
 
 
 def test_greedy_text_is_that_of_transformers(
-    reference: Any, prompts: list[list[int]], texts_alone: list[list[int]]
-):
+    reference: Any, prompts: list[list[int]], alone: list[Output]
+) -> None:
     wrong = [
         (i, problem)
-        for i, (prompt, text) in enumerate(zip(prompts, texts_alone, strict=True))
-        for problem in differences(reference, prompt, text)
+        for i, (prompt, output) in enumerate(zip(prompts, alone, strict=True))
+        for problem in differences(reference, prompt, output.tokens)
     ]
     assert wrong == []
-    assert sum(map(len, texts_alone)) == 30 * 64
+    assert sum(len(output.tokens) for output in alone) == 30 * 64
 
 
-def test_company_changes_no_token(prompts: list[list[int]], texts_alone: list[list[int]], demo_model: Path):
-    """Chunked prefill, prefix cache and forced preemption, all at once in one ragged batch."""
+def test_company_changes_no_token(prompts: list[list[int]], alone: list[Output], demo_model: Path) -> None:
+    """Chunked prefill, prefix cache and forced preemption, all at once in one ragged batch on two threads."""
     fields: dict[str, object] = {"dtype": "float32", "max_model_len": 2048}
     with LocalEngine(demo_model, **fields, max_num_batched_tokens=64, num_blocks=130) as engine:
         outputs = engine.run([(prompt, GREEDY) for prompt in prompts])
     assert sum(output.num_preemptions for output in outputs) > 0
-    assert [output.tokens for output in outputs] == texts_alone
+    assert [output.tokens for output in outputs] == [output.tokens for output in alone]
+    assert [output.logprobs for output in outputs] == [output.logprobs for output in alone]
 
 
 def test_log_probabilities_of_packed_weights_are_close(
-    prompts: list[list[int]], texts_alone: list[list[int]], demo_model: Path
+    prompts: list[list[int]], alone: list[Output], demo_model: Path
 ) -> None:
     """Of the tokens that the dequantized model draws: half of them within 0.02, nearly all within 0.15."""
     scored = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
-    texts = [prompt + text for prompt, text in zip(prompts, texts_alone, strict=True)]
-    with LocalEngine(demo_model, dtype="float32", max_model_len=2048) as engine:
-        exact = engine.run([(text, scored) for text in texts])
+    texts = [prompt + output.tokens for prompt, output in zip(prompts, alone, strict=True)]
     with LocalEngine(demo_model, dtype="bfloat16", max_model_len=2048) as engine:
         packed = engine.run([(text, scored) for text in texts])
     differences = sorted(
         abs(ours.logprob - theirs.logprob)
-        for one, other, prompt in zip(packed, exact, prompts, strict=True)
-        for ours, theirs in zip(
-            one.prompt_logprobs[len(prompt) :], other.prompt_logprobs[len(prompt) :], strict=True
-        )
-        if ours is not None and theirs is not None
+        for one, exact, prompt in zip(packed, alone, prompts, strict=True)
+        for ours, theirs in zip(one.prompt_logprobs[len(prompt) :], exact.logprobs, strict=True)
+        if ours is not None
     )
     count = len(differences)
     print(f"median {differences[count // 2]:.4f}, 99 % {differences[count * 99 // 100]:.4f}")

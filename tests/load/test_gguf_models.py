@@ -224,20 +224,3 @@ def test_pages_of_the_file_do_not_stay_in_memory(demo_model: Path) -> None:
     mapped = Path("/proc/self/smaps").read_text().split(str(demo_model), 1)[1]
     resident = next(line for line in mapped.splitlines() if line.startswith("Rss:"))
     assert int(resident.split()[1]) * 1024 < checkpoint.total_bytes / 10
-
-
-@pytest.mark.slow
-def test_the_demo_model_equals_what_transformers_loads(demo_model: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        demo_model.parent, gguf_file=demo_model.name, dtype=torch.float32
-    )
-    expected = model.state_dict()
-    checkpoint = opened(demo_model)
-    for name, weights in numbers_of(checkpoint, FP32):
-        assert torch.equal(tensor(weights), expected.pop(name)), name
-    assert expected.keys() == {"lm_head.weight"}  # tied
-    for key in ("hidden_size", "num_key_value_heads", "rms_norm_eps", "max_position_embeddings"):
-        assert checkpoint.config[key] == pytest.approx(getattr(model.config, key))
-    assert checkpoint.config["rope_theta"] == model.config.rope_parameters["rope_theta"]
