@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -134,28 +135,34 @@ def marks(case: str, axis: str = FEWER_AXES[0]) -> tuple[pytest.MarkDecorator, .
     return () if case in ("llama float32", "qwen2_moe gguf") and axis in FEWER_AXES else (pytest.mark.slow,)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(one, marks=marks(one)) for one in CASES],
-)
-def case(
-    request: pytest.FixtureRequest,
-    tiny_models: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Case:
-    architecture, way = request.param.split()
-    folder = tmp_path_factory.mktemp("case")
-    settings: dict[str, object] = {"dtype": "bfloat16"}
-    if way == "gguf":
-        model = packed_model(architecture, folder)
-    elif way in CHECKPOINTS:
-        model = quantize(tiny_models(architecture), folder / way, recipe(way, group=CHECKPOINTS[way]))
-    else:
-        model = tiny_models(architecture)
-        settings |= SETTINGS.get(way, {"dtype": way})
-    with LocalEngine(model, **(BASE | settings)) as engine:
-        work = requests(engine.start.plan.route.vocab)
-        return Case(model, settings, work, [engine.run([one])[0] for one in work])
+@pytest.fixture(scope="module")
+def cases(
+    tiny_models: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Case]:
+    """Each is made once, whatever the order of tests. Alone its requests run on one thread, then on two."""
+
+    @cache
+    def made(name: str) -> Case:
+        architecture, way = name.split()
+        folder = tmp_path_factory.mktemp("case")
+        settings: dict[str, object] = {"dtype": "bfloat16"}
+        if way == "gguf":
+            model = packed_model(architecture, folder)
+        elif way in CHECKPOINTS:
+            model = quantize(tiny_models(architecture), folder / way, recipe(way, group=CHECKPOINTS[way]))
+        else:
+            model = tiny_models(architecture)
+            settings |= SETTINGS.get(way, {"dtype": way})
+        with LocalEngine(model, **(BASE | settings | AXES["one thread"])) as engine:
+            work = requests(engine.start.plan.route.vocab)
+            return Case(model, settings, work, [engine.run([one])[0] for one in work])
+
+    return made
+
+
+@pytest.fixture(params=[pytest.param(one, marks=marks(one)) for one in CASES])
+def case(request: pytest.FixtureRequest, cases: Callable[[str], Case]) -> Case:
+    return cases(request.param)
 
 
 @pytest.mark.parametrize(
