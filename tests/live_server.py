@@ -59,6 +59,7 @@ class LiveServer:
                 engine = self.engine_pid()
                 if b"slipway.engine" in Path(f"/proc/{engine}/cmdline").read_bytes():
                     return engine
+            self.wait(0.005)
         raise AssertionError("no engine was started:\n" + "".join(self.lines))
 
     def wait_until(self, path: str, status: int, patience: float = 60) -> str:

@@ -50,9 +50,9 @@ def requests(max_tokens: int = 60) -> list[Request]:
 def case(
     request: pytest.FixtureRequest, tiny_models: Callable[[str], Path]
 ) -> tuple[Path, str, list[Output]]:
-    """A model, and what each request gives alone without drafts."""
+    """A model, and what each request gives alone without drafts, on one thread."""
     architecture, dtype = request.param.split()
-    with LocalEngine(tiny_models(architecture), dtype=dtype, **BASE) as engine:
+    with LocalEngine(tiny_models(architecture), dtype=dtype, threads=1, **BASE) as engine:
         return tiny_models(architecture), dtype, [engine.run([one])[0] for one in requests()]
 
 
