@@ -4,10 +4,11 @@
         --server 'slipway=bin/slipway serve {model} --port {port} --dtype bfloat16' \
         --server 'other=other-server --model {model} --port {port}'
 
-Every round gives each server the same requests, one server at a time, in an order that rotates; the idle
-ones sleep. Prints a table of medians over the rounds and the ratio of the first server to each other, taken
-round by round, with the 90 % interval of its median; with --json all figures. --until 0.04 goes on past
---rounds until no interval is wider, 40 at most; Ctrl-C or SIGTERM ends it after the last whole one.
+Every round gives each server the same requests, one server at a time, there and back, until a scenario has
+taken 8 s of each; the idle ones sleep. A round's figure is the median of what it measured. Prints a table of
+medians over the rounds and the ratio of the first server to each other, taken round by round, with the 90 %
+interval of its median; with --json all figures. --until 0.04 goes on past --rounds until none is wider, 40 at
+most; Ctrl-C or SIGTERM ends it after the last whole one.
 Scenarios: single 128 in, 128 out; ttft 512 in; prefix the same 512 again; cN: N streams of 128 in, 64 out at
 once; a trailing s (c8s) samples instead of taking the likeliest token.
 """
@@ -38,6 +39,9 @@ from load import Load, run
 
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "seed": 1}
 MOST_ROUNDS = 40
+TURN_SECONDS = 8.0
+"""Of each server in a scenario of a round, at least: what is shorter is measured several times in turns, for
+a machine's pace changes within seconds."""
 WARM_UP = Load(num_requests=2, concurrency=2, input_len=64, output_len=8, seed=99)
 
 
@@ -166,14 +170,22 @@ def table(servers: list[Server]) -> str:
 
 def play(turn: int, servers: list[Server], scenarios: list[str]) -> None:
     """One round: all of its figures are kept, or none."""
-    found: list[tuple[Server, str, float]] = []
-    for index in range(len(servers)):
-        server = servers[(turn + index) % len(servers)]
-        for scenario in scenarios:
-            seed = 1000 * (turn + 1) + sum(map(ord, scenario))  # no scenario finds another's prompts
-            found += [(server, f"{scenario} {f}", v) for f, v in measure(server, scenario, seed).items()]
-    for server, figure, value in found:
-        server.figures.setdefault(figure, []).append(value)
+    order = servers[turn % len(servers) :] + servers[: turn % len(servers)]
+    found: dict[tuple[str, str], list[float]] = {}
+    for scenario in scenarios:
+        begun, passes = time.monotonic(), 0
+        while not passes or time.monotonic() - begun < TURN_SECONDS * len(servers):
+            # No scenario finds another's prompts, and no pass an earlier one's.
+            seed = 100_000 * passes + 1000 * (turn + 1) + sum(map(ord, scenario))
+            for server in order:
+                for figure, value in measure(server, scenario, seed).items():
+                    found.setdefault((server.name, f"{scenario} {figure}"), []).append(value)
+            order.reverse()
+            passes += 1
+    for server in servers:
+        for (name, figure), values in found.items():
+            if name == server.name:
+                server.figures.setdefault(figure, []).append(statistics.median(values))
     print(f"round {turn + 1}: done, widest interval {widest(servers):.3f}", file=sys.stderr)
 
 

@@ -6,7 +6,8 @@ import math
 import random
 import statistics
 
-from side_by_side import paired
+import pytest
+from side_by_side import TURN_SECONDS, Server, paired, play
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:
@@ -32,3 +33,25 @@ def test_the_interval_of_forty_rounds_is_no_wider_than_it_must_be() -> None:
     ranks = [float(rank) for rank in range(40)]
     middle, low, high = paired(ranks, [1.0] * 40)
     assert (middle, low, high) == (statistics.median(ranks), 14.0, 25.0)
+
+
+def test_a_round_measures_in_turns_there_and_back_and_keeps_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers: list[Server] = [Server(name, None, "", "", 0.0) for name in ("ours", "theirs")]  # type: ignore[arg-type]
+    calls: list[tuple[str, int]] = []
+    pace = iter([1.0, 10.0, 30.0, 2.0, 3.0, 20.0])
+    clock = 0.0
+
+    def measured(server: Server, scenario: str, seed: int) -> dict[str, float]:
+        nonlocal clock
+        clock += TURN_SECONDS / 2.5
+        calls.append((server.name, seed))
+        return {"tok_s": next(pace)}
+
+    monkeypatch.setattr("side_by_side.measure", measured)
+    monkeypatch.setattr("side_by_side.time.monotonic", lambda: clock)
+    play(0, servers, ["single"])
+    assert [name for name, _ in calls] == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
+    seeds = [seed for _, seed in calls]
+    assert seeds[::2] == seeds[1::2]
+    assert len(set(seeds)) == 3
+    assert [server.figures for server in servers] == [{"single tok_s": [2.0]}, {"single tok_s": [20.0]}]
