@@ -19,9 +19,7 @@ from slipway.engine.request import Request
 from slipway.model.kv import KVGroup
 
 groups = st.lists(
-    st.builds(
-        KVGroup, st.just(()), st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([0, 0, 1, 2, 5, 8, 13])
-    ),
+    st.builds(KVGroup, st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([0, 0, 1, 2, 5, 8, 13])),
     min_size=1,
     max_size=3,
 )
