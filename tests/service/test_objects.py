@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.api.routes.state import open_router
+from slipway.api.routes import state
 from slipway.service import Facts, InvalidService, Owner, Policy, ServiceSpec, from_mapping, render
 from slipway.service.pod import as_given, for_kubelet
 
@@ -171,7 +171,7 @@ def test_probes_follow_the_scheme_of_the_api():
 def test_probes_ask_what_the_server_answers_without_a_key():
     server = server_of(spec_of("demo"))
     asked = {server[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
-    assert asked <= {route.path for route in open_router.routes}
+    assert asked <= {route.path for route in state.routes if route.public}
 
 
 def test_secrets_are_references_and_nothing_else():

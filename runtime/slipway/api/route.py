@@ -32,7 +32,7 @@ class ApiRoute(Route):
         super().__init__(path, endpoint, methods=[method])
         self.method = method
         self.body = body
-        self._public = public
+        self.public = public
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.methods is not None
@@ -40,7 +40,7 @@ class ApiRoute(Route):
             await super().handle(scope, receive, send)
             return
         request = Request(scope, receive, send)
-        if not self._public:
+        if not self.public:
             await scope["app"].state.guard(request)
         response: Response = await self.endpoint(request)
         await response(scope, receive, send)
