@@ -91,6 +91,14 @@ def repair() -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
 
+    interpreter._patch_lang_tensor = patch_tensor
+    builder.create_dot, builder.binary_op, builder.cast_impl = create_dot, binary_op, cast_impl
+    builder.create_fp_to_fp, builder.create_splat = create_fp_to_fp, create_splat
+    _hasten()
+
+
+def _hasten() -> None:
+    """Leave out what takes time and changes no result."""
     patch_language: Callable[..., Any] = interpreter._patch_lang
     launch: Callable[..., Any] = interpreter.GridExecutor.__call__
     patched: set[int] = set()
@@ -108,9 +116,6 @@ def repair() -> None:
         launch(self, *args, **kwargs)
 
     interpreter._patch_lang, interpreter.GridExecutor.__call__ = patch_once, launch_afresh
-    interpreter._patch_lang_tensor = patch_tensor
-    builder.create_dot, builder.binary_op, builder.cast_impl = create_dot, binary_op, cast_impl
-    builder.create_fp_to_fp, builder.create_splat = create_fp_to_fp, create_splat
     # Whether each sum of integers fits takes nine operations to tell, and only debugging is told of it.
     running = interpreter.interpreter_builder
     running.options = replace(running.options, sanitize_overflow=False)

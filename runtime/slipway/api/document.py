@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 from starlette.requests import Request
@@ -22,12 +23,10 @@ TITLE = "Slipway"
 
 def document_routes(described: Sequence[ApiRoute], root_path: str) -> list[ApiRoute]:
     """`/openapi.json`, `/docs` and `/redoc` of the `described` routes."""
-    known: list[dict[str, Any]] = []
+    schema = cache(partial(openapi_schema, described, root_path))
 
     async def openapi(request: Request) -> Response:
-        if not known:
-            known.append(await asyncio.to_thread(openapi_schema, described, root_path))
-        return json_response(known[0])
+        return json_response(await asyncio.to_thread(schema))
 
     async def docs(request: Request) -> Response:
         return await asyncio.to_thread(page, "get_swagger_ui_html")
