@@ -171,7 +171,7 @@ def table(servers: list[Server]) -> str:
 def play(turn: int, servers: list[Server], scenarios: list[str]) -> None:
     """One round: all of its figures are kept, or none."""
     order = servers[turn % len(servers) :] + servers[: turn % len(servers)]
-    found: dict[tuple[str, str], list[float]] = {}
+    found: dict[str, dict[str, list[float]]] = {server.name: {} for server in servers}
     for scenario in scenarios:
         begun, passes = time.monotonic(), 0
         while not passes or time.monotonic() - begun < TURN_SECONDS * len(servers):
@@ -179,13 +179,12 @@ def play(turn: int, servers: list[Server], scenarios: list[str]) -> None:
             seed = 100_000 * passes + 1000 * (turn + 1) + sum(map(ord, scenario))
             for server in order:
                 for figure, value in measure(server, scenario, seed).items():
-                    found.setdefault((server.name, f"{scenario} {figure}"), []).append(value)
+                    found[server.name].setdefault(f"{scenario} {figure}", []).append(value)
             order.reverse()
             passes += 1
     for server in servers:
-        for (name, figure), values in found.items():
-            if name == server.name:
-                server.figures.setdefault(figure, []).append(statistics.median(values))
+        for figure, values in found[server.name].items():
+            server.figures.setdefault(figure, []).append(statistics.median(values))
     print(f"round {turn + 1}: done, widest interval {widest(servers):.3f}", file=sys.stderr)
 
 
