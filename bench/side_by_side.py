@@ -5,10 +5,11 @@
         --server 'other=other-server --model {model} --port {port}'
 
 Every round gives each server the same requests, one server at a time, there and back, until a scenario has
-taken 8 s of each; the idle ones sleep. A round's figure is the median of what it measured. Prints a table of
-medians over the rounds and the ratio of the first server to each other, taken round by round, with the 90 %
-interval of its median; with --json all figures. --until 0.04 goes on past --rounds until none is wider, 40 at
-most; Ctrl-C or SIGTERM ends it after the last whole one.
+taken 8 s of each; the idle ones sleep. A round's ratio is the median over its passes, each of which measures
+the servers one right after the other. Prints a table of medians over the rounds and the ratio of the first
+server to each other, with the 90 % interval of its median; with --json all figures. --until 0.04 goes on past
+--rounds with the scenarios whose interval is wider, 40 rounds at most; Ctrl-C or SIGTERM ends it after the
+last whole one.
 Scenarios: single 128 in, 128 out; ttft 512 in; prefix the same 512 again; cN: N streams of 128 in, 64 out at
 once; a trailing s (c8s) samples instead of taking the likeliest token.
 """
@@ -47,14 +48,14 @@ WARM_UP = Load(num_requests=2, concurrency=2, input_len=64, output_len=8, seed=9
 
 @dataclass
 class Server:
-    """A server that this script started, and what it measured of it: scenario → one figure a round."""
+    """A server that this script started, and what it measured of it: figure → a round's passes, by rounds."""
 
     name: str
     process: subprocess.Popen[bytes]
     url: str
     model: str
     start_seconds: float
-    figures: dict[str, list[float]] = field(default_factory=dict)
+    figures: dict[str, list[list[float]]] = field(default_factory=dict)
 
     def peak_memory_mib(self) -> int:
         """Largest resident set of each process of its group, summed."""
@@ -130,12 +131,15 @@ def measure(server: Server, scenario: str, seed: int) -> dict[str, float]:
     return {"tok_s": float(go(int(kind[1:]), 128, 64)["output_tok_s"])}  # type: ignore[arg-type]
 
 
-def paired(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
-    """The median of the ratios of each round, and the 90 % interval of that median, by order statistics.
+def paired(ours: list[list[float]], theirs: list[list[float]]) -> tuple[float, float, float]:
+    """The median over the rounds of the ratio, each the median over its passes, and its 90 % interval.
 
-    The whole range where rounds are too few for an interval, which is below five.
+    The interval is by order statistics: the whole range where rounds are too few for one, below five.
     """
-    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    ratios = sorted(
+        statistics.median(a / b for a, b in zip(mine, other, strict=True))
+        for mine, other in zip(ours, theirs, strict=True)
+    )
     count, outside, below = len(ratios), 0, 0.0
     while (below := below + math.comb(count, outside) / 2**count) <= 0.05:
         outside += 1
@@ -143,28 +147,31 @@ def paired(ours: list[float], theirs: list[float]) -> tuple[float, float, float]
     return statistics.median(ratios), ratios[first], ratios[count - 1 - first]
 
 
-def widest(servers: list[Server]) -> float:
-    """The widest interval of any figure's ratio."""
+def width(servers: list[Server], scenario: str) -> float:
+    """Of the widest interval of a scenario's ratios; unbounded before its first round."""
     first, *others = (server.figures for server in servers)
-    bounds = [paired(first[figure], other[figure])[1:] for other in others for figure in first]
-    return max((high - low for low, high in bounds), default=0.0)
+    names = [name for name in first if name.startswith(f"{scenario} ")]
+    bounds = [paired(first[name], other[name])[1:] for other in others for name in names]
+    return max((high - low for low, high in bounds), default=math.inf if others else 0.0)
 
 
 def table(servers: list[Server]) -> str:
     names = [server.name for server in servers]
-    head = ["figure", *names, *(f"{names[0]} / {name}" for name in names[1:])]
+    head = ["figure", "rounds", *names, *(f"{names[0]} / {name}" for name in names[1:])]
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
-    for figure in servers[0].figures:
+    for figure, rounds in servers[0].figures.items():
         first, *others = (server.figures[figure] for server in servers)
-        medians = [statistics.median(values) for values in (first, *others)]
+        medians = [statistics.median(map(statistics.median, values)) for values in (first, *others)]
         ratios = ["{:.3f} [{:.3f}, {:.3f}]".format(*paired(first, values)) for values in others]
-        lines.append("| " + " | ".join([figure, *(f"{m:.3g}" for m in medians), *ratios]) + " |")
+        lines.append(
+            "| " + " | ".join([figure, f"{len(rounds)}", *(f"{m:.3g}" for m in medians), *ratios]) + " |"
+        )
     for label, values in (
         ("start, s", [s.start_seconds for s in servers]),
         ("peak memory, MiB", [float(s.peak_memory_mib()) for s in servers]),
     ):
         ratios = [f"{values[0] / other:.2f}" for other in values[1:]]
-        lines.append("| " + " | ".join([label, *(f"{v:.3g}" for v in values), *ratios]) + " |")
+        lines.append("| " + " | ".join([label, "", *(f"{v:.3g}" for v in values), *ratios]) + " |")
     return "\n".join(lines)
 
 
@@ -184,8 +191,9 @@ def play(turn: int, servers: list[Server], scenarios: list[str]) -> None:
             passes += 1
     for server in servers:
         for figure, values in found[server.name].items():
-            server.figures.setdefault(figure, []).append(statistics.median(values))
-    print(f"round {turn + 1}: done, widest interval {widest(servers):.3f}", file=sys.stderr)
+            server.figures.setdefault(figure, []).append(values)
+    widths = ", ".join(f"{scenario} {width(servers, scenario):.3f}" for scenario in scenarios)
+    print(f"round {turn + 1}: intervals {widths}", file=sys.stderr)
 
 
 def main() -> None:
@@ -205,10 +213,13 @@ def main() -> None:
             servers.append(start(name, command, arguments.model))
             asyncio.run(run(servers[-1].url, servers[-1].model, WARM_UP))
         with contextlib.suppress(KeyboardInterrupt):
+            scenarios = arguments.scenarios.split(",")
             for turn in range(max(arguments.rounds, MOST_ROUNDS)):
-                if turn >= arguments.rounds and widest(servers) <= arguments.until:
+                if turn >= arguments.rounds:
+                    scenarios = [name for name in scenarios if width(servers, name) > arguments.until]
+                if not scenarios:
                     break
-                play(turn, servers, arguments.scenarios.split(","))
+                play(turn, servers, scenarios)
         print(table(servers))
         if arguments.json:
             figures = {s.name: {"start_s": s.start_seconds} | s.figures for s in servers}

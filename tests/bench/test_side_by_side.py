@@ -10,13 +10,24 @@ import pytest
 from side_by_side import TURN_SECONDS, Server, paired, play
 
 
+def each(values: list[float]) -> list[list[float]]:
+    """Rounds of one pass."""
+    return [[value] for value in values]
+
+
 def test_a_ratio_is_taken_round_by_round() -> None:
     drifting = [1.0, 2.0, 4.0, 8.0, 16.0]
-    assert paired([0.5 * value for value in drifting], drifting) == (0.5, 0.5, 0.5)
+    assert paired(each([0.5 * value for value in drifting]), each(drifting)) == (0.5, 0.5, 0.5)
+
+
+def test_within_a_round_it_is_taken_pass_by_pass() -> None:
+    # The machine slows down tenfold in the middle: medians of each would give 10.
+    assert paired([[2.0, 2.0, 20.0]], [[1.0, 1.0, 10.0]]) == (2.0, 2.0, 2.0)
+    assert paired([[2.0, 20.0, 20.0]], [[1.0, 1.0, 10.0]])[0] == 2.0
 
 
 def test_fewer_rounds_than_an_interval_needs_give_their_whole_range() -> None:
-    assert paired([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]) == (2.0, 1.0, 3.0)
+    assert paired(each([1.0, 2.0, 3.0]), each([1.0, 1.0, 1.0])) == (2.0, 1.0, 3.0)
 
 
 def test_the_interval_holds_the_true_median_at_least_nine_times_in_ten() -> None:
@@ -24,18 +35,21 @@ def test_the_interval_holds_the_true_median_at_least_nine_times_in_ten() -> None
     for rounds in (5, 8, 12, 40):
         held = 0
         for _ in range(2000):
-            _, low, high = paired([math.exp(draw.gauss(0, 1)) for _ in range(rounds)], [1.0] * rounds)
+            ratios = [math.exp(draw.gauss(0, 1)) for _ in range(rounds)]
+            _, low, high = paired(each(ratios), each([1.0] * rounds))
             held += low <= 1.0 <= high
         assert held / 2000 >= 0.89, rounds
 
 
 def test_the_interval_of_forty_rounds_is_no_wider_than_it_must_be() -> None:
     ranks = [float(rank) for rank in range(40)]
-    middle, low, high = paired(ranks, [1.0] * 40)
+    middle, low, high = paired(each(ranks), each([1.0] * 40))
     assert (middle, low, high) == (statistics.median(ranks), 14.0, 25.0)
 
 
-def test_a_round_measures_in_turns_there_and_back_and_keeps_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_measures_in_turns_there_and_back_and_keeps_every_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     servers: list[Server] = [Server(name, None, "", "", 0.0) for name in ("ours", "theirs")]  # type: ignore[arg-type]
     calls: list[tuple[str, int]] = []
     pace = iter([1.0, 10.0, 30.0, 2.0, 3.0, 20.0])
@@ -54,4 +68,7 @@ def test_a_round_measures_in_turns_there_and_back_and_keeps_medians(monkeypatch:
     seeds = [seed for _, seed in calls]
     assert seeds[::2] == seeds[1::2]
     assert len(set(seeds)) == 3
-    assert [server.figures for server in servers] == [{"single tok_s": [2.0]}, {"single tok_s": [20.0]}]
+    assert [server.figures for server in servers] == [
+        {"single tok_s": [[1.0, 2.0, 3.0]]},
+        {"single tok_s": [[10.0, 30.0, 20.0]]},
+    ]
