@@ -20,6 +20,11 @@ static_assert(sizeof(CodeBlock) == SW_CODE_BLOCK_BYTES, "rows of codes are laid 
 /* The byte of a step in which column c of its four stands. */
 static inline int place_of(int c) { return (c & 1) << 1 | c >> 1; }
 
+/* Four bytes, each where `place_of` has it. */
+static inline uint32_t in_place(uint32_t four) {
+  return (four & 0xff0000ffu) | (four >> 8 & 0x0000ff00u) | (four << 8 & 0x00ff0000u);
+}
+
 #if defined(__AVX512F__)
 enum { CODE_ROWS = 6 }; /* 12 need more registers than the compiler finds: 181 GFLOP/s fall to 140 */
 #else
@@ -198,39 +203,53 @@ static void linear(const Product& p, int row_begin, int row_end, int block_begin
   }
 }
 
+/* A row's scale or minimum among its block's 32; returns where what follows them lies. */
+static inline char* put_scale(char* at, int row, const char* scale, size_t bytes) {
+  if (bytes == 2)
+    memcpy(at + row * 2, scale, 2);
+  else
+    memcpy(at + row * 4, scale, 4);
+  return at + 32 * bytes;
+}
+
+/* Up to 32 columns of a row, padded with zeros; returns where the next 32 lie. */
+static inline char* put_codes(char* at, int row, int dtype, const uint8_t* codes, int columns) {
+  uint32_t steps[8] = {};
+  if (columns >= 32)
+    memcpy(steps, codes, 32);
+  else
+    memcpy(steps, codes, columns);
+  for (int step = 0; step < 8; ++step) {
+    uint32_t four = in_place(steps[step]);
+    if (dtype == SW_INT8) {
+      four ^= 0x80808080u;
+      memcpy(at + step * 128 + row * 4, &four, 4);
+    } else {
+      char* pairs = at + step * 64 + row % 16 * 4;
+      uint32_t both;
+      memcpy(&both, pairs, 4);
+      both = row < 16 ? (both & 0xf0f0f0f0u) | four : (both & 0x0f0f0f0fu) | four << 4;
+      memcpy(pairs, &both, 4);
+    }
+  }
+  return at + (dtype == SW_INT4 ? 512 : 1024);
+}
+
 /* Rows into the packed layout. codes [rows, code_stride] as in slipway.h; scales and minimums [rows, groups] in
  * the weight's type of scales. */
 static void pack_codes(const sw_weight& w, const uint8_t* codes, size_t code_stride, const void* scales,
                        const void* minimums, int rows, const int32_t* destination) {
-  int blocks = (w.k + 31) / 32, group_blocks = (w.group + 31) / 32, step_bytes = w.dtype == SW_INT4 ? 64 : 128;
-  size_t scale_bytes = w.scale_dtype == SW_FP16 ? 2 : 4, groups = (blocks + group_blocks - 1) / group_blocks;
+  size_t scale_bytes = w.scale_dtype == SW_FP16 ? 2 : 4, groups = (w.k + w.group - 1) / w.group;
   for (int i = 0; i < rows; ++i) {
     int row = destination[i] % 32;
     char* at = (char*)w.at + destination[i] / 32 * sw_block_bytes(w);
     const uint8_t* code = codes + i * code_stride;
-    for (int block = 0; block < blocks; ++block) {
-      if (block % group_blocks == 0) {
-        size_t from = (i * groups + block / group_blocks) * scale_bytes;
-        memcpy(at + row * scale_bytes, (const char*)scales + from, scale_bytes);
-        at += 32 * scale_bytes;
-        if (w.minimums) {
-          memcpy(at + row * scale_bytes, (const char*)minimums + from, scale_bytes);
-          at += 32 * scale_bytes;
-        }
-      }
-      uint8_t padded[32] = {};
-      int count = w.k - block * 32 < 32 ? w.k - block * 32 : 32;
-      memcpy(padded, code + block * 32, count);
-      for (int step = 0; step < 8; ++step, at += step_bytes)
-        for (int c = 0; c < 4; ++c) {
-          uint8_t value = padded[step * 4 + c];
-          if (w.dtype == SW_INT8) {
-            at[row * 4 + place_of(c)] = (char)(value ^ 128);
-          } else {
-            uint8_t* to = (uint8_t*)at + row % 16 * 4 + place_of(c);
-            *to = row < 16 ? (*to & 0xf0) | value : (*to & 15) | value << 4;
-          }
-        }
+    size_t scale = i * groups * scale_bytes;
+    for (int group = 0; group < w.k; group += w.group, scale += scale_bytes) {
+      at = put_scale(at, row, (const char*)scales + scale, scale_bytes);
+      if (w.minimums) at = put_scale(at, row, (const char*)minimums + scale, scale_bytes);
+      int end = w.k - group < w.group ? w.k : group + w.group;
+      for (int k = group; k < end; k += 32) at = put_codes(at, row, w.dtype, code + k, end - k);
     }
   }
 }
