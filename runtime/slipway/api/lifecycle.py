@@ -25,6 +25,7 @@ from slipway.api.greeting import greeting
 from slipway.api.model import read_texts
 from slipway.api.stats_log import StatsLog
 from slipway.engine.client import EngineClient, EngineDead
+from slipway.engine.launch import Engine
 from slipway.engine.messages import Failed
 from slipway.exits import (
     BY_CODE,
@@ -45,10 +46,11 @@ T = TypeVar("T")
 logger = logging.getLogger("slipway.api")
 
 
-def run(arguments: Arguments, settings: Settings, engine: EngineClient, sockets: list[socket.socket]) -> int:
+def run(arguments: Arguments, settings: Settings, engine: Engine, sockets: list[socket.socket]) -> int:
     """Serve on `sockets` until a signal ends it; returns the exit code. Raises Exit for a failure."""
+    client = EngineClient(engine.socket_path, engine=engine)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Lifecycle(arguments, settings, engine, sockets).run())
+        return runner.run(Lifecycle(arguments, settings, client, sockets).run())
 
 
 async def in_daemon(work: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""`python -m slipway.engine CONFIG LISTENER PARENT`: three inherited descriptors, see `client.Engine`."""
+"""`python -m slipway.engine CONFIG LISTENER PARENT`: inherited descriptors, see `launch.EngineProcess`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with os.fdopen(config_fd, "rb") as pipe:
-        config = msgspec.json.decode(pipe.read(), type=EngineConfig)
+        encoded = pipe.read()
+    if not encoded:
+        return 0  # whoever started us has found that there is nothing to serve
+    config = msgspec.json.decode(encoded, type=EngineConfig)
     return run_engine(config, socket.socket(fileno=listener_fd), parent_fd)
 
 

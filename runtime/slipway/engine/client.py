@@ -1,17 +1,8 @@
-"""The API's end of the wire: starts the engine, submits requests, hands out their deltas."""
+"""The API's end of the wire: submits requests, hands out their deltas."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from slipway.engine.config import EngineConfig
+from slipway.engine.launch import Engine
 from slipway.engine.messages import (
     PROTOCOL_VERSION,
     AbortRequests,
@@ -37,7 +28,7 @@ from slipway.engine.messages import (
     StepDone,
 )
 from slipway.engine.wire import encode_frame, split_frames
-from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode
+from slipway.exits import ENGINE_DIED, ExitCode
 
 _decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 
@@ -148,14 +139,6 @@ class EngineClient:
         self._changed = asyncio.Event()
         self._heard = time.monotonic()
 
-    @classmethod
-    def launch(cls, config: EngineConfig, *, in_process: bool = False) -> EngineClient:
-        """Start an engine at once, without waiting for it, and be its first client."""
-        engine = Engine()
-        start = engine.start_thread if in_process else engine.start_process
-        start(config)
-        return cls(engine.socket_path, engine=engine)
-
     @property
     def heartbeat_age(self) -> float:
         """Seconds since the engine was last heard while it owes something, else 0."""
@@ -263,7 +246,7 @@ class EngineClient:
 
     async def _die(self) -> None:
         if self.failure is None and self._engine is not None:
-            self.failure = await asyncio.to_thread(self._engine.post_mortem)
+            self.failure = _died(*await asyncio.to_thread(self._engine.post_mortem))
         self._become("dead")
         dead = EngineDead(self._cause())
         for stream in self._streams.values():
@@ -278,77 +261,8 @@ class EngineClient:
             return self.failure
         if self.state == "loading":
             return Failed(0, "Loading", "the model is still loading")
-        return _died(ENGINE_DIED.message)
+        return _died(ENGINE_DIED.message, ENGINE_DIED)
 
 
-class Engine:
-    """An engine that this process started, and the private folder of its socket."""
-
-    def __init__(self) -> None:
-        base = os.environ.get("VLLM_RPC_BASE_PATH") or None
-        if base is not None:
-            base = os.path.expanduser(base)
-            os.makedirs(base, exist_ok=True)
-        self._folder = tempfile.mkdtemp(prefix="slipway-", dir=base)  # mode 0700
-        self.socket_path = os.path.join(self._folder, "engine.sock")
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.socket_path)
-        self._listener.listen(64)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._thread: threading.Thread | None = None
-        self._parent, self._alive = os.pipe()  # ends with us, however we end
-
-    def start_process(self, config: EngineConfig) -> None:
-        """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors."""
-        config_read, config_write = os.pipe()
-        descriptors = (config_read, self._listener.fileno(), self._parent)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-        )
-        os.close(config_read)
-        os.close(self._parent)
-        with os.fdopen(config_write, "wb") as pipe, contextlib.suppress(BrokenPipeError):
-            pipe.write(msgspec.json.encode(config))
-        self._listener.close()
-
-    def start_thread(self, config: EngineConfig) -> None:
-        """The same engine, the same messages, in a thread of this process."""
-        from slipway.engine.start import run_engine
-
-        start = partial(run_engine, config, self._listener, self._parent)
-        self._thread = threading.Thread(target=start, name="engine", daemon=True)
-        self._thread.start()
-
-    def post_mortem(self) -> Failed:
-        """What its exit says, for one that died without a word. Waits for the exit."""
-        if self._process is None:
-            return _died("The engine's thread ended without a word.")
-        try:
-            status = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            return _died("The engine closed its socket and did not exit.")
-        if status == -signal.SIGKILL:
-            return _died("The engine process was killed (SIGKILL).", WORKER_KILLED)
-        how = signal.Signals(-status).name if status < 0 else f"status {status}"
-        return _died(f"The engine process ended with {how}; its log may say more.")
-
-    def stop(self, patience: float = 5) -> None:
-        """End it: closing the pipe asks, SIGKILL after `patience` seconds insists."""
-        if self._alive >= 0:
-            os.close(self._alive)
-            self._alive = -1
-        if self._process is not None:
-            try:
-                self._process.wait(timeout=patience)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _died(message: str, cause: ExitCode = ENGINE_DIED) -> Failed:
+def _died(message: str, cause: ExitCode) -> Failed:
     return Failed(cause.code, cause.reason, message, cause.hint)

@@ -1,0 +1,122 @@
+"""Starts an engine, in a process of its own or in a thread of this one.
+
+Imports nothing that takes time: the process comes up while its parent imports the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode
+
+if TYPE_CHECKING:
+    from slipway.engine.config import EngineConfig
+
+
+class Engine(ABC):
+    """An engine that this process starts: its socket, in a private folder, and the pipe that ends it."""
+
+    def __init__(self) -> None:
+        base = os.environ.get("VLLM_RPC_BASE_PATH") or None
+        if base is not None:
+            base = os.path.expanduser(base)
+            os.makedirs(base, exist_ok=True)
+        self._folder = tempfile.mkdtemp(prefix="slipway-", dir=base)  # mode 0700
+        self.socket_path = os.path.join(self._folder, "engine.sock")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.socket_path)
+        self._listener.listen(64)
+        self._parent, self._alive = os.pipe()  # ends with us, however we end
+
+    @abstractmethod
+    def configure(self, config: EngineConfig) -> None:
+        """Say what to serve: it begins to load."""
+
+    @abstractmethod
+    def post_mortem(self) -> tuple[str, ExitCode]:
+        """What its end says, for one that died without a word. Waits for the end."""
+
+    def stop(self, patience: float = 5) -> None:
+        """End it: closing the pipe asks, what can be done by force is after `patience` seconds."""
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
+            self._wait(patience)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @abstractmethod
+    def _wait(self, patience: float) -> None:
+        """For the end that has been asked for."""
+
+
+class EngineProcess(Engine):
+    """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config, self._config = os.pipe()
+        descriptors = (config, self._listener.fileno(), self._parent)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+        )
+        os.close(config)
+        os.close(self._parent)
+        self._listener.close()
+
+    def configure(self, config: EngineConfig) -> None:
+        pipe, self._config = self._config, -1
+        with os.fdopen(pipe, "wb") as file, contextlib.suppress(BrokenPipeError):
+            file.write(config.encoded())
+
+    def post_mortem(self) -> tuple[str, ExitCode]:
+        try:
+            status = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "The engine closed its socket and did not exit.", ENGINE_DIED
+        if status == -signal.SIGKILL:
+            return "The engine process was killed (SIGKILL).", WORKER_KILLED
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        return f"The engine process ended with {how}; its log may say more.", ENGINE_DIED
+
+    def _wait(self, patience: float) -> None:
+        if self._config >= 0:
+            os.close(self._config)  # nobody configures it any more
+        try:
+            self._process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class EngineThread(Engine):
+    """The same engine and the same messages, in this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread: threading.Thread | None = None
+
+    def configure(self, config: EngineConfig) -> None:
+        from slipway.engine.start import run_engine
+
+        arguments = (config, self._listener, self._parent)
+        self._thread = threading.Thread(target=run_engine, args=arguments, name="engine", daemon=True)
+        self._thread.start()
+
+    def post_mortem(self) -> tuple[str, ExitCode]:
+        return "The engine's thread ended without a word.", ENGINE_DIED
+
+    def _wait(self, patience: float) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout=5)  # a thread cannot be forced
