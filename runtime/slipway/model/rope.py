@@ -21,6 +21,9 @@ from slipway.load.config import (
 from slipway.load.errors import LoadError
 from slipway.model.spec import Rope
 
+_TOGETHER = 4096
+"""Positions whose angles are computed at once: in fp64 they still fit a cache."""
+
 
 def rope(
     config: Config,
@@ -69,9 +72,14 @@ def cos_sin(rope: Rope, max_len: int) -> Floats:
     the last rounding, so that no library's approximation is in the table.
     """
     frequencies, factor = inverse_frequencies(rope, max_len)  # [rotary_dim / 2]
-    angles = np.outer(np.arange(max_len, dtype=np.float32), frequencies).astype(np.float64)
-    exact = np.stack((np.cos(angles), np.sin(angles)), axis=-1)
-    return exact.astype(np.float32) * np.float32(factor)
+    turns = np.empty((max_len, len(frequencies), 2), np.float32)
+    for start in range(0, max_len, _TOGETHER):
+        part = turns[start : start + _TOGETHER]
+        positions = np.arange(start, start + len(part), dtype=np.float32)
+        angles = np.outer(positions, frequencies).astype(np.float64)
+        part[..., 0], part[..., 1] = np.cos(angles), np.sin(angles)
+    turns *= np.float32(factor)
+    return turns
 
 
 def inverse_frequencies(rope: Rope, max_len: int) -> tuple[Floats, float]:
