@@ -20,10 +20,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with os.fdopen(config_fd, "rb") as pipe:
-        encoded = pipe.read()
-    if not encoded:
-        return 0  # whoever started us has found that there is nothing to serve
-    config = msgspec.json.decode(encoded, type=EngineConfig)
+        config = msgspec.json.decode(pipe.read(), type=EngineConfig)
     return run_engine(config, socket.socket(fileno=listener_fd), parent_fd)
 
 

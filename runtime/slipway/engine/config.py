@@ -80,6 +80,3 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     record: str | None = None
     """File to which messages and plans are written (`SLIPWAY_RECORD`)."""
-
-    def encoded(self) -> bytes:
-        return msgspec.json.encode(self)

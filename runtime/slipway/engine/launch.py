@@ -1,6 +1,6 @@
 """Starts an engine, in a process of its own or in a thread of this one.
 
-Imports nothing that takes time: the process comes up while its parent imports the rest.
+Imports little: the process comes up while its parent imports the rest.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
+import msgspec
+
+from slipway.engine.config import EngineConfig
 from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode
-
-if TYPE_CHECKING:
-    from slipway.engine.config import EngineConfig
 
 
 class Engine(ABC):
@@ -37,10 +36,6 @@ class Engine(ABC):
         self._listener.bind(self.socket_path)
         self._listener.listen(64)
         self._parent, self._alive = os.pipe()  # ends with us, however we end
-
-    @abstractmethod
-    def configure(self, config: EngineConfig) -> None:
-        """Say what to serve: it begins to load."""
 
     @abstractmethod
     def post_mortem(self) -> tuple[str, ExitCode]:
@@ -62,23 +57,20 @@ class Engine(ABC):
 class EngineProcess(Engine):
     """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         super().__init__()
-        config, self._config = os.pipe()
-        descriptors = (config, self._listener.fileno(), self._parent)
+        config_read, config_write = os.pipe()
+        descriptors = (config_read, self._listener.fileno(), self._parent)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
         )
-        os.close(config)
+        os.close(config_read)
         os.close(self._parent)
         self._listener.close()
-
-    def configure(self, config: EngineConfig) -> None:
-        pipe, self._config = self._config, -1
-        with os.fdopen(pipe, "wb") as file, contextlib.suppress(BrokenPipeError):
-            file.write(config.encoded())
+        with os.fdopen(config_write, "wb") as pipe, contextlib.suppress(BrokenPipeError):
+            pipe.write(msgspec.json.encode(config))
 
     def post_mortem(self) -> tuple[str, ExitCode]:
         try:
@@ -91,8 +83,6 @@ class EngineProcess(Engine):
         return f"The engine process ended with {how}; its log may say more.", ENGINE_DIED
 
     def _wait(self, patience: float) -> None:
-        if self._config >= 0:
-            os.close(self._config)  # nobody configures it any more
         try:
             self._process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
@@ -103,13 +93,10 @@ class EngineProcess(Engine):
 class EngineThread(Engine):
     """The same engine and the same messages, in this process."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._thread: threading.Thread | None = None
-
-    def configure(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         from slipway.engine.start import run_engine
 
+        super().__init__()
         arguments = (config, self._listener, self._parent)
         self._thread = threading.Thread(target=run_engine, args=arguments, name="engine", daemon=True)
         self._thread.start()
@@ -118,5 +105,4 @@ class EngineThread(Engine):
         return "The engine's thread ended without a word.", ENGINE_DIED
 
     def _wait(self, patience: float) -> None:
-        if self._thread is not None:
-            self._thread.join(timeout=5)  # a thread cannot be forced
+        self._thread.join(timeout=5)  # a thread cannot be forced
