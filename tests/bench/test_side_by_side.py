@@ -21,8 +21,8 @@ def test_a_ratio_is_taken_round_by_round() -> None:
 
 
 def test_within_a_round_it_is_taken_pass_by_pass() -> None:
-    # The machine slows down tenfold in the middle: medians of each would give 10.
     assert paired([[2.0, 2.0, 20.0]], [[1.0, 1.0, 10.0]]) == (2.0, 2.0, 2.0)
+    # The machine slows down tenfold within a pass: the ratio of each server's median would be 20.
     assert paired([[2.0, 20.0, 20.0]], [[1.0, 1.0, 10.0]])[0] == 2.0
 
 
