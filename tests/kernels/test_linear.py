@@ -8,6 +8,7 @@ from toy import TORCH
 
 from slipway.load.torch_arrays import array
 from slipway_kernels.cpu import Packed, Threads
+from slipway_kernels.cpu.arrays import BF16, FP32, DType
 from slipway_kernels.linear import reference
 
 SHAPES = [(1, 8), (31, 33), (70, 64), (96, 577)]
@@ -56,6 +57,21 @@ def test_rows_are_read_as_they_were_packed(dtype: str, source: torch.dtype) -> N
     result.load_rows(array(weight[33:]), order[33:].numpy())
     read = torch.from_numpy(result.rows(order.numpy()))
     assert torch.equal(read, weight.to(TORCH[dtype]).float())
+
+
+@pytest.mark.parametrize("k", [16, 31, 32, 100, 256, 577, 832])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("source", [FP32, BF16])
+def test_rows_beside_each_other_and_rows_apart_are_packed_alike(k: int, dtype: str, source: DType) -> None:
+    draw = np.random.default_rng(k)
+    runs = np.split(np.arange(256), [16, 48, 56, 64, 112, 176])  # the third and the fourth are half a group
+    groups = [draw.permutation(runs[5]), *runs[3:5], runs[6][::-1], *runs[:3]]
+    places = np.concatenate(groups).astype(np.int32)
+    wide = draw.standard_normal((len(places), k + 5), np.float32).astype(source)
+    result = Packed(256, k, dtype)
+    result.load_rows(wide[:, 5:], places)
+    expected = wide[:, 5:].astype(FP32 if dtype == "fp32" else BF16).astype(FP32)
+    assert np.array_equal(result.rows(places), expected)
 
 
 def test_numpy_rows_are_packed_too() -> None:

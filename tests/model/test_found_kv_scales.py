@@ -78,7 +78,7 @@ def test_cached_and_recomputed_prefixes_go_on_by_the_same_scales(tiny_models: Mo
     assert [one.logprobs for one in found] == [one.logprobs for one in expected]
 
 
-def test_the_warm_up_finds_nothing(tiny_models: Models) -> None:
+def test_what_comes_before_the_first_request_finds_nothing(tiny_models: Models) -> None:
     model = tiny_models("llama")
     (served,) = answers(model, FIRST, dtype="float32", **FOUND)
     stepper = Stepper(model, **FOUND)

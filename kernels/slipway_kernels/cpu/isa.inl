@@ -20,6 +20,7 @@ namespace {
 #include "vector.h"
 #include "narrow.h"
 #include "integers.h"
+#include "transpose.h"
 #include "../activation/kernel.inl"
 #include "../linear/kernel.inl"
 #include "../linear/quantized.inl"

@@ -49,7 +49,7 @@ class Worker(Steps, Protocol):
         """Make the pages, or fewer where there is no memory for so many; how many there are."""
 
     def warm_up(self) -> None:
-        """Have the first request find memory mapped, caches warm and graphs captured."""
+        """Whatever would make the first requests slower than later ones, as capturing graphs does."""
 
     def idle(self) -> bool:
         """Something useful while nothing runs, a few milliseconds of it; False where there is no more."""

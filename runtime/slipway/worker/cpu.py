@@ -7,8 +7,7 @@ import numpy as np
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.messages import TokenLogprobs
-from slipway.engine.params import SamplingParams
-from slipway.engine.plan import Masks, PageGrant, SlotStart, StepOutput, StepPlan
+from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
 from slipway.load.progress import Progress
 from slipway.machine import usable_cpus, whole_memory
 from slipway.worker.cache_size import CacheMemory, token_budget
@@ -58,15 +57,7 @@ class CpuWorker(InTurn):
         return num_pages
 
     def warm_up(self) -> None:
-        """Compute one token in slot 0, so that the first request finds pages mapped and caches warm.
-
-        It is no request's: scales of keys and values are not found in it.
-        """
-        divisors, self._kv_divisors = self._kv_divisors, None
-        params = SamplingParams(1, temperature=0.0)
-        pages = [PageGrant(group, 0, 0, [group]) for group in range(len(self.slots.block_table))]
-        self.step(StepPlan([SlotStart(0, [0], 1, 0, params, 1)], pages, [0], [1], [0], [True], [1]))
-        self._kv_divisors = divisors
+        """Nothing: the first step takes at most a millisecond longer than the next."""
 
     def idle(self) -> bool:
         return self._pages.touch_ahead()
