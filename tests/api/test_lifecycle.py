@@ -95,6 +95,26 @@ def test_a_signal_while_loading_ends_at_once(tiny: Path) -> None:
         assert server.process.wait(10) in (0, 128 + signal.SIGTERM)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_server_listens_to_any_ends_it_quietly(
+    tiny: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    words = [sys.executable, "-m", "slipway", "serve", str(tiny), "--port", str(free_port())]
+    server = subprocess.Popen(
+        words,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "VLLM_RPC_BASE_PATH": str(tmp_path)},
+        start_new_session=True,
+    )
+    while not list(tmp_path.iterdir()):  # the engine's folder, made just before its process
+        assert server.poll() is None
+    os.killpg(server.pid, number)
+    assert server.communicate(timeout=30)[1] == b""
+    # Python ends itself by SIGINT where that came within an `exec`.
+    assert server.returncode in ((0,) if number == signal.SIGTERM else (130, -signal.SIGINT))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_loading_that_stands_still_ends_the_server_with_the_cause(tiny: Path, tmp_path: Path) -> None:
     log = tmp_path / "termination"
     env = {"SLIPWAY_TERMINATION_LOG": str(log)}

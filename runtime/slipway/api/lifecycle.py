@@ -158,6 +158,7 @@ class Lifecycle:
             logger.warning("%s", warning)
         self._front.open(texts, ready)
         gc.freeze()  # tokenizer and modules stay: a full collection over them would hold up every stream
+        gc.set_threshold(700)
         print(greeting(self._arguments, self._settings, texts, ready), flush=True)
 
     def _refresh_tls(self, http: HttpServer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import signal
 import sys
 
 from slipway import envs
@@ -40,11 +42,14 @@ def _unforeseen(error: Exception) -> Exit:
 
 
 def _serve(resolved: Arguments) -> int:
+    gc.set_threshold(1 << 20)  # what is made until the server opens mostly stays: lifecycle.py sets it back
     environment = envs.read(os.environ)
     configure_logging(resolved, environment)
     sockets = listen(resolved["host"], resolved["port"])
     in_process = resolved["disable_frontend_multiprocessing"] or not environment.enable_v1_multiprocessing
     config = engine_config(resolved, environment)
+    # Until the event loop takes it over: the engine has to end, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     engine = EngineThread(config) if in_process else EngineProcess(config)
     try:
         from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 
@@ -16,9 +15,6 @@ from slipway.engine.start import die_with_parent, run_engine
 def main() -> int:
     config_fd, listener_fd, parent_fd = map(int, sys.argv[1:])
     die_with_parent()
-    # A terminal's Ctrl-C reaches the whole process group; the API decides when the engine ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with os.fdopen(config_fd, "rb") as pipe:
         config = msgspec.json.decode(pipe.read(), type=EngineConfig)
     return run_engine(config, socket.socket(fileno=listener_fd), parent_fd)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -30,8 +29,9 @@ class Engine(ABC):
         if base is not None:
             base = os.path.expanduser(base)
             os.makedirs(base, exist_ok=True)
-        self._folder = tempfile.mkdtemp(prefix="slipway-", dir=base)  # mode 0700
-        self.socket_path = os.path.join(self._folder, "engine.sock")
+        # For its owner alone, and removed at this process's exit at the latest.
+        self._folder = tempfile.TemporaryDirectory(prefix="slipway-", dir=base, ignore_cleanup_errors=True)
+        self.socket_path = os.path.join(self._folder.name, "engine.sock")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.socket_path)
         self._listener.listen(64)
@@ -42,16 +42,16 @@ class Engine(ABC):
         """What its end says, for one that died without a word. Waits for the end."""
 
     def stop(self, patience: float = 5) -> None:
-        """End it: closing the pipe asks, what can be done by force is after `patience` seconds."""
+        """End it. Closing the pipe asks; a process that has not ended `patience` seconds later is killed."""
         if self._alive >= 0:
             os.close(self._alive)
             self._alive = -1
             self._wait(patience)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.cleanup()
 
     @abstractmethod
     def _wait(self, patience: float) -> None:
-        """For the end that has been asked for."""
+        """Wait for the end that has been asked for."""
 
 
 class EngineProcess(Engine):
@@ -61,11 +61,17 @@ class EngineProcess(Engine):
         super().__init__()
         config_read, config_write = os.pipe()
         descriptors = (config_read, self._listener.fileno(), self._parent)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-        )
+        # A terminal's Ctrl-C reaches the whole process group; we decide when the engine ends, which inherits
+        # what is blocked.
+        ours = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ours)
         os.close(config_read)
         os.close(self._parent)
         self._listener.close()
@@ -105,4 +111,4 @@ class EngineThread(Engine):
         return "The engine's thread ended without a word.", ENGINE_DIED
 
     def _wait(self, patience: float) -> None:
-        self._thread.join(timeout=5)  # a thread cannot be forced
+        self._thread.join(timeout=5)  # whatever the patience: a thread cannot be killed

@@ -136,7 +136,7 @@ class StartProgress:
         self._last_report = now
         self._hub.poll(0)  # only greetings can have come
         if self._hub.closed:
-            raise Exit(INTERNAL_ERROR, "the process that started this engine has gone")
+            raise SystemExit(INTERNAL_ERROR.code)  # with what started it: nobody is left to be told
         self._hub.broadcast(Loading(phase, done, total))
 
     def ended(self, phase: str) -> None:

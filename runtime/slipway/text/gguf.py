@@ -118,10 +118,16 @@ def _byte_level(tokens: Sequence[str], merges: Sequence[str] | None, pre: PreTok
             "Name a tokenizer of the same model with --tokenizer."
         )
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    # A space can begin a token but not end one: the first after it parts the two.
-    pairs = [(merge[:cut], merge[cut + 1 :]) for merge in merges if (cut := merge.find(" ", 1)) > 0]
-    # The library panics at some merges that are of no token.
-    pairs = [(a, b) for a, b in pairs if a in vocabulary and b in vocabulary and a + b in vocabulary]
+    # A space can begin a token but not end one: the first after it parts the two. The library panics at some
+    # merges that are of no token.
+    pairs = [
+        (left, right)
+        for merge in merges
+        if (cut := merge.find(" ", 1)) > 0
+        and (left := merge[:cut]) in vocabulary
+        and (right := merge[cut + 1 :]) in vocabulary
+        and left + right in vocabulary
+    ]
     built = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre.whole_words))
     built.pre_tokenizer = pre_tokenizers.Sequence(
         [
