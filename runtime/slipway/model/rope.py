@@ -21,7 +21,7 @@ from slipway.load.config import (
 from slipway.load.errors import LoadError
 from slipway.model.spec import Rope
 
-_TOGETHER = 4096
+_CHUNK = 1024
 """Positions whose angles are computed at once: in fp64 they still fit a cache."""
 
 
@@ -72,14 +72,14 @@ def cos_sin(rope: Rope, max_len: int) -> Floats:
     the last rounding, so that no library's approximation is in the table.
     """
     frequencies, factor = inverse_frequencies(rope, max_len)  # [rotary_dim / 2]
-    turns = np.empty((max_len, len(frequencies), 2), np.float32)
-    for start in range(0, max_len, _TOGETHER):
-        part = turns[start : start + _TOGETHER]
+    values = np.empty((max_len, len(frequencies), 2), np.float32)
+    for start in range(0, max_len, _CHUNK):
+        part = values[start : start + _CHUNK]
         positions = np.arange(start, start + len(part), dtype=np.float32)
         angles = np.outer(positions, frequencies).astype(np.float64)
         part[..., 0], part[..., 1] = np.cos(angles), np.sin(angles)
-    turns *= np.float32(factor)
-    return turns
+    values *= np.float32(factor)
+    return values
 
 
 def inverse_frequencies(rope: Rope, max_len: int) -> tuple[Floats, float]:
