@@ -134,7 +134,7 @@ DEBUGGING = (
         False,
         "Serves before the engine is warm.",
         opt_in("the pod would be ready before it is fast"),
-        not_built("the engine always warms up, which takes well under a second on CPU"),
+        not_built("a CPU needs no warm-up, and on a device graphs are always captured"),
     ),
     _Debug(
         "VLLM_TEST_DYNAMO_FULLGRAPH_CAPTURE",
