@@ -235,23 +235,23 @@ def test_transformers_code_takes_no_adapters(tiny_models: Callable[[str], Path],
 
 
 def test_factors_are_cut_as_the_matrices_that_they_are_added_to(tmp_path: Path) -> None:
-    """Rows that ranks hold get B · A of those rows, and products that ranks add up B · A of their columns."""
+    """Rows that ranks hold get those rows of B, and products that ranks add up those columns of A."""
     base = make_model("llama", tmp_path / "model")
     added = adapter(base, tmp_path / "adapter", rank=4)
     found = plan(base, adapters={"it": str(added)})
     assert found.route.spec is not None
     family, schemes = families()[found.route.architecture], Schemes(found.element)
 
-    def factors(shard: Shard) -> list[np.ndarray]:
-        """B · A of the fused q, k and v, and of out, of the first layer."""
+    def factors(shard: Shard) -> list[tuple[np.ndarray, np.ndarray]]:
+        """A and B of the fused q, k and v, and of out, of the first layer."""
         given = found.route.spec, family, found.checkpoint, schemes, None, shard, found.adapters
         layer = load_weights(*given).layers[0]  # type: ignore[arg-type]
-        return [high @ low for linear in (layer.qkv, layer.out) for low, high in (linear.adapters[0],)]
+        return [linear.adapters[0] for linear in (layer.qkv, layer.out)]
 
-    qkv, out = factors(Shard())
-    first, second = factors(Shard(0, 2)), factors(Shard(1, 2))
-    halves = [np.split(first[0], [32, 48]), np.split(second[0], [32, 48])]
-    assert np.array_equal(
-        np.concatenate([piece for pair in zip(*halves, strict=True) for piece in pair]), qkv
-    )
-    assert np.allclose(np.concatenate([first[1], second[1]], axis=1), out, atol=1e-6)
+    (low, high), (out_low, out_high) = factors(Shard())
+    ranks = [factors(Shard(rank, 2)) for rank in range(2)]
+    halves = zip(*(np.split(rank[0][1], [32, 48]) for rank in ranks), strict=True)  # of q, k and v
+    assert np.array_equal(np.concatenate([rows for pair in halves for rows in pair]), high)
+    assert all(np.array_equal(rank[0][0], low) for rank in ranks)
+    assert np.array_equal(np.concatenate([rank[1][0] for rank in ranks], axis=1), out_low)
+    assert all(np.array_equal(rank[1][1], out_high) for rank in ranks)

@@ -92,6 +92,7 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._take_signal, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # server.py blocked them
         try:
             http = http_server(self._front, self._arguments)
             self._refresh_tls(http)

@@ -48,8 +48,9 @@ def _serve(resolved: Arguments) -> int:
     sockets = listen(resolved["host"], resolved["port"])
     in_process = resolved["disable_frontend_multiprocessing"] or not environment.enable_v1_multiprocessing
     config = engine_config(resolved, environment)
-    # Until the event loop takes it over: the engine has to end, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    # They wait until the event loop takes them: what they raise could come where Python swallows it. The
+    # engine's process inherits this, so that none reaches it: a terminal's Ctrl-C is for the whole group.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     engine = EngineThread(config) if in_process else EngineProcess(config)
     try:
         from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s

@@ -55,23 +55,20 @@ class Engine(ABC):
 
 
 class EngineProcess(Engine):
-    """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors."""
+    """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors.
+
+    It also inherits which signals are blocked: see `slipway.api.server`.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__()
         config_read, config_write = os.pipe()
         descriptors = (config_read, self._listener.fileno(), self._parent)
-        # A terminal's Ctrl-C reaches the whole process group; we decide when the engine ends, which inherits
-        # what is blocked.
-        ours = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, ours)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+        )
         os.close(config_read)
         os.close(self._parent)
         self._listener.close()
