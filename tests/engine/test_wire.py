@@ -130,9 +130,18 @@ async def test_a_reader_that_never_comes_costs_one_pending_delta(tmp_path: Path)
 def test_merged_deltas_are_the_sum_of_their_parts():
     first = Delta("a", [1], logprobs=[TokenLogprobs(-1.0, 1, [])], num_cached_tokens=7)
     last = Delta("a", [2], "stop", stop_token_id=2, logprobs=[TokenLogprobs(-2.0, 1, [])])
-    both = merge(first, last)
-    assert (both.token_ids, both.finish_reason, both.num_cached_tokens) == ([1, 2], "stop", 7)
-    assert [entry.logprob for entry in both.logprobs or ()] == [-1.0, -2.0]
+    merge(first, last)
+    assert (first.token_ids, first.finish_reason, first.stop_token_id) == ([1, 2], "stop", 2)
+    assert first.num_cached_tokens == 7
+    assert [entry.logprob for entry in first.logprobs or ()] == [-1.0, -2.0]
+
+
+def test_merging_copies_nothing_that_is_there():
+    first = Delta("a", [1], logprobs=[TokenLogprobs(-1.0, 1, [])])
+    token_ids, logprobs = first.token_ids, first.logprobs
+    merge(first, Delta("a", [2], logprobs=[TokenLogprobs(-2.0, 1, [])]))
+    assert first.token_ids is token_ids
+    assert first.logprobs is logprobs
 
 
 @given(bodies=st.lists(st.binary(max_size=40), max_size=6), cuts=st.lists(st.integers(0, 300), max_size=6))

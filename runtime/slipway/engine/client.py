@@ -54,7 +54,10 @@ class Stream:
         self._news = asyncio.Event()
 
     def put(self, delta: Delta) -> None:
-        self._pending = delta if self._pending is None else merge(self._pending, delta)
+        if self._pending is None:
+            self._pending = delta
+        else:
+            merge(self._pending, delta)
         self._news.set()
 
     def fail(self, dead: EngineDead) -> None:
@@ -80,17 +83,17 @@ class Stream:
         return delta
 
 
-def merge(earlier: Delta, later: Delta) -> Delta:
-    """Two successive deltas of a request as one."""
+def merge(earlier: Delta, later: Delta) -> None:
+    """Make of `earlier` both, of one request and in this order; takes as long as `later` is."""
+    earlier.token_ids += later.token_ids
     if later.logprobs is not None:
-        later.logprobs = [*(earlier.logprobs or ()), *later.logprobs]
-    else:
-        later.logprobs = earlier.logprobs
-    later.token_ids = [*earlier.token_ids, *later.token_ids]
-    later.prompt_logprobs = earlier.prompt_logprobs or later.prompt_logprobs
-    later.num_cached_tokens = earlier.num_cached_tokens or later.num_cached_tokens
-    later.timing = later.timing or earlier.timing
-    return later
+        earlier.logprobs = earlier.logprobs or []
+        earlier.logprobs += later.logprobs
+    earlier.prompt_logprobs = earlier.prompt_logprobs or later.prompt_logprobs
+    earlier.num_cached_tokens = earlier.num_cached_tokens or later.num_cached_tokens
+    earlier.timing = later.timing or earlier.timing
+    earlier.finish_reason, earlier.stop_token_id = later.finish_reason, later.stop_token_id
+    earlier.error = later.error
 
 
 class _Frames(asyncio.Protocol):
