@@ -48,6 +48,16 @@ def test_a_stream_begins_with_the_role_and_ends_with_the_reason(served: Served) 
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
+def test_the_chunk_of_the_role_counts_no_token(served: Served) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = served.openai().chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=4, stream=True, stream_options=options
+    )
+    counts = [chunk.usage.completion_tokens for chunk in chunks if chunk.usage]
+    assert (counts[0], counts[-1]) == (0, 4)
+    assert counts == sorted(counts)
+
+
 def test_n_streams_come_through_one(served: Served) -> None:
     texts = ["", "", ""]
     for chunk in served.openai().chat.completions.create(model=MODEL, messages=HELLO, stream=True, n=3):

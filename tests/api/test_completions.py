@@ -210,6 +210,17 @@ def test_tokens_can_be_written_as_ids(served: Served) -> None:
     assert (told.top_logprobs or [])[0] == {f"token_id:{first}": -0.5, "token_id:7": -1.5}
 
 
+def test_the_drawn_token_is_listed_where_no_alternatives_are(served: Served) -> None:
+    answer = served.openai().completions.create(model=MODEL, prompt="a", max_tokens=2, logprobs=0)
+    told = answer.choices[0].logprobs
+    assert told is not None
+    assert told.top_logprobs == [{token: -0.5} for token in told.tokens or ()]
+
+
+def test_an_empty_name_means_the_model_that_is_served(served: Served) -> None:
+    assert served.openai().completions.create(model="", prompt="a", max_tokens=1).model == MODEL
+
+
 def test_minus_infinity_is_written_as_a_number(served: Served) -> None:
     from slipway.api.logprobs import floor
 

@@ -96,6 +96,17 @@ def test_a_text_becomes_a_part_for_a_template_that_takes_parts() -> None:
     assert _ours(templates.PARTS_ONLY, HELLO) == "[user]\nHello\n"
 
 
+def test_every_type_of_text_is_one_for_a_template_that_takes_parts() -> None:
+    parts = [
+        {"type": "input_text", "text": "one"},
+        {"type": "output_text", "text": "two"},
+        {"type": "refusal", "refusal": "no"},
+        "three",
+    ]
+    rendered = _ours(templates.PARTS_ONLY, [{"role": "user", "content": parts}])
+    assert rendered.split() == ["[user]", "one", "two", "no", "three"]
+
+
 def test_a_part_that_is_no_text_is_refused_by_name() -> None:
     messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     with pytest.raises(TemplateError, match=r"type 'image_url'.*Send parts of type 'text'"):

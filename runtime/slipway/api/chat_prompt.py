@@ -7,8 +7,7 @@ from typing import Any
 from slipway.api.errors import ApiError, not_supported
 from slipway.api.model import ServedModel
 from slipway.api.protocol.chat import ChatRequest, Json, Message, Tool
-
-TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
+from slipway.text.messages import TEXT_PARTS
 
 
 def render_chat(body: ChatRequest, model: ServedModel, *, default_effort: str | None) -> str:
@@ -55,13 +54,6 @@ def render(
         raise ApiError(sentence, param="messages", code="invalid_value") from None
 
 
-def text_of(message: Message) -> str:
-    """A message's content as plain text."""
-    if message.content is None or isinstance(message.content, str):
-        return message.content or ""
-    return "\n".join(str(part.get("text", "")) for part in message.content)
-
-
 def _check_parts(message: Message, index: int) -> None:
     """Raises ApiError where a part is no text, with its place."""
     parts: list[Any] = message.content if isinstance(message.content, list) else []
@@ -70,7 +62,7 @@ def _check_parts(message: Message, index: int) -> None:
         if not isinstance(kind, str) or kind not in TEXT_PARTS:
             param = f"messages[{index}].content[{position}]"
             raise not_supported(f"{param}: content of type {kind!r}", param)
-        field = "refusal" if kind == "refusal" else "text"
+        field = TEXT_PARTS[kind]
         if not isinstance(part.get(field), str):
             param = f"messages[{index}].content[{position}].{field}"
             raise ApiError(f"{param} should be a string.", param=param, code="invalid_value")

@@ -17,6 +17,9 @@ logger = logging.getLogger("slipway.api")
 
 _SHOWN_VALUE_CHARACTERS = 80
 
+_BOUNDS = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most")}
+"""pydantic's name of a bound → where it holds it, and the words that clients know."""
+
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -95,10 +98,14 @@ def from_validation(error: ValidationError) -> ApiError:
         return ApiError(f"{param} is missing; it is required.", param=param, code="missing")
     if first["type"] == "value_error":
         return ApiError(message, param=param or None, code="invalid_value")
+    shown = shown_value(first["input"])
+    if first["type"] in _BOUNDS:
+        bound, words = _BOUNDS[first["type"]]
+        message = f"{param} must be {words} {shown_value(first['ctx'][bound])}, got {shown}."
+        return ApiError(message, param=param, code="invalid_value")
     wanted = message[:1].lower() + message[1:]
     for lead in ("input should be ", "value should "):
         wanted = wanted.removeprefix(lead)
-    shown = shown_value(first["input"])
     return ApiError(
         f"{param or 'The body'} is {shown} but should be {wanted}.",
         param=param or None,

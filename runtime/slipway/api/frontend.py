@@ -68,10 +68,10 @@ class Frontend:
         return self._model
 
     def check_name(self, name: str | None) -> None:
-        """Raises ApiError 404 for a model that is not served; none means the one that is."""
-        if name is not None and name not in self.settings.served_names:
+        """Raises ApiError 404 for a model that is not served; no name means the one that is."""
+        if name and name not in self.settings.served_names:
             raise ApiError(
-                f"The model {name!r} is not served here; this server has "
+                f"The model `{name}` does not exist. This server has "
                 f"{', '.join(self.settings.served_names)}.",
                 status=404,
                 param="model",

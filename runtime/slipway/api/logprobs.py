@@ -42,7 +42,6 @@ class LogprobFormat:
         logprobs: Sequence[TokenLogprobs | None],
         *,
         offset: int,
-        top: bool,
     ) -> Entry:
         """`choices[].logprobs` of a completion; `offset` is where its text starts in the whole.
 
@@ -57,7 +56,7 @@ class LogprobFormat:
             "tokens": tokens,
             "token_logprobs": [None if one is None else floor(one.logprob) for one in logprobs],
             "top_logprobs": [
-                None if one is None or not top else self._alternatives(token_id, one)
+                None if one is None else self._alternatives(token_id, one)
                 for token_id, one in zip(token_ids, logprobs, strict=True)
             ],
             "text_offset": offsets,

@@ -127,7 +127,10 @@ def check_vocabulary(token_ids: list[int], model: ServedModel, param: str) -> No
     """Raises ApiError where an id is not one of the model's."""
     largest = max(token_ids, default=0)
     if largest >= model.vocab_size:
-        message = f"{param} has the token id {largest}; the largest of this model is {model.vocab_size - 1}."
+        message = (
+            f"{param} has the token id {largest}, which is out of vocabulary: the largest of this model is "
+            f"{model.vocab_size - 1}."
+        )
         raise ApiError(message, param=param, code="invalid_value")
 
 

@@ -13,7 +13,8 @@ Message = Mapping[str, Any]
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of a message's reasoning; templates read the first or the last, clients send any."""
 _DEEPEST = 100
-_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Types of parts that are text, and the field that holds it."""
 
 
 def prepared(
@@ -61,18 +62,23 @@ def flat(content: Any) -> str:
 
 
 def parts(content: Any) -> list[Any]:
-    """A content as typed parts."""
+    """A content as typed parts; templates know one type of text."""
     if content is None:
         return []
     if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+        content = [content]
+    return [
+        {"type": "text", "text": _text(part)}
+        if isinstance(part, str) or part.get("type") in TEXT_PARTS
+        else part
+        for part in content
+    ]
 
 
 def _text(part: Any) -> str:
     if isinstance(part, str):
         return part
-    field = _TEXT_PARTS.get(part.get("type"), "")
+    field = TEXT_PARTS.get(part.get("type"), "")
     if not isinstance(part.get(field), str):
         raise TemplateError(
             f"A content part of type {part.get('type')!r} cannot be part of this chat: "

@@ -25,8 +25,8 @@ TokenId = Annotated[Int, Field(ge=0, le=1 << 31)]
 TokenIds = Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS)]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-ModelName = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-"""A path where the server has no shorter name."""
+ModelName = Annotated[str, StringConstraints(max_length=4096)]
+"""A path where the server has no shorter name; empty for the one that is served."""
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Stops = Annotated[
     list[StopString],
@@ -78,7 +78,7 @@ class Generation(Body):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
-    seed: Annotated[Int, Field(ge=-(1 << 63), le=(1 << 64) - 1)] | None = None
+    seed: Annotated[Int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=4096)] | None = None
     allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
     bad_words: Annotated[list[StopString], Field(max_length=1024)] | None = None
@@ -115,10 +115,14 @@ class Generation(Body):
     def choices(self) -> int:
         return self.n or 1
 
-    def check_stream_options(self) -> None:
+    def check_stream(self) -> None:
+        """Raises ApiError for what streams do not have, and for what only they have."""
         if self.stream_options is not None and not self.stream:
             message = "stream_options is given without stream: true, and has a meaning only with it."
             raise ApiError(message, param="stream_options", code="invalid_value")
+        if self.prompt_logprobs is not None and self.stream:
+            message = "prompt_logprobs is given with stream: true; only an answer in one piece has them."
+            raise ApiError(message, param="prompt_logprobs", code="invalid_value")
 
 
 _UNSUPPORTED: dict[str, str] = {

@@ -9,7 +9,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.chat_prompt import text_of
 from slipway.api.frontend import FINGERPRINT, Frontend
 from slipway.api.gather import Whole, gather
 from slipway.api.generate import Run
@@ -20,6 +19,7 @@ from slipway.api.responses import DONE, event
 from slipway.api.routes.inference import InferenceRoute, generate
 from slipway.api.transcript import Piece
 from slipway.api.usage import usage
+from slipway.text.messages import flat
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -39,7 +39,7 @@ class ChatAnswer:
         self._details = settings.prompt_tokens_details
         last = body.messages[-1]
         self._role = settings.response_role if body.prompt_ends_open else last.role
-        self._echo = text_of(last) if body.echo and last.role == self._role else ""
+        self._echo = flat(last.content) if body.echo and last.role == self._role else ""
         self._head: dict[str, Any] = {
             "id": run.order.request_id,
             "object": "chat.completion",
@@ -73,22 +73,26 @@ class ChatAnswer:
         if with_usage:
             chunk["usage"] = None
         begun = [False] * len(self._run.outputs)
+        delivered = 0
         async for piece in self._run.pieces():
-            if continuous:
-                chunk["usage"] = self._usage()
             if not begun[piece.number]:
                 begun[piece.number] = True
                 chunk["choices"] = [self._opening(piece.number)]
+                if continuous:
+                    chunk["usage"] = self._usage(delivered)
                 yield event(chunk)
+            delivered += len(piece.token_ids)
             if piece.text or piece.logprobs or piece.finish_reason is not None:
                 chunk["choices"] = [self._chunk_choice(piece)]
+                if continuous:
+                    chunk["usage"] = self._usage(delivered)
                 yield event(chunk)
         if with_usage:
             yield event({**head, "choices": [], "usage": self._usage()})
         yield DONE
 
-    def _usage(self) -> dict[str, Any]:
-        return usage(self._run, with_details=self._details)
+    def _usage(self, delivered: int | None = None) -> dict[str, Any]:
+        return usage(self._run, with_details=self._details, completion_tokens=delivered)
 
     def _choice(self, index: int, whole: Whole) -> dict[str, Any]:
         return {

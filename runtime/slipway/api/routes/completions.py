@@ -155,7 +155,7 @@ class CompletionAnswer:
         self, number: int, token_ids: list[int], logprobs: Sequence[TokenLogprobs | None]
     ) -> dict[str, Any]:
         offset = self._offsets[number]
-        written = self._format.completion(token_ids, logprobs, offset=offset, top=bool(self._body.logprobs))
+        written = self._format.completion(token_ids, logprobs, offset=offset)
         self._offsets[number] += sum(map(len, written["tokens"]))
         return written
 
