@@ -9,9 +9,6 @@
  * what is fetched much sooner has gone when it is wanted. */
 enum { ROW_PREFETCH = 256 };
 
-inline __m256i low_pairs(__m256i a, __m256i b) { return _mm256_unpacklo_epi64(a, b); }
-inline __m256i high_pairs(__m256i a, __m256i b) { return _mm256_unpackhi_epi64(a, b); }
-
 /* Eight words of eight rows become eight rows of eight words. */
 inline void transpose_eight(const char* const* rows, size_t at, __m256i* out) {
   __m256i row[8], pair[8], four[8];
@@ -22,8 +19,8 @@ inline void transpose_eight(const char* const* rows, size_t at, __m256i* out) {
   }
   for (int i = 0; i < 8; i += 4)
     for (int j = 0; j < 2; ++j) {
-      four[i + 2 * j] = low_pairs(pair[i + j], pair[i + j + 2]);
-      four[i + 2 * j + 1] = high_pairs(pair[i + j], pair[i + j + 2]);
+      four[i + 2 * j] = _mm256_unpacklo_epi64(pair[i + j], pair[i + j + 2]);
+      four[i + 2 * j + 1] = _mm256_unpackhi_epi64(pair[i + j], pair[i + j + 2]);
     }
   for (int i = 0; i < 4; ++i) {
     out[i] = _mm256_permute2x128_si256(four[i], four[i + 4], 0x20);
