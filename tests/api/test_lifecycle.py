@@ -189,7 +189,11 @@ def test_a_taken_port_is_said_before_anything_is_loaded(tiny: Path) -> None:
         (["{tiny}", "--ssl-certfile", "/no/cert", "--ssl-keyfile", "/no/key"], exits.TLS_FILES_BAD, "TLS"),
         (["{tiny}", "--middleware", "no.such.Thing"], exits.BAD_ARGUMENTS, "no.such.Thing"),
         (["{tiny}", "--generation-config", "/nowhere"], exits.BAD_ARGUMENTS, "/nowhere"),
-        (["{tiny}", "--override-generation-config.top_k", "-9"], exits.BAD_ARGUMENTS, "got -9"),
+        (
+            ["{tiny}", "--override-generation-config.top_k", "-9"],
+            exits.BAD_ARGUMENTS,
+            "top_k must be at least -1, got -9",
+        ),
         (["{tiny}", "--tokenizer", "/nowhere"], exits.BAD_TOKENIZER, "/nowhere"),
     ],
     ids=lambda case: str(case)[:30],

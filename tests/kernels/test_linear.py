@@ -64,9 +64,9 @@ def test_rows_are_read_as_they_were_packed(dtype: str, source: torch.dtype) -> N
 @pytest.mark.parametrize("source", [FP32, BF16])
 def test_rows_beside_each_other_and_rows_apart_are_packed_alike(k: int, dtype: str, source: DType) -> None:
     draw = np.random.default_rng(k)
-    runs = np.split(np.arange(256), [16, 48, 56, 64, 112, 176])  # the third and the fourth are half a group
-    groups = [draw.permutation(runs[5]), *runs[3:5], runs[6][::-1], *runs[:3]]
-    places = np.concatenate(groups).astype(np.int32)
+    beside, shifted = np.arange(16, 64), np.arange(72, 136)  # sixteen at a time, and from half of sixteen on
+    apart = draw.permutation(np.arange(136, 200)), np.arange(200, 256)[::-1]
+    places = np.concatenate([beside, shifted, *apart, np.arange(16), np.arange(64, 72)]).astype(np.int32)
     wide = draw.standard_normal((len(places), k + 5), np.float32).astype(source)
     result = Packed(256, k, dtype)
     result.load_rows(wide[:, 5:], places)

@@ -25,7 +25,7 @@ from slipway.api.greeting import greeting
 from slipway.api.model import read_texts
 from slipway.api.stats_log import StatsLog
 from slipway.engine.client import EngineClient, EngineDead
-from slipway.engine.launch import Engine
+from slipway.engine.launch import STOP_SIGNALS, Engine
 from slipway.engine.messages import Failed
 from slipway.exits import (
     BY_CODE,
@@ -90,9 +90,9 @@ class Lifecycle:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._take_signal, number)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # server.py blocked them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         try:
             http = http_server(self._front, self._arguments)
             self._refresh_tls(http)
@@ -159,7 +159,7 @@ class Lifecycle:
             logger.warning("%s", warning)
         self._front.open(texts, ready)
         gc.freeze()  # tokenizer and modules stay: a full collection over them would hold up every stream
-        gc.set_threshold(700)
+        gc.set_threshold(700)  # as Python's own is: server.py raised it for the start
         print(greeting(self._arguments, self._settings, texts, ready), flush=True)
 
     def _refresh_tls(self, http: HttpServer) -> None:

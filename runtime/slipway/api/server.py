@@ -12,7 +12,7 @@ from slipway import envs
 from slipway.api.configure import Arguments, api_settings, engine_config
 from slipway.api.listen import listen
 from slipway.api.logs import configure_logging
-from slipway.engine.launch import EngineProcess, EngineThread
+from slipway.engine.launch import STOP_SIGNALS, EngineProcess, EngineThread
 from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
 from slipway.extras import missing
 
@@ -48,9 +48,9 @@ def _serve(resolved: Arguments) -> int:
     sockets = listen(resolved["host"], resolved["port"])
     in_process = resolved["disable_frontend_multiprocessing"] or not environment.enable_v1_multiprocessing
     config = engine_config(resolved, environment)
-    # They wait until the event loop takes them: what they raise could come where Python swallows it. The
-    # engine's process inherits this, so that none reaches it: a terminal's Ctrl-C is for the whole group.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    # They wait until the event loop takes them: what they raise could come where Python swallows it. Nor does
+    # a terminal's Ctrl-C, which is for the whole group, reach the engine's process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     engine = EngineThread(config) if in_process else EngineProcess(config)
     try:
         from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s

@@ -20,6 +20,9 @@ import msgspec
 from slipway.engine.config import EngineConfig
 from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""What ends a server. The API blocks them before it starts an engine, whose process inherits that."""
+
 
 class Engine(ABC):
     """An engine that this process starts: its socket, in a private folder, and the pipe that ends it."""
@@ -55,10 +58,7 @@ class Engine(ABC):
 
 
 class EngineProcess(Engine):
-    """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors.
-
-    It also inherits which signals are blocked: see `slipway.api.server`.
-    """
+    """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__()
