@@ -1,0 +1,234 @@
+"""Tool calls in what a model writes: one machine, and a table for each format.
+
+For complete output the events of all pushes, joined, are those of the whole text, however it was cut. Where a
+call breaks off, a whole answer has its text as content; a stream keeps what it sent and says nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slipway.text.parse.events import Arguments, CallBegin, Content, Event
+from slipway.text.parse.reader import Broken, Reader, Reading
+from slipway.text.parse.shapes import Shape, Tools
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """How calls are written behind a mark. White space may stand between all parts.
+
+    call      how one is written
+    enters    what follows the mark, such as the bracket of a list; where a format has several sections, the
+              one whose `enters` is there is taken
+    begin     stands before each call; end: behind it
+    between   what may part it from the next one
+    leaves    what ends the section; where it is empty, what parts no other call from the last one
+    trails    what may still stand behind it and says nothing
+    """
+
+    call: Shape
+    enters: str = ""
+    begin: str = ""
+    end: str = ""
+    between: tuple[str, ...] = ()
+    leaves: str = ""
+    trails: tuple[str, ...] = ()
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        return (self.enters, self.begin, self.end, *self.between, self.leaves, *self.trails)
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """How a family of models writes its calls.
+
+    opens     each of these in free text is the mark of a section
+    bare      an output that begins with one of these is a section from there, without a mark
+    tokens    special tokens that are to stay in the text, beside those of the sections
+    """
+
+    opens: tuple[str, ...]
+    sections: tuple[Section, ...]
+    bare: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """Texts that are looked for; special tokens of these spellings must not be left out."""
+        literals = (literal for section in self.sections for literal in section.literals)
+        return frozenset(filter(None, (*self.opens, *self.tokens, *literals)))
+
+
+class CallParser:
+    """Reads one output."""
+
+    def __init__(self, format_: CallFormat, tools: Tools) -> None:
+        self.tools = tools
+        self.num_calls = 0
+        """That have begun."""
+        self._format = format_
+        self._reader = Reader()
+        self._events: list[Event] = []
+        self._space = ""
+        """White space at the end of the content so far: none where a call follows."""
+        self._call: _Call | None = None
+        self._running: Iterator[None] | None = self._read()
+
+    def push(self, text: str) -> list[Event]:
+        """What more text tells."""
+        if self._running is not None:
+            self._reader.feed(text)
+        return self._go_on()
+
+    def finish(self) -> list[Event]:
+        """The rest; the output is over."""
+        self._reader.over = True
+        return self._go_on()
+
+    @property
+    def broken_off(self) -> str | None:
+        """The text of a call that has begun and not ended, at the output's end."""
+        call = self._call
+        return call.space + self._reader.text if call is not None and call.begun else None
+
+    def _go_on(self) -> list[Event]:
+        if self._running is not None and next(self._running, self) is self:
+            self._running = None
+        events, self._events = self._events, []
+        return events
+
+    def _read(self) -> Reading[None]:
+        """The whole output: content, and sections of calls."""
+        reader, opens = self._reader, self._format.opens
+        if self._format.bare:
+            yield from reader.skip_space()
+            self._say(reader.text[: reader.at])
+            begun = yield from reader.take_one((*self._format.bare, *opens))
+            reader.at -= len(begun or "")
+            if begun in self._format.bare:
+                yield from self._calls("")
+        while self._call is None:
+            marker = yield from reader.before(opens, self._say)
+            if marker is None:
+                break
+            yield from self._calls(marker)
+        if self._call is None and not self.num_calls:
+            self._tell_space()
+
+    def _calls(self, marker: str) -> Reading[None]:
+        """A section from its marker on; what turns out to be none is content."""
+        reader = self._reader
+        reader.forget()
+        num_calls = self.num_calls
+        try:
+            reader.at = len(marker)
+            yield from self._section(bare=not marker)
+        except Broken:
+            if self._call is not None and self._call.begun:
+                return  # it stays open: nothing follows
+            self._call = None
+            reader.at = (len(marker) or 1) if self.num_calls == num_calls else 0
+            self._say(reader.text[: reader.at])
+
+    def _section(self, *, bare: bool) -> Reading[None]:
+        """Raises Broken where a part of it is missing, but for what ends it at the output's end."""
+        reader, num_calls = self._reader, self.num_calls
+        yield from reader.skip_space()
+        sections = {section.enters: section for section in self._format.sections}
+        enters = yield from reader.take_one(tuple(filter(None, sections)))
+        section = sections.get(enters or "")
+        if section is None:
+            raise Broken("the mark is followed by nothing that it begins")
+        while not (yield from self._left(section)):
+            yield from reader.expect(section.begin)
+            yield from reader.skip_space()
+            self._call = _Call(self, known_alone=bare)
+            bare = False
+            yield from section.call(reader, self._call)
+            yield from self._end(section.end)
+            self._call = None
+            reader.forget()
+            yield from reader.skip_space()
+            parted = yield from reader.take_one(section.between)
+            if not section.leaves and parted is None:
+                break
+        if self.num_calls == num_calls:
+            raise Broken("there is no call")
+        reader.forget()
+        yield from reader.skip_space()
+        while (yield from reader.take_one(section.trails)) is not None:
+            reader.forget()
+            yield from reader.skip_space()
+        self._space = reader.text[: reader.at]
+
+    def _left(self, section: Section) -> Reading[bool]:
+        """Whether the section is over: by its own end, or by that of the output."""
+        reader = self._reader
+        yield from reader.skip_space()
+        if section.leaves and (yield from reader.take(section.leaves)):
+            return True
+        return reader.over and reader.at == len(reader.text)
+
+    def _end(self, literal: str) -> Reading[None]:
+        """What stands behind a call; a model may leave it out where its output ends there."""
+        if literal:
+            yield from self._reader.skip_space()
+            if (yield from self._reader.peek()):
+                yield from self._reader.expect(literal)
+
+    def _say(self, text: str) -> None:
+        """Content, of which white space at its end is kept until more follows."""
+        kept = text.rstrip()
+        if kept:
+            self._tell_space()
+            self.tell(Content(kept))
+        self._space += text[len(kept) :]
+
+    def _tell_space(self) -> None:
+        if self._space:
+            self.tell(Content(self._space))
+        self._space = ""
+
+    def tell(self, event: Event) -> None:
+        self._events.append(event)
+
+    def begin(self, call: _Call) -> None:
+        """A call is sure to be one."""
+        call.space = self._space
+        self._space = ""
+        self.num_calls += 1
+
+
+class _Call:
+    """The call that is being read."""
+
+    def __init__(self, parser: CallParser, *, known_alone: bool) -> None:
+        self.begun = False
+        self.space = ""
+        """White space in front of it that was left out."""
+        self._parser = parser
+        self._known_alone = known_alone
+        """Where nothing but its name tells it from content."""
+        self._held: list[str] = []
+
+    @property
+    def tools(self) -> Tools:
+        return self._parser.tools
+
+    def begin(self, name: str, id: str | None = None) -> None:
+        if self._known_alone and self.tools and name not in self.tools:
+            raise Broken(f"there is no tool {name!r}")
+        self._parser.begin(self)
+        self.begun = True
+        self._parser.tell(CallBegin(name, id))
+        held, self._held = self._held, []
+        for text in held:
+            self.arguments(text)
+
+    def arguments(self, text: str) -> None:
+        if not self.begun:
+            self._held.append(text)
+        elif text:
+            self._parser.tell(Arguments(text))

@@ -1,0 +1,16 @@
+"""GigaChat 3: a JSON object behind two words.
+
+function call<|role_sep|>
+{"name": "f", "arguments": {}}
+"""
+
+from __future__ import annotations
+
+from slipway.text.parse.calls import CallFormat, Section
+from slipway.text.parse.shapes import JsonCall
+
+FORMATS = {
+    "gigachat3": CallFormat(
+        ("function call",), (Section(JsonCall(), enters="<|role_sep|>"), Section(JsonCall()))
+    )
+}

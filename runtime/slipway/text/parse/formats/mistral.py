@@ -1,0 +1,21 @@
+"""Mistral: a list behind the mark, or since tokenizer v11 a mark before each name.
+
+[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "a1b2c3d4e"}]
+[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{}
+"""
+
+from __future__ import annotations
+
+from slipway.text.parse.calls import CallFormat, Section
+from slipway.text.parse.shapes import JsonCall, NamedJson
+
+FORMATS = {
+    "mistral": CallFormat(
+        ("[TOOL_CALLS]",),
+        (
+            Section(JsonCall(), enters="[", between=(",",), leaves="]"),
+            Section(NamedJson(separators=("[ARGS]",))),
+        ),
+        tokens=("[ARGS]",),
+    )
+}

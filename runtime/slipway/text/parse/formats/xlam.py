@@ -1,0 +1,22 @@
+"""xLAM: a JSON list, by itself or in one of several wrappings.
+
+[{"name": "f", "arguments": {}}]
+"""
+
+from __future__ import annotations
+
+from slipway.text.parse.calls import CallFormat, Section
+from slipway.text.parse.shapes import JsonCall
+
+_BEHIND = ("```", "</tool_call>", "[/TOOL_CALLS]")
+
+FORMATS = {
+    "xlam": CallFormat(
+        ("```json", "[TOOL_CALLS]", "<tool_call>"),
+        (
+            Section(JsonCall(), enters="[", between=(",",), leaves="]", trails=_BEHIND),
+            Section(JsonCall(), trails=_BEHIND),
+        ),
+        bare=("[",),
+    )
+}

@@ -1,0 +1,83 @@
+"""One output, from its text to reasoning, content and calls."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from slipway.text.parse.events import Arguments, CallBegin, Content, Event, joined
+from slipway.text.parse.reasoning import ReasoningParser
+
+
+class Parser(Protocol):
+    """Reads a text as it arrives."""
+
+    @property
+    def broken_off(self) -> str | None:
+        """The text of a call that the output's end has cut."""
+
+    def push(self, text: str) -> list[Event]:
+        """What more text tells."""
+
+    def finish(self) -> list[Event]:
+        """The rest; the output is over."""
+
+
+def parsed(parser: Parser, text: str) -> list[Event]:
+    """A whole output; a call that breaks off in it is content."""
+    events = parser.push(text) + parser.finish()
+    if parser.broken_off is not None:
+        last = max(place for place, event in enumerate(events) if isinstance(event, CallBegin))
+        events[last:] = [Content(parser.broken_off)]
+    return joined(events)
+
+
+class Plain:
+    """All of it is content."""
+
+    broken_off = None
+
+    def push(self, text: str) -> list[Event]:
+        return [Content(text)] if text else []
+
+    def finish(self) -> list[Event]:
+        return []
+
+
+class NamedCall:
+    """All of it is the arguments of one call."""
+
+    broken_off = None
+
+    def __init__(self, name: str) -> None:
+        self._begin: list[Event] = [CallBegin(name)]
+
+    def push(self, text: str) -> list[Event]:
+        begin, self._begin = self._begin, []
+        return [*begin, Arguments(text)] if text else begin
+
+    def finish(self) -> list[Event]:
+        return self.push("")
+
+
+class Reasoned:
+    """Reasoning first; what follows of it is read by another."""
+
+    def __init__(self, reasoning: ReasoningParser, answer: Parser) -> None:
+        self._reasoning = reasoning
+        self._answer = answer
+
+    @property
+    def broken_off(self) -> str | None:
+        return self._answer.broken_off
+
+    def push(self, text: str) -> list[Event]:
+        return self._passed_on(self._reasoning.push(text))
+
+    def finish(self) -> list[Event]:
+        return self._passed_on(self._reasoning.finish()) + self._answer.finish()
+
+    def _passed_on(self, events: list[Event]) -> list[Event]:
+        found: list[Event] = []
+        for event in events:
+            found += self._answer.push(event.text) if isinstance(event, Content) else [event]
+        return found

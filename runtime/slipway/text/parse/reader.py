@@ -1,0 +1,138 @@
+"""Reading a text that still arrives: a format is a generator and waits where the next character is missing.
+
+So what comes of a text cannot depend on how it was cut: no decision is taken on less than it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+Reading = Generator[None, None, T]
+"""Each `yield` waits for more text, or for the end."""
+Emit = Callable[[str], None]
+
+_SPACE = re.compile(r"\s*")
+
+
+class Broken(Exception):
+    """The text is not of the format, or ends within it."""
+
+
+class Reader:
+    """The text so far and the place in it. All methods that may wait are generators."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.at = 0
+        self.over = False
+        """No more will come."""
+
+    def feed(self, text: str) -> None:
+        """More has arrived. What was read before the present place is forgotten by `forget` alone."""
+        self.text += text
+
+    def forget(self) -> None:
+        """Keep nothing of what has been read."""
+        self.text, self.at = self.text[self.at :], 0
+
+    def peek(self, count: int = 1) -> Reading[str]:
+        """The next characters, fewer only at the end."""
+        while len(self.text) - self.at < count and not self.over:
+            yield
+        return self.text[self.at : self.at + count]
+
+    def skip_space(self) -> Reading[None]:
+        while True:
+            found = _SPACE.match(self.text, self.at)
+            assert found is not None
+            self.at = found.end()
+            if self.at < len(self.text) or self.over:
+                return
+            yield
+
+    def take(self, literal: str) -> Reading[bool]:
+        """Whether the literal is next; it is read then, and waited for no longer than it may still come."""
+        while True:
+            have = self.text[self.at : self.at + len(literal)]
+            if have == literal:
+                self.at += len(literal)
+                return True
+            if self.over or not literal.startswith(have):
+                return False
+            yield
+
+    def take_one(self, literals: Sequence[str]) -> Reading[str | None]:
+        """Which of these is next, the longest; None where none is."""
+        while True:
+            rest = self.text[self.at : self.at + max(map(len, literals), default=0)]
+            open_ = [one for one in literals if len(one) > len(rest) and one.startswith(rest)]
+            if not open_ or self.over:
+                found = max((one for one in literals if rest.startswith(one)), key=len, default=None)
+                self.at += len(found or "")
+                return found
+            yield
+
+    def expect(self, literal: str) -> Reading[None]:
+        """Raises Broken where something else comes."""
+        if not (yield from self.take(literal)):
+            raise Broken(f"{literal!r} is missing")
+
+    def until(self, literals: Sequence[str], emit: Emit) -> Reading[str | None]:
+        """Emit the text in front of the first of these literals and read that, too; None at the end."""
+        literal = yield from self.before(literals, emit)
+        self.at += len(literal or "")
+        return literal
+
+    def before(self, literals: Sequence[str], emit: Emit) -> Reading[str | None]:
+        """Emit the text in front of the first of these literals, which is next then; None at the end.
+
+        Of literals that begin at one place it is the longest.
+        """
+        while True:
+            found = [
+                (place, -len(one), one) for one in literals if (place := self.text.find(one, self.at)) >= 0
+            ]
+            place, _, literal = min(found, default=(len(self.text), 0, ""))
+            begun = len(self.text) if self.over else self._begun(literals)
+            certain = min(place, begun)
+            emit(self.text[self.at : certain])
+            self.at = certain
+            if literal and place < begun:
+                return literal
+            if self.over:
+                return None
+            yield
+
+    def run(self, pattern: re.Pattern[str], emit: Emit) -> Reading[None]:
+        """Emit the characters of a pattern that come, as they come."""
+        while True:
+            found = pattern.match(self.text, self.at)
+            if found:
+                emit(found[0])
+                self.at = found.end()
+            if self.at < len(self.text) or self.over:
+                return
+            yield
+
+    def match(self, pattern: re.Pattern[str]) -> Reading[str]:
+        """The longest text of a pattern whose every beginning is one, too: a run of letters, or none."""
+        while True:
+            found = pattern.match(self.text, self.at)
+            end = found.end() if found else self.at
+            if end < len(self.text) or self.over:
+                text = self.text[self.at : end]
+                self.at = end
+                return text
+            yield
+
+    def _begun(self, literals: Sequence[str]) -> int:
+        """The first place at which one of these may begin, of which more has to come."""
+        longest = max(map(len, literals), default=1)
+        for place in range(max(self.at, len(self.text) - longest + 1), len(self.text)):
+            rest = self.text[place:]
+            if any(len(one) > len(rest) and one.startswith(rest) for one in literals):
+                return place
+        return len(self.text)

@@ -1,0 +1,133 @@
+"""Reasoning in front of an answer, told apart as it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slipway.text.parse.events import Content, Event, Reasoning
+from slipway.text.parse.reader import Reader, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """Between which texts a family of models reasons.
+
+    begins  any of these begins it, where the output begins with it
+    ends    any of these ends it; what follows is the answer
+    inside  an output begins with reasoning, whether `begins` is there or not
+    stops   any of these ends it, too, and is part of the answer, such as a call
+    wraps   what may stand round the answer
+    switch  the template's keyword that turns reasoning on, and whether it is on without that
+    """
+
+    begins: tuple[str, ...] = ("<think>",)
+    ends: tuple[str, ...] = ("</think>",)
+    inside: bool = False
+    stops: tuple[str, ...] = ()
+    wraps: tuple[str, str] | None = None
+    switch: tuple[str, bool] | None = None
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """Texts that are looked for; special tokens of these spellings must not be left out."""
+        return frozenset((*self.begins, *self.ends, *self.stops, *(self.wraps or ())))
+
+    def is_on(self, keywords: Mapping[str, object]) -> bool:
+        """Whether these keywords of the template let the model reason."""
+        return self.switch is None or bool(keywords.get(*self.switch))
+
+    def begins_inside(self, prompt: str) -> bool:
+        """Whether the output goes on with reasoning: the prompt has begun it, or the model does unsaid."""
+        prompt = prompt.rstrip()
+        if prompt.endswith(self.ends):  # a template says so that there is none
+            return False
+        return self.inside or prompt.endswith(self.begins)
+
+
+THINK = ReasoningFormat()
+INSIDE = ReasoningFormat(inside=True)
+FORMATS: dict[str, ReasoningFormat] = {
+    "deepseek_r1": INSIDE,
+    "deepseek_v3": ReasoningFormat(inside=True, switch=("thinking", False)),
+    "ernie45": ReasoningFormat(inside=True, wraps=("<response>", "</response>")),
+    "glm45": THINK,
+    "granite": ReasoningFormat(
+        ("Here is my thought process:", "Here's my thought process:"),
+        ("Here is my response:", "Here's my response:"),
+    ),
+    "holo2": ReasoningFormat(inside=True, switch=("thinking", True)),
+    "hunyuan_a13b": ReasoningFormat(wraps=("<answer>", "</answer>")),
+    "kimi_k2": ReasoningFormat(inside=True, stops=("<|tool_calls_section_begin|>",)),
+    "minimax_m2": INSIDE,
+    "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",)),
+    "olmo3": INSIDE,
+    "qwen3": THINK,
+    "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",), inside=True),
+    "step3": INSIDE,
+    "step3p5": INSIDE,
+}
+"""By the names of `--reasoning-parser`. Source: the models' chat templates and cards."""
+
+
+class ReasoningParser:
+    """Reads one output; what is no reasoning comes out as content."""
+
+    def __init__(self, format_: ReasoningFormat, *, inside: bool) -> None:
+        """inside  the output begins within the reasoning, as where the prompt ends with its beginning"""
+        self._format = format_
+        self._inside = inside
+        self._reader = Reader()
+        self._events: list[Event] = []
+        self._running: Iterator[None] | None = self._read()
+
+    def push(self, text: str) -> list[Event]:
+        """What more text tells."""
+        self._reader.feed(text)
+        return self._go_on()
+
+    def finish(self) -> list[Event]:
+        """The rest; the output is over."""
+        self._reader.over = True
+        return self._go_on()
+
+    def _go_on(self) -> list[Event]:
+        if self._running is not None and next(self._running, self) is self:
+            self._running = None
+        events, self._events = self._events, []
+        return events
+
+    def _read(self) -> Reading[None]:
+        reader, form = self._reader, self._format
+        yield from reader.skip_space()
+        begun = yield from reader.take_one(form.begins)
+        if begun is None and not self._inside:
+            reader.at = 0
+        else:
+            if begun is None:
+                reader.at = 0
+            found = yield from reader.before((*form.ends, *form.stops), self._reason)
+            if found in form.ends:
+                reader.at += len(found or "")
+        yield from self._answer()
+
+    def _answer(self) -> Reading[None]:
+        reader, wraps = self._reader, self._format.wraps
+        reader.forget()
+        if wraps is not None:
+            yield from reader.skip_space()
+            if (yield from reader.take(wraps[0])):
+                yield from reader.skip_space()
+                yield from reader.until((f"\n{wraps[1]}", wraps[1]), self._say)
+                yield from reader.skip_space()
+            else:
+                reader.at = 0
+        yield from reader.before((), self._say)
+
+    def _reason(self, text: str) -> None:
+        if text:
+            self._events.append(Reasoning(text))
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._events.append(Content(text))

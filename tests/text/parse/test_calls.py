@@ -1,0 +1,207 @@
+"""Tool calls: every format's calls come out as they went in, however the text is cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from formats import BARE, OTHERS, WRITE, Call, Write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.text.parse.calls import CallParser
+from slipway.text.parse.events import Arguments, CallBegin, Content, Event, joined
+from slipway.text.parse.formats import NAMES, call_format
+from slipway.text.parse.output import parsed
+
+TOOLS: dict[str, dict[str, Any]] = {
+    "get_weather": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "wind": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+            "hourly": {"type": "boolean"},
+            "fields": {"type": "array", "items": {"type": "string"}},
+            "place": {"type": "object", "properties": {"zip": {"type": "string"}}},
+        },
+    },
+    "now": {"type": "object", "properties": {}},
+}
+CASES: dict[str, list[Call]] = {
+    "one": [("get_weather", {"city": "Berlin"})],
+    "parallel": [
+        ("get_weather", {"city": "Berlin"}),
+        ("get_weather", {"city": "Rome", "days": 2}),
+        ("now", {}),
+    ],
+    "nested": [("get_weather", {"place": {"zip": "10115", "deep": [[1, {"a": []}], {}]}, "fields": ["a"]})],
+    "unicode": [("get_weather", {"city": "São Paulo 日本 😀", "fields": ["ü"]})],
+    "escapes": [("get_weather", {"city": 'a "b" \\ c/d', "fields": ['"', "it's", "x{}[]<y>"]})],
+    "lines": [("get_weather", {"city": "line one\n\tline two", "days": 1})],
+    "numbers": [("get_weather", {"days": -3, "wind": 1.5, "hourly": True}), ("get_weather", {"wind": None})],
+    "digits": [("get_weather", {"city": "12345"})],
+    "no arguments": [("now", {})],
+    "no tool of ours": [("get_weather", {"city": "x"}), ("other.tool-2", {"q": "free text", "n": [1]})],
+}
+WRITERS = [*WRITE.items(), *OTHERS]
+IDS = [f"{name} {place}" for place, (name, _) in enumerate(WRITERS)]
+
+
+def events_of(name: str, text: str) -> list[Event]:
+    return parsed(CallParser(call_format(name), TOOLS), text)
+
+
+def streamed(name: str, *parts: str) -> list[Event]:
+    parser = CallParser(call_format(name), TOOLS)
+    return joined([event for part in parts for event in parser.push(part)] + parser.finish())
+
+
+def calls_in(events: list[Event]) -> list[Call]:
+    """Each call's name and arguments. Raises where the arguments are no JSON."""
+    found: list[tuple[str, str]] = []
+    for event in events:
+        if isinstance(event, CallBegin):
+            found.append((event.name, ""))
+        elif isinstance(event, Arguments):
+            found[-1] = (found[-1][0], found[-1][1] + event.text)
+    return [(name, json.loads(arguments)) for name, arguments in found]
+
+
+def content_in(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Content))
+
+
+def test_each_name_is_tried() -> None:
+    assert set(WRITE) == set(NAMES)
+
+
+@pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)
+@pytest.mark.parametrize("case", CASES)
+def test_calls_come_out_as_they_went_in_at_every_cut(name: str, write: Write, case: str) -> None:
+    calls = CASES[case]
+    text = write(calls)
+    whole = events_of(name, text)
+    assert calls_in(whole) == calls, text
+    assert content_in(whole) == ""
+    for cut in range(len(text) + 1):
+        assert streamed(name, text[:cut], text[cut:]) == whole, text[:cut]
+    assert streamed(name, *text) == whole
+
+
+@pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)
+def test_text_round_a_call_is_content_without_the_space_beside_it(name: str, write: Write) -> None:
+    calls = CASES["one"]
+    lone = write(calls)
+    if lone[0] not in "[{":  # those have to begin the output
+        text = f"  I will look.\n\n{lone}\n"
+        whole = events_of(name, text)
+        assert calls_in(whole) == calls
+        assert content_in(whole) == "  I will look."
+        for cut in range(len(text) + 1):
+            assert streamed(name, text[:cut], text[cut:]) == whole, text[:cut]
+    text = f"\n{lone}\nThat was it."
+    whole = events_of(name, text)
+    assert calls_in(whole) == calls
+    assert content_in(whole).strip() == "That was it."
+    assert streamed(name, *text) == whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Hello",
+        " \n a < b [1] {x} <tool",
+        "<｜",
+        "1 [2](3)\n",
+        '{"a": 1}',
+        "[1, 2]",
+        "[see] above",
+        "\n\n",
+    ],
+)
+def test_what_holds_no_call_is_content_letter_by_letter(name: str, text: str) -> None:
+    assert events_of(name, text) == ([Content(text)] if text else [])
+    assert streamed(name, *text) == events_of(name, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)
+def test_a_call_that_breaks_off_is_content_when_whole_and_nothing_more_when_streamed(
+    name: str, write: Write
+) -> None:
+    calls = CASES["parallel"]
+    text = write(calls)
+    for cut in range(len(text)):
+        begun = text[:cut]
+        whole = events_of(name, begun)
+        done = calls_in(whole)  # all of them are complete
+        assert done == calls[: len(done)]
+        sent = streamed(name, *begun)
+        names = [event.name for event in sent if isinstance(event, CallBegin)]
+        assert names == [name for name, _ in calls[: len(names)]]
+        assert len(done) <= len(names) <= len(done) + 1
+        if len(names) == len(done):
+            assert sent == whole
+        if not done:
+            assert content_in(whole) == begun
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)
+def test_nonsense_within_a_call_invents_none(name: str, write: Write) -> None:
+    text = write(CASES["nested"])
+    for place in range(0, len(text), 3):
+        for wrong in ("\x00", "}", "<", '"'):
+            broken = text[:place] + wrong + text[place + 1 :]
+            events = events_of(name, broken)
+            assert len(calls_in(events)) <= 1
+            streamed(name, *broken)
+
+
+@given(
+    st.sampled_from(NAMES), st.text(alphabet='<>[]{}"\\:,=()|/_ \nabfun｜tool▁call', max_size=80), st.data()
+)
+@settings(max_examples=400, deadline=None)
+def test_any_text_is_read_without_an_exception_and_the_same_at_any_cut(
+    name: str, text: str, data: st.DataObject
+) -> None:
+    marks = sorted(call_format(name).markers)
+    if marks:
+        text = data.draw(st.sampled_from(marks)) + text + data.draw(st.sampled_from(marks))
+    whole = events_of(name, text)
+    sent = streamed(name, *text)
+    assert streamed(name, text) == sent
+    if not any(isinstance(event, CallBegin) for event in sent):
+        assert content_in(whole) == content_in(sent) == text
+
+
+def test_bare_calls_are_of_known_tools_alone() -> None:
+    for name in BARE:
+        text = WRITE[name]([("get_whether", {"city": "x"})])
+        if text[0] in "[{":
+            assert events_of(name, text) == [Content(text)]
+
+
+def test_a_string_argument_arrives_as_it_is_written() -> None:
+    """A file that a coding model writes is not held back until its end."""
+    begin = "<tool_call>\n<function=get_weather>\n<parameter=city>\n"
+    parser = CallParser(call_format("qwen3_coder"), TOOLS)
+    parser.push(begin)
+    news = [parser.push(word) for word in ("first ", "second ", "\n", "third")]
+    assert joined([event for events in news for event in events]) == [
+        Arguments('{"city": "first second \\nthird')
+    ] or all(news[i] for i in (0, 1, 3))
+    parser = CallParser(call_format("hermes"), TOOLS)
+    parser.push('<tool_call>{"name": "get_weather", "arguments": {"city": "')
+    assert parser.push("Ber") == [Arguments("Ber")]
+
+
+def test_a_call_has_the_id_that_the_model_writes() -> None:
+    (begin, *_) = events_of("kimi_k2", WRITE["kimi_k2"](CASES["one"]))
+    assert begin == CallBegin("get_weather", "functions.get_weather:0")
+    text = '[TOOL_CALLS] [{"id": "a1b2c3d4e", "name": "now", "arguments": {}}]'
+    assert events_of("mistral", text)[0] == CallBegin("now", "a1b2c3d4e")
