@@ -21,6 +21,10 @@ unexport PYTHONDONTWRITEBYTECODE
 OLDEST_TRITON := 3.6.0
 OLDEST := $(CACHE)/triton-$(OLDEST_TRITON)
 
+# The official test suite of JSON Schema, which the sources of this package carry.
+SUITE := $(CACHE)/jsonschema-4.26.0
+export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
+
 .PHONY: help run python test check lint fast here aot programs product e2e soak bench
 .PHONY: generate setup setup-dev kernels clean cluster cluster-shell cluster-down
 
@@ -109,7 +113,7 @@ generate: setup-dev
 
 setup: $(CPU_VENV)/.cpu kernels
 
-setup-dev: $(VENV)/.dev $(OLDEST)/triton kernels
+setup-dev: $(VENV)/.dev $(OLDEST)/triton $(SUITE) kernels
 
 # After an environment, whose making installs the compiler where there is none.
 kernels:
@@ -126,6 +130,9 @@ $(VENV)/.dev:
 $(OLDEST)/triton: | $(VENV)/.dev
 	@tools/step "Installing Triton $(OLDEST_TRITON)" $(BIN)/python -m pip install -q --disable-pip-version-check \
 		--no-deps --target $(OLDEST) triton==$(OLDEST_TRITON)
+
+$(SUITE): | $(VENV)/.dev
+	@tools/step "Fetching JSON Schema's test suite" tools/fetch_sources.sh $(BIN)/python $@
 
 clean:
 	rm -rf build dist *.egg-info runtime/*.egg-info kernels/slipway_kernels/*.so

@@ -36,6 +36,9 @@ class LocalHub:
         inbox, self.inbox = self.inbox, []
         return inbox
 
+    def wake(self) -> None:
+        return None
+
     def send(self, client_id: int, message: FromEngine) -> None:
         assert isinstance(message, StepDone)
         self.stats.append(message.stats)
@@ -88,7 +91,7 @@ class LocalEngine:
     def finish(self) -> None:
         """Run until nothing is left, then check the pool."""
         self.core.run_once()
-        while self.core.scheduler.has_work or self.core._under_way or self.hub.inbox:
+        while self.core.has_work or self.hub.inbox:
             self.core.run_once()
         self.core.scheduler.cache.check()
 

@@ -55,6 +55,9 @@ class Hub:
         inbox, self.inbox = self.inbox, []
         return inbox
 
+    def wake(self) -> None:
+        return None
+
     def send(self, client_id: int, message: FromEngine) -> None:
         assert isinstance(message, StepDone)
         at = time.perf_counter() - self._begun

@@ -12,6 +12,7 @@ SERVING = frozenset(
         "httpx",
         "huggingface_hub",
         "jinja2",
+        "llguidance",
         "ml_dtypes",
         "msgspec",
         "numpy",

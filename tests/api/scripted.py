@@ -43,7 +43,7 @@ class ScriptedEngine:
     """Answers each request with the tokens of `answer`, one a step, until its `max_tokens`.
 
     `gate` is open at first; while it is closed each request gets `held` tokens and no more.
-    `failing` gives every request an error.
+    `failing` gives every request an error, which is its own fault where `unfit` says so.
     """
 
     def __init__(self, folder: Path, answer: Answer, *, max_model_len: int = 512) -> None:
@@ -53,6 +53,7 @@ class ScriptedEngine:
         self.aborted: list[str] = []
         self.calls: list[str] = []
         self.failing = ""
+        self.unfit = False
         self.gate = threading.Event()
         self.gate.set()
         self.held = 0
@@ -77,7 +78,7 @@ class ScriptedEngine:
 
     def reset(self) -> None:
         """As at the start, for the next test."""
-        self.answer, self.failing, self.held = self._first_answer, "", 0
+        self.answer, self.failing, self.unfit, self.held = self._first_answer, "", False, 0
         self.gate.set()
         for record in (self.requests, self.aborted, self.calls):
             record.clear()
@@ -142,7 +143,7 @@ class ScriptedEngine:
         request, params = live.request, live.request.params
         if self.failing:
             self._live.pop(request.request_id, None)
-            return Delta(request.request_id, [], "error", error=self.failing)
+            return Delta(request.request_id, [], "error", error=self.failing, unfit=self.unfit)
         token = live.left.popleft()
         delta = Delta(request.request_id, [token])
         if params.num_logprobs >= 0:

@@ -71,10 +71,27 @@ SAMPLING = [
     ({"model": 5}, "model", "5"),
     ({"stream": "yes"}, "stream", "yes"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
-    ({"guided_json": {"type": "object"}}, "guided_json", "not supported yet"),
-    ({"guided_regex": "a+"}, "guided_regex", "not supported yet"),
-    ({"structured_outputs": {"json": {}}}, "structured_outputs", "not supported yet"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
+    ({"guided_json": {"not": {}}}, "guided_json", 'cannot be followed: Unimplemented keys: ["not"].'),
+    ({"guided_json": 5}, "guided_json", "5"),
+    ({"guided_json": "{"}, "guided_json", "not valid JSON"),
+    ({"guided_regex": "("}, "guided_regex", "unclosed group"),
+    ({"guided_choice": []}, "guided_choice", "at least 1"),
+    ({"guided_choice": ["a"], "guided_regex": "a"}, "guided_choice", "at most one"),
+    ({"guided_grammar": "root ::= b"}, "guided_grammar", "Rule 'b' not found"),
+    ({"guided_grammar": 'start: start "a"'}, "guided_grammar", "no text that it allows"),
+    ({"guided_decoding_backend": "magic"}, "guided_decoding_backend", "magic"),
+    ({"guided_decoding_backend": "xgrammar:fast"}, "guided_decoding_backend", "no-fallback"),
+    ({"structural_tag": {"format": {"type": "poem"}}}, "structural_tag", '"poem"'),
+    ({"structured_outputs": {"poem": 1}}, "structured_outputs.poem", "extra"),
+    (
+        {"structured_outputs": {"json": {"oneOf": [{}, {}]}}},
+        "structured_outputs.json",
+        "more than one branch",
+    ),
+    ({"response_format": {"type": "poem"}}, "response_format.type", "poem"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "the schema itself"),
+    ({"response_format": {"type": "structural_tag"}}, "response_format", "a format, or structures"),
+    ({"response_format": {}}, "response_format.type", "missing"),
     ({"use_beam_search": True}, "use_beam_search", "not supported yet"),
     ({"logits_processors": ["a.b"]}, "logits_processors", "not supported yet"),
 ]
@@ -167,12 +184,11 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "
     [
         (None, "--enable-auto-tool-choice"),
         ("auto", "--enable-auto-tool-choice"),
-        ("required", "not supported yet"),
-        ({"type": "function", "function": {"name": "f"}}, "not supported yet"),
+        ({"type": "function", "function": {"name": "g"}}, "'g', which is not among the tools"),
     ],
     ids=str,
 )
-def test_a_tool_call_cannot_be_asked_for(served: Served, choice: Any, words: str) -> None:
+def test_a_choice_of_tools_that_cannot_be_made_is_refused(served: Served, choice: Any, words: str) -> None:
     body = CHAT | {"tools": TOOLS} | ({"tool_choice": choice} if choice else {})
     refused(served.post("/v1/chat/completions", body), 400, "tool_choice", words)
 

@@ -79,7 +79,7 @@ class Bench(InTurn):
     def run(self, limit: int = 10_000) -> None:
         for _ in range(limit):
             self.turn()
-            if not self.hub.inbox and not self.scheduler.has_work and not self.core._under_way:
+            if not self.hub.inbox and not self.core.has_work:
                 self.core.run_once()  # at rest it counts the pages
                 return
         raise AssertionError(f"work was left after {limit} turns")

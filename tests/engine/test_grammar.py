@@ -40,10 +40,14 @@ class Turning:
     def __init__(self) -> None:
         self.tokens: list[int] = []
 
-    def advance(self, tokens: Sequence[int]) -> None:
+    def advance(self, tokens: Sequence[int]) -> int | None:
         for token in tokens:
             assert self.allowed(self.tokens)[token], "a token that was forbidden"
             self.tokens.append(token)
+        return None
+
+    def forced(self) -> list[int]:
+        return []
 
     def masks(self, drafts: Sequence[int]) -> NDArray[np.uint32]:
         return np.stack([bits(self.allowed([*self.tokens, *drafts[:n]])) for n in range(len(drafts) + 1)])
@@ -65,10 +69,10 @@ class Failing(Turning):
         super().__init__()
         self.place = place
 
-    def advance(self, tokens: Sequence[int]) -> None:
+    def advance(self, tokens: Sequence[int]) -> int | None:
         if self.place == "advance" and len(self.tokens) > 2:
             raise KeyError("advance")
-        super().advance(tokens)
+        return super().advance(tokens)
 
     def masks(self, drafts: Sequence[int]) -> NDArray[np.uint32]:
         if self.place == "masks" and len(self.tokens) > 2:
@@ -76,7 +80,7 @@ class Failing(Turning):
         return super().masks(drafts)
 
 
-def make(grammar: str) -> Matcher:
+def make(grammar: str, ends: Sequence[int]) -> Matcher:
     if grammar == "unreadable":
         raise ValueError("no such grammar")
     return Turning() if grammar == "turning" else Failing(grammar)
@@ -178,8 +182,12 @@ class Following:
         self.known: list[int] = []
         self.asked: list[int] = []
 
-    def advance(self, tokens: Sequence[int]) -> None:
+    def advance(self, tokens: Sequence[int]) -> int | None:
         self.known += tokens
+        return None
+
+    def forced(self) -> list[int]:
+        return []
 
     def masks(self, drafts: Sequence[int]) -> NDArray[np.uint32]:
         self.asked.append(len(self.known))
@@ -190,7 +198,7 @@ class Following:
 def test_a_matcher_knows_all_tokens_before_each_draw_and_only_its_steps_have_masks(overlap: bool) -> None:
     with bench(overlap=overlap, num_pages=400, prefix_caching=False, num_drafts=3) as b:
         matcher = Following()
-        b.core.grammars = Grammars(lambda grammar: matcher)
+        b.core.grammars = Grammars(lambda grammar, ends: matcher)
         b.add("free", 5, 4)
         b.run()
         assert b.masks == [None] * len(b.masks)

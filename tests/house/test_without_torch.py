@@ -53,7 +53,8 @@ def test_a_server_on_cpu_answers_and_no_process_of_it_wants_torch(
     tiny_models: Callable[[str], Path], blocked: dict[str, str]
 ) -> None:
     with live_server(tiny_models("llama"), "--max-model-len", "128", env=blocked) as server:
-        body = json.dumps({"model": str(tiny_models("llama")), "prompt": "def main", "max_tokens": 4})
+        fields = {"model": "", "prompt": "def main", "max_tokens": 4, "guided_regex": ".{9,}"}
+        body = json.dumps(fields)
         asked = urllib.request.Request(
             f"{server.url}/v1/completions", body.encode(), {"Content-Type": "application/json"}
         )

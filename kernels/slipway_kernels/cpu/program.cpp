@@ -218,11 +218,10 @@ void Program::conclude() {
       int at = position[row] + 1;
       ++slots->num_computed[slot];
       made.failed = drawn.failed;
-      if (drawn.failed) break;
-      ++made.num_drawn;
-      accepted = row + 1 < end && tokens[at] == drawn.token;
+      made.num_drawn += !drawn.failed;
+      accepted = !drawn.failed && row + 1 < end && tokens[at] == drawn.token;
       if (at == slots->max_len) break;
-      tokens[at] = drawn.token;
+      tokens[at] = std::max(drawn.token, 0); /* also where it failed: a step planned meanwhile computes it */
       slots->num_tokens[slot] = at + 1;
     }
   }

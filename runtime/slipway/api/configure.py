@@ -28,6 +28,9 @@ _SAME_NAME = (
     "revision",
     "code_revision",
     "hf_config_path",
+    "tokenizer",
+    "tokenizer_mode",
+    "tokenizer_revision",
     "load_format",
     "download_dir",
     "ignore_patterns",
@@ -86,6 +89,7 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         graph_max_length=arguments["max_seq_len_to_capture"],
         overlap=False if arguments["disable_async_output_proc"] else None,
         max_num_batched_tokens=budget if "max_num_batched_tokens" in arguments.given else None,
+        grammar_cache_bytes=environment.xgrammar_cache_mb << 20,
         threads=environment.threads,
         log_level=environment.logging_level.lower(),
         record=environment.slipway_record,
@@ -122,7 +126,14 @@ class Settings:
     seed: int
     priorities: bool
     """Requests may carry one."""
+    guided_backend: str
+    guided_without_fallback: bool
+    guided_without_whitespace: bool
+    guided_without_more_properties: bool
     auto_tool_choice: bool
+    tool_call_parser: str | None
+    tool_parser_plugin: str | None
+    reasoning_parser: str | None
     prompt_tokens_details: bool
     tokens_as_ids: bool
     api_key: str | None
@@ -177,7 +188,14 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         max_logprobs=arguments["max_logprobs"],
         seed=arguments["seed"],
         priorities=arguments["scheduling_policy"] == "priority",
+        guided_backend=arguments["guided_decoding_backend"],
+        guided_without_fallback=arguments["guided_decoding_disable_fallback"],
+        guided_without_whitespace=arguments["guided_decoding_disable_any_whitespace"],
+        guided_without_more_properties=arguments["guided_decoding_disable_additional_properties"],
         auto_tool_choice=arguments["enable_auto_tool_choice"],
+        tool_call_parser=arguments["tool_call_parser"],
+        tool_parser_plugin=arguments["tool_parser_plugin"],
+        reasoning_parser=arguments["reasoning_parser"],
         prompt_tokens_details=arguments["enable_prompt_tokens_details"],
         tokens_as_ids=arguments["return_tokens_as_token_ids"],
         api_key=arguments["api_key"],

@@ -17,7 +17,9 @@ from slipway.api.admission import Admission
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Run
+from slipway.api.grammars import GrammarChecks
 from slipway.api.model import ServedModel, Texts, served_model
+from slipway.api.structured import say_whose_work_it_is
 from slipway.engine.client import EngineClient
 from slipway.engine.messages import Ready, Stats
 from slipway.metrics.registry import ServerMetrics
@@ -41,11 +43,14 @@ class Frontend:
         self.created = int(time.time())
         self.metrics: ServerMetrics | None = None
         self._model: ServedModel | None = None
+        self._grammars: GrammarChecks | None = None
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
 
     def open(self, texts: Texts, ready: Ready) -> None:
         """Begin to admit requests."""
         self._model = served_model(texts, ready)
+        self._grammars = GrammarChecks(self._model)
+        say_whose_work_it_is(self.settings.guided_backend)
         self.metrics = ServerMetrics(
             self.settings.name, ready.max_model_len, self.settings.show_hidden_metrics
         )
@@ -54,6 +59,8 @@ class Frontend:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._grammars is not None:
+            self._grammars.close()
 
     def on_stats(self, stats: Stats) -> None:
         if self.metrics is not None:
@@ -66,6 +73,12 @@ class Frontend:
             self.admission.check()
         assert self._model is not None
         return self._model
+
+    @property
+    def grammars(self) -> GrammarChecks:
+        """There with the model."""
+        assert self._grammars is not None
+        return self._grammars
 
     def check_name(self, name: str | None) -> None:
         """Raises ApiError 404 for a model that is not served; no name means the one that is."""
@@ -109,13 +122,14 @@ class Frontend:
             tokenizer = order.rules.tokenizer
             text = tokenizer.decode(shown, skip_special_tokens=False) if tokenizer else None
             logger.info(
-                "request %s: prompt %r, %d tokens %s, n %d, %s",
+                "request %s: prompt %r, %d tokens %s, n %d, %s%s",
                 order.request_id,
                 text if limit is None or text is None else text[:limit],
                 len(prompt.token_ids),
                 shown,
                 order.n,
                 prompt.params,
+                f", held to {order.grammar.text[:limit]}" if order.grammar else "",
             )
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from slipway.api.errors import ApiError
 from slipway.api.sampling import child_seed
+from slipway.api.structured import Grammar
 from slipway.api.transcript import Piece, Transcript, TranscriptRules
 from slipway.engine.client import EngineClient, EngineDead, Stream
 from slipway.engine.messages import AddRequest, Delta, RequestTiming
 from slipway.engine.params import SamplingParams
 from slipway.metrics.registry import ServerMetrics
+from slipway.text.parse.output import Parser
 
 _serial = itertools.count()
 """Makes the engine's request ids unique where clients choose equal ones."""
@@ -40,6 +42,9 @@ class Order:
     rules: TranscriptRules
     priority: int = 0
     cache_salt: str = ""
+    grammar: Grammar | None = None
+    parser: Callable[[], Parser] | None = None
+    """Makes what reads one output; None: all of it is content."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -92,6 +97,7 @@ class Run:
                     order.priority,
                     order.cache_salt,
                     self._arrival,
+                    order.grammar.text if order.grammar else "",
                 )
                 try:
                     stream = self._engine.submit(request)
@@ -127,9 +133,7 @@ class Run:
         output.timing = delta.timing or output.timing
         if delta.finish_reason == "error":
             self._end(output, delta, "error")
-            raise ApiError(
-                f"The request failed in the engine: {delta.error}", status=500, code="request_failed"
-            )
+            raise _failed(delta)
         piece = output.transcript.take(delta)
         if delta.num_cached_tokens and output.number % self.order.n == 0:
             self.num_cached_tokens += delta.num_cached_tokens
@@ -165,6 +169,14 @@ class Run:
             for _ in range(num_tokens):
                 self._metrics.record_inter_token(between)
         output.last_news = now
+
+
+def _failed(delta: Delta) -> ApiError:
+    """The answer to a request that the engine could not go on with."""
+    if delta.unfit:
+        return ApiError(f"The request cannot be answered: {delta.error}.", code="invalid_value")
+    message = f"The request failed in the engine: {delta.error}"
+    return ApiError(message, status=500, code="request_failed")
 
 
 def engine_gone(dead: EngineDead) -> ApiError:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError, from_validation
+from slipway.api.formats import Formats, formats
 from slipway.api.protocol.common import Generation
 from slipway.engine.messages import Ready
 from slipway.exits import BAD_ARGUMENTS, BAD_TOKENIZER, BY_REASON, Exit
@@ -48,6 +49,8 @@ class Texts:
     template: ChatTemplate | None
     defaults: GenerationDefaults
     eos_token_ids: tuple[int, ...]
+    formats: Formats
+    """How its outputs are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +114,10 @@ def read_texts(settings: Settings) -> Texts:
     except LoadError as error:
         raise Exit(BY_REASON[error.code], error.message, error.hint, error.argument) from None
     if settings.skip_tokenizer_init:
-        return Texts(None, None, defaults, eos)
+        return Texts(None, None, defaults, eos, Formats())
     tokenizer = _tokenizer(settings)
     eos = tuple(dict.fromkeys((*eos, *tokenizer.eos_token_ids)))
-    return Texts(tokenizer, _template(settings, tokenizer), defaults, eos)
+    return Texts(tokenizer, _template(settings, tokenizer), defaults, eos, formats(settings, tokenizer))
 
 
 def _tokenizer(settings: Settings) -> Tokenizer:

@@ -7,10 +7,12 @@ from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
+from slipway.api.parsing import Reading, check_tools, forced_tools, reading
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
 from slipway.api.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from slipway.api.sampling import check_limits, check_vocabulary, sampling_params, token_budget
+from slipway.api.structured import ForcedTools, grammar_of
 from slipway.api.transcript import TranscriptRules
 
 MAX_OUTPUTS = 1024
@@ -54,12 +56,13 @@ def completion_order(
             num_prompt_logprobs=_prompt_logprobs(body),
         )
         ready.append(Prompt(token_ids, params))
-    return _order(body, ready, body.candidates, model, request_id)
+    return _order(body, ready, body.candidates, model, settings, request_id)
 
 
 def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, request_id: str) -> Order:
     """Raises ApiError with the field at fault."""
-    body.check(auto_tool_choice=settings.auto_tool_choice)
+    body.check()
+    check_tools(body, settings)
     check_limits(body, settings, top_logprobs=body.top_logprobs, prompt_logprobs=body.prompt_logprobs)
     text = render_chat(body, model, default_effort=settings.reasoning_effort)
     token_ids = model.encode(text, add_special_tokens=bool(body.add_special_tokens))
@@ -74,10 +77,21 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
         num_logprobs=body.num_logprobs,
         num_prompt_logprobs=-1 if body.prompt_logprobs is None else body.prompt_logprobs,
     )
-    return _order(body, [Prompt(token_ids, params)], body.choices, model, request_id)
+    found = reading(body, model.texts.formats, text)
+    prompts = [Prompt(token_ids, params)]
+    return _order(body, prompts, body.choices, model, settings, request_id, found, forced_tools(body))
 
 
-def _order(body: Generation, prompts: list[Prompt], n: int, model: ServedModel, request_id: str) -> Order:
+def _order(
+    body: Generation,
+    prompts: list[Prompt],
+    n: int,
+    model: ServedModel,
+    settings: Settings,
+    request_id: str,
+    found: Reading | None = None,
+    tools: ForcedTools | None = None,
+) -> Order:
     if body.stop and model.texts.tokenizer is None:
         raise ApiError(
             "stop strings need a tokenizer, and this server has none (--skip-tokenizer-init); "
@@ -92,8 +106,11 @@ def _order(body: Generation, prompts: list[Prompt], n: int, model: ServedModel, 
         skip_special_tokens=body.skip_special_tokens is not False,
         spaces_between_special_tokens=body.spaces_between_special_tokens is not False,
         own_stop_ids=frozenset(body.stop_token_ids or ()) - frozenset(model.eos_token_ids),
+        kept_ids=frozenset() if found is None else found.kept_ids,
     )
-    return Order(request_id, prompts, n, rules, body.priority or 0, body.cache_salt or "")
+    grammar = grammar_of(body, model, settings, tools)
+    parser = None if found is None else found.parser
+    return Order(request_id, prompts, n, rules, body.priority or 0, body.cache_salt or "", grammar, parser)
 
 
 def _truncated(token_ids: list[int], body: Generation, wanted: int | None, model: ServedModel) -> list[int]:

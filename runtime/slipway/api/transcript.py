@@ -21,6 +21,8 @@ class TranscriptRules:
     keep_stop: bool = False
     """The stop string, or the token that stops, is part of the text."""
     skip_special_tokens: bool = True
+    kept_ids: frozenset[int] = frozenset()
+    """Special tokens that are not skipped."""
     spaces_between_special_tokens: bool = True
     own_stop_ids: frozenset[int] = frozenset()
     """Stop tokens that the client named and the model does not have of its own: they are told as
@@ -63,6 +65,7 @@ class Transcript:
         if rules.tokenizer is not None:
             self._detokenizer = rules.tokenizer.stream(
                 skip_special_tokens=rules.skip_special_tokens,
+                kept_ids=rules.kept_ids,
                 spaces_between_special_tokens=rules.spaces_between_special_tokens,
                 prompt_ids=prompt_ids,
             )

@@ -93,7 +93,7 @@ def merge(earlier: Delta, later: Delta) -> None:
     earlier.num_cached_tokens = earlier.num_cached_tokens or later.num_cached_tokens
     earlier.timing = later.timing or earlier.timing
     earlier.finish_reason, earlier.stop_token_id = later.finish_reason, later.stop_token_id
-    earlier.error = later.error
+    earlier.error, earlier.unfit = later.error, later.unfit
 
 
 class _Frames(asyncio.Protocol):

@@ -30,6 +30,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_sliding_window: bool = False
     seed: int = 0
     max_logprobs: int = 20
+    # text, which the engine reads for grammars alone
+    tokenizer: str | None = None
+    tokenizer_mode: str = "auto"
+    tokenizer_revision: str | None = None
+    grammar_cache_bytes: int = 512 << 20
+    """Memory for compiled grammars."""
     # cache
     block_size: int = 16
     kv_cache_dtype: str = "auto"

@@ -23,10 +23,12 @@ from slipway.engine.plan import Masks, StepOutput
 from slipway.engine.request import Request
 from slipway.engine.scheduler import Grant, Scheduler, Step
 from slipway.engine.wire import Hub
+from slipway.text.errors import GrammarError
 
 log = logging.getLogger("slipway.engine")
 
 NOT_NUMBERS = "the model's logits were no numbers (NaN); its weights or the dtype may be unfit"
+NOTHING_LEFT = "no token was left to draw within its grammar, allowed_token_ids, bad_words and min_tokens"
 
 
 class EngineCore:
@@ -46,7 +48,7 @@ class EngineCore:
         self.hub = hub
         self._idle = idle
         """A few milliseconds of work that may be done while there is nothing to do; False: none is left."""
-        self.grammars = Grammars(make_matcher)
+        self.grammars = Grammars(make_matcher, hub.wake)
         self.num_steps = 0
         self._adapters = {name: index for index, name in enumerate(adapters)} | {"": -1}
         self._requests: dict[tuple[int, str], Request] = {}
@@ -55,6 +57,16 @@ class EngineCore:
         self._under_way: deque[tuple[Step, float]] = deque()
         self._checked = True
 
+    @property
+    def has_work(self) -> bool:
+        """Requests are live."""
+        return self._busy or self.grammars.num_waiting > 0
+
+    @property
+    def _busy(self) -> bool:
+        """There is a step to plan, or one under way."""
+        return self.scheduler.has_work or bool(self._under_way)
+
     def run(self) -> None:
         """Serve until the launching process has gone."""
         while not self.hub.closed:
@@ -62,14 +74,16 @@ class EngineCore:
 
     def run_once(self, timeout: float | None = 0) -> None:
         """One turn; waits for messages up to `timeout` where there is no work."""
-        busy = self.scheduler.has_work or bool(self._under_way)
+        busy = self._busy
         if not busy and not self._checked:
             self._check_idle()
         arrived = self.hub.poll(0)
-        if not busy and not arrived and not self._idle():
+        if not busy and not arrived and not self.grammars.has_prepared and not self._idle():
             arrived = self.hub.poll(timeout)
         for client_id, message in arrived:
             self._receive(client_id, message)
+        if self.grammars.has_prepared:
+            self._add_prepared()
         plan, grants = self.scheduler.schedule(time.monotonic())
         if self.scheduler.failures:
             self._end_failed(self.scheduler.failures)
@@ -117,21 +131,31 @@ class EngineCore:
             if message.adapter not in self._adapters:
                 raise ValueError(f"there is no adapter {message.adapter!r}")
             request.adapter = self._adapters[message.adapter]
-            matcher = self.grammars.make(message.grammar) if request.masked else None
-            self.scheduler.add(request)
+            if request.masked:
+                self.grammars.prepare(request, message.grammar)
+            else:
+                self.scheduler.add(request)
         except Exception as error:
             self._send({client_id: [failure(message.request_id, error)]}, [], [])
             return
         self._requests[client_id, request.id] = request
-        if matcher is not None:
-            self.grammars.add(request, matcher)
+
+    def _add_prepared(self) -> None:
+        """Schedule the requests whose matchers have been made."""
+        for request, error in self.grammars.prepared():
+            if error is None:
+                self.scheduler.add(request)
+            else:
+                del self._requests[request.client_id, request.id]
+                request.ended = True
+                self._send({request.client_id: [failure(request.id, error)]}, [], [])
 
     def _end(self, key: tuple[int, str], *, failed: bool = False) -> None:
         request = self._requests.pop(key, None)
         if request is not None:
             request.ended = True
-            self.grammars.end(request)
-            self.scheduler.end(request, failed=failed)
+            if not self.grammars.end(request):
+                self.scheduler.end(request, failed=failed)
 
     def _end_failed(self, failed: list[tuple[Request, Exception]]) -> None:
         """End the requests that could not be planned or masked; the others go on."""
@@ -156,7 +180,6 @@ class EngineCore:
         output = self.executor.collect()
         now = time.monotonic()
         self.num_steps += 1
-        has_grammars = bool(self.grammars)
         special = {*output.failed, *output.logprobs, *output.prompt_logprobs}
         deltas: dict[int, list[Delta]] = {client_id: [] for client_id in self._clients}
         for index, ((request, grant), tokens) in enumerate(zip(grants.items(), output.tokens, strict=True)):
@@ -168,8 +191,6 @@ class EngineCore:
                     delta = Delta(request.id, tokens)  # nearly always
                 else:
                     delta = self._answered(request, grant, index, output, now)
-                if has_grammars and delta is not None and delta.finish_reason is None:
-                    self.grammars.advance(request, delta.token_ids, output.drafts.get(index, []))
             except Exception as error:
                 delta = failure(request.id, error)
             if delta is not None:
@@ -193,9 +214,13 @@ class EngineCore:
         delta = Delta(request.id, tokens)
         if output.logprobs:
             delta.logprobs = output.logprobs.get(index)
-        end(request, delta)
+        complete = None
+        if request.masked:
+            complete = self.grammars.advance(request, tokens, output.drafts.get(index, []))
+        end(request, delta, complete)
         if failed and delta.finish_reason is None:  # else it had ended before that
-            delta.finish_reason, delta.error = "error", NOT_NUMBERS
+            delta.finish_reason, delta.unfit = "error", request.masked
+            delta.error = NOTHING_LEFT if request.masked else NOT_NUMBERS
         if not request.first_token_time:
             request.first_token_time = now
             delta.timing = request.timing(now)
@@ -214,7 +239,7 @@ class EngineCore:
         for client_id in sorted(deltas):
             stats = Stats(
                 len(scheduler.running),
-                len(scheduler.waiting),
+                len(scheduler.waiting) + self.grammars.num_waiting,
                 scheduler.cache.pool.usage,
                 self.num_steps,
                 num_step_tokens,
@@ -222,7 +247,7 @@ class EngineCore:
                 scheduler.prefix_queries,
                 scheduler.prefix_hits,
                 scheduler.num_preemptions,
-                num_deferred=scheduler.num_deferred,
+                num_deferred=scheduler.num_deferred + self.grammars.num_waiting,
                 num_swapped=len(scheduler.cache.swapped),
                 swap_usage=scheduler.cache.host.usage,
             )
@@ -237,13 +262,18 @@ class EngineCore:
         self._checked = True
 
 
-def end(request: Request, delta: Delta) -> None:
-    """Say in the news why the request ends, if its newest tokens end it, and drop those that follow."""
+def end(request: Request, delta: Delta, complete: int | None) -> None:
+    """Say in the news why the request ends, if its newest tokens end it, and drop those that follow.
+
+    complete  how many of them complete the text that its grammar asks for
+    """
     params, tokens = request.params, delta.token_ids
     num_before = len(request.tokens) - request.num_prompt - len(tokens)
     for count, token in enumerate(tokens, 1):
         if token in request.stop_tokens and num_before + count > params.min_tokens:
             delta.finish_reason, delta.stop_token_id = "stop", token
+        elif count == complete:
+            delta.finish_reason = "stop"
         elif num_before + count >= params.max_tokens:
             delta.finish_reason = "length"
         else:
@@ -254,6 +284,8 @@ def end(request: Request, delta: Delta) -> None:
 
 
 def failure(request_id: str, error: Exception) -> Delta:
-    """The end of a request that the engine could not carry on with; the log has the traceback."""
+    """The end of a request that could not go on; the log has the traceback, where the engine is at fault."""
+    if isinstance(error, GrammarError):
+        return Delta(request_id, [], "error", error=f"its grammar cannot be followed: {error}", unfit=True)
     log.error("request %s failed", request_id, exc_info=error)
     return Delta(request_id, [], "error", error=f"{type(error).__name__}: {error}")

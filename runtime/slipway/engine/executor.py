@@ -39,6 +39,8 @@ class Worker(Steps, Protocol):
     """Pages in host memory for preempted requests."""
     runs_ahead: bool
     """Whether launching returns before the work is done, so that the next step can be planned meanwhile."""
+    takes_drafts: bool
+    """Whether plans may say what a slot verifies."""
     repeats_bits: bool
     """Whether computing a token again gives the bits that it gave before."""
 

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slipway.engine.config import EngineConfig
 from slipway.engine.plan import Masks
 from slipway.engine.request import Request
 from slipway.engine.scheduler import Grant, Step
+
+if TYPE_CHECKING:
+    from slipway.text.matcher import GrammarCompiler
 
 
 class Matcher(Protocol):
     """Where one request stands in its grammar. What it raises ends that request and no other."""
 
-    def advance(self, tokens: Sequence[int]) -> None:
-        """These tokens have been drawn."""
+    def advance(self, tokens: Sequence[int]) -> int | None:
+        """These tokens have been drawn. The number of them that complete the text, behind which nothing may
+        come; None while something may."""
+
+    def forced(self) -> list[int]:
+        """The tokens to come about which the grammar leaves no choice: they are drafts of the next step."""
 
     def masks(self, drafts: Sequence[int]) -> NDArray[np.uint32]:
         """[1 + len(drafts), ceil(vocab / 32)]: bits of the tokens that may come next, then after each draft.
@@ -26,40 +36,105 @@ class Matcher(Protocol):
         """
 
 
-MakeMatcher = Callable[[str], Matcher]
-"""Of a request's grammar; raises where that cannot be read."""
+MakeMatcher = Callable[[str, Sequence[int]], Matcher]
+"""Of a request's grammar, with the tokens that end the request; raises where that cannot be read."""
 
 
-def no_grammar(grammar: str) -> Matcher:
+def no_grammar(grammar: str, ends: Sequence[int]) -> Matcher:
     raise ValueError("this engine reads no grammars")
+
+
+class ModelMatchers:
+    """Makes matchers over the model's own vocabulary; its tokenizer is read for the first of them."""
+
+    def __init__(self, config: EngineConfig, vocab_size: int) -> None:
+        self._config = config
+        self._vocab_size = vocab_size
+
+    def __call__(self, grammar: str, ends: Sequence[int]) -> Matcher:
+        return self._compiler.matcher(grammar, ends)
+
+    @cached_property
+    def _compiler(self) -> GrammarCompiler:
+        from slipway.text.matcher import GrammarCompiler
+        from slipway.text.open import load
+
+        config = self._config
+        tokenizer = load(
+            config.model,
+            tokenizer=config.tokenizer,
+            mode=config.tokenizer_mode,
+            revision=config.revision,
+            tokenizer_revision=config.tokenizer_revision,
+            download_dir=config.download_dir,
+            token=config.hf_token if isinstance(config.hf_token, str) else None,
+        )
+        return GrammarCompiler(tokenizer, self._vocab_size, config.grammar_cache_bytes)
 
 
 class Grammars:
     """The matchers of live requests, with the drafts that their slots verify next.
 
-    False where no live request has one: then it is asked nothing more.
+    False where no live request has one: then it is asked nothing more. Matchers are made on a thread of their
+    own; `wake` is called from there for each that is ready.
     """
 
-    def __init__(self, make: MakeMatcher) -> None:
+    def __init__(self, make: MakeMatcher, wake: Callable[[], None] = lambda: None) -> None:
         self.make = make
+        self._wake = wake
+        self._thread: ThreadPoolExecutor | None = None
+        self._making: dict[Request, Future[Matcher]] = {}
         self._matchers: dict[Request, Matcher] = {}
         self._drafts: dict[Request, list[int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._matchers)
 
-    def add(self, request: Request, matcher: Matcher) -> None:
-        self._matchers[request] = matcher
+    @property
+    def num_waiting(self) -> int:
+        """Requests whose matchers are being made."""
+        return len(self._making)
 
-    def end(self, request: Request) -> None:
+    @property
+    def has_prepared(self) -> bool:
+        """`prepared` has news, of which `wake` has told before or tells now."""
+        return any(future.done() for future in self._making.values())
+
+    def prepare(self, request: Request, grammar: str) -> None:
+        """Begin to make the matcher of a request, which is not scheduled before it is there."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        future = self._thread.submit(self.make, grammar, request.params.stop_token_ids)
+        self._making[request] = future
+        future.add_done_callback(lambda _: self._wake())
+
+    def prepared(self) -> Iterator[tuple[Request, Exception | None]]:
+        """Requests whose matchers have been made since, or could not be."""
+        for request, future in [(request, one) for request, one in self._making.items() if one.done()]:
+            del self._making[request]
+            error = future.exception()
+            if error is None:
+                self._matchers[request] = future.result()
+            elif not isinstance(error, Exception):
+                raise error
+            yield request, error
+
+    def end(self, request: Request) -> bool:
+        """Forget a request; whether its matcher was still being made, so that nobody else knows of it."""
         self._matchers.pop(request, None)
         self._drafts.pop(request, None)
+        making = self._making.pop(request, None)
+        return making is not None and (making.cancel() or True)
 
-    def advance(self, request: Request, tokens: list[int], drafts: list[int]) -> None:
-        """A step has drawn these tokens and left these drafts, if the request has a grammar."""
-        if request in self._matchers:
-            self._matchers[request].advance(tokens)
+    def advance(self, request: Request, tokens: list[int], drafts: list[int]) -> int | None:
+        """A step has drawn these tokens of a request with a matcher, and left these drafts. The number of
+        tokens that complete its text; None while it goes on."""
+        matcher = self._matchers[request]
+        complete = matcher.advance(tokens)
+        if complete is None:
+            request.forced = matcher.forced()
             self._drafts[request] = drafts
+        return complete
 
     def masked(self, step: Step) -> dict[int, tuple[Request, Grant]]:
         """Those that draw within masks, by index."""
@@ -77,7 +152,7 @@ class Grammars:
             if matcher is None:  # it has ended since
                 continue
             try:
-                drafts = self._drafts.get(request, [])[: grant.num_drafts]
+                drafts = grant.forced or self._drafts.get(request, [])[: grant.num_drafts]
                 found = matcher.masks(drafts)
                 masks[index] = np.pad(found, ((0, grant.num_drafts - len(drafts)), (0, 0)), mode="edge")
             except Exception as error:

@@ -115,6 +115,8 @@ class Delta(msgspec.Struct, array_like=True, gc=False):
     """Prompt tokens that a prefix hit spared; set in the first Delta."""
     error: str = ""
     """What failed, where `finish_reason` is `error`."""
+    unfit: bool = False
+    """The fault is the request's own."""
     timing: RequestTiming | None = None
     """With the first Delta and the last: where a stop string ends a request, the API has but the first."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +65,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Pages of preempted requests to copy to the host before anything else: others may own them now."""
     swap_in: list[PageCopy] = []
     """Pages to copy back after that and before the step computes."""
+    drafts: dict[int, Sequence[int]] = {}
+    """By index, what is verified instead of what the slot holds: as many as `num_drafts` says."""
 
 
 class StepOutput(msgspec.Struct, array_like=True, gc=False):

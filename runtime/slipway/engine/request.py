@@ -48,6 +48,8 @@ class Request:
     """Positions committed from which on a token may be the first, the last or the end of a block."""
     num_steps: int = 0
     """Steps under way that compute some of it."""
+    forced: list[int] = field(default_factory=list)
+    """Tokens behind those it has about which its grammar leaves no choice."""
     num_drawing: int = 0
     """Of these, the ones that draw tokens."""
     num_cached: int = 0
@@ -88,7 +90,7 @@ class Request:
 
     def take(self, token: int) -> bool:
         """Enter the next token, which the oldest step under way drew, unless more may follow of it."""
-        if self.committed >= self.quiet_until or token in self.stop_tokens:
+        if self.committed >= self.quiet_until or token in self.stop_tokens or self.masked:
             return False
         self.tokens.append(token)
         self.committed += 1

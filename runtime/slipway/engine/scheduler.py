@@ -23,13 +23,15 @@ class SchedulerLimits:
     """Bounds of a step. Token counts; 0 for `long_prompt` means that no prompt counts as long.
 
     depth       steps that may be under way
-    num_drafts  most drafts that a step verifies for a request
+    num_drafts  most drafts that a step verifies for a request, of those that slots hold
+    forced      tokens that grammars force are drafts too
     """
 
     token_budget: int
     max_requests: int
     depth: int = 1
     num_drafts: int = 0
+    forced: bool = False
     chunked_prefill: bool = True
     max_partial: int = 1
     max_long_partial: int = 1
@@ -45,6 +47,8 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     draws: bool
     pages: list[PageGrant] = []
     num_drafts: int = 0
+    forced: Sequence[int] = ()
+    """The drafts, where a grammar says what they are."""
 
 
 NEXT_TOKEN = Grant(1, True)
@@ -80,9 +84,9 @@ class _Plan:
             request.num_drawing += 1
         self.tokens_left -= len(requests)
 
-    def add_drafts(self, request: Request, count: int, pages: list[PageGrant]) -> None:
+    def add_drafts(self, request: Request, count: int, pages: list[PageGrant], forced: Sequence[int]) -> None:
         """Let a request that draws its next token verify so many drafts."""
-        self.grants[request] = Grant(1 + count, True, self.grants[request].pages + pages, count)
+        self.grants[request] = Grant(1 + count, True, self.grants[request].pages + pages, count, forced)
         request.granted += count
         self.tokens_left -= count
 
@@ -108,6 +112,7 @@ class _Plan:
             [request.granted for request in self.grants],
             self.swap_out,
             self.swap_in,
+            {index: grant.forced for index, grant in enumerate(grants) if grant.forced},
         )
 
 
@@ -138,6 +143,7 @@ class Scheduler:
         self.num_preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
+        self._num_masked = 0
         self._free_slots = list(range(limits.max_requests - 1, -1, -1))
         self._last_prompt_seconds = 0.0
         self._turn = 0
@@ -148,6 +154,10 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def add(self, request: Request) -> None:
+        self._num_masked += request.masked
+        self._wait(request)
+
+    def _wait(self, request: Request) -> None:
         bisect.insort(self.waiting, request, key=self._order)
 
     def schedule(self, now: float) -> tuple[StepPlan, Step]:
@@ -192,6 +202,7 @@ class Scheduler:
 
         Where it failed the prefix index forgets what it held, too.
         """
+        self._num_masked -= request.masked
         if request.slot >= 0:
             self._vacate(request, failed=failed)
         else:
@@ -248,12 +259,19 @@ class Scheduler:
             pages = self.cache.extend(request, 1) if plan.tokens_left else None
             if pages is not None:
                 plan.add(request, Grant(1, True, pages))
-        for request, grant in list(plan.grants.items()) if self.limits.num_drafts else ():
+        limits = self.limits
+        has_drafts = limits.num_drafts or (limits.forced and self._num_masked)
+        for request, grant in list(plan.grants.items()) if has_drafts else ():
             if grant.num_new == 1 and grant.draws:
-                most = min(self.limits.num_drafts, plan.tokens_left, request.max_computed - request.granted)
+                forced: Sequence[int] = ()
+                if limits.forced and request.forced:  # of which steps under way draw the first
+                    forced = request.forced[request.granted - len(request.tokens) :]
+                most = min(
+                    len(forced) or limits.num_drafts, plan.tokens_left, request.max_computed - request.granted
+                )
                 pages = self.cache.extend(request, most) if most > 0 else None
                 if pages is not None:
-                    plan.add_drafts(request, most, pages)
+                    plan.add_drafts(request, most, pages, forced[:most])
 
     def _admit(self, plan: _Plan, prompts: list[Request], now: float) -> None:
         """Start waiting requests, the oldest promise first, as long as there are slots, tokens and pages.
@@ -347,7 +365,7 @@ class Scheduler:
             request.granted = request.committed = 0
         request.quiet_until = 0
         self._vacate(request)
-        self.add(request)
+        self._wait(request)
         request.num_preemptions += 1
         self.num_preemptions += 1
         plan.preempted = True

@@ -21,6 +21,7 @@ from slipway import driver
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
 from slipway.engine.executor import Executor, Worker
+from slipway.engine.grammar import ModelMatchers
 from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import Failed, Loading, Ready
 from slipway.engine.page_pool import PagePool
@@ -211,8 +212,14 @@ class Start:
         )
         steps = RecordingWorker(worker, config.record, config) if config.record else worker
         executor = Executor(steps, self.depth, thread=self.depth > 1 and not worker.runs_ahead)
-        adapters = tuple(config.adapters)
-        return EngineCore(Scheduler(cache, self._limits()), executor, hub, worker.idle, adapters=adapters)
+        return EngineCore(
+            Scheduler(cache, self._limits()),
+            executor,
+            hub,
+            worker.idle,
+            ModelMatchers(config, self.plan.route.vocab),
+            tuple(config.adapters),
+        )
 
     def ready(self) -> Ready:
         plan = self.plan
@@ -237,6 +244,7 @@ class Start:
             max_requests=config.max_num_seqs,
             depth=self.depth,
             num_drafts=config.num_drafts,
+            forced=self.worker.takes_drafts,
             chunked_prefill=config.enable_chunked_prefill,
             max_partial=config.max_num_partial_prefills,
             max_long_partial=config.max_long_partial_prefills,

@@ -76,6 +76,9 @@ class Hub:
         if parent is not None:
             self._selector.register(parent, selectors.EVENT_READ)
         self._parent = parent
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self._clients: list[_Client] = []
         self._greeting: bytes | None = None
         self.closed = False
@@ -89,9 +92,16 @@ class Hub:
                 self._accept()
             elif key.fd == self._parent:
                 self.closed = True
+            elif key.fileobj is self._woken:
+                self._woken.recv(1 << 10)
             else:
                 self._serve(key.data, events, inbound)
         return inbound
+
+    def wake(self) -> None:
+        """Have `poll` return, from any thread."""
+        with contextlib.suppress(OSError):  # closed, or full of wakes
+            self._waker.send(b"!")
 
     def broadcast(self, message: FromEngine) -> None:
         """Send to every client, and until the next broadcast to each that connects."""
@@ -123,6 +133,8 @@ class Hub:
         self._clients.clear()
         self._selector.close()
         self._listener.close()
+        self._waker.close()
+        self._woken.close()
 
     def _accept(self) -> None:
         try:

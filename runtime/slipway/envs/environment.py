@@ -56,6 +56,7 @@ class Environment:
     rpc_base_path: str | None
     rpc_timeout: int
     """Milliseconds."""
+    xgrammar_cache_mb: int
     cpu_kvcache_space: float | None
     """GiB."""
     cpu_omp_threads_bind: str

@@ -295,7 +295,7 @@ SERVING = (
         512,
         "Memory for compiled grammars.",
         allow("counts against the pod's memory"),
-        not_built("structured output is not supported yet"),
+        implemented(),
         unit="MB",
     ),
 )

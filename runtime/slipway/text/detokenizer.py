@@ -18,8 +18,6 @@ class Pieces(Protocol):
     @property
     def decoding(self) -> Decoding: ...
     @property
-    def special_ids(self) -> frozenset[int]: ...
-    @property
     def added_ids(self) -> frozenset[int]: ...
     def piece(self, token_id: int, first: bool) -> bytes | None:
         """The bytes that a token adds, `first` where it begins the text; None for an unknown id."""
@@ -50,14 +48,14 @@ class Detokenizer:
         self,
         pieces: Pieces,
         *,
-        skip_special_tokens: bool,
+        skipped_ids: frozenset[int],
         spaces_between_special_tokens: bool,
         prompt_ids: Sequence[int],
     ) -> None:
         """`prompt_ids` stand before the stream and give no text; a character may begin in them."""
         decoding = pieces.decoding
         self._pieces = pieces
-        self._skip = pieces.special_ids if skip_special_tokens else frozenset()
+        self._skip = skipped_ids
         self._joined = not spaces_between_special_tokens
         errors = "surrogateescape" if decoding.one_mark_per_byte else "replace"
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors=errors)

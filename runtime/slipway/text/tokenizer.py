@@ -113,13 +113,15 @@ class Tokenizer:
         self,
         *,
         skip_special_tokens: bool = True,
+        kept_ids: frozenset[int] = frozenset(),
         spaces_between_special_tokens: bool = True,
         prompt_ids: Sequence[int] = (),
     ) -> Detokenizer:
-        """A detokenizer for the tokens that follow `prompt_ids`."""
+        """A detokenizer for the tokens that follow `prompt_ids`; `kept_ids` are never skipped."""
+        skipped = self.special_ids if skip_special_tokens else frozenset()
         return Detokenizer(
             self,
-            skip_special_tokens=skip_special_tokens,
+            skipped_ids=skipped - kept_ids if kept_ids else skipped,
             spaces_between_special_tokens=spaces_between_special_tokens,
             prompt_ids=prompt_ids,
         )

@@ -28,6 +28,7 @@ class CpuWorker(InTurn):
     """
 
     runs_ahead = False  # a step takes every core
+    takes_drafts = True
     repeats_bits = True
     num_host_pages = 0
 
@@ -77,6 +78,8 @@ class CpuWorker(InTurn):
         if self._kv_divisors is not None:
             self._model.find_kv_scales(*self._kv_divisors)
             self._kv_divisors = None
+        for index, drafts in plan.drafts.items():
+            self.slots.guess(plan.slots[index], drafts)
         slots, num_new, num_drafts = np.array((plan.slots, plan.num_new, plan.num_drafts), np.int32)
         output = self._output(plan, self._model.step(slots, num_new, num_drafts, masks))
         if self.proposer is not None:

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
-from slipway.api.errors import ApiError, not_supported
-from slipway.api.protocol.common import Body, Count, Generation, Int, Name, Text
+from slipway.api.errors import ApiError
+from slipway.api.protocol.base import Body, Count, Int, Name, Text
+from slipway.api.protocol.common import Generation
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
@@ -70,6 +71,7 @@ class ChatRequest(Generation):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
     documents: Annotated[list[Json], Field(max_length=1024)] | None = None
     chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
@@ -96,6 +98,15 @@ class ChatRequest(Generation):
         return self.max_tokens
 
     @property
+    def forces_tools(self) -> bool:
+        """The output is a call, and no content."""
+        return bool(self.tools) and self.tool_choice not in (None, "none", "auto")
+
+    @property
+    def is_held(self) -> bool:
+        return self.forces_tools or super().is_held
+
+    @property
     def num_logprobs(self) -> int:
         """Alternatives to report with each token; -1 reports nothing."""
         return (self.top_logprobs or 0) if self.logprobs else -1
@@ -105,7 +116,7 @@ class ChatRequest(Generation):
         """The template writes the start of the answer that the model is to fill."""
         return self.add_generation_prompt is not False and not self.continue_final_message
 
-    def check(self, *, auto_tool_choice: bool) -> None:
+    def check(self) -> None:
         """What one field cannot know of another. Raises ApiError."""
         self.check_stream()
         if self.wanted_tokens == 0:
@@ -121,23 +132,3 @@ class ChatRequest(Generation):
                 "either inside the last message or with the start of a new one. Set one of them."
             )
             raise ApiError(message, param="add_generation_prompt", code="invalid_value")
-        self._check_tools(auto_tool_choice)
-
-    def _check_tools(self, auto_tool_choice: bool) -> None:
-        if not self.tools:
-            if self.tool_choice not in (None, "none"):
-                message = "tool_choice asks for a tool, and tools is empty."
-                raise ApiError(message, param="tool_choice", code="invalid_value")
-            return
-        if self.tool_choice == "none":
-            return
-        if self.tool_choice in (None, "auto"):
-            if not auto_tool_choice:
-                message = (
-                    'tool_choice "auto", the default where tools are given, needs a server started '
-                    'with --enable-auto-tool-choice and --tool-call-parser. Send tool_choice: "none" '
-                    "to show the tools to the model and take its answer as text."
-                )
-                raise ApiError(message, param="tool_choice", code="invalid_value")
-            raise not_supported('tool_choice "auto": a call parser', "tool_choice")
-        raise not_supported("tool_choice: a forced tool call", "tool_choice")

@@ -1,57 +1,17 @@
-"""Fields that all generating endpoints share. Every number is bounded, every list has a length."""
+"""Fields that all generating endpoints share."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import Field, StringConstraints
 from pydantic import field_validator as check
 
 from slipway.api.errors import ApiError, not_supported
+from slipway.api.protocol.base import Body, Count, Int, ModelName, Stops, StopString, TokenId, TokenIds
+from slipway.api.protocol.structured import Structured
 
 MAX_CHOICES = 128
-MAX_PROMPT_TOKENS = 1 << 20
-MAX_TEXT = 32 << 20
-
-
-def _whole(value: object) -> object:
-    """JSON has one kind of number: 16.0 is the integer 16."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Int = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[Int, Field(ge=0, le=1 << 30)]
-TokenId = Annotated[Int, Field(ge=0, le=1 << 31)]
-TokenIds = Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS)]
-Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-ModelName = Annotated[str, StringConstraints(max_length=4096)]
-"""A path where the server has no shorter name; empty for the one that is served."""
-StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-Stops = Annotated[
-    list[StopString],
-    Field(max_length=64),
-    # A single string is a list of one, so that an error names the very member at fault.
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1, "maxLength": 1024},
-                {
-                    "type": "array",
-                    "maxItems": 64,
-                    "items": {"type": "string", "minLength": 1, "maxLength": 1024},
-                },
-            ]
-        }
-    ),
-]
-
-
-class Body(BaseModel):
-    """A request's body. Types are not converted; fields that we do not know are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
 
 
 class StreamOptions(Body):
@@ -59,8 +19,8 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
-class Generation(Body):
-    """What chat and plain completions have in common: sampling, stopping, reporting."""
+class Generation(Structured):
+    """What chat and plain completions have in common: sampling, stopping, reporting, form."""
 
     model: ModelName | None = None
     stream: bool | None = None
@@ -126,13 +86,6 @@ class Generation(Body):
 
 
 _UNSUPPORTED: dict[str, str] = {
-    "guided_json": "structured output",
-    "guided_regex": "structured output",
-    "guided_choice": "structured output",
-    "guided_grammar": "structured output",
-    "guided_json_object": "structured output",
-    "structural_tag": "structured output",
-    "structured_outputs": "structured output",
     "prompt_embeds": "a prompt of embeddings",
     "logits_processors": "a logits processor",
     "use_beam_search": "beam search",
@@ -152,8 +105,5 @@ def refuse_unsupported(raw: dict[str, Any]) -> None:
     for field, feature in _UNSUPPORTED.items():
         if raw.get(field) not in (None, False, "", [], {}):
             raise not_supported(f"{field}: {feature}", field)
-    response_format = raw.get("response_format") or {"type": "text"}
-    if not isinstance(response_format, dict) or response_format.get("type") != "text":
-        raise not_supported("response_format: structured output", "response_format")
     if raw.get("modalities") not in (None, ["text"]):
         raise not_supported("modalities: output other than text", "modalities")

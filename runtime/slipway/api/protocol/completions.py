@@ -7,14 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from slipway.api.errors import ApiError
-from slipway.api.protocol.common import (
-    MAX_CHOICES,
-    MAX_PROMPT_TOKENS,
-    Generation,
-    Int,
-    Text,
-    TokenIds,
-)
+from slipway.api.protocol.base import MAX_PROMPT_TOKENS, Int, Text, TokenIds
+from slipway.api.protocol.common import MAX_CHOICES, Generation
 
 MAX_PROMPTS = 1024
 DEFAULT_MAX_TOKENS = 16

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from slipway.api.errors import ApiError
+from slipway.api.protocol.base import Body, ModelName, Text, TokenIds
 from slipway.api.protocol.chat import MAX_MESSAGES, MAX_TOOLS, Json, Message, Tool
-from slipway.api.protocol.common import Body, ModelName, Text, TokenIds
 
 
 class TokenizeRequest(Body):

@@ -13,8 +13,9 @@ from slipway.api.frontend import FINGERPRINT, Frontend
 from slipway.api.gather import Whole, gather
 from slipway.api.generate import Run
 from slipway.api.logprobs import LogprobFormat
+from slipway.api.message import Message
 from slipway.api.prepare import chat_order
-from slipway.api.protocol.chat import ChatRequest
+from slipway.api.protocol.chat import ChatRequest, NamedTool
 from slipway.api.responses import DONE, event
 from slipway.api.routes.inference import InferenceRoute, generate
 from slipway.api.transcript import Piece
@@ -40,6 +41,11 @@ class ChatAnswer:
         last = body.messages[-1]
         self._role = settings.response_role if body.prompt_ends_open else last.role
         self._echo = flat(last.content) if body.echo and last.role == self._role else ""
+        self._messages: list[Message] = []
+        """Of each output; empty where all of them are content."""
+        if (make := run.order.parser) is not None:
+            shown, named = body.include_reasoning is not False, isinstance(body.tool_choice, NamedTool)
+            self._messages = [Message(make(), reasoning=shown, named=named) for _ in run.outputs]
         self._head: dict[str, Any] = {
             "id": run.order.request_id,
             "object": "chat.completion",
@@ -82,8 +88,8 @@ class ChatAnswer:
                     chunk["usage"] = self._usage(delivered)
                 yield event(chunk)
             delivered += len(piece.token_ids)
-            if piece.text or piece.logprobs or piece.finish_reason is not None:
-                chunk["choices"] = [self._chunk_choice(piece)]
+            for choice in self._chunk_choices(piece):
+                chunk["choices"] = [choice]
                 if continuous:
                     chunk["usage"] = self._usage(delivered)
                 yield event(chunk)
@@ -95,16 +101,19 @@ class ChatAnswer:
         return usage(self._run, with_details=self._details, completion_tokens=delivered)
 
     def _choice(self, index: int, whole: Whole) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": self._role, "refusal": None}
+        finish_reason = whole.finish_reason
+        if self._messages:
+            message |= self._messages[index].whole(whole.text)
+            message["content"] = (self._echo + (message["content"] or "")) or message["content"]
+            finish_reason = self._messages[index].finish_reason(finish_reason)
+        else:
+            message |= {"content": self._echo + whole.text, "tool_calls": None}
         return {
             "index": index,
-            "message": {
-                "role": self._role,
-                "content": self._echo + whole.text,
-                "refusal": None,
-                "tool_calls": None,
-            },
+            "message": message,
             "logprobs": self._logprobs(whole.token_ids, whole.logprobs),
-            "finish_reason": whole.finish_reason,
+            "finish_reason": finish_reason,
             "stop_reason": whole.stop_reason,
         }
 
@@ -112,16 +121,27 @@ class ChatAnswer:
         delta = {"role": self._role, "content": self._echo}
         return {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def _chunk_choice(self, piece: Piece) -> dict[str, Any]:
-        choice = {
-            "index": piece.number,
-            "delta": {"content": piece.text} if piece.text else {},
-            "logprobs": self._logprobs(piece.token_ids, piece.logprobs),
-            "finish_reason": piece.finish_reason,
-        }
-        if piece.finish_reason is not None:
-            choice["stop_reason"] = piece.stop_reason
-        return choice
+    def _chunk_choices(self, piece: Piece) -> list[dict[str, Any]]:
+        """News of one output: a choice for each delta, of which the first has the log-probabilities."""
+        last = piece.finish_reason is not None
+        finish_reason = piece.finish_reason
+        if self._messages:
+            message = self._messages[piece.number]
+            deltas = message.deltas(piece.text, last=last)
+            finish_reason = message.finish_reason(finish_reason)
+        else:
+            deltas = [{"content": piece.text}] if piece.text else []
+        if not deltas and (piece.logprobs or last):
+            deltas = [{}]
+        choices: list[dict[str, Any]] = [
+            {"index": piece.number, "delta": delta, "logprobs": None, "finish_reason": None}
+            for delta in deltas
+        ]
+        if choices:
+            choices[0]["logprobs"] = self._logprobs(piece.token_ids, piece.logprobs)
+        if last:
+            choices[-1] |= {"finish_reason": finish_reason, "stop_reason": piece.stop_reason}
+        return choices
 
     def _logprobs(self, token_ids: list[int], logprobs: list[Any] | None) -> Any:
         if not self._body.logprobs or logprobs is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipway.args.declare import Disposition, FilePath, Json, Key, Unbuilt, arg, group
-from slipway.args.groups.features import ADAPTERS, DATA_PARALLEL, PROMPT_ADAPTERS, TOOL_CALLS
+from slipway.args.groups.features import ADAPTERS, DATA_PARALLEL, PROMPT_ADAPTERS
 
 
 @group("Frontend")
@@ -66,7 +66,7 @@ class Frontend:
     disable_uvicorn_access_log: bool = arg(False)
     """Log no line for each HTTP request."""
 
-    enable_auto_tool_choice: bool = arg(False, requires=("tool_call_parser",), unbuilt=TOOL_CALLS)
+    enable_auto_tool_choice: bool = arg(False, requires=("tool_call_parser",))
     """Let the model decide to call tools (tool_choice: auto)."""
 
     enable_prompt_tokens_details: bool = arg(False)
@@ -159,11 +159,15 @@ class Frontend:
         choices=(
             "deepseek_v3",
             "deepseek_v31",
+            "deepseek_v32",
+            "ernie45",
+            "functiongemma",
             "gigachat3",
             "glm45",
             "glm47",
             "granite",
             "granite-20b-fc",
+            "granite4",
             "hermes",
             "hunyuan_a13b",
             "internlm",
@@ -172,26 +176,31 @@ class Frontend:
             "llama3_json",
             "llama4_json",
             "llama4_pythonic",
+            "longcat",
             "minimax_m1",
+            "minimax_m2",
             "mistral",
             "olmo3",
             "phi4_mini_json",
             "pythonic",
             "qwen",
+            "qwen3_coder",
+            "qwen3_xml",
+            "seed_oss",
+            "step3",
             "step3p5",
             "xlam",
         ),
         open_choices=True,
         extended_by="tool_parser_plugin",
-        unbuilt=TOOL_CALLS,
     )
     """How the model's text becomes tool calls; it must fit the model family.
 
     Another name is accepted where --tool-parser-plugin may define it.
     """
 
-    tool_parser_plugin: FilePath | None = arg(security_sensitive=True, unbuilt=TOOL_CALLS)
-    """Python file that registers more tool call parsers. It runs arbitrary code in the server."""
+    tool_parser_plugin: FilePath | None = arg(security_sensitive=True)
+    """Python file with more tool call parsers, in FORMATS by name. It runs arbitrary code in the server."""
 
     uvicorn_log_level: str = arg("info", choices=("critical", "error", "warning", "info", "debug", "trace"))
     """What the HTTP server logs."""

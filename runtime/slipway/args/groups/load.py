@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slipway.args.declare import Disposition, FilePath, Json, Unbuilt, arg, group
-from slipway.args.groups.features import REASONING, STRUCTURED_OUTPUT
 
 
 @group("TokenizerPoolConfig")
@@ -95,7 +94,6 @@ class Decoding:
         negatable=True,
         requires=("reasoning_parser",),
         replacement="reasoning_parser",
-        unbuilt=REASONING,
     )
     """Old switch for reasoning output: naming a --reasoning-parser is enough."""
 
@@ -107,30 +105,43 @@ class Decoding:
             "outlines": NO_FALLBACK,
             "xgrammar": NO_FALLBACK | NO_WHITESPACE,
         },
-        unbuilt=STRUCTURED_OUTPUT,
     )
-    """What holds output to a grammar. auto picks by request.
+    """What holds output to a grammar: llguidance, whose other name is guidance, under every name.
 
     Options may follow a colon, as in xgrammar:no-fallback,disable-any-whitespace.
     """
 
-    guided_decoding_disable_additional_properties: bool = arg(
-        False, negatable=True, unbuilt=STRUCTURED_OUTPUT
-    )
+    guided_decoding_disable_additional_properties: bool = arg(False, negatable=True)
     """Let JSON objects have no properties beside those of the schema. For guidance."""
 
-    guided_decoding_disable_any_whitespace: bool = arg(False, negatable=True, unbuilt=STRUCTURED_OUTPUT)
+    guided_decoding_disable_any_whitespace: bool = arg(False, negatable=True)
     """Allow no free whitespace in JSON. For xgrammar and guidance."""
 
-    guided_decoding_disable_fallback: bool = arg(False, negatable=True, unbuilt=STRUCTURED_OUTPUT)
-    """Fail where the chosen backend cannot follow a grammar, and try no other."""
+    guided_decoding_disable_fallback: bool = arg(False, negatable=True)
+    """Refuse what the chosen backend would not follow by itself: grammars and structural tags, with
+    lm-format-enforcer and outlines."""
 
     reasoning_effort: str = arg("medium", choices=("low", "medium", "high"))
     """Effort of reasoning models where the request does not say; the chat template gets it."""
 
     reasoning_parser: str | None = arg(
-        choices=("deepseek_r1", "glm45", "granite", "qwen3", "step3p5"),
+        choices=(
+            "deepseek_r1",
+            "deepseek_v3",
+            "ernie45",
+            "glm45",
+            "granite",
+            "holo2",
+            "hunyuan_a13b",
+            "kimi_k2",
+            "minimax_m2",
+            "mistral",
+            "olmo3",
+            "qwen3",
+            "seed_oss",
+            "step3",
+            "step3p5",
+        ),
         open_choices=True,
-        unbuilt=REASONING,
     )
     """How reasoning is told from the answer; it must fit the model family. Turns reasoning output on."""

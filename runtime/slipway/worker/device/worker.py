@@ -60,6 +60,7 @@ class DeviceWorker:
     """
 
     runs_ahead = True
+    takes_drafts = False
     repeats_bits = False  # products of other sizes add in another order
 
     def __init__(

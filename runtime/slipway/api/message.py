@@ -1,0 +1,80 @@
+"""What a parser tells of an output, as the message of a chat answer, whole or in deltas."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from typing import Any
+
+from slipway.text.parse.events import Arguments, CallBegin, Content, Event, Reasoning
+from slipway.text.parse.output import Parser, parsed
+
+_LETTERS = string.ascii_letters + string.digits
+
+
+def new_call_id() -> str:
+    """Nine letters and digits, as Mistral's templates want them; others take any."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(9))
+
+
+class Message:
+    """One output's message. A stream asks for `deltas` and `end`, a whole answer for `whole`."""
+
+    def __init__(self, parser: Parser, *, reasoning: bool, named: bool) -> None:
+        """reasoning  whether the client wants it
+        named      the request names the function to call, which is no reason for an output to end
+        """
+        self._parser = parser
+        self._reasoning = reasoning
+        self._named = named
+        self._num_calls = 0
+
+    def deltas(self, text: str, *, last: bool) -> list[dict[str, Any]]:
+        """What more text adds to the message; `last` where the output is over with it."""
+        events = self._parser.push(text)
+        if last:
+            events += self._parser.finish()
+        return [delta for event in events if (delta := self._delta(event))]
+
+    def whole(self, text: str) -> dict[str, Any]:
+        """The fields of the message of a whole output."""
+        content, reasoning = "", ""
+        calls: list[dict[str, Any]] = []
+        for event in parsed(self._parser, text):
+            match event:
+                case Content():
+                    content += event.text
+                case Reasoning():
+                    reasoning += event.text if self._reasoning else ""
+                case CallBegin():
+                    function = {"name": event.name, "arguments": ""}
+                    calls.append({"id": event.id or new_call_id(), "type": "function", "function": function})
+                case Arguments():
+                    calls[-1]["function"]["arguments"] += event.text
+        self._num_calls = len(calls)
+        return {
+            "content": content or (None if calls or reasoning else ""),
+            "reasoning_content": reasoning or None,
+            "reasoning": reasoning or None,
+            "tool_calls": calls or None,
+        }
+
+    def finish_reason(self, reason: str | None) -> str | None:
+        """Why the output ended, as clients are told."""
+        return "tool_calls" if reason == "stop" and self._num_calls and not self._named else reason
+
+    def _delta(self, event: Event) -> dict[str, Any] | None:
+        match event:
+            case Content(text):
+                return {"content": text}
+            case Reasoning(text):
+                return {"reasoning_content": text, "reasoning": text} if self._reasoning else None
+            case CallBegin(name, call_id):
+                self._num_calls += 1
+                call = {"id": call_id or new_call_id(), "type": "function"}
+                return self._call(call | {"function": {"name": name, "arguments": ""}})
+            case Arguments(text):
+                return self._call({"function": {"arguments": text}})
+
+    def _call(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"tool_calls": [{"index": self._num_calls - 1, **fields}]}

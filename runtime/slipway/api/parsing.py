@@ -1,0 +1,85 @@
+"""Which parsers read an output: what the server was told, and what a request asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slipway.api.configure import Settings
+from slipway.api.errors import ApiError
+from slipway.api.formats import Formats
+from slipway.api.protocol.chat import ChatRequest, NamedTool
+from slipway.api.structured import ForcedTools
+from slipway.text.parse.calls import CallFormat, CallParser, Section
+from slipway.text.parse.output import NamedCall, Parser, Plain, Reasoned
+from slipway.text.parse.reasoning import ReasoningParser
+from slipway.text.parse.shapes import JsonCall, Tools
+
+REQUIRED = CallFormat((), (Section(JsonCall(), enters="[", between=(",",), leaves="]"),), bare=("[",))
+"""What an output is held to where it has to call tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How each output of a request is read."""
+
+    parser: Callable[[], Parser]
+    kept_ids: frozenset[int]
+
+
+def reading(body: ChatRequest, found: Formats, prompt: str) -> Reading | None:
+    """How the outputs that follow this prompt are read; None where all of them is content."""
+    answer = _answer(body, found)
+    form = found.reasoning
+    if form is not None and form.is_on(body.chat_template_kwargs or {}):
+        inside = form.begins_inside(prompt)
+        return Reading(lambda: Reasoned(ReasoningParser(form, inside=inside), answer()), found.kept_ids)
+    return None if answer is Plain else Reading(answer, found.kept_ids)
+
+
+def _answer(body: ChatRequest, found: Formats) -> Callable[[], Parser]:
+    tools, choice = tools_of(body), body.tool_choice
+    if not tools:
+        return Plain
+    if isinstance(choice, NamedTool):
+        return lambda: NamedCall(choice.function.name)
+    if choice == "required":
+        return lambda: CallParser(REQUIRED, tools)
+    calls = found.calls
+    return Plain if calls is None else lambda: CallParser(calls, tools)
+
+
+def tools_of(body: ChatRequest) -> Tools:
+    """The schemas of the tools that may be called, by name."""
+    if body.tool_choice == "none":
+        return {}
+    return {tool.function.name: tool.function.parameters or {} for tool in body.tools or ()}
+
+
+def forced_tools(body: ChatRequest) -> ForcedTools | None:
+    """What the outputs have to call; None where they need not."""
+    if not body.forces_tools:
+        return None
+    named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
+    return ForcedTools(tools_of(body), named, body.parallel_tool_calls is not False)
+
+
+def check_tools(body: ChatRequest, settings: Settings) -> None:
+    """Raises ApiError for a choice that cannot be made."""
+    choice = body.tool_choice
+    if not body.tools:
+        if choice not in (None, "none"):
+            message = "tool_choice asks for a tool, and tools is empty."
+            raise ApiError(message, param="tool_choice", code="invalid_value")
+        return
+    if isinstance(choice, NamedTool):
+        if choice.function.name not in tools_of(body):
+            message = f"tool_choice names {choice.function.name!r}, which is not among the tools."
+            raise ApiError(message, param="tool_choice", code="invalid_value")
+    elif choice in (None, "auto") and not settings.auto_tool_choice:
+        message = (
+            'tool_choice "auto", the default where tools are given, needs a server started '
+            'with --enable-auto-tool-choice and --tool-call-parser. Send tool_choice: "none" '
+            'to show the tools to the model and take its answer as text, or "required" to have it call one.'
+        )
+        raise ApiError(message, param="tool_choice", code="invalid_value")

@@ -1,0 +1,307 @@
+"""JSON schemas in the form that llguidance compiles, with the meaning that they had or a narrower one.
+
+Whatever it does not implement, and nothing here can say otherwise, it refuses by name; so what a grammar
+accepts is valid by the schema. Keywords: JSON Schema drafts 7 and 2020-12, and what OpenAPI 3.0 says in
+other words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from slipway.text.errors import GrammarError
+
+Json = Any
+Schema = dict[str, Any]
+
+MAX_DEPTH = 64
+MAX_BRANCHES = 256
+MAX_WORK = 50_000
+"""Comparisons of branches and listed values looked at, in one schema."""
+
+FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
+"""That llguidance holds output to. Others are annotations, as the specification has it."""
+
+_SCHEMAS = frozenset(
+    (
+        *("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not"),
+        *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
+    )
+)
+_LISTS = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
+_MAPS = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
+_COUNTS = frozenset(
+    (
+        *("maxContains", "maxItems", "maxLength", "maxProperties"),
+        *("minContains", "minItems", "minLength", "minProperties"),
+    )
+)
+_SAY_NOTHING: dict[str, Callable[[Schema, Json], bool]] = {
+    "format": lambda schema, value: value not in FORMATS,
+    "uniqueItems": lambda schema, value: value is False,
+    "not": lambda schema, value: value is False,
+    "propertyNames": lambda schema, value: value in (True, {}, {"type": "string"}),
+    "unevaluatedItems": lambda schema, value: value in (True, {}),
+    "unevaluatedProperties": lambda schema, value: value in (True, {}),
+    "dependencies": lambda schema, value: value == {},
+    "dependentRequired": lambda schema, value: value == {},
+    "dependentSchemas": lambda schema, value: value == {},
+    "minContains": lambda schema, value: "contains" not in schema,
+    "maxContains": lambda schema, value: "contains" not in schema,
+    "then": lambda schema, value: "if" not in schema,
+    "else": lambda schema, value: "if" not in schema,
+    "if": lambda schema, value: "then" not in schema and "else" not in schema,
+    "x-guidance": lambda schema, value: True,  # llguidance's own switches are the server's
+}
+"""Keywords → whether one may be left out of its schema, which has the same instances then."""
+
+
+def prepared(schema: Json, *, additional_properties: bool = True) -> Json:
+    """The schema as llguidance shall see it.
+
+    additional_properties  where false, objects that say nothing of them have no others than they list
+    Raises GrammarError.
+    """
+    return _Preparing(schema, additional_properties).schema(schema, 0)
+
+
+class _Preparing:
+    def __init__(self, root: Json, additional_properties: bool) -> None:
+        self._root = root
+        self._additional_properties = additional_properties
+        self._work = 0
+        declared = root if isinstance(root, dict) else {}
+        self._ref_stands_alone = "draft-0" in str(declared.get("$schema"))
+        """Up to draft 7 nothing beside `$ref` counts."""
+        self._has_bases = json.dumps(root).count('"$id"') > ("$id" in declared)
+        """A `$ref` may then be relative to another schema than the root."""
+
+    def schema(self, schema: Json, depth: int) -> Json:
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            raise GrammarError(f"a schema is an object, true or false, and not {json.dumps(schema)[:80]}")
+        if depth > MAX_DEPTH:
+            raise GrammarError(f"schemas nest more than {MAX_DEPTH} levels deep")
+        if depth and "$ref" in schema and "$id" in schema:
+            raise GrammarError("$ref beside $id means different things in different drafts")
+        found = {key: self._value(key, value, depth + 1) for key, value in schema.items()}
+        for key in [key for key in found if key in _SAY_NOTHING and _SAY_NOTHING[key](found, found[key])]:
+            del found[key]
+        self._say_bounds(found)
+        self._say_properties(found)
+        if "oneOf" in found:
+            self._say_one_of(found)
+        return found
+
+    def _value(self, key: str, value: Json, depth: int) -> Json:
+        """A keyword's value with the schemas in it prepared."""
+        if key in _LISTS and isinstance(value, list):
+            return [self.schema(each, depth) for each in value]
+        if key in _MAPS and isinstance(value, dict):
+            return {name: self.schema(each, depth) for name, each in value.items()}
+        if key == "dependencies" and isinstance(value, dict):
+            return {
+                name: each if isinstance(each, list) else self.schema(each, depth)
+                for name, each in value.items()
+            }
+        if key in _SCHEMAS:
+            return self.schema(value, depth)
+        if key in _COUNTS and isinstance(value, float) and value.is_integer():
+            return int(value)
+        return value
+
+    def _say_bounds(self, schema: Schema) -> None:
+        """OpenAPI 3.0 and draft 4 say `exclusiveMinimum: true` beside `minimum`."""
+        for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if schema.get(exclusive) is True and bound in schema:
+                schema[exclusive] = schema.pop(bound)
+            elif isinstance(schema.get(exclusive), bool):
+                del schema[exclusive]
+
+    def _say_properties(self, schema: Schema) -> None:
+        applied = schema.keys() & {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
+        if "unevaluatedProperties" in schema and not applied:
+            value = schema.pop("unevaluatedProperties")
+            schema.setdefault("additionalProperties", value)
+        listed = schema.keys() & {"properties", "patternProperties"}
+        names = schema.get("propertyNames")
+        if isinstance(names, dict) and isinstance(names.get("$ref"), str) and len(names) == 1:
+            names = self._referred(names["$ref"])
+        if isinstance(names, dict) and not listed and (said := _names(names)) is not None:
+            del schema["propertyNames"]
+            keyword, allowed = said
+            schema[keyword] = dict.fromkeys(allowed, schema.get("additionalProperties", True))
+            schema["additionalProperties"] = False
+        if listed and not self._additional_properties:
+            schema.setdefault("additionalProperties", False)
+
+    def _say_one_of(self, schema: Schema) -> None:
+        """As `anyOf`, where no instance is of two branches."""
+        branches = schema["oneOf"]
+        if not isinstance(branches, list) or len(branches) > MAX_BRANCHES:
+            raise GrammarError(f"oneOf is a list of at most {MAX_BRANCHES} schemas")
+        alternatives = self._parted(branches)
+        del schema["oneOf"]
+        if "anyOf" not in schema:
+            schema["anyOf"] = alternatives
+        else:
+            schema["allOf"] = [*schema.get("allOf", ()), {"anyOf": alternatives}]
+
+    def _parted(self, branches: list[Json]) -> list[Json]:
+        """The branches, so narrowed that no instance is of two. Raises GrammarError where one may be."""
+        known = [_Known(self._facts(branch)) for branch in branches]
+        tagged: set[int] = set()
+        for second in range(len(branches)):
+            self._spend(second)
+            for first in range(second):
+                if not known[first].apart(known[second]):
+                    tagged |= {first, second}
+        if not tagged:
+            return branches
+        shared = set.intersection(*(set(known[index].tags) for index in tagged))
+        for tag in sorted(shared):
+            values = [value for index in tagged for value in known[index].tags[tag]]
+            if len(values) == len(set(values)):
+                needs = {"required": [tag]}
+                return [
+                    {"allOf": [branch, needs]} if index in tagged else branch
+                    for index, branch in enumerate(branches)
+                ]
+        first, second, *_ = sorted(tagged)
+        raise GrammarError(
+            f"oneOf: one value may be of more than one branch, such as {first} and {second}. Give them "
+            "different types or a property with different const values, or say anyOf"
+        )
+
+    def _facts(self, branch: Json) -> Iterator[Schema]:
+        """What each instance of a branch is an instance of: itself, what it refers to, all of `allOf`."""
+        left, seen = [branch], 0
+        while left and seen < MAX_DEPTH:
+            schema = left.pop()
+            seen += 1
+            if not isinstance(schema, dict):
+                continue
+            if isinstance(schema.get("$ref"), str):
+                left.append(self._referred(schema["$ref"]))
+                if self._ref_stands_alone:
+                    continue
+            left += schema["allOf"] if isinstance(schema.get("allOf"), list) else ()
+            properties = schema.get("properties")
+            for each in (schema, *(properties.values() if isinstance(properties, dict) else ())):
+                listed = each.get("enum") if isinstance(each, dict) else None
+                self._spend(1 + (len(listed) if isinstance(listed, list) else 0))
+            yield schema
+
+    def _spend(self, work: int) -> None:
+        self._work += work
+        if self._work > MAX_WORK:
+            raise GrammarError("oneOf has too many branches and values to tell apart; say anyOf")
+
+    def _referred(self, reference: str) -> Json:
+        """What a reference within this schema leads to; None for others, of which nothing is known then."""
+        if self._has_bases or not reference.startswith("#/"):
+            return None
+        found = self._root
+        for part in reference[2:].split("/"):
+            part = part.replace("~1", "/").replace("~0", "~")
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
+
+
+class _Known:
+    """What is known of a branch's instances, so that two may be told apart."""
+
+    def __init__(self, facts: Iterator[Schema]) -> None:
+        self.types: set[str] | None = None
+        """That they can have; None: any."""
+        self.values: set[str] | None = None
+        """All of them, as JSON; None: too many to tell."""
+        self.tags: dict[str, set[str]] = {}
+        """Properties whose values are listed, which are objects' alone."""
+        for schema in facts:
+            types, values = _types(schema), _values(schema)
+            if types is not None:
+                self.types = types if self.types is None else self.types & types
+            if values is not None:
+                self.values = values if self.values is None else self.values & values
+            properties = schema.get("properties")
+            for name, each in properties.items() if isinstance(properties, dict) else ():
+                if isinstance(each, dict) and (listed := _values(each)) is not None:
+                    self.tags[name] = self.tags.get(name, listed) & listed
+        if self.types != {"object"}:
+            self.tags = {}
+
+    def apart(self, other: _Known) -> bool:
+        """Whether nothing is an instance of both."""
+        if self.types is not None and other.types is not None and not self.types & other.types:
+            return True
+        return self.values is not None and other.values is not None and not self.values & other.values
+
+
+def _types(schema: Schema) -> set[str] | None:
+    """An integer is a number; None where any type may come."""
+    if (values := _values(schema)) is not None:
+        return {_type_of(json.loads(value)) for value in values}
+    named = schema.get("type")
+    named = [named] if isinstance(named, str) else named
+    if not isinstance(named, list):
+        return None
+    return {"number" if name == "integer" else str(name) for name in named}
+
+
+def _type_of(value: Json) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
+def _values(schema: Schema) -> set[str] | None:
+    """Those that `const` and `enum` allow, as JSON in one spelling; None where there is neither."""
+    if "const" in schema:
+        return {_spelled(schema["const"])}
+    listed = schema.get("enum")
+    return {_spelled(value) for value in listed} if isinstance(listed, list) else None
+
+
+def _spelled(value: Json) -> str:
+    return json.dumps(_whole(value), sort_keys=True)
+
+
+def _whole(value: Json) -> Json:
+    """1.0 is 1."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_whole(each) for each in value]
+        case dict():
+            return {key: _whole(each) for key, each in value.items()}
+    return value
+
+
+def _names(schema: Schema) -> tuple[str, list[str]] | None:
+    """`propertyNames` as the keyword that lists them and its keys; None where it says more than that."""
+    said = {key: value for key, value in schema.items() if key not in ("type", "title", "description")}
+    if said.keys() <= {"const", "enum"} and (values := _values(said)) is not None:
+        names = [name for name in map(json.loads, sorted(values)) if isinstance(name, str)]
+        return "properties", names
+    if said.keys() == {"pattern"} and isinstance(said["pattern"], str):
+        return "patternProperties", [said["pattern"]]
+    if said and said.keys() <= {"minLength", "maxLength"}:
+        least, most = said.get("minLength", 0), said.get("maxLength", "")
+        return "patternProperties", [f"^[\\s\\S]{{{least},{most}}}$"]
+    return None

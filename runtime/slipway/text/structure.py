@@ -1,0 +1,144 @@
+"""What an output can be held to, each form as the text of one llguidance grammar.
+
+Making the text is quick and knows no vocabulary; `matcher.py` compiles it. All functions raise GrammarError.
+Source of the forms: vLLM's structured outputs; of the grammar: llguidance's documentation of its syntax.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slipway.text.errors import GrammarError
+from slipway.text.json_schema import prepared
+
+MAX_GRAMMAR = 256 << 10
+"""Characters of a grammar: what compiles within a second or two."""
+
+MAX_WHITESPACE = 64
+"""Characters between two tokens of JSON: small models would write nothing else for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonStyle:
+    """How JSON is written, where its schema leaves that open."""
+
+    any_whitespace: bool = True
+    """Between tokens, up to MAX_WHITESPACE; False allows none."""
+    whitespace_pattern: str | None = None
+    """A regular expression for it instead."""
+    additional_properties: bool = True
+    """Objects whose schema does not say may have others than it lists."""
+
+    @property
+    def options(self) -> dict[str, object]:
+        """As llguidance takes them, beside a schema."""
+        if self.whitespace_pattern is None and not self.any_whitespace:
+            return {"whitespace_flexible": False}
+        pattern = self.whitespace_pattern or f"[ \\t\\r\\n]{{1,{MAX_WHITESPACE}}}"
+        return {"whitespace_pattern": pattern}
+
+
+JSON = JsonStyle()
+
+
+def of_json_object(style: JsonStyle = JSON) -> str:
+    """Any JSON object."""
+    return of_json_schema({"type": "object"}, style)
+
+
+def of_json_schema(schema: Any, style: JsonStyle = JSON) -> str:
+    """A value that is valid by a schema, or by the JSON text of one."""
+    return _grammar({"json_schema": styled(schema, style)})
+
+
+def of_regex(pattern: str) -> str:
+    """A text that all of a regular expression matches: in Rust's syntax, without look-around."""
+    return _grammar({"lark_grammar": f"start: {regex_terminal(pattern)}"})
+
+
+def of_choice(choices: Sequence[str]) -> str:
+    """One of these texts."""
+    if not choices:
+        raise GrammarError("a choice needs at least one text to choose")
+    return of_regex("|".join(f"({_escaped(choice)})" for choice in choices))
+
+
+def of_grammar(text: str) -> str:
+    """A text of a context-free grammar, in Lark or in EBNF as GBNF and xgrammar write it."""
+    return _grammar({"lark_grammar": lark(text)})
+
+
+def of_tool_calls(tools: Mapping[str, Any], style: JsonStyle = JSON, *, parallel: bool = True) -> str:
+    """A list of calls, `[{"name": …, "parameters": …}, …]`, of at least one of these tools.
+
+    tools     the schema of each one's arguments, by its name
+    parallel  there may be several
+    """
+    calls = []
+    for name, schema in tools.items():
+        begin = json.dumps(f'{{"name": {json.dumps(name)}, "parameters": ')
+        calls.append(f'{begin} %json {json.dumps(styled(schema, style))} "}}"')
+    more = '(", " call)*' if parallel else ""
+    return _grammar({"lark_grammar": f'start: "[" call {more} "]"\ncall: {" | ".join(calls)}'})
+
+
+def styled(schema: Any, style: JsonStyle) -> dict[str, Any]:
+    """A schema as llguidance compiles it, with the style."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise GrammarError(f"the schema is not valid JSON: {error}") from None
+    ready = prepared(schema, additional_properties=style.additional_properties)
+    if not isinstance(ready, dict):  # true and false
+        ready = {"allOf": [ready]}
+    return ready | {"x-guidance": style.options}
+
+
+def regex_terminal(pattern: str) -> str:
+    """A regular expression as Lark writes it."""
+    from llguidance import regex_to_lark
+
+    try:
+        return f"/{regex_to_lark(pattern, '')}/"
+    except ValueError as error:
+        raise GrammarError(f"the regular expression cannot be read: {error}") from None
+
+
+def _escaped(text: str) -> str:
+    """A regular expression of one text."""
+    return "".join(char if char.isalnum() or char == " " else f"\\x{{{ord(char):x}}}" for char in text)
+
+
+def lark(text: str) -> str:
+    """A grammar in Lark, whichever of the two it is written in."""
+    if "::=" not in text:
+        return text
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    if len(text) > MAX_GRAMMAR:
+        raise GrammarError(_TOO_LONG)
+    try:
+        converted: str = gbnf_to_lark(text)
+    except Exception as error:  # its parser raises what comes
+        raise GrammarError(f"the EBNF grammar cannot be read: {error}") from None
+    return converted
+
+
+_TOO_LONG = f"the grammar is longer than {MAX_GRAMMAR >> 10} Ki characters"
+
+
+def grammars(first: str, others: dict[str, str]) -> str:
+    """Grammars in Lark, of which the first refers to the others as `@name`."""
+    named = [{"name": name, "lark_grammar": text} for name, text in others.items()]
+    return _grammar({"lark_grammar": first}, *named)
+
+
+def _grammar(*parts: dict[str, Any]) -> str:
+    text = json.dumps({"grammars": parts})
+    if len(text) > MAX_GRAMMAR:
+        raise GrammarError(_TOO_LONG)
+    return text

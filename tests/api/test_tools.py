@@ -1,0 +1,244 @@
+"""Tool calls and reasoning, from what the engine writes to what clients get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from serving import MODEL, Served, texts_of
+
+from live_server import live_server
+from slipway.api.configure import api_settings
+from slipway.api.formats import formats
+from slipway.args import resolve
+from slipway.envs import read
+from slipway.exits import Exit
+from slipway.text.open import load
+
+SAY = [{"role": "user", "content": "Weather?"}]
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Rome", "Bern"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+NOW = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "weather", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "now", "parameters": NOW}},
+]
+CALL = '{"name": "weather", "arguments": {"city": "Rome", "days": 2}}'
+TAGGED = f"<tool_call>\n{CALL}\n</tool_call>"
+AUTO = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+
+
+def whole(served: Served, **fields: Any) -> Any:
+    answer = served.openai().chat.completions.create(model=MODEL, messages=SAY, max_tokens=300, **fields)  # type: ignore[arg-type]
+    return answer.choices[0]
+
+
+def streamed(served: Served, **fields: Any) -> dict[str, Any]:
+    """The deltas of a stream, put together as clients do."""
+    found: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": [], "finish_reason": None}
+    stream = served.openai().chat.completions.create(
+        model=MODEL, messages=SAY, max_tokens=300, stream=True, **fields
+    )  # type: ignore[call-overload]
+    for chunk in stream:
+        assert found["finish_reason"] is None, "nothing follows the end"
+        (choice,) = chunk.choices
+        delta = choice.delta
+        found["content"] += delta.content or ""
+        found["reasoning_content"] += getattr(delta, "reasoning_content", None) or ""
+        assert getattr(delta, "reasoning_content", None) == getattr(delta, "reasoning", None)
+        for call in delta.tool_calls or ():
+            if call.id is not None:
+                assert (call.index, call.type) == (len(found["tool_calls"]), "function")
+                found["tool_calls"].append([call.function.name, ""])
+            found["tool_calls"][call.index][1] += call.function.arguments
+        found["finish_reason"] = choice.finish_reason
+    return found
+
+
+def both(served: Served, **fields: Any) -> dict[str, Any]:
+    """An answer, which is the same whole and streamed."""
+    choice = whole(served, **fields)
+    message = choice.message
+    calls = [[call.function.name, call.function.arguments] for call in message.tool_calls or ()]
+    found = {
+        "content": message.content or "",
+        "reasoning_content": getattr(message, "reasoning_content", None) or "",
+        "tool_calls": calls,
+        "finish_reason": choice.finish_reason,
+    }
+    assert streamed(served, **fields) == found
+    assert len({call.id for call in message.tool_calls or ()}) == len(calls)
+    return found
+
+
+def says(served: Served, *parts: str) -> None:
+    answer = texts_of(served.tokenizer, *parts)
+    served.engine.answer = lambda request: [*answer(request), 2]
+
+
+def test_calls_that_the_model_decides_on(start: Callable[..., Served]) -> None:
+    served = start(*AUTO)
+    says(served, "Let me see.\n", TAGGED, "\n<tool_call>", '{"name": "now", "arguments": {}}</tool_call>')
+    found = both(served, tools=TOOLS)
+    assert found == {
+        "content": "Let me see.",
+        "reasoning_content": "",
+        "tool_calls": [["weather", '{"city": "Rome", "days": 2}'], ["now", "{}"]],
+        "finish_reason": "tool_calls",
+    }
+    assert both(served, tools=TOOLS, tool_choice="auto") == found
+    # Nobody reads what no tools may be called in.
+    as_text = both(served, tools=TOOLS, tool_choice="none")
+    assert "<tool_call>" in as_text["content"]
+    assert as_text["finish_reason"] == "stop"
+    assert both(served)["content"] == as_text["content"]
+    says(served, "It is sunny.")
+    assert both(served, tools=TOOLS) == {
+        "content": "It is sunny.", "reasoning_content": "", "tool_calls": [], "finish_reason": "stop"
+    }  # fmt: skip
+    assert whole(served, tools=TOOLS).message.tool_calls is None
+
+
+def test_a_message_of_calls_alone_has_no_content(start: Callable[..., Served]) -> None:
+    served = start(*AUTO)
+    says(served, TAGGED)
+    assert whole(served, tools=TOOLS).message.content is None
+    assert whole(served, tools=TOOLS, n=3).message.tool_calls[0].function.name == "weather"
+
+
+def test_a_call_that_max_tokens_cuts_is_content_when_whole(start: Callable[..., Served]) -> None:
+    served = start(*AUTO)
+    says(served, TAGGED[:60])
+    choice = whole(served, tools=TOOLS)
+    assert (choice.message.content, choice.message.tool_calls) == (TAGGED[:60], None)
+    sent = streamed(served, tools=TOOLS)
+    assert [name for name, _ in sent["tool_calls"]] == ["weather"]
+
+
+def test_logprobs_and_usage_of_a_stream_count_every_token_once(start: Callable[..., Served]) -> None:
+    served = start(*AUTO)
+    says(served, "So: ", TAGGED)
+    plain = whole(served, tools=TOOLS, logprobs=True)
+    stream: Any = served.openai().chat.completions.create(
+        model=MODEL, messages=SAY, max_tokens=300, stream=True, tools=TOOLS, logprobs=True,
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
+    )  # type: ignore[call-overload]  # fmt: skip
+    *chunks, last = list(stream)
+    told = [one for c in chunks if c.choices[0].logprobs for one in c.choices[0].logprobs.content]
+    assert [one.token for one in told] == [one.token for one in plain.logprobs.content]
+    assert last.usage.completion_tokens == len(told)
+
+
+def test_reasoning_is_told_apart_under_both_names(start: Callable[..., Served]) -> None:
+    served = start("--reasoning-parser", "deepseek_r1", *AUTO)
+    says(served, "I think </thi", "</think>", "\n\nSo it is.")
+    found = both(served)
+    assert (found["reasoning_content"], found["content"]) == ("I think </thi", "\n\nSo it is.")
+    message = whole(served).message
+    assert message.reasoning == message.reasoning_content
+    without = both(served, extra_body={"include_reasoning": False})
+    assert (without["reasoning_content"], without["content"]) == ("", "\n\nSo it is.")
+    says(served, "First I call.</think>", TAGGED)
+    found = both(served, tools=TOOLS)
+    assert (found["reasoning_content"], found["content"]) == ("First I call.", "")
+    assert found["tool_calls"] == [["weather", '{"city": "Rome", "days": 2}']]
+    assert found["finish_reason"] == "tool_calls"
+
+
+def test_a_required_call_is_read_from_a_list(served: Served) -> None:
+    says(
+        served,
+        '[{"name": "weather", "parameters": {"city": "Bern", "days": 1}}, ',
+        '{"name": "now", "parameters": {}}]',
+    )
+    found = both(served, tools=TOOLS, tool_choice="required")
+    assert found["tool_calls"] == [["weather", '{"city": "Bern", "days": 1}'], ["now", "{}"]]
+    assert (found["content"], found["finish_reason"]) == ("", "tool_calls")
+    grammar = served.engine.requests[-1].grammar
+    assert "weather" in grammar
+    assert "now" in grammar
+    whole(served, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+    assert served.engine.requests[-1].grammar != grammar
+
+
+def test_a_named_call_is_the_output(served: Served) -> None:
+    says(served, '{"city": "Bern", ', '"days": 1}')
+    choice = {"type": "function", "function": {"name": "weather"}}
+    found = both(served, tools=TOOLS, tool_choice=choice)
+    assert found["tool_calls"] == [["weather", '{"city": "Bern", "days": 1}']]
+    assert (found["content"], found["finish_reason"]) == ("", "stop")
+
+
+def test_tools_whose_arguments_cannot_be_held_to_are_refused_where_they_have_to_be_called(
+    served: Served,
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        with pytest.raises(openai.BadRequestError, match=r"tools cannot be followed: .*not"):
+            whole(served, tools=tools, tool_choice=choice)
+
+
+PLUGIN = """
+from slipway.text.parse.calls import CallFormat, Section
+from slipway.text.parse.shapes import NamedJson
+
+FORMATS = {"mine": CallFormat(("<|im_start|>",), (Section(NamedJson(), end="!"),))}
+"""
+
+
+def test_a_plugin_brings_a_format_whose_mark_is_a_special_token(
+    start: Callable[..., Served], tmp_path: Path, scripted_model: Path
+) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(PLUGIN)
+    served = start(
+        "--enable-auto-tool-choice", "--tool-call-parser", "mine", "--tool-parser-plugin", str(plugin)
+    )
+    mark = served.tokenizer.token_id("<|im_start|>")
+    assert mark in served.tokenizer.special_ids
+    says(served, "Hi ", "<|im_start|>", 'now {"x": 1}', "!")
+    assert both(served, tools=TOOLS)["tool_calls"] == [["now", '{"x": 1}']]
+    # Where nobody reads calls the token is left out as ever.
+    assert whole(served).message.content == 'Hi now {"x": 1}!'
+    for text, said in (
+        ("FORMATS = {}", "there is no tool call parser 'mine'"),
+        ("1 / 0", "division by zero"),
+    ):
+        plugin.write_text(text)
+        arguments = [str(scripted_model), "--tool-call-parser", "mine", "--tool-parser-plugin", str(plugin)]
+        with pytest.raises(Exit, match=said):
+            formats(api_settings(resolve(arguments, {}), read({})), load(scripted_model))
+
+
+@pytest.mark.slow
+def test_a_real_model_calls_what_it_has_to(demo_model: Path) -> None:
+    with live_server(demo_model, "--max-model-len", "1024", "--disable-log-requests") as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        for seed in range(2):
+            choice: Any = client.chat.completions.create(
+                model="", messages=SAY, tools=TOOLS, tool_choice="required", seed=seed, max_tokens=400,  # type: ignore[arg-type]
+                parallel_tool_calls=False,
+            ).choices[0]  # fmt: skip
+            assert choice.finish_reason == "tool_calls"
+            (call,) = choice.message.tool_calls
+            schema = {"weather": WEATHER, "now": NOW}[call.function.name]
+            jsonschema.validate(json.loads(call.function.arguments), schema)
+        named: Any = {"type": "function", "function": {"name": "weather"}}
+        stream = client.chat.completions.create(
+            model="", messages=SAY, tools=TOOLS, tool_choice=named, max_tokens=400, stream=True  # type: ignore[arg-type]
+        )  # fmt: skip
+        parts = [call for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
+        assert parts[0].function.name == "weather"
+        jsonschema.validate(json.loads("".join(part.function.arguments for part in parts)), WEATHER)

@@ -1,0 +1,265 @@
+"""Schemas: what compiles accepts nothing that is invalid, and what does not compile says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import uuid
+from datetime import date, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jsonschema
+import pytest
+from grammars import accepts, compiled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+from pydantic import BaseModel, Field, create_model
+
+from slipway.text import structure
+from slipway.text.errors import GrammarError
+from slipway.text.structure import JsonStyle
+
+
+def takes(schema: Any, *instances: Any, style: JsonStyle = structure.JSON) -> list[bool]:
+    matcher = compiled(structure.of_json_schema(schema, style))
+    return [accepts(matcher, json.dumps(one, ensure_ascii=False)) for one in instances]
+
+
+@pytest.mark.parametrize(("draft", "groups", "least"), [("draft7", 254, 183), ("draft2020-12", 368, 214)])
+def test_the_official_suites_invalid_instances_are_not_written(draft: str, groups: int, least: int) -> None:
+    """Required tests alone. What does not compile is refused with a reason."""
+    tests = Path(os.environ["JSON_SCHEMA_SUITE"]) / draft
+    seen = good = 0
+    reasons: list[str] = []
+    for path in sorted(tests.glob("*.json")):
+        for group in json.loads(path.read_text()):
+            seen += 1
+            try:
+                matcher = compiled(structure.of_json_schema(group["schema"]))
+            except GrammarError as error:
+                reasons.append(str(error))
+                continue
+            good += 1
+            for case in group["tests"]:
+                written = accepts(matcher, json.dumps(case["data"], ensure_ascii=False))
+                assert case["valid"] or not written, (path.name, group["description"], case)
+    assert seen == groups
+    assert good >= least
+    assert all(len(reason) > 10 for reason in reasons)
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: Annotated[int, Field(ge=0, le=9)]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    friends: list[Cat] = []
+
+
+class Tree(BaseModel):
+    name: str
+    children: list[Tree] = []
+
+
+FIELDS: list[Any] = [
+    *(str, int, float, bool, date, datetime, uuid.UUID, Colour, Cat, Tree, Any, dict[str, Any], Path),
+    *(list[str], list[Cat], dict[str, int], dict[Colour, Cat], tuple[int, str], int | str, Cat | None),
+    *(Cat | Dog | None, list[Cat | Dog], Literal["a", 1, None], str | list[str], bytes, dict[str, list[int]]),
+    *(
+        Annotated[Cat | Dog, Field(discriminator="kind")],
+        list[Annotated[Cat | Dog, Field(discriminator="kind")]],
+        Annotated[str, Field(pattern=r"^[a-z]{2,5}$")],
+        Annotated[str, Field(min_length=1, max_length=40, description="shown")],
+        Annotated[list[int], Field(min_length=1, max_length=3)],
+        Annotated[float, Field(gt=0, le=1)],
+        Annotated[dict[str, int], Field(max_length=3)],
+        Annotated[int, Field(multiple_of=5)],
+    ),
+]
+
+
+@pytest.mark.slow
+def test_of_500_tools_that_pydantic_makes_490_compile_and_write_valid_arguments() -> None:
+    chance = random.Random(7)
+    bad: dict[str, str] = {}
+    for number in range(500):
+        kinds = chance.sample(FIELDS, chance.randint(1, 8))
+        fields: dict[str, Any] = {
+            f"field_{place}": (kind, ...) if chance.random() < 0.6 else (kind | None, None)
+            for place, kind in enumerate(kinds)
+            if not isinstance(kind, str)
+        }
+        schema = create_model(f"Tool{number}", **fields).model_json_schema()
+        try:
+            matcher = compiled(structure.of_json_schema(schema))
+        except GrammarError as error:
+            bad[json.dumps(schema)] = str(error)
+            continue
+        text = wandered(matcher, chance)
+        if text is not None:
+            jsonschema.validate(json.loads(text), schema)
+    assert len(bad) <= 10, bad
+
+
+def wandered(matcher: LLMatcher, chance: random.Random, most: int = 400) -> str | None:
+    """A text of the grammar, drawn byte by byte; None where it has not ended after so many."""
+    matcher = matcher.deep_copy()
+    found = bytearray()
+    for _ in range(most):
+        mask = matcher.compute_bitmask()
+        allowed = [byte for byte in range(256) if mask[byte // 8] >> byte % 8 & 1]
+        if matcher.is_accepting() and (not allowed or chance.random() < 0.5):
+            return found.decode()
+        closing = [byte for byte in allowed if byte in b'"}],']
+        byte = chance.choice(closing if closing and chance.random() < 0.6 else allowed)
+        assert matcher.consume_token(byte)
+        found.append(byte)
+    return None
+
+
+CONSTANTS = st.sampled_from([1, 2.0, 2, "a", "b", None, True, [1], {"x": 1}])
+SIMPLE = st.one_of(
+    st.sampled_from([{"type": name} for name in ("string", "integer", "number", "boolean", "null", "array")]),
+    st.lists(CONSTANTS, min_size=1, max_size=3).map(lambda values: {"enum": values}),
+    CONSTANTS.map(lambda value: {"const": value}),
+    st.just({"type": ["string", "integer"]}),
+)
+OBJECTS = st.builds(
+    lambda properties, required: {
+        "type": "object",
+        "properties": properties,
+        "required": sorted(required & set(properties)),
+    },
+    st.dictionaries(st.sampled_from("kxy"), SIMPLE, max_size=3),
+    st.sets(st.sampled_from("kxy")),
+)
+BRANCHES = st.one_of(
+    SIMPLE, OBJECTS, st.sampled_from(["A", "B"]).map(lambda name: {"$ref": f"#/$defs/{name}"})
+)
+INSTANCES = st.one_of(CONSTANTS, st.dictionaries(st.sampled_from("kxy"), CONSTANTS, max_size=3))
+
+
+@given(
+    st.lists(BRANCHES, min_size=1, max_size=4), OBJECTS, SIMPLE, st.lists(INSTANCES, min_size=20, max_size=20)
+)
+@settings(max_examples=300, deadline=None)
+def test_one_of_accepts_nothing_that_is_of_two_branches(
+    branches: list[Any], a: Any, b: Any, instances: list[Any]
+) -> None:
+    schema = {"oneOf": branches, "$defs": {"A": a, "B": b}}
+    try:
+        matcher = compiled(structure.of_json_schema(schema))
+    except GrammarError:
+        return
+    valid = jsonschema.Draft202012Validator(schema)
+    for instance in instances:
+        if accepts(matcher, json.dumps(instance)):
+            valid.validate(instance)
+
+
+def test_one_of_is_followed_where_its_branches_can_be_told_apart() -> None:
+    cat = {"type": "object", "properties": {"kind": {"const": "cat"}, "n": {"type": "integer"}}}
+    dog = {"type": "object", "properties": {"kind": {"enum": ["dog", "pup"]}, "n": {"type": "integer"}}}
+    schema = {"oneOf": [{"$ref": "#/$defs/cat"}, dog, {"type": "null"}], "$defs": {"cat": cat}}
+    found = takes(schema, {"kind": "cat", "n": 1}, {"kind": "pup"}, None, {"n": 1}, {"kind": "x"}, 1)
+    assert found == [True, True, True, False, False, False]
+    with pytest.raises(GrammarError, match=r"more than one branch, such as 0 and 1.*const values"):
+        structure.of_json_schema({"oneOf": [{"type": "integer"}, {"minimum": 2}]})
+    # A reference's siblings count since draft 2019-09, and not before.
+    siblings = {"oneOf": [{"$ref": "#/$defs/any", "const": 1}, {"const": 2}], "$defs": {"any": {}}}
+    assert takes(siblings, 1, 2, 3) == [True, True, False]
+    with pytest.raises(GrammarError):
+        structure.of_json_schema({"$schema": "http://json-schema.org/draft-07/schema#"} | siblings)
+
+
+NULL = {"type": "null"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"type": "string", "minLength": 2.0, "format": "file-path"}, ["ab"], ["a"]),
+        ({"minimum": 2, "exclusiveMinimum": True, "type": "integer"}, [3], [2, 1]),
+        ({"minimum": 2, "exclusiveMinimum": False, "type": "integer"}, [2], [1]),
+        ({"type": "array", "uniqueItems": False}, [[1, 1]], [1]),
+        ({"propertyNames": {"enum": ["a", "b"]}, "type": "object"}, [{"a": 1}, {}], [{"c": 1}]),
+        (
+            {"propertyNames": {"pattern": "^x"}, "additionalProperties": NULL},
+            [{"xy": None}],
+            [{"y": None}, {"x": 1}],
+        ),
+        (
+            {"propertyNames": {"maxLength": 2}, "unevaluatedProperties": NULL},
+            [{"\nx": None}],
+            [{"abc": None}, {"a": 1}],
+        ),
+        ({"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False}, [{"a": 1}], [{"b": 1}]),
+        ({"if": {"type": "string"}, "type": "integer"}, [1], ["a"]),
+        ({"then": False, "minContains": 3, "not": False, "dependentRequired": {}}, [1], []),
+        ({"type": "object", "x-guidance": {"lenient": True}, "required": ["a"]}, [{"a": 1}], [{}]),
+        (True, [1, None, {}], []),
+        ('{"type": "boolean"}', [True], [1]),
+    ],
+    ids=str,
+)
+def test_what_says_nothing_is_left_out_and_what_can_be_said_otherwise_is(
+    schema: Any, valid: list[Any], invalid: list[Any]
+) -> None:
+    assert takes(schema, *valid, *invalid) == [True] * len(valid) + [False] * len(invalid)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"not": {}}, 'Unimplemented keys: \\["not"\\]'),
+        ({"uniqueItems": True}, "uniqueItems"),
+        (False, "schema is false"),
+        ({"items": {"$ref": "#/$defs/a", "$id": "b"}}, "different drafts"),
+        ({"items": 3}, "a schema is an object, true or false, and not 3"),
+        ("{", "not valid JSON"),
+        ({"oneOf": 3}, "oneOf is a list"),
+        ({"oneOf": [{}] * 257}, "at most 256"),
+        (json.loads('{"items":' * 70 + "{}" + "}" * 70), "64 levels"),
+        ({"enum": ["x" * 1000] * 300}, "256 Ki"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_followed_is_refused_with_the_reason(schema: Any, reason: str) -> None:
+    with pytest.raises(GrammarError, match=reason):
+        compiled(structure.of_json_schema(schema))
+
+
+def test_telling_branches_apart_has_an_end() -> None:
+    """Whatever a client sends costs a fraction of a second."""
+    listed = {"enum": list(range(5000))}
+    schema = {
+        "$defs": {"a": listed},
+        "items": [{"oneOf": [{"$ref": "#/$defs/a"}] * 200} for _ in range(50)],
+    }
+    with pytest.raises(GrammarError, match="too many branches and values"):
+        structure.of_json_schema(schema)
+
+
+def test_the_style_decides_white_space_and_more_properties() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}}
+    texts = ['{"a":[1,2]}', '{"a": [1, 2]}', '{\n "a" :\t[1]}', '{"a":[]' + " " * 65 + "}", '{"b":1}']
+    styles = {
+        JsonStyle(): [True, True, True, False, True],
+        JsonStyle(any_whitespace=False): [True, False, False, False, True],
+        JsonStyle(whitespace_pattern=" ?"): [True, True, False, False, True],
+        JsonStyle(additional_properties=False): [True, True, True, False, False],
+    }
+    for style, expected in styles.items():
+        matcher = compiled(structure.of_json_schema(schema, style))
+        assert [accepts(matcher, text) for text in texts] == expected, style
