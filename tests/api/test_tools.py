@@ -157,6 +157,15 @@ def test_reasoning_is_told_apart_under_both_names(start: Callable[..., Served]) 
     assert found["finish_reason"] == "tool_calls"
 
 
+def test_an_output_that_is_held_to_a_form_has_no_reasoning(start: Callable[..., Served]) -> None:
+    served = start("--reasoning-parser", "deepseek_r1")
+    says(served, '{"a": 1}')
+    found = both(served, response_format={"type": "json_object"})
+    assert (found["reasoning_content"], found["content"]) == ("", '{"a": 1}')
+    says(served, '[{"name": "now", "parameters": {}}]')
+    assert both(served, tools=TOOLS, tool_choice="required")["tool_calls"] == [["now", "{}"]]
+
+
 def test_a_required_call_is_read_from_a_list(served: Served) -> None:
     says(
         served,

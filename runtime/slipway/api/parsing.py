@@ -28,10 +28,13 @@ class Reading:
 
 
 def reading(body: ChatRequest, found: Formats, prompt: str) -> Reading | None:
-    """How the outputs that follow this prompt are read; None where all of them is content."""
+    """How the outputs that follow this prompt are read; None where all of them is content.
+
+    An output that is held to a grammar is so from its first token: there is no reasoning in it.
+    """
     answer = _answer(body, found)
     form = found.reasoning
-    if form is not None and form.is_on(body.chat_template_kwargs or {}):
+    if form is not None and not body.is_held and form.is_on(body.chat_template_kwargs or {}):
         inside = form.begins_inside(prompt)
         return Reading(lambda: Reasoned(ReasoningParser(form, inside=inside), answer()), found.kept_ids)
     return None if answer is Plain else Reading(answer, found.kept_ids)

@@ -154,7 +154,8 @@ class Grammars:
             try:
                 drafts = grant.forced or self._drafts.get(request, [])[: grant.num_drafts]
                 found = matcher.masks(drafts)
-                masks[index] = np.pad(found, ((0, grant.num_drafts - len(drafts)), (0, 0)), mode="edge")
+                missing = grant.num_drafts - len(drafts)
+                masks[index] = np.pad(found, ((0, missing), (0, 0)), mode="edge") if missing else found
             except Exception as error:
                 failed.append((request, error))
         return masks, failed
