@@ -16,9 +16,11 @@ from live_server import live_server
 from slipway.api.configure import api_settings
 from slipway.api.formats import formats
 from slipway.args import resolve
+from slipway.engine.messages import ReasoningBounds
 from slipway.envs import read
 from slipway.exits import Exit
 from slipway.text.open import load
+from slipway.text.parse.reasoning import FORMATS, ReasoningFormat
 
 SAY = [{"role": "user", "content": "Weather?"}]
 WEATHER = {
@@ -157,13 +159,39 @@ def test_reasoning_is_told_apart_under_both_names(start: Callable[..., Served]) 
     assert found["finish_reason"] == "tool_calls"
 
 
-def test_an_output_that_is_held_to_a_form_has_no_reasoning(start: Callable[..., Served]) -> None:
+def test_where_the_end_of_reasoning_is_no_token_a_form_holds_from_the_first(
+    start: Callable[..., Served],
+) -> None:
     served = start("--reasoning-parser", "deepseek_r1")
+    assert served.tokenizer.token_id("</think>") is None
+    refused = served.post(
+        "/v1/chat/completions", {"model": MODEL, "messages": SAY, "thinking_token_budget": 5}
+    )
+    assert refused.status_code == 400
+    assert "--reasoning-parser" in refused.json()["error"]["message"]
     says(served, '{"a": 1}')
     found = both(served, response_format={"type": "json_object"})
     assert (found["reasoning_content"], found["content"]) == ("", '{"a": 1}')
     says(served, '[{"name": "now", "parameters": {}}]')
     assert both(served, tools=TOOLS, tool_choice="required")["tool_calls"] == [["now", "{}"]]
+
+
+def test_a_form_holds_behind_the_reasoning_where_a_token_ends_it(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, end = "<|endoftext|>", "<|im_start|>"
+    monkeypatch.setitem(FORMATS, "qwen3", ReasoningFormat((begin,), (end,)))
+    served = start("--reasoning-parser", "qwen3")
+    ids = [served.tokenizer.token_id(text) for text in (begin, end)]
+    says(served, f"{begin}I think", end, '{"a": 1}')
+    found = both(served, response_format={"type": "json_object"})
+    assert (found["reasoning_content"], found["content"]) == ("I think", '{"a": 1}')
+    assert served.engine.requests[-1].reasoning == ReasoningBounds(*ids, False)  # type: ignore[arg-type]
+    both(served, extra_body={"thinking_token_budget": 7})
+    request = served.engine.requests[-1]
+    assert (request.reasoning, request.grammar) == (ReasoningBounds(*ids, False, 7), "")  # type: ignore[arg-type]
+    both(served)
+    assert served.engine.requests[-1].reasoning is None
 
 
 def test_a_required_call_is_read_from_a_list(served: Served) -> None:

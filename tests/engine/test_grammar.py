@@ -12,7 +12,9 @@ from engine_bench import bench, expected
 from numpy.typing import NDArray
 
 from local_engine import LocalEngine, Output
-from slipway.engine.grammar import Grammars, Matcher
+from slipway.engine.grammar import Grammars
+from slipway.engine.matcher import Matcher
+from slipway.engine.messages import AddRequest
 from slipway.engine.params import SamplingParams
 from slipway.engine.replay import read_record, replay
 from slipway.engine.start import Start
@@ -80,10 +82,10 @@ class Failing(Turning):
         return super().masks(drafts)
 
 
-def make(grammar: str, ends: Sequence[int]) -> Matcher:
-    if grammar == "unreadable":
+def make(message: AddRequest) -> Matcher:
+    if message.grammar == "unreadable":
         raise ValueError("no such grammar")
-    return Turning() if grammar == "turning" else Failing(grammar)
+    return Turning() if message.grammar == "turning" else Failing(message.grammar)
 
 
 def served(model: Path, **settings: object) -> LocalEngine:
@@ -198,7 +200,7 @@ class Following:
 def test_a_matcher_knows_all_tokens_before_each_draw_and_only_its_steps_have_masks(overlap: bool) -> None:
     with bench(overlap=overlap, num_pages=400, prefix_caching=False, num_drafts=3) as b:
         matcher = Following()
-        b.core.grammars = Grammars(lambda grammar, ends: matcher)
+        b.core.grammars = Grammars(lambda message: matcher)
         b.add("free", 5, 4)
         b.run()
         assert b.masks == [None] * len(b.masks)

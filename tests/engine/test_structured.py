@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from local_engine import LocalEngine, Output
+from slipway.engine.messages import ReasoningBounds
 from slipway.engine.params import SamplingParams
 from slipway.text import structure
 from slipway.text.open import load
@@ -162,3 +163,38 @@ def test_a_grammar_that_cannot_be_read_fails_alone(engine: LocalEngine, tokenize
     assert [output.finish_reason for output in outputs] == ["error", "stop", "error", "stop"]
     assert engine.core.grammars.num_waiting == 0
     assert not engine.core.grammars
+
+
+def test_a_grammar_begins_behind_the_reasoning(engine: LocalEngine, tokenizer: Tokenizer) -> None:
+    prompt = tokenizer.encode("Think, then answer: ")
+    begin, end = (tokenizer.token_id(text) for text in ("<repo_name>", "<file_sep>"))
+    assert begin is not None
+    assert end is not None
+    either = structure.of_choice(["yes", "no"])
+
+    def answer(bounds: ReasoningBounds, grammar: str = either, **changes: Any) -> Output:
+        name = engine.add(prompt, greedy(tokenizer, **changes), grammar=grammar, reasoning=bounds)
+        engine.finish()
+        return engine.output(name)
+
+    # At once, where the model does not begin to reason.
+    plain = answer(ReasoningBounds(begin, end, inside=False))
+    assert tokenizer.decode(plain.tokens) in ("yes", "no")
+    # Five tokens of its own, then the end, then the form.
+    inside = answer(ReasoningBounds(begin, end, inside=True, budget=5), num_logprobs=0)
+    assert inside.tokens[5] == end
+    assert end not in inside.tokens[:5]
+    assert tokenizer.decode(inside.tokens[6:]) in ("yes", "no")
+    assert len(inside.logprobs) == len(inside.tokens)
+    free = answer(ReasoningBounds(begin, end, inside=True), max_tokens=8)
+    assert free.tokens[:5] == inside.tokens[:5]
+    assert free.finish_reason == "length"
+    # It begins to reason, by its first token alone.
+    begun = answer(ReasoningBounds(begin, end, inside=False, budget=3), logit_bias=((begin, 100.0),))
+    assert begun.tokens[0] == begin
+    assert begun.tokens[4] == end
+    assert tokenizer.decode(begun.tokens[5:]) in ("yes", "no")
+    # Without a grammar the budget alone is kept.
+    short = answer(ReasoningBounds(begin, end, inside=True, budget=2), "", max_tokens=10)
+    assert short.tokens[2] == end
+    assert len(short.tokens) == 10

@@ -19,6 +19,8 @@ class Formats:
 
     calls: CallFormat | None = None
     reasoning: ReasoningFormat | None = None
+    reasoning_ids: tuple[int, int] | None = None
+    """The tokens that begin reasoning, or -1, and end it; None where its end is no token of its own."""
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that parsers look for: they stay in the text where one reads it."""
 
@@ -37,6 +39,13 @@ def formats(settings: Settings, tokenizer: Tokenizer) -> Formats:
         reasoning = FORMATS[settings.reasoning_parser]
     markers = frozenset[str]().union(*(one.markers for one in (calls, reasoning) if one is not None))
     ids = {tokenizer.token_id(marker) for marker in markers}
-    return Formats(
-        calls, reasoning, frozenset(token_id for token_id in ids if token_id in tokenizer.special_ids)
-    )
+    kept = frozenset(token_id for token_id in ids if token_id in tokenizer.special_ids)
+    return Formats(calls, reasoning, _reasoning_ids(reasoning, tokenizer), kept)
+
+
+def _reasoning_ids(reasoning: ReasoningFormat | None, tokenizer: Tokenizer) -> tuple[int, int] | None:
+    end = None if reasoning is None else tokenizer.token_id(reasoning.ends[0])
+    if reasoning is None or end is None:
+        return None
+    begin = tokenizer.token_id(reasoning.begins[0])
+    return -1 if begin is None else begin, end

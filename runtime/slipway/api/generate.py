@@ -15,7 +15,7 @@ from slipway.api.sampling import child_seed
 from slipway.api.structured import Grammar
 from slipway.api.transcript import Piece, Transcript, TranscriptRules
 from slipway.engine.client import EngineClient, EngineDead, Stream
-from slipway.engine.messages import AddRequest, Delta, RequestTiming
+from slipway.engine.messages import AddRequest, Delta, ReasoningBounds, RequestTiming
 from slipway.engine.params import SamplingParams
 from slipway.metrics.registry import ServerMetrics
 from slipway.text.parse.output import Parser
@@ -45,6 +45,7 @@ class Order:
     grammar: Grammar | None = None
     parser: Callable[[], Parser] | None = None
     """Makes what reads one output; None: all of it is content."""
+    reasoning: ReasoningBounds | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -98,6 +99,7 @@ class Run:
                     order.cache_salt,
                     self._arrival,
                     order.grammar.text if order.grammar else "",
+                    reasoning=order.reasoning,
                 )
                 try:
                     stream = self._engine.submit(request)

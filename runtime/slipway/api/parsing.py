@@ -10,6 +10,7 @@ from slipway.api.errors import ApiError
 from slipway.api.formats import Formats
 from slipway.api.protocol.chat import ChatRequest, NamedTool
 from slipway.api.structured import ForcedTools
+from slipway.engine.messages import ReasoningBounds
 from slipway.text.parse.calls import CallFormat, CallParser, Section
 from slipway.text.parse.output import NamedCall, Parser, Plain, Reasoned
 from slipway.text.parse.reasoning import ReasoningParser
@@ -25,19 +26,25 @@ class Reading:
 
     parser: Callable[[], Parser]
     kept_ids: frozenset[int]
+    reasoning: ReasoningBounds | None = None
+    """Of a reasoning whose end the engine has to know: a grammar begins there, or its length is bounded."""
 
 
 def reading(body: ChatRequest, found: Formats, prompt: str) -> Reading | None:
     """How the outputs that follow this prompt are read; None where all of them is content.
 
-    An output that is held to a grammar is so from its first token: there is no reasoning in it.
+    A grammar begins behind the reasoning where a token of its own ends that; else with the first token, and
+    there is no reasoning then.
     """
     answer = _answer(body, found)
-    form = found.reasoning
-    if form is not None and not body.is_held and form.is_on(body.chat_template_kwargs or {}):
-        inside = form.begins_inside(prompt)
-        return Reading(lambda: Reasoned(ReasoningParser(form, inside=inside), answer()), found.kept_ids)
-    return None if answer is Plain else Reading(answer, found.kept_ids)
+    form, ids, budget = found.reasoning, found.reasoning_ids, body.thinking_token_budget
+    if form is None or not form.is_on(body.chat_template_kwargs or {}) or (body.is_held and ids is None):
+        return None if answer is Plain else Reading(answer, found.kept_ids)
+    inside = form.begins_inside(prompt)
+    bounds = None
+    if ids is not None and (body.is_held or budget is not None):
+        bounds = ReasoningBounds(*ids, inside, -1 if budget is None else budget)
+    return Reading(lambda: Reasoned(ReasoningParser(form, inside=inside), answer()), found.kept_ids, bounds)
 
 
 def _answer(body: ChatRequest, found: Formats) -> Callable[[], Parser]:
@@ -65,6 +72,16 @@ def forced_tools(body: ChatRequest) -> ForcedTools | None:
         return None
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     return ForcedTools(tools_of(body), named, body.parallel_tool_calls is not False)
+
+
+def check_budget(body: ChatRequest, found: Formats) -> None:
+    """Raises ApiError for a budget of reasoning that nobody can keep."""
+    if body.thinking_token_budget is not None and found.reasoning_ids is None:
+        message = (
+            f"thinking_token_budget is {body.thinking_token_budget}, and this server cannot end reasoning: "
+            "that needs a --reasoning-parser whose reasoning ends by a token of the model."
+        )
+        raise ApiError(message, param="thinking_token_budget", code="invalid_value")
 
 
 def check_tools(body: ChatRequest, settings: Settings) -> None:

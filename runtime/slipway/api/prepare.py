@@ -7,7 +7,7 @@ from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
-from slipway.api.parsing import Reading, check_tools, forced_tools, reading
+from slipway.api.parsing import Reading, check_budget, check_tools, forced_tools, reading
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
 from slipway.api.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -63,6 +63,7 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     """Raises ApiError with the field at fault."""
     body.check()
     check_tools(body, settings)
+    check_budget(body, model.texts.formats)
     check_limits(body, settings, top_logprobs=body.top_logprobs, prompt_logprobs=body.prompt_logprobs)
     text = render_chat(body, model, default_effort=settings.reasoning_effort)
     token_ids = model.encode(text, add_special_tokens=bool(body.add_special_tokens))
@@ -109,8 +110,17 @@ def _order(
         kept_ids=frozenset() if found is None else found.kept_ids,
     )
     grammar = grammar_of(body, model, settings, tools)
-    parser = None if found is None else found.parser
-    return Order(request_id, prompts, n, rules, body.priority or 0, body.cache_salt or "", grammar, parser)
+    return Order(
+        request_id,
+        prompts,
+        n,
+        rules,
+        body.priority or 0,
+        body.cache_salt or "",
+        grammar,
+        parser=None if found is None else found.parser,
+        reasoning=None if found is None else found.reasoning,
+    )
 
 
 def _truncated(token_ids: list[int], body: Generation, wanted: int | None, model: ServedModel) -> list[int]:

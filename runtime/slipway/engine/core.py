@@ -132,7 +132,7 @@ class EngineCore:
                 raise ValueError(f"there is no adapter {message.adapter!r}")
             request.adapter = self._adapters[message.adapter]
             if request.masked:
-                self.grammars.prepare(request, message.grammar)
+                self.grammars.prepare(request, message)
             else:
                 self.scheduler.add(request)
         except Exception as error:

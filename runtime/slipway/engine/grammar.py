@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slipway.engine.config import EngineConfig
+from slipway.engine.matcher import Matcher
+from slipway.engine.messages import AddRequest
 from slipway.engine.plan import Masks
+from slipway.engine.reasoning import ReasoningFirst
 from slipway.engine.request import Request
 from slipway.engine.scheduler import Grant, Step
 
@@ -19,28 +21,11 @@ if TYPE_CHECKING:
     from slipway.text.matcher import GrammarCompiler
 
 
-class Matcher(Protocol):
-    """Where one request stands in its grammar. What it raises ends that request and no other."""
-
-    def advance(self, tokens: Sequence[int]) -> int | None:
-        """These tokens have been drawn. The number of them that complete the text, behind which nothing may
-        come; None while something may."""
-
-    def forced(self) -> list[int]:
-        """The tokens to come about which the grammar leaves no choice: they are drafts of the next step."""
-
-    def masks(self, drafts: Sequence[int]) -> NDArray[np.uint32]:
-        """[1 + len(drafts), ceil(vocab / 32)]: bits of the tokens that may come next, then after each draft.
-
-        What it says of the rows after a draft that it refuses does not matter. It advances by none of them.
-        """
+MakeMatcher = Callable[[AddRequest], Matcher]
+"""Of a request; raises where its grammar cannot be read."""
 
 
-MakeMatcher = Callable[[str, Sequence[int]], Matcher]
-"""Of a request's grammar, with the tokens that end the request; raises where that cannot be read."""
-
-
-def no_grammar(grammar: str, ends: Sequence[int]) -> Matcher:
+def no_grammar(message: AddRequest) -> Matcher:
     raise ValueError("this engine reads no grammars")
 
 
@@ -51,8 +36,13 @@ class ModelMatchers:
         self._config = config
         self._vocab_size = vocab_size
 
-    def __call__(self, grammar: str, ends: Sequence[int]) -> Matcher:
-        return self._compiler.matcher(grammar, ends)
+    def __call__(self, message: AddRequest) -> Matcher:
+        ends = message.params.stop_token_ids
+        matcher = self._compiler.matcher(message.grammar, ends) if message.grammar else None
+        if message.reasoning is not None:
+            return ReasoningFirst(message.reasoning, matcher, -(-self._vocab_size // 32))
+        assert matcher is not None
+        return matcher
 
     @cached_property
     def _compiler(self) -> GrammarCompiler:
@@ -100,11 +90,11 @@ class Grammars:
         """`prepared` has news, of which `wake` has told before or tells now."""
         return any(future.done() for future in self._making.values())
 
-    def prepare(self, request: Request, grammar: str) -> None:
+    def prepare(self, request: Request, message: AddRequest) -> None:
         """Begin to make the matcher of a request, which is not scheduled before it is there."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        future = self._thread.submit(self.make, grammar, request.params.stop_token_ids)
+        future = self._thread.submit(self.make, message)
         self._making[request] = future
         future.add_done_callback(lambda _: self._wake())
 
@@ -124,7 +114,9 @@ class Grammars:
         self._matchers.pop(request, None)
         self._drafts.pop(request, None)
         making = self._making.pop(request, None)
-        return making is not None and (making.cancel() or True)
+        if making is not None:
+            making.cancel()
+        return making is not None
 
     def advance(self, request: Request, tokens: list[int], drafts: list[int]) -> int | None:
         """A step has drawn these tokens of a request with a matcher, and left these drafts. The number of

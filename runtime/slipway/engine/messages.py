@@ -23,6 +23,18 @@ class Hello(Message, frozen=True):
     client_id: int
 
 
+class ReasoningBounds(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The tokens between which a model reasons before it answers."""
+
+    begin: int
+    """-1: none; the output begins within the reasoning, or has none."""
+    end: int
+    inside: bool
+    """The output begins within the reasoning."""
+    budget: int = -1
+    """Tokens after which it is ended; -1: any number."""
+
+
 class AddRequest(Message, frozen=True):
     """Run one prompt. `request_id` is unique among the client's live requests."""
 
@@ -39,6 +51,8 @@ class AddRequest(Message, frozen=True):
     """What bounds its tokens, as the engine's matchers read it; empty: nothing does."""
     adapter: str = ""
     """Name of the adapter that computes it with the model; "" for the model alone."""
+    reasoning: ReasoningBounds | None = None
+    """Its grammar begins behind that."""
 
 
 class AbortRequests(Message, frozen=True):

@@ -82,7 +82,7 @@ class Request:
         self.tokens = array("i", message.prompt_token_ids)
         self.num_prompt = len(self.tokens)
         self.max_computed = self.num_prompt + self.params.max_tokens - 1
-        self.masked = bool(message.grammar)
+        self.masked = bool(message.grammar) or message.reasoning is not None
         # The length in front: no two pairs make one text.
         identity = f"{len(message.adapter)} {message.adapter}{message.cache_salt}"
         self.identity = identity.encode("utf-8", "surrogatepass")

@@ -10,10 +10,12 @@ from formats import BARE, OTHERS, WRITE, Call, Write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway.args.schema import ARGUMENTS
 from slipway.text.parse.calls import CallParser
 from slipway.text.parse.events import Arguments, CallBegin, Content, Event, joined
 from slipway.text.parse.formats import NAMES, call_format
 from slipway.text.parse.output import parsed
+from slipway.text.parse.reasoning import FORMATS
 
 TOOLS: dict[str, dict[str, Any]] = {
     "get_weather": {
@@ -74,7 +76,8 @@ def content_in(events: list[Event]) -> str:
 
 
 def test_each_name_is_tried() -> None:
-    assert set(WRITE) == set(NAMES)
+    assert set(WRITE) == set(NAMES) == set(ARGUMENTS["tool_call_parser"].choices)
+    assert set(FORMATS) == set(ARGUMENTS["reasoning_parser"].choices)
 
 
 @pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)

@@ -72,6 +72,7 @@ class ChatRequest(Generation):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: Count | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
     documents: Annotated[list[Json], Field(max_length=1024)] | None = None
     chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
