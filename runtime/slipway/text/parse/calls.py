@@ -110,7 +110,9 @@ class CallParser:
             if begun in self._format.bare:
                 yield from self._calls("")
         while self._call is None:
+            reader.passing = True
             marker = yield from reader.before(opens, self._say)
+            reader.passing = False
             if marker is None:
                 break
             yield from self._calls(marker)

@@ -29,9 +29,13 @@ class Reader:
         self.at = 0
         self.over = False
         """No more will come."""
+        self.passing = False
+        """What has been read is needed no more and goes when more comes: long outputs cost what is new."""
 
     def feed(self, text: str) -> None:
-        """More has arrived. What was read before the present place is forgotten by `forget` alone."""
+        """More has arrived. Unless it is passing, what has been read is forgotten by `forget` alone."""
+        if self.passing:
+            self.forget()
         self.text += text
 
     def forget(self) -> None:

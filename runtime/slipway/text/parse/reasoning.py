@@ -106,7 +106,9 @@ class ReasoningParser:
         else:
             if begun is None:
                 reader.at = 0
+            reader.passing = True
             found = yield from reader.before((*form.ends, *form.stops), self._reason)
+            reader.passing = False
             if found in form.ends:
                 reader.at += len(found or "")
         yield from self._answer()
@@ -122,6 +124,7 @@ class ReasoningParser:
                 yield from reader.skip_space()
             else:
                 reader.at = 0
+        reader.passing = True
         yield from reader.before((), self._say)
 
     def _reason(self, text: str) -> None:
