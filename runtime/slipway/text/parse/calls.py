@@ -6,11 +6,11 @@ call breaks off, a whole answer has its text as content; a stream keeps what it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slipway.text.parse.events import Arguments, CallBegin, Content, Event
-from slipway.text.parse.reader import Broken, Reader, Reading
+from slipway.text.parse.incremental import Incremental
+from slipway.text.parse.reader import Broken, Reading
 from slipway.text.parse.shapes import Shape, Tools
 
 
@@ -61,7 +61,7 @@ class CallFormat:
         return frozenset(filter(None, (*self.opens, *self.tokens, *literals)))
 
 
-class CallParser:
+class CallParser(Incremental):
     """Reads one output."""
 
     def __init__(self, format_: CallFormat, tools: Tools) -> None:
@@ -69,35 +69,16 @@ class CallParser:
         self.num_calls = 0
         """That have begun."""
         self._format = format_
-        self._reader = Reader()
-        self._events: list[Event] = []
         self._space = ""
         """White space at the end of the content so far: none where a call follows."""
         self._call: _Call | None = None
-        self._running: Iterator[None] | None = self._read()
-
-    def push(self, text: str) -> list[Event]:
-        """What more text tells."""
-        if self._running is not None:
-            self._reader.feed(text)
-        return self._go_on()
-
-    def finish(self) -> list[Event]:
-        """The rest; the output is over."""
-        self._reader.over = True
-        return self._go_on()
+        super().__init__()
 
     @property
     def broken_off(self) -> str | None:
         """The text of a call that has begun and not ended, at the output's end."""
         call = self._call
         return call.space + self._reader.text if call is not None and call.begun else None
-
-    def _go_on(self) -> list[Event]:
-        if self._running is not None and next(self._running, self) is self:
-            self._running = None
-        events, self._events = self._events, []
-        return events
 
     def _read(self) -> Reading[None]:
         """The whole output: content, and sections of calls."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slipway.text.parse.events import Content, Event, Reasoning
-from slipway.text.parse.reader import Reader, Reading
+from slipway.text.parse.events import Content, Reasoning
+from slipway.text.parse.incremental import Incremental
+from slipway.text.parse.reader import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +71,14 @@ FORMATS: dict[str, ReasoningFormat] = {
 """By the names of `--reasoning-parser`. Source: the models' chat templates and cards."""
 
 
-class ReasoningParser:
+class ReasoningParser(Incremental):
     """Reads one output; what is no reasoning comes out as content."""
 
     def __init__(self, format_: ReasoningFormat, *, inside: bool) -> None:
         """inside  the output begins within the reasoning, as where the prompt ends with its beginning"""
         self._format = format_
         self._inside = inside
-        self._reader = Reader()
-        self._events: list[Event] = []
-        self._running: Iterator[None] | None = self._read()
-
-    def push(self, text: str) -> list[Event]:
-        """What more text tells."""
-        self._reader.feed(text)
-        return self._go_on()
-
-    def finish(self) -> list[Event]:
-        """The rest; the output is over."""
-        self._reader.over = True
-        return self._go_on()
-
-    def _go_on(self) -> list[Event]:
-        if self._running is not None and next(self._running, self) is self:
-            self._running = None
-        events, self._events = self._events, []
-        return events
+        super().__init__()
 
     def _read(self) -> Reading[None]:
         reader, form = self._reader, self._format
