@@ -208,3 +208,9 @@ def test_a_call_has_the_id_that_the_model_writes() -> None:
     assert begin == CallBegin("get_weather", "functions.get_weather:0")
     text = '[TOOL_CALLS] [{"id": "a1b2c3d4e", "name": "now", "arguments": {}}]'
     assert events_of("mistral", text)[0] == CallBegin("now", "a1b2c3d4e")
+
+
+def test_a_number_too_long_for_python_is_no_exception() -> None:
+    text = '<tool_call>{"x": ' + "9" * 5000 + ', "name": "now", "arguments": {}}</tool_call>'
+    assert events_of("hermes", text) == [Content(text)]
+    assert streamed("hermes", text) == [Content(text)]

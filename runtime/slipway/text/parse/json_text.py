@@ -42,7 +42,10 @@ def kept_value(reader: Reader) -> Reading[Any]:
     """One JSON value, whole."""
     parts: list[str] = []
     yield from read_value(reader, parts.append)
-    return json.loads("".join(parts))
+    try:
+        return json.loads("".join(parts))
+    except ValueError:  # Python reads no number of thousands of digits
+        raise Broken("a value is too long") from None
 
 
 def read_string(reader: Reader, emit: Emit) -> Reading[None]:
