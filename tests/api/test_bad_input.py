@@ -56,7 +56,6 @@ SAMPLING = [
     ({"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
     ({"logit_bias": {"-1": 1}}, "logit_bias", "'-1'"),
     ({"logit_bias": {"512": 1}}, "logit_bias", "512"),
-    ({"logit_bias": {"5": 101}}, "logit_bias", "101"),
     ({"logit_bias": [1]}, "logit_bias", "[1]"),
     ({"bad_words": [""]}, "bad_words[0]", "character"),
     ({"bad_words": [f"{n} " * 12 for n in range(900)]}, "bad_words", "at most 8192 are looked for"),

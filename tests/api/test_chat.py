@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -181,3 +182,19 @@ def test_without_a_tokenizer_token_ids_go_in_and_out(start: Callable[..., Served
     refused = served.post("/v1/chat/completions", {"messages": HELLO})
     assert refused.status_code == 400
     assert "--skip-tokenizer-init" in refused.json()["error"]["message"]
+
+
+def test_token_ids_come_along_where_they_are_asked_for(served: Served) -> None:
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me"}], "return_token_ids": True}
+    whole = served.post("/v1/chat/completions", asked).json()
+    assert whole["prompt_token_ids"] == served.engine.requests[0].prompt_token_ids
+    token_ids = whole["choices"][0]["token_ids"]
+    assert len(token_ids) == whole["usage"]["completion_tokens"]
+    streamed = served.post("/v1/chat/completions", asked | {"stream": True}).text.splitlines()
+    chunks = [json.loads(line[6:]) for line in streamed if line.startswith("data: {")]
+    assert [chunk.get("prompt_token_ids") for chunk in chunks] == [
+        whole["prompt_token_ids"],
+        *[None] * (len(chunks) - 1),
+    ]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [token for choice in choices for token in choice.get("token_ids", ())] == token_ids

@@ -59,6 +59,28 @@ def test_every_form_of_prompt_gives_n_choices_each(served: Served, prompt: list[
     assert len(served.engine.requests) == 2 * prompts
 
 
+def test_token_ids_come_along_where_they_are_asked_for(served: Served) -> None:
+    client, wanted = served.openai(), {"return_token_ids": True}
+    whole = client.completions.create(model=MODEL, prompt="Tell me", max_tokens=200, extra_body=wanted)
+    (choice,) = whole.model_dump()["choices"]
+    assert choice["prompt_token_ids"] == served.tokenizer.encode("Tell me")
+    assert served.tokenizer.decode(choice["token_ids"]) == SENTENCE
+    stream = client.completions.create(
+        model=MODEL, prompt="Tell me", max_tokens=200, stream=True, extra_body=wanted
+    )
+    choices = [chunk.model_dump()["choices"][0] for chunk in stream]
+    assert choices[0]["prompt_token_ids"] == choice["prompt_token_ids"]
+    assert not any("prompt_token_ids" in later for later in choices[1:])
+    assert [token for one in choices for token in one["token_ids"]] == choice["token_ids"]
+
+
+def test_a_bias_beyond_100_is_100(served: Served) -> None:
+    served.openai().completions.create(
+        model=MODEL, prompt="a", max_tokens=1, logit_bias={"5": 500, "6": -101}
+    )
+    assert served.engine.requests[0].params.logit_bias == ((5, 100.0), (6, -100.0))
+
+
 def test_child_i_has_seed_plus_i(served: Served) -> None:
     served.openai().completions.create(model=MODEL, prompt="a", n=3, seed=2**63 - 1, max_tokens=1)
     assert [request.params.seed for request in served.engine.requests] == [2**63 - 1, 2**63, 2**63 + 1]

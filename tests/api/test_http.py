@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import openai
 import pytest
 from serving import MODEL, Served
@@ -158,6 +160,59 @@ def test_the_openapi_document_describes_the_bodies(served: Served) -> None:
     (name,) = document["paths"]["/v1/models/{name}"]["get"]["parameters"]
     assert (name["name"], name["in"]) == ("name", "path")
     assert "$defs" not in str(document)
+
+
+ASKED = {
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": "Tell me"}],
+        "logprobs": True,
+        "top_logprobs": 2,
+        "prompt_logprobs": 1,
+        "return_token_ids": True,
+    },
+    "/v1/completions": {"prompt": "Tell me", "logprobs": 2, "prompt_logprobs": 1, "return_token_ids": True},
+    "/tokenize": {"prompt": "Tell me", "return_token_strs": True},
+    "/detokenize": {"tokens": [1, 2, 3]},
+    "/v1/models": None,
+    f"/v1/models/{MODEL}": None,
+    "/version": None,
+    "/load": None,
+}
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_answers_are_as_the_openapi_document_describes_them(served: Served, path: str) -> None:
+    document = served.get("/openapi.json").json()
+    body = ASKED[path]
+    answer = served.get(path) if body is None else served.post(path, body)
+    assert answer.status_code == 200
+    described = document["paths"][path.replace(f"/{MODEL}", "/{name}")]["get" if body is None else "post"]
+    validate(answer.json(), described["responses"]["200"]["content"]["application/json"]["schema"], document)
+    wrong = served.post("/v1/completions", {"prompt": 1})
+    validate(
+        wrong.json(), described["responses"]["default"]["content"]["application/json"]["schema"], document
+    )
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_events_are_as_the_openapi_document_describes_them(served: Served, path: str) -> None:
+    document = served.get("/openapi.json").json()
+    content = document["paths"][path]["post"]["responses"]["200"]["content"]
+    body = {name: value for name, value in (ASKED[path] or {}).items() if name != "prompt_logprobs"}
+    answer = served.post(path, body | {"stream": True, "stream_options": {"include_usage": True}})
+    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert len(events) > 1
+    for event in events:
+        validate(json.loads(event), content["text/event-stream"]["schema"], document)
+
+
+def validate(value: Any, schema: dict[str, Any], document: dict[str, Any]) -> None:
+    """Fields that the document does not name are faults too."""
+    components = {
+        name: shape | ({"additionalProperties": False} if "properties" in shape else {})
+        for name, shape in document["components"]["schemas"].items()
+    }
+    jsonschema.validate(value, {**schema, "components": {"schemas": components}})
 
 
 MIDDLEWARE = """

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from slipway.api.errors import ApiError
+from slipway.api.protocol.answers import Progress
 from slipway.engine.client import EngineClient
 from slipway.engine.messages import Failed
 from slipway.exits import ENGINE_DIED
@@ -50,8 +51,8 @@ class Admission:
             raise _unavailable(f"The engine has gone: {failure.message}", "engine_dead", 5)
         if self._engine.state == "loading" or not self.loaded:
             progress = self.progress()
-            done = f", {progress['done']} of {progress['total']}" if progress["total"] else ""
-            message = f"The model is still loading (phase {progress['phase']}{done})."
+            done = f", {progress.done} of {progress.total}" if progress.total else ""
+            message = f"The model is still loading (phase {progress.phase}{done})."
             raise _unavailable(message, "model_loading", 2)
 
     @property
@@ -61,16 +62,16 @@ class Admission:
             return self._engine.failure or Failed(ENGINE_DIED.code, ENGINE_DIED.reason, ENGINE_DIED.message)
         return self.failure
 
-    def progress(self) -> dict[str, object]:
+    def progress(self) -> Progress:
         """What /ready shows while it is not."""
         if self.cause is not None:
-            return {"phase": "dead", "done": 0, "total": 0}
+            return Progress(phase="dead")
         if self.phase != "open":
-            return {"phase": "draining", "done": 0, "total": self.num_open}
+            return Progress(phase="draining", total=self.num_open)
         seen = self._engine.progress
         if seen is None:
-            return {"phase": "load", "done": 0, "total": 0}
-        return {"phase": seen.phase, "done": seen.done, "total": seen.total}
+            return Progress(phase="load")
+        return Progress(phase=seen.phase, done=seen.done, total=seen.total)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

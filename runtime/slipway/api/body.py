@@ -9,7 +9,6 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from slipway.api.errors import ApiError, from_validation
-from slipway.api.protocol.common import refuse_unsupported
 
 MAX_BODY_BYTES = 32 << 20
 SHORT_BODY_BYTES = 8 << 10
@@ -25,7 +24,6 @@ Model = TypeVar("Model", bound=BaseModel)
 async def read_body(request: Request, model: type[Model]) -> Model:
     """The body as a `model`. Raises ApiError 400 or 413 with the field at fault."""
     raw = parse(await _read(request))
-    refuse_unsupported(raw)
     try:
         return model.model_validate(raw)
     except ValidationError as error:

@@ -7,18 +7,22 @@ of the API.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway import __version__
+from slipway.api.protocol.answers import Error
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
 
 TITLE = "Slipway"
+_REFERENCE = "#/components/schemas/{model}"
 
 
 def document_routes(described: Sequence[ApiRoute], root_path: str) -> list[ApiRoute]:
@@ -48,21 +52,46 @@ def openapi_schema(routes: Sequence[ApiRoute], root_path: str) -> dict[str, Any]
     from fastapi import FastAPI
 
     app = FastAPI(title=TITLE, version=__version__)
-    lifted: dict[str, Any] = {}
+    types = {shape for route in routes for shape in (route.answer, route.chunk) if shape is not None} | {
+        Error
+    }
+    ordered = sorted(types, key=lambda shape: shape.__name__)
+    shapes, schemas = msgspec.json.schema_components(ordered, ref_template=_REFERENCE.format(model="{name}"))
+    found = dict(zip(ordered, shapes, strict=True))
     for route in routes:
         extra: dict[str, Any] = {}
         if route.body is not None:
-            schema = route.body.model_json_schema(ref_template="#/components/schemas/{model}")
-            lifted |= schema.pop("$defs", {})
+            schema = route.body.model_json_schema(ref_template=_REFERENCE)
+            schemas |= schema.pop("$defs", {})
             extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
         if route.param_convertors:
             extra["parameters"] = [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
                 for name in route.param_convertors
             ]
-        app.add_api_route(route.path, route.endpoint, methods=[route.method], openapi_extra=extra or None)
+        app.add_api_route(
+            route.path,
+            route.endpoint,
+            methods=[route.method],
+            openapi_extra=extra or None,
+            responses={200: _content(route, found), "default": _failure(found)},
+        )
     document = app.openapi()
-    document.setdefault("components", {}).setdefault("schemas", {}).update(lifted)
+    document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
     if root_path:
         document["servers"] = [{"url": root_path}]
     return document
+
+
+def _content(route: ApiRoute, found: Mapping[type[Struct], Any]) -> dict[str, Any]:
+    """What a route answers where all went well."""
+    content = {}
+    if route.answer is not None:
+        content["application/json"] = {"schema": found[route.answer]}
+    if route.chunk is not None:
+        content["text/event-stream"] = {"schema": found[route.chunk]}
+    return {"description": "Success", "content": content}
+
+
+def _failure(found: Mapping[type[Struct], Any]) -> dict[str, Any]:
+    return {"description": "Failure", "content": {"application/json": {"schema": found[Error]}}}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
 
+import msgspec
 import orjson
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+
+from slipway.api.protocol.answers import Error, ErrorDetail
 
 logger = logging.getLogger("slipway.api")
 
@@ -54,39 +56,35 @@ def not_supported(what: str, param: str | None = None) -> ApiError:
     return ApiError(f"{what} is not supported yet.", param=param, code="not_supported")
 
 
-def error_object(
-    message: str, *, status: int, param: str | None = None, code: str | None = None
-) -> dict[str, Any]:
-    """The JSON of an error, as a body or as the last event of a stream."""
+def described(error: HTTPException) -> Error:
+    """An error as a body or as the last event of a stream."""
+    status = error.status_code
     default = "server_error" if status >= 500 else "invalid_request_error"
-    return {
-        "error": {
-            "message": message,
-            "type": _TYPES.get(status, default),
-            "param": param,
-            "code": code,
-        }
-    }
+    return Error(
+        error=ErrorDetail(
+            message=error.detail,
+            type=_TYPES.get(status, default),
+            param=getattr(error, "param", None),
+            code=getattr(error, "code", None),
+        )
+    )
 
 
 def error_response(error: HTTPException) -> Response:
-    param = getattr(error, "param", None)
-    code = getattr(error, "code", None)
-    body = error_object(error.detail, status=error.status_code, param=param, code=code)
     return Response(
-        orjson.dumps(body),
+        msgspec.json.encode(described(error)),
         status_code=error.status_code,
         headers=error.headers,
         media_type="application/json",
     )
 
 
-def stream_error(error: Exception) -> dict[str, Any]:
-    """The error event with which a broken stream ends."""
+def of_stream(error: Exception) -> ApiError:
+    """What broke a stream, as its client is told."""
     if isinstance(error, ApiError):
-        return error_object(error.detail, status=error.status_code, param=error.param, code=error.code)
+        return error
     logger.exception("a stream failed", exc_info=error)
-    return error_object("The server failed on this request; its log says more.", status=500)
+    return ApiError("The server failed on this request; its log says more.", status=500)
 
 
 def from_validation(error: ValidationError) -> ApiError:

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from slipway import __version__
 from slipway.api.admission import Admission
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
@@ -27,7 +26,6 @@ from slipway.metrics.registry import ServerMetrics
 TEXT_THREADS = 2
 """Tokenizing lets go of the interpreter's lock, rendering does not; more threads gain nothing."""
 MAX_REQUEST_ID = 128
-FINGERPRINT = f"slipway-{__version__}"
 
 T = TypeVar("T")
 logger = logging.getLogger("slipway.api.requests")

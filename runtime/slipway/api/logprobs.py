@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from slipway.api.protocol.answers import (
+    ChatLogprobs,
+    ChatTokenLogprob,
+    CompletionLogprobs,
+    PromptLogprobs,
+    PromptTokenLogprob,
+    TopLogprob,
+)
 from slipway.engine.messages import TokenLogprobs
 from slipway.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON does not have."""
-
-Entry = dict[str, Any]
 
 
 class LogprobFormat:
@@ -27,14 +32,23 @@ class LogprobFormat:
             return f"token_id:{token_id}"
         return self._tokenizer.token_text(token_id)
 
-    def chat(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> Entry:
+    def chat(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> ChatLogprobs:
         """`choices[].logprobs` of a chat completion."""
         content = []
-        for token_id, entry in zip(token_ids, logprobs, strict=True):
-            item = self._chat_token(token_id, entry.logprob)
-            item["top_logprobs"] = [self._chat_token(other, value) for other, value in entry.top]
-            content.append(item)
-        return {"content": content, "refusal": None}
+        for token_id, one in zip(token_ids, logprobs, strict=True):
+            top = [
+                TopLogprob(token=self.token(other), logprob=floor(value), bytes=self._bytes(other))
+                for other, value in one.top
+            ]
+            content.append(
+                ChatTokenLogprob(
+                    token=self.token(token_id),
+                    logprob=floor(one.logprob),
+                    bytes=self._bytes(token_id),
+                    top_logprobs=top,
+                )
+            )
+        return ChatLogprobs(content=content)
 
     def completion(
         self,
@@ -42,7 +56,7 @@ class LogprobFormat:
         logprobs: Sequence[TokenLogprobs | None],
         *,
         offset: int,
-    ) -> Entry:
+    ) -> CompletionLogprobs:
         """`choices[].logprobs` of a completion; `offset` is where its text starts in the whole.
 
         A None entry is the first token of an echoed prompt, which nothing predicts.
@@ -52,21 +66,19 @@ class LogprobFormat:
         for token in tokens:
             offsets.append(offset)
             offset += len(token)
-        return {
-            "tokens": tokens,
-            "token_logprobs": [None if one is None else floor(one.logprob) for one in logprobs],
-            "top_logprobs": [
+        return CompletionLogprobs(
+            tokens=tokens,
+            token_logprobs=[None if one is None else floor(one.logprob) for one in logprobs],
+            top_logprobs=[
                 None if one is None else self._alternatives(token_id, one)
                 for token_id, one in zip(token_ids, logprobs, strict=True)
             ],
-            "text_offset": offsets,
-        }
+            text_offset=offsets,
+        )
 
-    def prompt(
-        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
-    ) -> list[Entry | None]:
+    def prompt(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> PromptLogprobs:
         """`prompt_logprobs`: for each prompt token, its own and the likeliest by token id."""
-        entries: list[Entry | None] = []
+        entries: PromptLogprobs = []
         for token_id, one in zip(token_ids, logprobs, strict=True):
             if one is None:
                 entries.append(None)
@@ -79,10 +91,8 @@ class LogprobFormat:
             entries.append(entry)
         return entries
 
-    def _chat_token(self, token_id: int, logprob: float) -> Entry:
-        known = self._tokenizer
-        encoded = None if known is None else list(known.token_bytes(token_id))
-        return {"token": self.token(token_id), "logprob": floor(logprob), "bytes": encoded}
+    def _bytes(self, token_id: int) -> list[int] | None:
+        return None if self._tokenizer is None else list(self._tokenizer.token_bytes(token_id))
 
     def _alternatives(self, token_id: int, one: TokenLogprobs) -> dict[str, float]:
         """The likeliest tokens, and the one that stands there if it is not among them."""
@@ -90,8 +100,8 @@ class LogprobFormat:
         found.setdefault(self.token(token_id), floor(one.logprob))
         return found
 
-    def _ranked(self, token_id: int, logprob: float, rank: int) -> Entry:
-        return {"logprob": floor(logprob), "rank": rank, "decoded_token": self.token(token_id)}
+    def _ranked(self, token_id: int, logprob: float, rank: int) -> PromptTokenLogprob:
+        return PromptTokenLogprob(logprob=floor(logprob), rank=rank, decoded_token=self.token(token_id))
 
 
 def floor(logprob: float) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import string
-from typing import Any
 
+from slipway.api.protocol.answers import ChatDelta, ChatMessage, FunctionCall, ToolCall, ToolCallDelta
 from slipway.text.parse.events import Arguments, CallBegin, Content, Event, Reasoning
 from slipway.text.parse.output import Parser, parsed
 
@@ -29,17 +29,17 @@ class Message:
         self._named = named
         self._num_calls = 0
 
-    def deltas(self, text: str, *, last: bool) -> list[dict[str, Any]]:
+    def deltas(self, text: str, *, last: bool) -> list[ChatDelta]:
         """What more text adds to the message; `last` where the output is over with it."""
         events = self._parser.push(text)
         if last:
             events += self._parser.finish()
         return [delta for event in events if (delta := self._delta(event))]
 
-    def whole(self, text: str) -> dict[str, Any]:
-        """The fields of the message of a whole output."""
+    def whole(self, text: str, *, role: str, echo: str) -> ChatMessage:
+        """The message of a whole output; its content follows on `echo`."""
         content, reasoning = "", ""
-        calls: list[dict[str, Any]] = []
+        calls: list[ToolCall] = []
         for event in parsed(self._parser, text):
             match event:
                 case Content():
@@ -47,34 +47,36 @@ class Message:
                 case Reasoning():
                     reasoning += event.text if self._reasoning else ""
                 case CallBegin():
-                    function = {"name": event.name, "arguments": ""}
-                    calls.append({"id": event.id or new_call_id(), "type": "function", "function": function})
+                    function = FunctionCall(name=event.name, arguments="")
+                    calls.append(ToolCall(id=event.id or new_call_id(), function=function))
                 case Arguments():
-                    calls[-1]["function"]["arguments"] += event.text
+                    calls[-1].function.arguments += event.text
         self._num_calls = len(calls)
-        return {
-            "content": content or (None if calls or reasoning else ""),
-            "reasoning_content": reasoning or None,
-            "reasoning": reasoning or None,
-            "tool_calls": calls or None,
-        }
+        return ChatMessage(
+            role=role,
+            content=echo + content or (None if calls or reasoning else ""),
+            tool_calls=calls or None,
+            reasoning_content=reasoning or None,
+            reasoning=reasoning or None,
+        )
 
     def finish_reason(self, reason: str | None) -> str | None:
         """Why the output ended, as clients are told."""
         return "tool_calls" if reason == "stop" and self._num_calls and not self._named else reason
 
-    def _delta(self, event: Event) -> dict[str, Any] | None:
+    def _delta(self, event: Event) -> ChatDelta | None:
         match event:
             case Content(text):
-                return {"content": text}
+                return ChatDelta(content=text)
             case Reasoning(text):
-                return {"reasoning_content": text, "reasoning": text} if self._reasoning else None
+                return ChatDelta(reasoning_content=text, reasoning=text) if self._reasoning else None
             case CallBegin(name, call_id):
                 self._num_calls += 1
-                call = {"id": call_id or new_call_id(), "type": "function"}
-                return self._call(call | {"function": {"name": name, "arguments": ""}})
+                function = FunctionCall(name=name, arguments="")
+                call = ToolCallDelta(
+                    index=self._num_calls - 1, id=call_id or new_call_id(), type="function", function=function
+                )
+                return ChatDelta(tool_calls=[call])
             case Arguments(text):
-                return self._call({"function": {"arguments": text}})
-
-    def _call(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return {"tool_calls": [{"index": self._num_calls - 1, **fields}]}
+                more = ToolCallDelta(index=self._num_calls - 1, function=FunctionCall(arguments=text))
+                return ChatDelta(tool_calls=[more])

@@ -6,24 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
-import orjson
+import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from slipway.api.errors import stream_error
+from slipway.api.errors import described, of_stream
 
 DONE = b"data: [DONE]\n\n"
 
 T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
 
 
-def event(payload: dict[str, Any]) -> bytes:
+def event(payload: object) -> bytes:
     """One server-sent event."""
-    return b"data: " + orjson.dumps(payload) + b"\n\n"
+    return b"data: " + _encode(payload) + b"\n\n"
 
 
 def json_response(payload: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(payload), status_code=status, media_type="application/json")
+    return Response(_encode(payload), status_code=status, media_type="application/json")
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
@@ -77,6 +78,6 @@ class EventStream(Response):
             async for chunk in self._events:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except Exception as error:
-            payload = event(stream_error(error))
+            payload = event(described(of_stream(error)))
             await send({"type": "http.response.body", "body": payload, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

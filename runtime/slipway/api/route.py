@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from msgspec import Struct
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +15,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class ApiRoute(Route):
-    """Asks for the key before its endpoint runs, unless it is `public`; `body` is what the endpoint reads.
+    """Asks for the key before its endpoint runs, unless it is `public`.
+
+    `body` is what the endpoint reads, `answer` what it answers, `chunk` each event where that is streamed.
 
     The guard is the route's, not the path's, so that no path can be spelled around it. Calls its endpoint at
     once: there is nothing to resolve.
@@ -27,11 +30,15 @@ class ApiRoute(Route):
         method: str = "GET",
         *,
         body: type[BaseModel] | None = None,
+        answer: type[Struct] | None = None,
+        chunk: type[Struct] | None = None,
         public: bool = False,
     ) -> None:
         super().__init__(path, endpoint, methods=[method])
         self.method = method
         self.body = body
+        self.answer = answer
+        self.chunk = chunk
         self.public = public
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import with_info_before_validator_function
+
+from slipway.api.errors import not_supported
 
 MAX_PROMPT_TOKENS = 1 << 20
 MAX_TEXT = 32 << 20
@@ -42,6 +56,27 @@ Stops = Annotated[
         }
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Unbuilt:
+    """Marks a field that stands in the interface and waits for its feature.
+
+    A value that asks for nothing passes; with any other the request is refused.
+    """
+
+    feature: str
+    nothing: tuple[object, ...] = (None, False, "")
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return with_info_before_validator_function(self._refuse, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: object) -> dict[str, Any]:
+        return {"description": f"Not supported yet: {self.feature}.", "deprecated": True}
+
+    def _refuse(self, value: object, field: ValidationInfo) -> None:
+        if value not in (*self.nothing, [], {}):
+            raise not_supported(f"{field.field_name}: {self.feature}", field.field_name)
 
 
 class Body(BaseModel):

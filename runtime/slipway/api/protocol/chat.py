@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
 from slipway.api.errors import ApiError
-from slipway.api.protocol.base import Body, Count, Int, Name, Text
+from slipway.api.protocol.base import Body, Count, Int, Name, Text, Unbuilt
 from slipway.api.protocol.common import Generation
 
 MAX_MESSAGES = 4096
@@ -78,6 +78,16 @@ class ChatRequest(Generation):
     chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template: Annotated[Any, Unbuilt("a chat template in a request")] = None
+    functions: Annotated[Any, Unbuilt("the old functions field (use tools)")] = None
+    function_call: Annotated[
+        Any, Unbuilt("the old function_call field (use tool_choice)", nothing=(None, "none"))
+    ] = None
+    modalities: Annotated[Any, Unbuilt("output other than text", nothing=(None, ["text"]))] = None
+    audio: Annotated[Any, Unbuilt("audio")] = None
+    prediction: Annotated[Any, Unbuilt("a predicted output")] = None
+    web_search_options: Annotated[Any, Unbuilt("web search")] = None
+    mm_processor_kwargs: Annotated[Any, Unbuilt("multimodal input")] = None
 
     @field_validator("tool_choice", mode="wrap")
     @classmethod

@@ -7,8 +7,18 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 from pydantic import field_validator as check
 
-from slipway.api.errors import ApiError, not_supported
-from slipway.api.protocol.base import Body, Count, Int, ModelName, Stops, StopString, TokenId, TokenIds
+from slipway.api.errors import ApiError
+from slipway.api.protocol.base import (
+    Body,
+    Count,
+    Int,
+    ModelName,
+    Stops,
+    StopString,
+    TokenId,
+    TokenIds,
+    Unbuilt,
+)
 from slipway.api.protocol.structured import Structured
 
 MAX_CHOICES = 128
@@ -57,19 +67,22 @@ class Generation(Structured):
     truncate_prompt_tokens: Annotated[Int, Field(ge=-1, le=1 << 30)] | None = None
     prompt_logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
     return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
     priority: Annotated[Int, Field(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
 
+    use_beam_search: Annotated[Any, Unbuilt("beam search")] = None
+    logits_processors: Annotated[Any, Unbuilt("a logits processor")] = None
+    kv_transfer_params: Annotated[Any, Unbuilt("KV cache transfer")] = None
+
     @check("logit_bias")
     @classmethod
-    def _bounded_bias(cls, value: dict[str, float] | None) -> dict[str, float] | None:
-        for token_id, bias in (value or {}).items():
+    def _clipped_bias(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        """A bias beyond 100 means a token that must come or must not, which 100 says already."""
+        for token_id in value or {}:
             if not (token_id.isascii() and token_id.isdecimal() and len(token_id) <= 10):
                 raise ValueError(f"logit_bias has the key {token_id[:40]!r}; keys are token ids.")
-            if not -100 <= bias <= 100:
-                message = f"logit_bias of token {token_id} is {bias}; it should be from -100 to 100."
-                raise ValueError(message)
-        return value
+        return value and {token_id: min(max(bias, -100.0), 100.0) for token_id, bias in value.items()}
 
     @property
     def choices(self) -> int:
@@ -83,27 +96,3 @@ class Generation(Structured):
         if self.prompt_logprobs is not None and self.stream:
             message = "prompt_logprobs is given with stream: true; only an answer in one piece has them."
             raise ApiError(message, param="prompt_logprobs", code="invalid_value")
-
-
-_UNSUPPORTED: dict[str, str] = {
-    "prompt_embeds": "a prompt of embeddings",
-    "logits_processors": "a logits processor",
-    "use_beam_search": "beam search",
-    "suffix": "a suffix",
-    "functions": "the old functions field (use tools)",
-    "audio": "audio",
-    "prediction": "a predicted output",
-    "web_search_options": "web search",
-    "mm_processor_kwargs": "multimodal input",
-    "kv_transfer_params": "KV cache transfer",
-    "chat_template": "a chat template in a request",
-}
-
-
-def refuse_unsupported(raw: dict[str, Any]) -> None:
-    """Raises ApiError where a field asks for something that is not built; null asks for nothing."""
-    for field, feature in _UNSUPPORTED.items():
-        if raw.get(field) not in (None, False, "", [], {}):
-            raise not_supported(f"{field}: {feature}", field)
-    if raw.get("modalities") not in (None, ["text"]):
-        raise not_supported("modalities: output other than text", "modalities")

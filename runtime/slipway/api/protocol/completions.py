@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from slipway.api.errors import ApiError
-from slipway.api.protocol.base import MAX_PROMPT_TOKENS, Int, Text, TokenIds
+from slipway.api.protocol.base import MAX_PROMPT_TOKENS, Int, Text, TokenIds, Unbuilt
 from slipway.api.protocol.common import MAX_CHOICES, Generation
 
 MAX_PROMPTS = 1024
@@ -23,6 +23,8 @@ class CompletionRequest(Generation):
     )
     best_of: Annotated[Int, Field(ge=1, le=MAX_CHOICES)] | None = None
     logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
+    suffix: Annotated[Any, Unbuilt("a suffix")] = None
+    prompt_embeds: Annotated[Any, Unbuilt("a prompt of embeddings")] = None
 
     @field_validator("prompt", mode="wrap")
     @classmethod

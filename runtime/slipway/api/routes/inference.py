@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +16,7 @@ from slipway.api.configure import Settings
 from slipway.api.frontend import Frontend, frontend, request_id
 from slipway.api.generate import Order, Run
 from slipway.api.model import ServedModel
+from slipway.api.protocol.answers import AnswerPart
 from slipway.api.protocol.common import Generation
 from slipway.api.responses import EventStream, json_response, unless_gone
 from slipway.api.route import ApiRoute
@@ -29,7 +30,7 @@ Body = TypeVar("Body", bound=Generation)
 class Answer(Protocol):
     """Writes the outputs of a run in the shape of one route."""
 
-    async def whole(self) -> dict[str, Any]: ...
+    async def whole(self) -> AnswerPart: ...
     def events(self) -> AsyncIterator[bytes]: ...
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from slipway import __version__
 from slipway.api.errors import ApiError
 from slipway.api.frontend import Frontend, frontend
+from slipway.api.protocol.answers import ServerLoad, ServerState, Version
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
 from slipway.metrics.registry import ServerMetrics
@@ -47,7 +48,7 @@ async def ready(request: Request) -> Response:
 
 
 async def version(request: Request) -> Response:
-    return json_response({"version": __version__})
+    return json_response(Version(version=__version__))
 
 
 async def metrics(request: Request) -> Response:
@@ -61,7 +62,7 @@ async def load(request: Request) -> Response:
     """Open generating requests, where --enable-server-load-tracking is on."""
     front = frontend(request)
     tracked = front.settings.load_tracking
-    return json_response({"server_load": front.admission.num_open if tracked else 0})
+    return json_response(ServerLoad(server_load=front.admission.num_open if tracked else 0))
 
 
 async def server_info(request: Request) -> Response:
@@ -70,9 +71,8 @@ async def server_info(request: Request) -> Response:
     engine: dict[str, Any] | None = None
     if front.engine.ready is not None:
         engine = msgspec.structs.asdict(front.engine.ready)
-    return json_response(
-        {"version": __version__, "arguments": front.settings.shown_arguments, "engine": engine}
-    )
+    arguments = dict(front.settings.shown_arguments)
+    return json_response(ServerState(version=__version__, arguments=arguments, engine=engine))
 
 
 async def reset_prefix_cache(request: Request) -> Response:
@@ -95,9 +95,9 @@ routes = [
     ApiRoute("/health", ready, public=True),
     ApiRoute("/ping", ready, public=True),
     ApiRoute("/ping", ready, "POST", public=True),
-    ApiRoute("/version", version, public=True),
+    ApiRoute("/version", version, answer=Version, public=True),
     ApiRoute("/metrics", metrics, public=True),
-    ApiRoute("/load", load),
-    ApiRoute("/server_info", server_info),
+    ApiRoute("/load", load, answer=ServerLoad),
+    ApiRoute("/server_info", server_info, answer=ServerState),
 ]
 dev_routes = [ApiRoute("/reset_prefix_cache", reset_prefix_cache, "POST")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,6 +9,7 @@ from slipway.api.body import read_body
 from slipway.api.chat_prompt import render
 from slipway.api.frontend import frontend
 from slipway.api.model import ServedModel
+from slipway.api.protocol.answers import DetokenizedText, Tokens
 from slipway.api.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
@@ -25,7 +24,7 @@ async def tokenize(request: Request) -> Response:
     return json_response(await front.in_thread(lambda: _tokenized(body, model)))
 
 
-def _tokenized(body: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
+def _tokenized(body: TokenizeRequest, model: ServedModel) -> Tokens:
     body.check()
     if body.messages is None:
         text, add_special_tokens = body.prompt or "", body.add_special_tokens is not False
@@ -42,15 +41,15 @@ def _tokenized(body: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
             kwargs=body.chat_template_kwargs or {},
         )
     token_ids = model.encode(text, add_special_tokens=add_special_tokens)
-    answer: dict[str, Any] = {
-        "count": len(token_ids),
-        "max_model_len": model.max_model_len,
-        "tokens": token_ids,
-        "token_strs": None,
-    }
-    if body.return_token_strs:
-        answer["token_strs"] = [model.tokenizer.token_text(token_id) for token_id in token_ids]
-    return answer
+    texts = (
+        [model.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None
+    )
+    return Tokens(
+        count=len(token_ids),
+        max_model_len=model.max_model_len,
+        tokens=token_ids,
+        token_strs=texts,
+    )
 
 
 async def detokenize(request: Request) -> Response:
@@ -60,10 +59,10 @@ async def detokenize(request: Request) -> Response:
     model = front.model
     check_vocabulary(body.tokens, model, "tokens")
     text = await front.in_thread(lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False))
-    return json_response({"prompt": text})
+    return json_response(DetokenizedText(prompt=text))
 
 
 routes = [
-    ApiRoute("/tokenize", tokenize, "POST", body=TokenizeRequest),
-    ApiRoute("/detokenize", detokenize, "POST", body=DetokenizeRequest),
+    ApiRoute("/tokenize", tokenize, "POST", body=TokenizeRequest, answer=Tokens),
+    ApiRoute("/detokenize", detokenize, "POST", body=DetokenizeRequest, answer=DetokenizedText),
 ]
