@@ -91,7 +91,6 @@ SAMPLING = [
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "the schema itself"),
     ({"response_format": {"type": "structural_tag"}}, "response_format", "a format, or structures"),
     ({"response_format": {}}, "response_format.type", "missing"),
-    ({"use_beam_search": True}, "use_beam_search", "not supported yet"),
     ({"logits_processors": ["a.b"]}, "logits_processors", "not supported yet"),
 ]
 

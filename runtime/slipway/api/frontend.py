@@ -13,6 +13,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from slipway.api.admission import Admission
+from slipway.api.beam import BeamRun
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Run
@@ -107,7 +108,8 @@ class Frontend:
         """Start an order of a request that came at `arrival`. Raises ApiError 503 where the engine has
         gone."""
         assert self.metrics is not None
-        run = Run(order, self.engine, self.metrics, arrival)
+        kind = Run if order.beams is None else BeamRun
+        run = kind(order, self.engine, self.metrics, arrival)
         run.start()
         return run
 

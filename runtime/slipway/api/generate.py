@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from slipway.api.errors import ApiError
+from slipway.api.protocol.beam import Beams
 from slipway.api.sampling import child_seed
 from slipway.api.structured import Grammar
 from slipway.api.transcript import Piece, Transcript, TranscriptRules
@@ -20,7 +21,7 @@ from slipway.engine.params import SamplingParams
 from slipway.metrics.registry import ServerMetrics
 from slipway.text.parse.output import Parser
 
-_serial = itertools.count()
+serial = itertools.count()
 """Makes the engine's request ids unique where clients choose equal ones."""
 
 
@@ -46,6 +47,8 @@ class Order:
     parser: Callable[[], Parser] | None = None
     """Makes what reads one output; None: all of it is content."""
     reasoning: ReasoningBounds | None = None
+    beams: Beams | None = None
+    """How the likeliest outputs are searched for; None: they are drawn."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -88,7 +91,7 @@ class Run:
         for index, prompt in enumerate(order.prompts):
             for child in range(order.n):
                 number = index * order.n + child
-                engine_id = f"{order.request_id}-{number}-{next(_serial)}"
+                engine_id = f"{order.request_id}-{number}-{next(serial)}"
                 seed = child_seed(prompt.params.seed, child)
                 params = msgspec.structs.replace(prompt.params, seed=seed)
                 request = AddRequest(
@@ -135,7 +138,7 @@ class Run:
         output.timing = delta.timing or output.timing
         if delta.finish_reason == "error":
             self._end(output, delta, "error")
-            raise _failed(delta)
+            raise failed(delta)
         piece = output.transcript.take(delta)
         if delta.num_cached_tokens and output.number % self.order.n == 0:
             self.num_cached_tokens += delta.num_cached_tokens
@@ -173,7 +176,7 @@ class Run:
         output.last_news = now
 
 
-def _failed(delta: Delta) -> ApiError:
+def failed(delta: Delta) -> ApiError:
     """The answer to a request that the engine could not go on with."""
     if delta.unfit:
         return ApiError(f"The request cannot be answered: {delta.error}.", code="invalid_value")

@@ -8,6 +8,7 @@ from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
 from slipway.api.parsing import Reading, check_budget, check_tools, forced_tools, reading
+from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
 from slipway.api.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -56,7 +57,9 @@ def completion_order(
             num_prompt_logprobs=_prompt_logprobs(body),
         )
         ready.append(Prompt(token_ids, params))
-    return _order(body, ready, body.candidates, model, settings, request_id)
+    beams = beams_of(body, body.candidates, params.stop_token_ids, settings)
+    n = body.candidates if beams is None else body.choices
+    return _order(body, ready, n, model, settings, request_id, beams=beams)
 
 
 def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, request_id: str) -> Order:
@@ -79,8 +82,17 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
         num_prompt_logprobs=-1 if body.prompt_logprobs is None else body.prompt_logprobs,
     )
     found = reading(body, model.texts.formats, text)
-    prompts = [Prompt(token_ids, params)]
-    return _order(body, prompts, body.choices, model, settings, request_id, found, forced_tools(body))
+    return _order(
+        body,
+        [Prompt(token_ids, params)],
+        body.choices,
+        model,
+        settings,
+        request_id,
+        found=found,
+        tools=forced_tools(body),
+        beams=beams_of(body, body.choices, params.stop_token_ids, settings),
+    )
 
 
 def _order(
@@ -90,8 +102,10 @@ def _order(
     model: ServedModel,
     settings: Settings,
     request_id: str,
+    *,
     found: Reading | None = None,
     tools: ForcedTools | None = None,
+    beams: Beams | None = None,
 ) -> Order:
     if body.stop and model.texts.tokenizer is None:
         raise ApiError(
@@ -120,7 +134,23 @@ def _order(
         grammar,
         parser=None if found is None else found.parser,
         reasoning=None if found is None else found.reasoning,
+        beams=beams,
     )
+
+
+def beams_of(body: Generation, width: int, ends: tuple[int, ...], settings: Settings) -> Beams | None:
+    """How a request's beams are searched; None where its outputs are drawn. Raises ApiError."""
+    if not body.use_beam_search:
+        return None
+    num_tops = width + len(ends)
+    if num_tops > settings.max_logprobs:
+        message = (
+            f"A beam search of width {width} has to see the {num_tops} likeliest tokens at each step, more "
+            f"than the {settings.max_logprobs} that --max-logprobs of this server allows."
+        )
+        raise ApiError(message, param="n", code="invalid_value")
+    penalty = 1.0 if body.length_penalty is None else body.length_penalty
+    return Beams(width, penalty, body.early_stopping or False, num_tops)
 
 
 def _truncated(token_ids: list[int], body: Generation, wanted: int | None, model: ServedModel) -> list[int]:
@@ -137,7 +167,7 @@ def _completion_logprobs(body: CompletionRequest) -> int:
     """Choosing the best needs the tokens' own log-probabilities, whether they are shown or not."""
     if body.logprobs is not None:
         return body.logprobs
-    return 0 if body.candidates > body.choices else -1
+    return 0 if body.candidates > body.choices and not body.use_beam_search else -1
 
 
 def _prompt_logprobs(body: CompletionRequest) -> int:

@@ -129,7 +129,7 @@ class ChatRequest(Generation):
 
     def check(self) -> None:
         """What one field cannot know of another. Raises ApiError."""
-        self.check_stream()
+        self.check_shared()
         if self.wanted_tokens == 0:
             param = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
             message = f"{param} is 0; a completion has at least 1 token."

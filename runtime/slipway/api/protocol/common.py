@@ -19,6 +19,7 @@ from slipway.api.protocol.base import (
     TokenIds,
     Unbuilt,
 )
+from slipway.api.protocol.beam import BeamFields
 from slipway.api.protocol.structured import Structured
 
 MAX_CHOICES = 128
@@ -29,7 +30,7 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
-class Generation(Structured):
+class Generation(Structured, BeamFields):
     """What chat and plain completions have in common: sampling, stopping, reporting, form."""
 
     model: ModelName | None = None
@@ -47,7 +48,6 @@ class Generation(Structured):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
     seed: Annotated[Int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=4096)] | None = None
     allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
@@ -71,7 +71,6 @@ class Generation(Structured):
     priority: Annotated[Int, Field(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
 
-    use_beam_search: Annotated[Any, Unbuilt("beam search")] = None
     logits_processors: Annotated[Any, Unbuilt("a logits processor")] = None
     kv_transfer_params: Annotated[Any, Unbuilt("KV cache transfer")] = None
 
@@ -88,8 +87,17 @@ class Generation(Structured):
     def choices(self) -> int:
         return self.n or 1
 
-    def check_stream(self) -> None:
-        """Raises ApiError for what streams do not have, and for what only they have."""
+    def check_shared(self) -> None:
+        """What one field cannot know of another. Raises ApiError."""
+        self.check_beams()
+        if self.use_beam_search and self.stream:
+            message = "use_beam_search cannot be streamed: the likeliest outputs are known only at the end."
+            raise ApiError(message, param="use_beam_search", code="invalid_value")
+        if self.use_beam_search and self.is_held:
+            message = (
+                "use_beam_search searches free outputs, and this request holds them to a form or to tools."
+            )
+            raise ApiError(message, param="use_beam_search", code="invalid_value")
         if self.stream_options is not None and not self.stream:
             message = "stream_options is given without stream: true, and has a meaning only with it."
             raise ApiError(message, param="stream_options", code="invalid_value")

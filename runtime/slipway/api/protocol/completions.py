@@ -56,7 +56,7 @@ class CompletionRequest(Generation):
 
     def check(self) -> None:
         """What one field cannot know of another. Raises ApiError."""
-        self.check_stream()
+        self.check_shared()
         if self.best_of is not None and self.best_of < self.choices:
             message = f"best_of is {self.best_of}, fewer than the n of {self.choices} to return."
             raise ApiError(message, param="best_of", code="invalid_value")

@@ -72,7 +72,7 @@ class CompletionAnswer(GeneratedAnswer):
 
     def _best(self, wholes: list[Whole]) -> list[tuple[int, Whole]]:
         """The `n` likeliest of each prompt's candidates, with their number."""
-        candidates, n = self._body.candidates, self._body.choices
+        candidates, n = self._run.order.n, self._body.choices
         numbered = list(enumerate(wholes))
         if candidates == n:
             return numbered
