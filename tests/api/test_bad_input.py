@@ -159,7 +159,6 @@ MESSAGES = [
     ({"reasoning_effort": "extreme"}, "reasoning_effort", "extreme"),
     ({"add_generation_prompt": True, "continue_final_message": True}, "add_generation_prompt", "both"),
     ({"continue_final_message": True, "messages": [{"role": "user"}]}, "messages", "continue"),
-    ({"chat_template": "{{ 1 }}"}, "chat_template", "not supported yet"),
     ({"chat_template_kwargs": {"messages": []}}, "messages", "chat_template_kwargs"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs", "3"),
     ({"functions": [{"name": "f"}]}, "functions", "not supported yet"),

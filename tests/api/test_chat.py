@@ -198,3 +198,35 @@ def test_token_ids_come_along_where_they_are_asked_for(served: Served) -> None:
     ]
     choices = [chunk["choices"][0] for chunk in chunks]
     assert [token for choice in choices for token in choice.get("token_ids", ())] == token_ids
+
+
+SHOUTED = "{% for message in messages %}{{ message.content | upper }}!{% endfor %}{{ name }}"
+
+
+def test_a_request_brings_its_own_template_where_that_is_trusted(start: Callable[..., Served]) -> None:
+    served = start("--trust-request-chat-template")
+    own = {"chat_template": SHOUTED, "chat_template_kwargs": {"name": "x"}}
+    served.openai().chat.completions.create(model=MODEL, messages=HELLO, extra_body=own)
+    assert prompt_of(served) == "HELLO!x"
+    tokens = served.post("/tokenize", {"messages": HELLO, **own}).json()["tokens"]
+    assert tokens == served.engine.requests[-1].prompt_token_ids
+    for source, words in (("{% for %}", "not valid Jinja"), ("{% for i in range(10**9) %}x{% endfor %}", "")):
+        refused = served.post("/v1/chat/completions", {"messages": HELLO, "chat_template": source})
+        assert refused.status_code == 400
+        assert words in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_a_template_of_a_request_is_refused_where_it_is_not_trusted(served: Served, path: str) -> None:
+    refused = served.post(path, {"messages": HELLO, "chat_template": SHOUTED})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "chat_template"
+    assert "--trust-request-chat-template" in refused.json()["error"]["message"]
+
+
+def test_the_tokenizer_is_shown_where_that_is_asked_for(start: Callable[..., Served], served: Served) -> None:
+    assert served.get("/tokenizer_info").status_code == 404
+    shown = start("--enable-tokenizer-info-endpoint").get("/tokenizer_info").json()
+    assert shown["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert shown["eos_token"] == "<|im_end|>"
+    assert "<|im_start|>" in shown["chat_template"]

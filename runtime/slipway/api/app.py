@@ -30,6 +30,7 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
         *chat.routes,
         *completions.routes,
         *tokenize.routes,
+        *(tokenize.info_routes if settings.enable_tokenizer_info_endpoint else []),
         *state.routes,
         *(state.dev_routes if settings.dev_mode else []),
     ]

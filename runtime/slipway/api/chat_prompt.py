@@ -8,6 +8,7 @@ from slipway.api.errors import ApiError, not_supported
 from slipway.api.model import ServedModel
 from slipway.api.protocol.chat import ChatRequest, Json, Message, Tool
 from slipway.text.messages import TEXT_PARTS
+from slipway.text.template import ChatTemplate
 
 
 def render_chat(body: ChatRequest, model: ServedModel, *, default_effort: str | None) -> str:
@@ -15,18 +16,17 @@ def render_chat(body: ChatRequest, model: ServedModel, *, default_effort: str | 
     effort = body.reasoning_effort or default_effort
     kwargs = {"reasoning_effort": effort} if effort else {}
     return render(
-        model,
         body.messages,
         body.tools,
         add_generation_prompt=body.prompt_ends_open,
         continue_final_message=bool(body.continue_final_message),
         documents=body.documents,
         kwargs=kwargs | (body.chat_template_kwargs or {}),
+        template=model.template_of(body.chat_template),
     )
 
 
 def render(
-    model: ServedModel,
     messages: list[Message],
     tools: list[Tool] | None,
     *,
@@ -34,12 +34,13 @@ def render(
     continue_final_message: bool,
     documents: list[Json] | None = None,
     kwargs: Json,
+    template: ChatTemplate,
 ) -> str:
     """Raises ApiError where the template refuses the messages."""
     for index, message in enumerate(messages):
         _check_parts(message, index)
     try:
-        return model.template.render(
+        return template.render(
             [message.model_dump(exclude_none=True) for message in messages],
             tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
             add_generation_prompt=add_generation_prompt,

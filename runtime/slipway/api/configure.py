@@ -118,6 +118,7 @@ class Settings:
     skip_tokenizer_init: bool
     chat_template: str | None
     content_format: Literal["auto", "string", "openai"]
+    trust_request_chat_template: bool
     response_role: str
     reasoning_effort: str | None
     generation_config: str
@@ -135,6 +136,7 @@ class Settings:
     tool_parser_plugin: str | None
     reasoning_parser: str | None
     prompt_tokens_details: bool
+    enable_tokenizer_info_endpoint: bool
     tokens_as_ids: bool
     api_key: str | None
     max_concurrency: int | None
@@ -181,6 +183,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         skip_tokenizer_init=arguments["skip_tokenizer_init"],
         chat_template=arguments["chat_template"],
         content_format=arguments["chat_template_content_format"],
+        trust_request_chat_template=arguments["trust_request_chat_template"],
         response_role=arguments["response_role"],
         reasoning_effort=arguments["reasoning_effort"],
         generation_config=arguments["generation_config"],
@@ -197,6 +200,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         tool_parser_plugin=arguments["tool_parser_plugin"],
         reasoning_parser=arguments["reasoning_parser"],
         prompt_tokens_details=arguments["enable_prompt_tokens_details"],
+        enable_tokenizer_info_endpoint=arguments["enable_tokenizer_info_endpoint"],
         tokens_as_ids=arguments["return_tokens_as_token_ids"],
         api_key=arguments["api_key"],
         max_concurrency=arguments["max_concurrency"],

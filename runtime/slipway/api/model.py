@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ class Texts:
     eos_token_ids: tuple[int, ...]
     formats: Formats
     """How its outputs are read."""
+    made: Callable[[str], ChatTemplate] | None = None
+    """Compiles the template that a request brings; None where requests may bring none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,20 @@ class ServedModel:
             raise ApiError(message, param="messages", code="no_chat_template")
         return self.texts.template
 
+    def template_of(self, source: str | None) -> ChatTemplate:
+        """The template that a request brings, else the model's. Raises ApiError where it may bring none,
+        or not this one."""
+        if source is None:
+            return self.template
+        if self.texts.made is None:
+            message = "chat_template: this server takes no template from requests; it needs "
+            message += "--trust-request-chat-template."
+            raise ApiError(message, param="chat_template", code="not_allowed")
+        try:
+            return self.texts.made(source)
+        except ValueError as error:
+            raise ApiError(str(error), param="chat_template", code="invalid_value") from None
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         try:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -117,7 +134,15 @@ def read_texts(settings: Settings) -> Texts:
         return Texts(None, None, defaults, eos, Formats())
     tokenizer = _tokenizer(settings)
     eos = tuple(dict.fromkeys((*eos, *tokenizer.eos_token_ids)))
-    return Texts(tokenizer, _template(settings, tokenizer), defaults, eos, formats(settings, tokenizer))
+    made = partial(_made, settings, tokenizer)
+    return Texts(
+        tokenizer,
+        _template(settings, tokenizer),
+        defaults,
+        eos,
+        formats(settings, tokenizer),
+        made if settings.trust_request_chat_template else None,
+    )
 
 
 def _tokenizer(settings: Settings) -> Tokenizer:
@@ -143,13 +168,17 @@ def _template(settings: Settings, tokenizer: Tokenizer) -> ChatTemplate | None:
         source = load_chat_template(settings.chat_template) if settings.chat_template else own
         if source is None:
             return None
-        special: dict[str, Any] = dict(tokenizer.special_tokens)
-        return ChatTemplate(source, content_format=settings.content_format, **special)
+        return _made(settings, tokenizer, source)
     except ValueError as error:
         if settings.chat_template:
             raise Exit(BAD_ARGUMENTS, str(error), argument="chat_template") from None
         logger.warning("The model's own chat template is left out: %s", error)
         return None
+
+
+def _made(settings: Settings, tokenizer: Tokenizer, source: str) -> ChatTemplate:
+    special: dict[str, Any] = dict(tokenizer.special_tokens)
+    return ChatTemplate(source, content_format=settings.content_format, **special)
 
 
 def _generation_config(settings: Settings) -> tuple[GenerationDefaults, tuple[int, ...]]:

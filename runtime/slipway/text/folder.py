@@ -56,6 +56,7 @@ def load(folder: Path, *, slow: bool = False) -> Tokenizer:
         special_tokens=special,
         chat_templates=chat_templates(folder, config),
         max_length=int(limit) if isinstance(limit, int | float) and limit < _NO_LIMIT else None,
+        configuration=config,
         warnings=warnings,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from slipway.text.decoding import Decoding
 from slipway.text.detokenizer import Detokenizer
@@ -48,6 +48,7 @@ class Tokenizer:
         eos_token_ids: Sequence[int] = (),
         chat_templates: Mapping[str, str] | None = None,
         max_length: int | None = None,
+        configuration: Mapping[str, Any] | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
         """`special_tokens` are the names that templates use (`bos_token`, `eos_token`, …) and their texts.
@@ -65,6 +66,8 @@ class Tokenizer:
         """By name; a model's usual one is `default`."""
         self.max_length = max_length
         """Tokens that the tokenizer's own configuration allows; None where it does not say."""
+        self.configuration = dict(configuration or {})
+        """What the model's tokenizer_config.json says, where there is one."""
         self.warnings = tuple(warnings)
         """What was not as asked, in sentences."""
         self.bos_token_id = self._special_id("bos_token")

@@ -186,6 +186,16 @@ class Tokens(AnswerPart, kw_only=True):
     token_strs: list[str] | None = None
 
 
+class TokenizerInfo(AnswerPart, kw_only=True):
+    """Beside these, what the model's tokenizer_config.json says, and the special tokens by their names."""
+
+    tokenizer_class: str | None
+    chat_template: str | None
+    """The one in effect."""
+    vocab_size: int
+    model_max_length: int | None
+
+
 class DetokenizedText(AnswerPart, kw_only=True):
     prompt: str
 

@@ -75,10 +75,10 @@ class ChatRequest(Generation):
     thinking_token_budget: Count | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
     documents: Annotated[list[Json], Field(max_length=1024)] | None = None
+    chat_template: Text | None = None
     chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template: Annotated[Any, Unbuilt("a chat template in a request")] = None
     functions: Annotated[Any, Unbuilt("the old functions field (use tools)")] = None
     function_call: Annotated[
         Any, Unbuilt("the old function_call field (use tool_choice)", nothing=(None, "none"))
@@ -116,6 +116,10 @@ class ChatRequest(Generation):
     @property
     def is_held(self) -> bool:
         return self.forces_tools or super().is_held
+
+    @property
+    def is_slow(self) -> bool:
+        return self.chat_template is not None or super().is_slow
 
     @property
     def num_logprobs(self) -> int:

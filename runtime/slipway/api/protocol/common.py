@@ -87,6 +87,11 @@ class Generation(Structured, BeamFields):
     def choices(self) -> int:
         return self.n or 1
 
+    @property
+    def is_slow(self) -> bool:
+        """Preparing it takes longer than its length lets expect."""
+        return self.is_held
+
     def check_shared(self) -> None:
         """What one field cannot know of another. Raises ApiError."""
         self.check_beams()

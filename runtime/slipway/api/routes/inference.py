@@ -57,7 +57,7 @@ async def generate(
     own_id = request_id(request, kind, body.request_id)
     model = front.model
     make = partial(make_order, body, model, front.settings, own_id)
-    order = await front.prepare(make, short=not body.is_held and is_short(request))
+    order = await front.prepare(make, short=not body.is_slow and is_short(request))
     if order.grammar is not None:
         await front.grammars.check(order.grammar)
     run = front.submit(order, arrival)

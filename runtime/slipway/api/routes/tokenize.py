@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -9,7 +10,7 @@ from slipway.api.body import read_body
 from slipway.api.chat_prompt import render
 from slipway.api.frontend import frontend
 from slipway.api.model import ServedModel
-from slipway.api.protocol.answers import DetokenizedText, Tokens
+from slipway.api.protocol.answers import DetokenizedText, TokenizerInfo, Tokens
 from slipway.api.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
@@ -31,7 +32,6 @@ def _tokenized(body: TokenizeRequest, model: ServedModel) -> Tokens:
     else:
         add_special_tokens = bool(body.add_special_tokens)
         text = render(
-            model,
             body.messages,
             body.tools,
             add_generation_prompt=(
@@ -39,6 +39,7 @@ def _tokenized(body: TokenizeRequest, model: ServedModel) -> Tokens:
             ),
             continue_final_message=bool(body.continue_final_message),
             kwargs=body.chat_template_kwargs or {},
+            template=model.template_of(body.chat_template),
         )
     token_ids = model.encode(text, add_special_tokens=add_special_tokens)
     texts = (
@@ -62,7 +63,21 @@ async def detokenize(request: Request) -> Response:
     return json_response(DetokenizedText(prompt=text))
 
 
+async def tokenizer_info(request: Request) -> Response:
+    """The tokenizer's configuration and the chat template in effect."""
+    model = frontend(request).model
+    tokenizer, template = model.tokenizer, model.texts.template
+    known = TokenizerInfo(
+        tokenizer_class=tokenizer.configuration.get("tokenizer_class"),
+        chat_template=None if template is None else template.source,
+        vocab_size=tokenizer.vocab_size,
+        model_max_length=tokenizer.max_length,
+    )
+    return json_response(tokenizer.configuration | tokenizer.special_tokens | asdict(known))
+
+
 routes = [
     ApiRoute("/tokenize", tokenize, "POST", body=TokenizeRequest, answer=Tokens),
     ApiRoute("/detokenize", detokenize, "POST", body=DetokenizeRequest, answer=DetokenizedText),
 ]
+info_routes = [ApiRoute("/tokenizer_info", tokenizer_info, answer=TokenizerInfo)]

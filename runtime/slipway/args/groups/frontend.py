@@ -81,6 +81,9 @@ class Frontend:
     enable_ssl_refresh: bool = arg(False)
     """Read the TLS files again when they change, as cert-manager's do."""
 
+    enable_tokenizer_info_endpoint: bool = arg(False)
+    """Answer GET /tokenizer_info with the tokenizer's configuration and the chat template in effect."""
+
     headless: bool = arg(False, unbuilt=Unbuilt("engine processes without an API server"), in_spec=False)
     """Start engine processes only, on a secondary node of a data-parallel group."""
 
@@ -201,6 +204,9 @@ class Frontend:
 
     tool_parser_plugin: FilePath | None = arg(security_sensitive=True)
     """Python file with more tool call parsers, in FORMATS by name. It runs arbitrary code in the server."""
+
+    trust_request_chat_template: bool = arg(False)
+    """Let a request bring its own chat_template. It runs in the sandbox of all templates."""
 
     uvicorn_log_level: str = arg("info", choices=("critical", "error", "warning", "info", "debug", "trace"))
     """What the HTTP server logs."""
