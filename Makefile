@@ -17,6 +17,10 @@ export SLIPWAY_COMMAND := bin/slipway
 # Bytecode caches make a start a second faster.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Clients of the API for the tests: their packages disagree with development's.
+CLIENTS := $(CACHE)/venv-clients-$(KEY)
+export CLIENTS_PYTHON := $(CLIENTS)/bin/python
+
 # The oldest Triton that the kernels support: they are compiled under it and under torch's own.
 OLDEST_TRITON := 3.6.0
 OLDEST := $(CACHE)/triton-$(OLDEST_TRITON)
@@ -113,7 +117,7 @@ generate: setup-dev
 
 setup: $(CPU_VENV)/.cpu kernels
 
-setup-dev: $(VENV)/.dev $(OLDEST)/triton $(SUITE) kernels
+setup-dev: $(VENV)/.dev $(CLIENTS)/.clients $(OLDEST)/triton $(SUITE) kernels
 
 # After an environment, whose making installs the compiler where there is none.
 kernels:
@@ -125,6 +129,10 @@ $(CPU_VENV)/.cpu:
 
 $(VENV)/.dev:
 	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,torch,operator,bench,dev >&2
+	@touch $@
+
+$(CLIENTS)/.clients:
+	@tools/setup.sh "$(PYTHON)" "$(CLIENTS)" clients >&2
 	@touch $@
 
 $(OLDEST)/triton: | $(VENV)/.dev
