@@ -259,6 +259,51 @@ def test_a_plugin_brings_a_format_whose_mark_is_a_special_token(
             formats(api_settings(resolve(arguments, {}), read({})), load(scripted_model))
 
 
+def test_marks_of_calls_stay_in_no_text_where_nobody_reads_calls(
+    start: Callable[..., Served], tmp_path: Path
+) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(PLUGIN)
+    mine = ("--enable-auto-tool-choice", "--tool-call-parser", "mine", "--tool-parser-plugin", str(plugin))
+    served = start("--reasoning-parser", "qwen3", *mine)
+    says(served, "<think>Hm.</think>Hi ", "<|im_start|>", 'now {"x": 1}', "!")
+    for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        found = both(served, **fields)
+        assert (found["reasoning_content"], found["content"]) == ("Hm.", 'Hi now {"x": 1}!')
+    assert both(served, tools=TOOLS)["tool_calls"] == [["now", '{"x": 1}']]
+
+
+@pytest.mark.parametrize("both_parsers", [True, False])
+def test_channels_are_read_with_one_of_their_parsers_or_both(
+    start: Callable[..., Served], both_parsers: bool
+) -> None:
+    reasoning = ("--reasoning-parser", "openai_gptoss") if both_parsers else ()
+    served = start(*reasoning, "--enable-auto-tool-choice", "--tool-call-parser", "openai")
+    call = '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"x": 1}'
+    says(served, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant", call)
+    found = both(served, tools=TOOLS)
+    assert (found["reasoning_content"], found["content"]) == ("Hm.", "")
+    assert (found["tool_calls"], found["finish_reason"]) == ([["now", '{"x": 1}']], "tool_calls")
+    for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        found = both(served, **fields)
+        assert (found["reasoning_content"], found["content"]) == ("Hm.", '{"x": 1}')
+        assert (found["tool_calls"], found["finish_reason"]) == ([], "stop")
+
+
+def test_reasoning_in_a_channel_is_read_without_a_parser_of_calls(start: Callable[..., Served]) -> None:
+    served = start("--reasoning-parser", "openai_gptoss")
+    says(served, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi")
+    found = both(served)
+    assert (found["reasoning_content"], found["content"]) == ("Hm.", "Hi")
+
+
+def test_parsers_that_cannot_read_one_output_are_refused(scripted_model: Path) -> None:
+    for calls, reasoning in (("openai", "qwen3"), ("hermes", "openai_gptoss")):
+        arguments = [str(scripted_model), "--tool-call-parser", calls, "--reasoning-parser", reasoning]
+        with pytest.raises(Exit, match=f"{calls} and --reasoning-parser {reasoning} are of different models"):
+            formats(api_settings(resolve(arguments, {}), read({})), load(scripted_model))
+
+
 @pytest.mark.slow
 def test_a_real_model_calls_what_it_has_to(demo_model: Path) -> None:
     with live_server(demo_model, "--max-model-len", "1024", "--disable-log-requests") as server:

@@ -21,12 +21,14 @@ class Formats:
     reasoning: ReasoningFormat | None = None
     reasoning_ids: tuple[int, int] | None = None
     """The tokens that begin reasoning, or -1, and end it; None where its end is no token of its own."""
-    kept_ids: frozenset[int] = frozenset()
-    """Special tokens that parsers look for: they stay in the text where one reads it."""
+    call_marks: frozenset[int] = frozenset()
+    """Special tokens that the parser of calls looks for: they stay in the text where it reads that."""
+    reasoning_marks: frozenset[int] = frozenset()
+    """The same of reasoning."""
 
 
 def formats(settings: Settings, tokenizer: Tokenizer) -> Formats:
-    """Raises Exit for a parser that is not there."""
+    """Raises Exit for a parser that is not there, and for two that cannot read one output."""
     calls = reasoning = None
     if settings.tool_call_parser is not None:
         plugin = settings.tool_parser_plugin
@@ -37,15 +39,26 @@ def formats(settings: Settings, tokenizer: Tokenizer) -> Formats:
             raise Exit(BAD_ARGUMENTS, message, argument="tool_call_parser") from error
     if settings.reasoning_parser is not None:
         reasoning = FORMATS[settings.reasoning_parser]
-    markers = frozenset[str]().union(*(one.markers for one in (calls, reasoning) if one is not None))
-    ids = {tokenizer.token_id(marker) for marker in markers}
-    kept = frozenset(token_id for token_id in ids if token_id in tokenizer.special_ids)
-    return Formats(calls, reasoning, _reasoning_ids(reasoning, tokenizer), kept)
+    elif calls is not None and calls.channels:
+        reasoning = FORMATS["openai_gptoss"]
+    if calls is not None and reasoning is not None and calls.channels != reasoning.channels:
+        message = (
+            f"--tool-call-parser {settings.tool_call_parser} and --reasoning-parser "
+            f"{settings.reasoning_parser} are of different models: openai goes with openai_gptoss alone."
+        )
+        raise Exit(BAD_ARGUMENTS, message, argument="reasoning_parser")
+    ids = None if reasoning is None else _reasoning_ids(reasoning, tokenizer)
+    return Formats(calls, reasoning, ids, _marks(calls, tokenizer), _marks(reasoning, tokenizer))
 
 
-def _reasoning_ids(reasoning: ReasoningFormat | None, tokenizer: Tokenizer) -> tuple[int, int] | None:
-    end = None if reasoning is None else tokenizer.token_id(reasoning.ends[0])
-    if reasoning is None or end is None:
+def _marks(format_: CallFormat | ReasoningFormat | None, tokenizer: Tokenizer) -> frozenset[int]:
+    ids = {tokenizer.token_id(marker) for marker in (format_.markers if format_ is not None else ())}
+    return frozenset(token_id for token_id in ids if token_id in tokenizer.special_ids)
+
+
+def _reasoning_ids(reasoning: ReasoningFormat, tokenizer: Tokenizer) -> tuple[int, int] | None:
+    end = tokenizer.token_id(reasoning.ends[0]) if reasoning.ends else None
+    if end is None:
         return None
     begin = tokenizer.token_id(reasoning.begins[0])
     return -1 if begin is None else begin, end

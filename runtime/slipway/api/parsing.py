@@ -13,7 +13,6 @@ from slipway.api.structured import ForcedTools
 from slipway.engine.messages import ReasoningBounds
 from slipway.text.parse.calls import CallFormat, CallParser, Section
 from slipway.text.parse.output import NamedCall, Parser, Plain, Reasoned
-from slipway.text.parse.reasoning import ReasoningParser
 from slipway.text.parse.shapes import JsonCall, Tools
 
 REQUIRED = CallFormat((), (Section(JsonCall(), enters="[", between=(",",), leaves="]"),), bare=("[",))
@@ -36,27 +35,35 @@ def reading(body: ChatRequest, found: Formats, prompt: str) -> Reading | None:
     A grammar begins behind the reasoning where a token of its own ends that; else with the first token, and
     there is no reasoning then.
     """
-    answer = _answer(body, found)
+    calls = found.calls if tools_of(body) and not body.forces_tools else None
+    answer = _answer(body, calls, prompt)
+    kept = frozenset[int]() if calls is None else found.call_marks
     form, ids, budget = found.reasoning, found.reasoning_ids, body.thinking_token_budget
-    if form is None or not form.is_on(body.chat_template_kwargs or {}) or (body.is_held and ids is None):
-        return None if answer is Plain else Reading(answer, found.kept_ids)
-    inside = form.begins_inside(prompt)
+    if (
+        form is None
+        or (calls is not None and calls.channels)
+        or not form.is_on(body.chat_template_kwargs or {})
+        or (body.is_held and ids is None)
+    ):
+        return None if answer is Plain else Reading(answer, kept)
     bounds = None
     if ids is not None and (body.is_held or budget is not None):
-        bounds = ReasoningBounds(*ids, inside, -1 if budget is None else budget)
-    return Reading(lambda: Reasoned(ReasoningParser(form, inside=inside), answer()), found.kept_ids, bounds)
+        bounds = ReasoningBounds(*ids, form.begins_inside(prompt), -1 if budget is None else budget)
+    return Reading(
+        lambda: Reasoned(form.parser(prompt), answer(), kept=form.kept), kept | found.reasoning_marks, bounds
+    )
 
 
-def _answer(body: ChatRequest, found: Formats) -> Callable[[], Parser]:
+def _answer(body: ChatRequest, calls: CallFormat | None, prompt: str) -> Callable[[], Parser]:
+    """calls  how those that the model decides on are written"""
     tools, choice = tools_of(body), body.tool_choice
-    if not tools:
+    if calls is not None:
+        return lambda: calls.parser(tools, prompt)
+    if not body.forces_tools:
         return Plain
     if isinstance(choice, NamedTool):
         return lambda: NamedCall(choice.function.name)
-    if choice == "required":
-        return lambda: CallParser(REQUIRED, tools)
-    calls = found.calls
-    return Plain if calls is None else lambda: CallParser(calls, tools)
+    return lambda: CallParser(REQUIRED, tools)
 
 
 def tools_of(body: ChatRequest) -> Tools:

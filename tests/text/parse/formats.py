@@ -73,6 +73,14 @@ def llama(calls: list[Call]) -> str:
     return "; ".join(objects(calls, "parameters"))
 
 
+def harmony(calls: list[Call], header: str = "{channel} to=functions.{name} <|constrain|>json") -> str:
+    """Behind a prompt that ends in `<|start|>assistant`."""
+    return "<|start|>assistant".join(
+        header.format(name=name, channel="<|channel|>commentary") + f"<|message|>{dump(arguments)}<|call|>"
+        for name, arguments in calls
+    )
+
+
 def jamba(calls: list[Call]) -> str:
     return f"<tool_calls>[{', '.join(objects(calls))}]</tool_calls>"
 
@@ -131,6 +139,7 @@ WRITE: dict[str, Write] = {
     ),
     "mistral": lambda calls: f"[TOOL_CALLS] [{', '.join(objects(calls))}]",
     "olmo3": lambda calls: "<function_calls>\n" + "\n".join(python(calls)) + "\n</function_calls>",
+    "openai": harmony,
     "phi4_mini_json": lambda calls: f"functools[{', '.join(objects(calls))}]",
     "pythonic": lambda calls: f"[{', '.join(python(calls))}]",
     "qwen": hermes,
@@ -152,6 +161,8 @@ WRITE: dict[str, Write] = {
 }
 
 OTHERS: list[tuple[str, Write]] = [
+    ("openai", lambda calls: harmony(calls, "{channel} to=functions.{name}")),
+    ("openai", lambda calls: f"<|start|>assistant{harmony(calls, ' to=functions.{name}{channel} json')}"),
     ("mistral", lambda calls: "".join(f"[TOOL_CALLS]{name}[ARGS]{dump(a)}" for name, a in calls)),
     ("mistral", lambda calls: "".join(f"[TOOL_CALLS]{name}{dump(a)}" for name, a in calls)),
     ("granite", lambda calls: f"<tool_call>[{', '.join(objects(calls))}]"),

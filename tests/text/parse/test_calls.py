@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.args.schema import ARGUMENTS
-from slipway.text.parse.calls import CallParser
 from slipway.text.parse.events import Arguments, CallBegin, Content, Event, joined
 from slipway.text.parse.formats import NAMES, call_format
 from slipway.text.parse.output import parsed
@@ -52,11 +51,11 @@ IDS = [f"{name} {place}" for place, (name, _) in enumerate(WRITERS)]
 
 
 def events_of(name: str, text: str) -> list[Event]:
-    return parsed(CallParser(call_format(name), TOOLS), text)
+    return parsed(call_format(name).parser(TOOLS, ""), text)
 
 
 def streamed(name: str, *parts: str) -> list[Event]:
-    parser = CallParser(call_format(name), TOOLS)
+    parser = call_format(name).parser(TOOLS, "")
     return joined([event for part in parts for event in parser.push(part)] + parser.finish())
 
 
@@ -179,7 +178,8 @@ def test_any_text_is_read_without_an_exception_and_the_same_at_any_cut(
     sent = streamed(name, *text)
     assert streamed(name, text) == sent
     if not any(isinstance(event, CallBegin) for event in sent):
-        assert content_in(whole) == content_in(sent) == text
+        assert whole == sent
+        assert content_in(whole) == text or call_format(name).channels  # whose marks are left out
 
 
 def test_bare_calls_are_of_known_tools_alone() -> None:
@@ -192,13 +192,13 @@ def test_bare_calls_are_of_known_tools_alone() -> None:
 def test_a_string_argument_arrives_as_it_is_written() -> None:
     """A file that a coding model writes is not held back until its end."""
     begin = "<tool_call>\n<function=get_weather>\n<parameter=city>\n"
-    parser = CallParser(call_format("qwen3_coder"), TOOLS)
+    parser = call_format("qwen3_coder").parser(TOOLS, "")
     parser.push(begin)
     news = [parser.push(word) for word in ("first ", "second ", "\n", "third")]
     assert joined([event for events in news for event in events]) == [
         Arguments('{"city": "first second \\nthird')
     ] or all(news[i] for i in (0, 1, 3))
-    parser = CallParser(call_format("hermes"), TOOLS)
+    parser = call_format("hermes").parser(TOOLS, "")
     parser.push('<tool_call>{"name": "get_weather", "arguments": {"city": "')
     assert parser.push("Ber") == [Arguments("Ber")]
 

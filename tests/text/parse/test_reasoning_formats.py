@@ -28,16 +28,23 @@ CASES: list[tuple[str, str, list[Event]]] = [
     ("granite", "Here is my answer", [Content("Here is my answer")]),
     ("hunyuan_a13b", "<think>\na\n</think>\n<answer>\nb\n</answer>", [Reasoning("\na\n"), Content("b")]),
     ("hunyuan_a13b", "<think>a</think>b", [Reasoning("a"), Content("b")]),
+    ("minimax_m2_append_think", "a</think>b", [Content("<think>a</think>b")]),
+    ("minimax_m2_append_think", "<think>a</think>\nb", [Content("<think>a</think>\nb")]),
+    ("minimax_m2_append_think", "cut short", [Content("<think>cut short")]),
     ("ernie45", "a\n</think>\n\n<response>\nb\n</response>\n", [Reasoning("a\n"), Content("b")]),
 ]
 
 
+def reader(name: str) -> Reasoned:
+    return Reasoned(FORMATS[name].parser(""), Plain(), kept=FORMATS[name].kept)
+
+
 def whole(name: str, text: str) -> list[Event]:
-    return parsed(Reasoned(ReasoningParser(FORMATS[name], inside=FORMATS[name].inside), Plain()), text)
+    return parsed(reader(name), text)
 
 
 def streamed(name: str, *parts: str) -> list[Event]:
-    parser = Reasoned(ReasoningParser(FORMATS[name], inside=FORMATS[name].inside), Plain())
+    parser = reader(name)
     return joined([event for part in parts for event in parser.push(part)] + parser.finish())
 
 
@@ -92,6 +99,20 @@ def test_calls_are_read_behind_it_and_not_within() -> None:
     )
     expected = [Reasoning("So I call."), CallBegin("f", "functions.f:0"), Arguments("{}")]
     assert parsed(parser, f"So I call.{section}") == expected
+
+
+def test_reasoning_that_is_kept_is_content_in_which_no_call_is_read() -> None:
+    call = '<minimax:tool_call><invoke name="f"></invoke></minimax:tool_call>'
+    form, calls = FORMATS["minimax_m2_append_think"], call_format("minimax_m2")
+    text = f"I might {call}</think>\n\n{call}"
+    for cut in range(len(text) + 1):
+        parser = Reasoned(form.parser("<think>\n"), calls.parser({}, ""), kept=form.kept)
+        events = parser.push(text[:cut]) + parser.push(text[cut:]) + parser.finish()
+        assert joined(events) == [
+            Content(f"<think>I might {call}</think>"), CallBegin("f"), Arguments("{}")
+        ]  # fmt: skip
+    parser = Reasoned(form.parser("<think>\n\n</think>\n\n"), Plain(), kept=form.kept)
+    assert parsed(parser, "b") == [Content("b")]
 
 
 def test_a_named_call_is_all_of_the_answer() -> None:

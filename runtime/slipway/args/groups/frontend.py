@@ -184,6 +184,7 @@ class Frontend:
             "minimax_m2",
             "mistral",
             "olmo3",
+            "openai",
             "phi4_mini_json",
             "pythonic",
             "qwen",

@@ -47,12 +47,18 @@ class CallFormat:
     opens     each of these in free text is the mark of a section
     bare      an output that begins with one of these is a section from there, without a mark
     tokens    special tokens that are to stay in the text, beside those of the sections
+    channels  calls are messages among others: its parser tells reasoning, too
     """
 
     opens: tuple[str, ...]
     sections: tuple[Section, ...]
     bare: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
+    channels: bool = False
+
+    def parser(self, tools: Tools, prompt: str) -> CallParser:
+        """What reads an output that follows this prompt."""
+        return CallParser(self, tools)
 
     @property
     def markers(self) -> frozenset[str]:
@@ -71,7 +77,7 @@ class CallParser(Incremental):
         self._format = format_
         self._space = ""
         """White space at the end of the content so far: none where a call follows."""
-        self._call: _Call | None = None
+        self._call: OpenCall | None = None
         super().__init__()
 
     @property
@@ -127,7 +133,7 @@ class CallParser(Incremental):
         while not (yield from self._left(section)):
             yield from reader.expect(section.begin)
             yield from reader.skip_space()
-            self._call = _Call(self, known_alone=bare)
+            self._call = OpenCall(self, known_alone=bare)
             bare = False
             yield from section.call(reader, self._call)
             yield from self._end(section.end)
@@ -177,17 +183,17 @@ class CallParser(Incremental):
     def tell(self, event: Event) -> None:
         self._events.append(event)
 
-    def begin(self, call: _Call) -> None:
+    def begin(self, call: OpenCall) -> None:
         """A call is sure to be one."""
         call.space = self._space
         self._space = ""
         self.num_calls += 1
 
 
-class _Call:
+class OpenCall:
     """The call that is being read."""
 
-    def __init__(self, parser: CallParser, *, known_alone: bool) -> None:
+    def __init__(self, parser: CallParser, *, known_alone: bool = False) -> None:
         self.begun = False
         self.space = ""
         """White space in front of it that was left out."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from slipway.text.parse.events import Arguments, CallBegin, Content, Event, joined
-from slipway.text.parse.reasoning import ReasoningParser
+from slipway.text.parse.events import Arguments, CallBegin, Content, Event, Reasoning, joined
+from slipway.text.parse.incremental import Incremental
 
 
 class Parser(Protocol):
@@ -60,11 +60,13 @@ class NamedCall:
 
 
 class Reasoned:
-    """Reasoning first; what follows of it is read by another."""
+    """Reasoning first; what is none is read by another."""
 
-    def __init__(self, reasoning: ReasoningParser, answer: Parser) -> None:
+    def __init__(self, reasoning: Incremental, answer: Parser, *, kept: bool = False) -> None:
+        """kept  reasoning is told as content, of which the other one reads nothing"""
         self._reasoning = reasoning
         self._answer = answer
+        self._kept = kept
 
     @property
     def broken_off(self) -> str | None:
@@ -79,5 +81,10 @@ class Reasoned:
     def _passed_on(self, events: list[Event]) -> list[Event]:
         found: list[Event] = []
         for event in events:
-            found += self._answer.push(event.text) if isinstance(event, Content) else [event]
+            if isinstance(event, Content):
+                found += self._answer.push(event.text)
+            elif isinstance(event, Reasoning) and self._kept:
+                found.append(Content(event.text))
+            else:
+                found.append(event)
         return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slipway.text.parse.events import Content, Reasoning
+from slipway.text.parse.harmony import MARKERS, HarmonyParser
 from slipway.text.parse.incremental import Incremental
 from slipway.text.parse.reader import Reading
 
@@ -20,6 +21,8 @@ class ReasoningFormat:
     stops   any of these ends it, too, and is part of the answer, such as a call
     wraps   what may stand round the answer
     switch  the template's keyword that turns reasoning on, and whether it is on without that
+    kept    it stays in the content, between its marks, which are put there where the prompt has them
+    channels  it is a message among others
     """
 
     begins: tuple[str, ...] = ("<think>",)
@@ -28,6 +31,12 @@ class ReasoningFormat:
     stops: tuple[str, ...] = ()
     wraps: tuple[str, str] | None = None
     switch: tuple[str, bool] | None = None
+    kept: bool = False
+    channels: bool = False
+
+    def parser(self, prompt: str) -> Incremental:
+        """What reads an output that follows this prompt."""
+        return ReasoningParser(self, inside=self.begins_inside(prompt))
 
     @property
     def markers(self) -> frozenset[str]:
@@ -46,6 +55,22 @@ class ReasoningFormat:
         return self.inside or prompt.endswith(self.begins)
 
 
+@dataclass(frozen=True, slots=True)
+class HarmonyReasoning(ReasoningFormat):
+    """A channel of its own, any number of times."""
+
+    begins: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    channels: bool = True
+
+    def parser(self, prompt: str) -> Incremental:
+        return HarmonyParser(None, prompt)
+
+    @property
+    def markers(self) -> frozenset[str]:
+        return MARKERS
+
+
 THINK = ReasoningFormat()
 INSIDE = ReasoningFormat(inside=True)
 FORMATS: dict[str, ReasoningFormat] = {
@@ -61,8 +86,10 @@ FORMATS: dict[str, ReasoningFormat] = {
     "hunyuan_a13b": ReasoningFormat(wraps=("<answer>", "</answer>")),
     "kimi_k2": ReasoningFormat(inside=True, stops=("<|tool_calls_section_begin|>",)),
     "minimax_m2": INSIDE,
+    "minimax_m2_append_think": ReasoningFormat(inside=True, kept=True),
     "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",)),
     "olmo3": INSIDE,
+    "openai_gptoss": HarmonyReasoning(),
     "qwen3": THINK,
     "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",), inside=True),
     "step3": INSIDE,
@@ -84,16 +111,18 @@ class ReasoningParser(Incremental):
         reader, form = self._reader, self._format
         yield from reader.skip_space()
         begun = yield from reader.take_one(form.begins)
-        if begun is None and not self._inside:
+        if begun is None:
             reader.at = 0
-        else:
-            if begun is None:
-                reader.at = 0
+        if begun is not None or self._inside:
+            if form.kept:
+                self._reason(begun or form.begins[0])
             reader.passing = True
             found = yield from reader.before((*form.ends, *form.stops), self._reason)
             reader.passing = False
             if found in form.ends:
                 reader.at += len(found or "")
+                if form.kept:
+                    self._reason(found or "")
         yield from self._answer()
 
     def _answer(self) -> Reading[None]:

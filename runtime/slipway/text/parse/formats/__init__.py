@@ -20,6 +20,7 @@ MODULES = {
     "llama_json": ("llama3_json", "llama4_json"),
     "minimax_m1": ("minimax_m1",),
     "mistral": ("mistral",),
+    "openai": ("openai",),
     "parameters": ("minimax_m2", "qwen3_coder", "qwen3_xml", "seed_oss", "step3", "step3p5"),
     "python_calls": ("llama4_pythonic", "olmo3", "pythonic"),
     "xlam": ("xlam",),
