@@ -218,6 +218,41 @@ def test_a_named_call_is_the_output(served: Served) -> None:
     assert (found["content"], found["finish_reason"]) == ("", "stop")
 
 
+def test_a_strict_tool_holds_the_calls_that_the_model_decides_on(start: Callable[..., Served]) -> None:
+    served = start(*AUTO)
+    says(served, TAGGED)
+    strict: Any = [{"type": "function", "function": TOOLS[0]["function"] | {"strict": True}}, TOOLS[1]]
+    assert both(served, tools=strict)["tool_calls"] == [["weather", '{"city": "Rome", "days": 2}']]
+    grammar = served.engine.requests[-1].grammar
+    assert "<tool_call>" in grammar
+    assert "Bern" in grammar
+    whole(served, tools=[*strict, {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}])
+    whole(served, tools=strict, parallel_tool_calls=False)
+    assert served.engine.requests[-1].grammar not in ("", grammar)
+    # Nothing else is held by it, nor where no tool is strict, or none may be called.
+    for fields in ({"tools": TOOLS}, {"tools": strict, "tool_choice": "none"}):
+        whole(served, **fields)
+        assert served.engine.requests[-1].grammar == ""
+    whole(served, tools=strict, response_format={"type": "json_object"})
+    assert "<tool_call>" not in served.engine.requests[-1].grammar
+    wrong: Any = {"name": "f", "strict": True, "parameters": {"not": {}}}
+    with pytest.raises(openai.BadRequestError, match=r"tools cannot be followed: .*not"):
+        whole(served, tools=[{"type": "function", "function": wrong}])
+
+
+def test_a_strict_tool_holds_behind_the_reasoning(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORMATS, "qwen3", ReasoningFormat(("<|endoftext|>",), ("<|im_start|>",)))
+    served = start("--reasoning-parser", "qwen3", *AUTO)
+    ids = [served.tokenizer.token_id(text) for text in ("<|endoftext|>", "<|im_start|>")]
+    says(served, "<|endoftext|>I might ", TAGGED, "<|im_start|>", TAGGED)
+    strict: Any = [{"type": "function", "function": TOOLS[0]["function"] | {"strict": True}}]
+    found = both(served, tools=strict)
+    assert (found["reasoning_content"], len(found["tool_calls"])) == (f"I might {TAGGED}", 1)
+    assert served.engine.requests[-1].reasoning == ReasoningBounds(*ids, False)  # type: ignore[arg-type]
+
+
 def test_tools_whose_arguments_cannot_be_held_to_are_refused_where_they_have_to_be_called(
     served: Served,
 ) -> None:

@@ -16,6 +16,7 @@ from slipway.text.errors import GrammarError
 from slipway.text.fast import FastVocabulary
 from slipway.text.matcher import GrammarCompiler, GrammarMatcher
 from slipway.text.sentencepiece import SentencePieceVocabulary
+from slipway.text.structural_tag import of_structural_tag
 from slipway.text.tokenizer import Tokenizer, Vocabulary
 
 MUCH = 1 << 30
@@ -96,6 +97,33 @@ def test_forced_tokens_are_those_of_the_tokenizer_and_never_special(name: str) -
                 break
         assert b"".join(map(known.token_bytes, tokens)).decode() == text
         assert not set(tokens) & known.special_ids
+
+
+def test_the_special_tokens_of_a_tag_are_drawn_as_such_wherever_they_stand(
+    compiler: GrammarCompiler, encode: Callable[[str], list[int]]
+) -> None:
+    known = tokenizer("byte level")
+    special = {known.token_text(token_id): token_id for token_id in known.special_ids}
+    begin, end = special["<s>"], special["</s>"]
+    number = {"type": "json_schema", "json_schema": {"type": "integer"}}
+    tag = {"begin": "<s>f<s>", "content": number, "end": "!"}
+    thought = {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "<s>so:"}
+    free = {"type": "triggered_tags", "triggers": ["<s>"], "tags": [tag]}
+    grammar = of_structural_tag(
+        {"format": {"type": "sequence", "elements": [thought, free]}}, special_ids=special
+    )
+    good = [*encode("hm"), begin, *encode("so:"), *encode("hi"), begin, *encode("f"), begin, *encode("12!")]
+    assert compiler.matcher(grammar).advance(good) is None
+    assert end in allowed(followed(compiler.matcher(grammar), good))
+    for *so_far, bad in ([*encode("hm"), end], [*good[:-1], *encode("x")], [begin, *encode("f")]):
+        assert bad not in allowed(followed(compiler.matcher(grammar), so_far))
+
+
+def followed(matcher: GrammarMatcher, tokens: Sequence[int]) -> NDArray[np.uint32]:
+    """The mask behind these tokens."""
+    matcher.advance(tokens)
+    row: NDArray[np.uint32] = matcher.masks(())[0]
+    return row
 
 
 def test_a_text_in_the_middle_is_cut_as_the_tokenizer_cuts_it(

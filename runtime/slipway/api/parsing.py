@@ -9,11 +9,12 @@ from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.formats import Formats
 from slipway.api.protocol.chat import ChatRequest, NamedTool
-from slipway.api.structured import ForcedTools
+from slipway.api.structured import ForcedTools, StructuralTag
 from slipway.engine.messages import ReasoningBounds
 from slipway.text.parse.calls import CallFormat, CallParser, Section
 from slipway.text.parse.output import NamedCall, Parser, Plain, Reasoned
 from slipway.text.parse.shapes import JsonCall, Tools
+from slipway.text.parse.written import tag_of
 
 REQUIRED = CallFormat((), (Section(JsonCall(), enters="[", between=(",",), leaves="]"),), bare=("[",))
 """What an output is held to where it has to call tools."""
@@ -29,9 +30,10 @@ class Reading:
     """Of a reasoning whose end the engine has to know: a grammar begins there, or its length is bounded."""
 
 
-def reading(body: ChatRequest, found: Formats, prompt: str) -> Reading | None:
+def reading(body: ChatRequest, found: Formats, prompt: str, *, held: bool) -> Reading | None:
     """How the outputs that follow this prompt are read; None where all of them is content.
 
+    held  a grammar holds what calls there may be among other text
     A grammar begins behind the reasoning where a token of its own ends that; else with the first token, and
     there is no reasoning then.
     """
@@ -47,7 +49,7 @@ def reading(body: ChatRequest, found: Formats, prompt: str) -> Reading | None:
     ):
         return None if answer is Plain else Reading(answer, kept)
     bounds = None
-    if ids is not None and (body.is_held or budget is not None):
+    if ids is not None and (held or body.is_held or budget is not None):
         bounds = ReasoningBounds(*ids, form.begins_inside(prompt), -1 if budget is None else budget)
     return Reading(
         lambda: Reasoned(form.parser(prompt), answer(), kept=form.kept), kept | found.reasoning_marks, bounds
@@ -79,6 +81,20 @@ def forced_tools(body: ChatRequest) -> ForcedTools | None:
         return None
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     return ForcedTools(tools_of(body), named, body.parallel_tool_calls is not False)
+
+
+def strict_calls(body: ChatRequest, found: Formats) -> StructuralTag | None:
+    """What holds the calls that the model decides on, where a tool is strict and the format says how."""
+    strict = {tool.function.name for tool in body.tools or () if tool.function.strict}
+    if found.calls is None or not found.calls.written or body.forces_tools or body.form is not None:
+        return None
+    schemas = {
+        name: {"type": "object"} | (dict(schema) if name in strict else {})
+        for name, schema in tools_of(body).items()
+    }
+    if strict.isdisjoint(schemas):
+        return None
+    return tag_of(found.calls.written, schemas, parallel=body.parallel_tool_calls is not False)
 
 
 def check_budget(body: ChatRequest, found: Formats) -> None:

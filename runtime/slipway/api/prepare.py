@@ -7,13 +7,13 @@ from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
-from slipway.api.parsing import Reading, check_budget, check_tools, forced_tools, reading
+from slipway.api.parsing import Reading, check_budget, check_tools, forced_tools, reading, strict_calls
 from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
 from slipway.api.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from slipway.api.sampling import check_limits, check_vocabulary, sampling_params, token_budget
-from slipway.api.structured import ForcedTools, grammar_of
+from slipway.api.structured import ForcedTools, StructuralTag, grammar_of
 from slipway.api.transcript import TranscriptRules
 
 MAX_OUTPUTS = 1024
@@ -81,7 +81,8 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
         num_logprobs=body.num_logprobs,
         num_prompt_logprobs=-1 if body.prompt_logprobs is None else body.prompt_logprobs,
     )
-    found = reading(body, model.texts.formats, text)
+    tools = forced_tools(body) or strict_calls(body, model.texts.formats)
+    found = reading(body, model.texts.formats, text, held=tools is not None)
     return _order(
         body,
         [Prompt(token_ids, params)],
@@ -90,7 +91,7 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
         settings,
         request_id,
         found=found,
-        tools=forced_tools(body),
+        tools=tools,
         beams=beams_of(body, body.choices, params.stop_token_ids, settings),
     )
 
@@ -104,7 +105,7 @@ def _order(
     request_id: str,
     *,
     found: Reading | None = None,
-    tools: ForcedTools | None = None,
+    tools: ForcedTools | StructuralTag | None = None,
     beams: Beams | None = None,
 ) -> Order:
     if body.stop and model.texts.tokenizer is None:

@@ -47,15 +47,18 @@ class Grammar:
 
 
 def grammar_of(
-    body: Generation, model: ServedModel, settings: Settings, tools: ForcedTools | None = None
+    body: Generation,
+    model: ServedModel,
+    settings: Settings,
+    tools: ForcedTools | StructuralTag | None = None,
 ) -> Grammar | None:
     """The grammar of a request; None where its output is free. Raises ApiError with the field at fault.
 
-    tools  those of which one has to be called, whatever form content would have
+    tools  those of which one has to be called, whatever form content would have; or how they may be
     """
     backend, options = _backend(body, settings)
     if tools is not None:
-        return _of_tools(tools, _style(body, settings, backend, options))
+        return _of_tools(tools, _style(body, settings, backend, options), model)
     if body.form is None:
         return None
     param, kind, value = body.form
@@ -68,9 +71,7 @@ def grammar_of(
     try:
         style = _style(body, settings, backend, options)
         if kind == "structural_tag":
-            tokenizer = model.tokenizer
-            special = {tokenizer.token_text(token_id): token_id for token_id in tokenizer.special_ids}
-            return Grammar(of_structural_tag(value, style, special), param)
+            return Grammar(of_structural_tag(value, style, _special_ids(model)), param)
         return Grammar(_WRITE[kind](value, style), param)
     except GrammarError as error:
         raise unfit(param, error) from None
@@ -90,14 +91,25 @@ class ForcedTools:
     parallel: bool
 
 
-def _of_tools(tools: ForcedTools, style: JsonStyle) -> Grammar:
+StructuralTag = dict[str, Any]
+"""The format of one."""
+
+
+def _of_tools(tools: ForcedTools | StructuralTag, style: JsonStyle, model: ServedModel) -> Grammar:
     try:
+        if isinstance(tools, dict):
+            return Grammar(of_structural_tag({"format": tools}, style, _special_ids(model)), "tools")
         if tools.named is not None:
             schema = {"type": "object"} | dict(tools.schemas[tools.named])
             return Grammar(structure.of_json_schema(schema, style), "tools")
         return Grammar(structure.of_tool_calls(tools.schemas, style, parallel=tools.parallel), "tools")
     except GrammarError as error:
         raise unfit("tools", error) from None
+
+
+def _special_ids(model: ServedModel) -> dict[str, int]:
+    tokenizer = model.tokenizer
+    return {tokenizer.token_text(token_id): token_id for token_id in tokenizer.special_ids}
 
 
 def unfit(param: str, error: GrammarError) -> ApiError:

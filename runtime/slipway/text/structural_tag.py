@@ -7,6 +7,7 @@ Source of both: xgrammar's structural tags, which vLLM takes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -97,7 +98,7 @@ class _Writing:
         begin, end = _text(wanted, "begin")[len(begun) :], _text(wanted, "end")
         content = wanted.get("content")
         if end and content == {"type": "any_text"}:
-            return f"{self._literal(begin)} {self._rule(f'[lazy]: {_ANY} {json.dumps(end)}')}"
+            return f"{self._literal(begin)} {self._until(end)}"
         return f"{self._literal(begin)} {self._format(content, depth)} {self._literal(end)}"
 
     def _triggered(self, wanted: dict[str, Any], depth: int) -> str:
@@ -119,10 +120,11 @@ class _Writing:
             return one if wanted.get("at_least_one") else f"({one} | {_ANY})"
         return f"{one}{'+' if wanted.get('at_least_one') else '*'} {_ANY}"
 
-    def _until(self, trigger: str) -> str:
-        if trigger in self._special_ids:
-            return f"{_ANY} {self._literal(trigger)}"
-        return self._rule(f"[lazy]: {_ANY} {json.dumps(trigger)}")
+    def _until(self, text: str) -> str:
+        """Any text, up to and with this one."""
+        if text.startswith(tuple(filter(None, self._special_ids))):
+            return f"{_ANY} {self._literal(text)}"
+        return self._rule(f"[lazy]: {_ANY} {json.dumps(text)}")
 
     def _separated(self, wanted: dict[str, Any], depth: int) -> str:
         tags = [self._tag(tag, depth) for tag in _list(wanted, "tags")]
@@ -139,8 +141,13 @@ class _Writing:
         return name
 
     def _literal(self, text: str) -> str:
-        special = self._special_ids.get(text)
-        return json.dumps(text) if special is None else f"<[{special}]>"
+        """A text, its special tokens as such."""
+        within = sorted((one for one in self._special_ids if one and one in text), key=len, reverse=True)
+        if not within:
+            return json.dumps(text)
+        parts = filter(None, re.split(f"({'|'.join(map(re.escape, within))})", text))
+        ids = self._special_ids
+        return " ".join(f"<[{ids[part]}]>" if part in ids else json.dumps(part) for part in parts)
 
 
 def _text(wanted: Any, key: str) -> str:

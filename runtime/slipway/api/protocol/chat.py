@@ -45,6 +45,7 @@ class Function(Body):
     name: Name
     description: Text | None = None
     parameters: Json | None = None
+    strict: bool | None = None
 
 
 class Tool(Body):

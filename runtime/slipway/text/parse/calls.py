@@ -12,6 +12,7 @@ from slipway.text.parse.events import Arguments, CallBegin, Content, Event
 from slipway.text.parse.incremental import Incremental
 from slipway.text.parse.reader import Broken, Reading
 from slipway.text.parse.shapes import Shape, Tools
+from slipway.text.parse.written import Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class CallFormat:
     opens     each of these in free text is the mark of a section
     bare      an output that begins with one of these is a section from there, without a mark
     tokens    special tokens that are to stay in the text, beside those of the sections
+    written   how calls are written where a tool is strict, each of the ways; none where that holds nothing
     channels  calls are messages among others: its parser tells reasoning, too
     """
 
@@ -54,6 +56,7 @@ class CallFormat:
     sections: tuple[Section, ...]
     bare: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
+    written: tuple[Written, ...] = ()
     channels: bool = False
 
     def parser(self, tools: Tools, prompt: str) -> CallParser:

@@ -7,5 +7,12 @@ from __future__ import annotations
 
 from slipway.text.parse.calls import CallFormat, Section
 from slipway.text.parse.shapes import JsonCall
+from slipway.text.parse.written import Written
 
-FORMATS = {"granite-20b-fc": CallFormat(("<function_call>",), (Section(JsonCall()),))}
+FORMATS = {
+    "granite-20b-fc": CallFormat(
+        ("<function_call>",),
+        (Section(JsonCall()),),
+        written=(Written(("<function_call>", " ")),),
+    )
+}

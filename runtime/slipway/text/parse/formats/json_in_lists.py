@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from slipway.text.parse.calls import CallFormat, Section
 from slipway.text.parse.shapes import JsonCall
+from slipway.text.parse.written import Written
 
 
 def listed(*opens: str, closes: str = "", bare: bool = False) -> CallFormat:
     trails = (closes,) if closes else ()
     section = Section(JsonCall(), enters="[", between=(",",), leaves="]", trails=trails)
-    return CallFormat(opens, (section,), bare=("[",) if bare else ())
+    written = Written((opens[0], "["), between=", ", closes=("]", *trails))
+    return CallFormat(opens, (section,), bare=("[",) if bare else (), written=() if bare else (written,))
 
 
 FORMATS = {

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from slipway.text.parse.calls import CallFormat, Section
 from slipway.text.parse.shapes import JsonCall
+from slipway.text.parse.written import LINE_END, NAME, Written
 
 
 def tagged(opens: str, closes: str) -> CallFormat:
-    return CallFormat((opens,), (Section(JsonCall(), end=closes),))
+    written = Written((opens, LINE_END), closes=(LINE_END, closes))
+    return CallFormat((opens,), (Section(JsonCall(), end=closes),), written=(written,))
 
 
 HERMES = tagged("<tool_call>", "</tool_call>")
@@ -28,5 +30,12 @@ FORMATS = {
         ("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
         (Section(JsonCall(), end="<|action_end|>"),),
         tokens=("<|action_start|>", "<|plugin|>"),
+        written=(
+            Written(
+                ("<|action_start|>", "<|plugin|>", LINE_END),
+                (f'{{"name": "{NAME}", "parameters": ',),
+                closes=(LINE_END, "<|action_end|>"),
+            ),
+        ),
     ),
 }

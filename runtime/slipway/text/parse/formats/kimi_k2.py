@@ -6,22 +6,35 @@
 
 from __future__ import annotations
 
+import re
+
 from slipway.text.parse.calls import CallFormat, Section
 from slipway.text.parse.shapes import NamedJson
+from slipway.text.parse.written import NAME, Written
 
-_ARGUMENTS = "<|tool_call_argument_begin|>"
+_OPENS, _LEAVES = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_BEGIN, _ARGUMENTS, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
 FORMATS = {
     "kimi_k2": CallFormat(
-        ("<|tool_calls_section_begin|>",),
+        (_OPENS,),
         (
             Section(
                 NamedJson(separators=(_ARGUMENTS,), with_id=True),
-                begin="<|tool_call_begin|>",
-                end="<|tool_call_end|>",
-                leaves="<|tool_calls_section_end|>",
+                begin=_BEGIN,
+                end=_END,
+                leaves=_LEAVES,
             ),
         ),
         tokens=(_ARGUMENTS,),
+        written=(
+            Written(
+                (_OPENS,),
+                (_BEGIN, f"functions.{NAME}:", re.compile("[0-9]{1,3}"), _ARGUMENTS),
+                (_END,),
+                between="",
+                closes=(_LEAVES,),
+            ),
+        ),
     )
 }

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from slipway.text.parse.calls import CallFormat, Section
 from slipway.text.parse.shapes import JsonCall
+from slipway.text.parse.written import NAME, Written
 
 LLAMA = CallFormat(
-    ("<|python_tag|>",), (Section(JsonCall(needs_arguments=True), between=(";", ",")),), bare=("{",)
+    ("<|python_tag|>",),
+    (Section(JsonCall(needs_arguments=True), between=(";", ",")),),
+    bare=("{",),
+    written=(Written(("<|python_tag|>",), (f'{{"name": "{NAME}", "parameters": ',), between="; ", bare="{"),),
 )
 
 FORMATS = {"llama3_json": LLAMA, "llama4_json": LLAMA}

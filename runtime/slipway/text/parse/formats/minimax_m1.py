@@ -10,5 +10,12 @@ from __future__ import annotations
 
 from slipway.text.parse.calls import CallFormat, Section
 from slipway.text.parse.shapes import JsonCall
+from slipway.text.parse.written import Written
 
-FORMATS = {"minimax_m1": CallFormat(("<tool_calls>",), (Section(JsonCall(), leaves="</tool_calls>"),))}
+FORMATS = {
+    "minimax_m1": CallFormat(
+        ("<tool_calls>",),
+        (Section(JsonCall(), leaves="</tool_calls>"),),
+        written=(Written(("<tool_calls>", "\n"), between="\n", closes=("\n", "</tool_calls>")),),
+    )
+}

@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import re
+
 from slipway.text.parse.calls import CallFormat, Section
 from slipway.text.parse.shapes import JsonCall, NamedJson
+from slipway.text.parse.written import NAME, Written
 
 FORMATS = {
     "mistral": CallFormat(
@@ -17,5 +20,9 @@ FORMATS = {
             Section(NamedJson(separators=("[ARGS]",))),
         ),
         tokens=("[ARGS]",),
+        written=(
+            Written(("[TOOL_CALLS]", re.compile(r" ?\[")), between=", ", closes=("]",)),
+            Written(("[TOOL_CALLS]",), (NAME, "[ARGS]"), ()),
+        ),
     )
 }
