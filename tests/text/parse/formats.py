@@ -172,6 +172,9 @@ OTHERS: list[tuple[str, Write]] = [
     ("xlam", lambda calls: f"```json\n[{', '.join(objects(calls))}]\n```"),
     ("xlam", lambda calls: f"<tool_call>[{', '.join(objects(calls))}]</tool_call>"),
     ("xlam", lambda calls: f"[TOOL_CALLS][{', '.join(objects(calls))}]"),
+    ("mistral", lambda calls: "".join(f"[TOOL_CALLS]{n}[CALL_ID]a1b2c3d4e[ARGS]{dump(a)}" for n, a in calls)),
+    ("gigachat3", lambda calls: "".join(f"<|function_call|>{one}" for one in objects(calls))),
+    ("qwen3_coder", lambda calls: coder(calls).removeprefix("<tool_call>\n")),
     ("gigachat3", lambda calls: "\n".join(f"function call{one}" for one in objects(calls))),
     (
         "hermes",

@@ -182,6 +182,16 @@ def test_any_text_is_read_without_an_exception_and_the_same_at_any_cut(
         assert content_in(whole) == text or call_format(name).channels  # whose marks are left out
 
 
+def test_a_call_whose_mark_was_left_out_is_of_a_known_tool_alone() -> None:
+    call = WRITE["qwen3_coder"]([("get_whether", {"city": "x"})]).removeprefix("<tool_call>\n")
+    text = f"Let me see.\n\n{call}\nSo."
+    assert events_of("qwen3_coder", text) == streamed("qwen3_coder", *text) == [Content(text)]
+    known = text.replace("get_whether", "now").replace("city", "zone")
+    assert calls_in(events_of("qwen3_coder", known)) == [("now", {"zone": "x"})]
+    assert streamed("qwen3_coder", *known) == events_of("qwen3_coder", known)
+    assert content_in(events_of("qwen3_coder", known)) == "Let me see.\nSo."
+
+
 def test_bare_calls_are_of_known_tools_alone() -> None:
     for name in BARE:
         text = WRITE[name]([("get_whether", {"city": "x"})])
@@ -206,6 +216,8 @@ def test_a_string_argument_arrives_as_it_is_written() -> None:
 def test_a_call_has_the_id_that_the_model_writes() -> None:
     (begin, *_) = events_of("kimi_k2", WRITE["kimi_k2"](CASES["one"]))
     assert begin == CallBegin("get_weather", "functions.get_weather:0")
+    begin, *_ = events_of("mistral", "[TOOL_CALLS]now[CALL_ID]a1b2c3d4e[ARGS]{}")
+    assert begin == CallBegin("now", "a1b2c3d4e")
     text = '[TOOL_CALLS] [{"id": "a1b2c3d4e", "name": "now", "arguments": {}}]'
     assert events_of("mistral", text)[0] == CallBegin("now", "a1b2c3d4e")
 

@@ -47,6 +47,7 @@ class CallFormat:
 
     opens     each of these in free text is the mark of a section
     bare      an output that begins with one of these is a section from there, without a mark
+    implies   each of these in free text begins a section whose mark was left out, where it calls a known tool
     tokens    special tokens that are to stay in the text, beside those of the sections
     written   how calls are written where a tool is strict, each of the ways; none where that holds nothing
     channels  calls are messages among others: its parser tells reasoning, too
@@ -55,6 +56,7 @@ class CallFormat:
     opens: tuple[str, ...]
     sections: tuple[Section, ...]
     bare: tuple[str, ...] = ()
+    implies: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
     written: tuple[Written, ...] = ()
     channels: bool = False
@@ -91,7 +93,7 @@ class CallParser(Incremental):
 
     def _read(self) -> Reading[None]:
         """The whole output: content, and sections of calls."""
-        reader, opens = self._reader, self._format.opens
+        reader, opens, implies = self._reader, self._format.opens, self._format.implies
         if self._format.bare:
             yield from reader.skip_space()
             self._say(reader.text[: reader.at])
@@ -101,11 +103,11 @@ class CallParser(Incremental):
                 yield from self._calls("")
         while self._call is None:
             reader.passing = True
-            marker = yield from reader.before(opens, self._say)
+            marker = yield from reader.before((*opens, *implies), self._say)
             reader.passing = False
             if marker is None:
                 break
-            yield from self._calls(marker)
+            yield from self._calls("" if marker in implies else marker)
         if self._call is None and not self.num_calls:
             self._tell_space()
 

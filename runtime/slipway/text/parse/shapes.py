@@ -109,17 +109,22 @@ class NamedJson:
     """What stands behind the arguments, then."""
     with_id: bool = False
     """The name is written `functions.NAME:INDEX`, which is the call's id."""
+    before_id: str = ""
+    """What stands behind the name and before an id."""
 
     def __call__(self, reader: Reader, call: Call) -> Reading[None]:
         written = yield from reader.match(_NAME)
         name = written.removeprefix("functions.").partition(":")[0] if self.with_id else written
+        call_id = written if self.with_id else None
+        if self.before_id and (yield from reader.take(self.before_id)):
+            call_id = yield from reader.match(_NAME)
         for separator in self.separators:
             yield from reader.skip_space()
             yield from reader.take(separator)
         yield from reader.skip_space()
         if not name or (yield from reader.peek()) != "{":
             raise Broken("a name and an object make a call")
-        call.begin(name, written if self.with_id else None)
+        call.begin(name, call_id or None)
         yield from read_value(reader, call.arguments)
         if self.fence:
             yield from reader.skip_space()

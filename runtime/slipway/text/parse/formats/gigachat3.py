@@ -2,6 +2,8 @@
 
 function call<|role_sep|>
 {"name": "f", "arguments": {}}
+
+Since 3.1 a token stands there: <|function_call|>{"name": "f", "arguments": {}}
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from slipway.text.parse.shapes import JsonCall
 
 FORMATS = {
     "gigachat3": CallFormat(
-        ("function call",), (Section(JsonCall(), enters="<|role_sep|>"), Section(JsonCall()))
+        ("function call", "<|function_call|>"),
+        (Section(JsonCall(), enters="<|role_sep|>"), Section(JsonCall())),
     )
 }

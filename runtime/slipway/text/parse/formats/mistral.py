@@ -1,7 +1,7 @@
 """Mistral: a list behind the mark, or since tokenizer v11 a mark before each name.
 
 [TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "a1b2c3d4e"}]
-[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{}
+[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[CALL_ID]a1b2c3d4e[ARGS]{}
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ FORMATS = {
         ("[TOOL_CALLS]",),
         (
             Section(JsonCall(), enters="[", between=(",",), leaves="]"),
-            Section(NamedJson(separators=("[ARGS]",))),
+            Section(NamedJson(separators=("[ARGS]",), before_id="[CALL_ID]")),
         ),
-        tokens=("[ARGS]",),
+        tokens=("[ARGS]", "[CALL_ID]"),
         written=(
             Written(("[TOOL_CALLS]", re.compile(r" ?\[")), between=", ", closes=("]",)),
             Written(("[TOOL_CALLS]",), (NAME, "[ARGS]"), ()),

@@ -36,7 +36,8 @@ def named(prefix: str) -> TaggedCall:
     )
 
 
-CODER = CallFormat(("<tool_call>",), (Section(EQUALS, leaves="</tool_call>"),))
+CODER = CallFormat(("<tool_call>",), (Section(EQUALS, leaves="</tool_call>"),), implies=(EQUALS.opens,))
+"""Of models that leave out the first tag now and then, behind some words above all."""
 
 FORMATS = {
     "qwen3_coder": CODER,
