@@ -10,8 +10,11 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
+import scripted
+import tokenizers
 from serving import MODEL, Served, texts_of
 
+from factory import write_tokenizer
 from live_server import live_server
 from slipway.api.configure import api_settings
 from slipway.api.formats import formats
@@ -20,6 +23,7 @@ from slipway.engine.messages import ReasoningBounds
 from slipway.envs import read
 from slipway.exits import Exit
 from slipway.text.open import load
+from slipway.text.parse.harmony import MARKERS
 from slipway.text.parse.reasoning import FORMATS, ReasoningFormat
 
 SAY = [{"role": "user", "content": "Weather?"}]
@@ -323,6 +327,51 @@ def test_channels_are_read_with_one_of_their_parsers_or_both(
         found = both(served, **fields)
         assert (found["reasoning_content"], found["content"]) == ("Hm.", '{"x": 1}')
         assert (found["tool_calls"], found["finish_reason"]) == ([], "stop")
+
+
+@pytest.fixture
+def channel_model(tmp_path: Path) -> Path:
+    """The scripted model's folder, with the tokens of channels and prompts that end before one."""
+    folder = tmp_path / "channels"
+    folder.mkdir()
+    write_tokenizer(folder)
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(sorted(MARKERS))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "{{ messages[0].content }}<|start|>assistant"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2]}')
+    return folder
+
+
+def test_forms_and_forced_and_strict_calls_are_held_in_their_channels(
+    start: Callable[..., Served], channel_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripted, "VOCABULARY", scripted.VOCABULARY + len(MARKERS))
+    arguments = ("--enable-auto-tool-choice", "--tool-call-parser", "openai")
+    served = start(*arguments, other=channel_model)
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    says(served, thought + '<|channel|>final<|message|>{"a": 1}')
+    found = both(served, response_format={"type": "json_object"})
+    assert (found["reasoning_content"], found["content"]) == ("Hm.", '{"a": 1}')
+    assert "analysis" in served.engine.requests[-1].grammar
+    call = thought + '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"x": 1}'
+    says(served, call)
+    named = {"type": "function", "function": {"name": "now"}}
+    strict = [{"type": "function", "function": TOOLS[1]["function"] | {"strict": True}}]
+    for tools, choice, reason in (
+        (TOOLS, "required", "tool_calls"),
+        (TOOLS, named, "stop"),
+        (strict, "auto", "tool_calls"),
+        (TOOLS, "auto", "tool_calls"),
+    ):
+        found = both(served, tools=tools, tool_choice=choice)
+        assert (found["reasoning_content"], found["content"]) == ("Hm.", "")
+        assert (found["tool_calls"], found["finish_reason"]) == ([["now", '{"x": 1}']], reason)
+        grammar = served.engine.requests[-1].grammar
+        assert ("functions.now" in grammar) == (tools is strict or choice != "auto")
+        assert ("functions.weather" in grammar) == (choice == "required")
 
 
 def test_reasoning_in_a_channel_is_read_without_a_parser_of_calls(start: Callable[..., Served]) -> None:

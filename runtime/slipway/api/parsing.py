@@ -9,9 +9,11 @@ from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.formats import Formats
 from slipway.api.protocol.chat import ChatRequest, NamedTool
-from slipway.api.structured import ForcedTools, StructuralTag
+from slipway.api.structured import ChannelTools, ForcedTools, HeldTools
 from slipway.engine.messages import ReasoningBounds
+from slipway.text.channels import OPENING
 from slipway.text.parse.calls import CallFormat, CallParser, Section
+from slipway.text.parse.harmony import HARMONY
 from slipway.text.parse.output import NamedCall, Parser, Plain, Reasoned
 from slipway.text.parse.shapes import JsonCall, Tools
 from slipway.text.parse.written import tag_of
@@ -30,22 +32,27 @@ class Reading:
     """Of a reasoning whose end the engine has to know: a grammar begins there, or its length is bounded."""
 
 
-def reading(body: ChatRequest, found: Formats, prompt: str, *, held: bool) -> Reading | None:
+def reading(body: ChatRequest, found: Formats, prompt: str, *, held: bool, channels: bool) -> Reading | None:
     """How the outputs that follow this prompt are read; None where all of them is content.
 
-    held  a grammar holds what calls there may be among other text
-    A grammar begins behind the reasoning where a token of its own ends that; else with the first token, and
+    held      a grammar holds what calls there may be among other text
+    channels  grammars leave the reasoning in its channel free
+    Others begin behind the reasoning where a token of its own ends that; else with the first token, and
     there is no reasoning then.
     """
     calls = found.calls if tools_of(body) and not body.forces_tools else None
+    if channels and body.forces_tools:
+        calls = HARMONY
     answer = _answer(body, calls, prompt)
-    kept = frozenset[int]() if calls is None else found.call_marks
+    kept = frozenset[int]()
+    if calls is not None:
+        kept = found.reasoning_marks if calls.channels else found.call_marks
     form, ids, budget = found.reasoning, found.reasoning_ids, body.thinking_token_budget
     if (
         form is None
         or (calls is not None and calls.channels)
         or not form.is_on(body.chat_template_kwargs or {})
-        or (body.is_held and ids is None)
+        or (body.is_held and ids is None and not channels)
     ):
         return None if answer is Plain else Reading(answer, kept)
     bounds = None
@@ -75,18 +82,29 @@ def tools_of(body: ChatRequest) -> Tools:
     return {tool.function.name: tool.function.parameters or {} for tool in body.tools or ()}
 
 
-def forced_tools(body: ChatRequest) -> ForcedTools | None:
-    """What the outputs have to call; None where they need not."""
+def writes_channels(found: Formats, prompt: str) -> bool:
+    """Whether grammars can follow the channels: the model has their tokens, and the first one is to come."""
+    form = found.reasoning
+    of_model = form is not None and form.channels and len(found.reasoning_marks) == len(form.markers)
+    return of_model and prompt.endswith(OPENING)
+
+
+def held_tools(body: ChatRequest, found: Formats, *, channels: bool) -> HeldTools | None:
+    """What the outputs have to call, or how where a tool is strict; None where they are free."""
+    schemas = tools_of(body)
+    parallel = body.parallel_tool_calls is not False
     if not body.forces_tools:
-        return None
+        return _strict_tools(body, found, parallel, channels)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
-    return ForcedTools(tools_of(body), named, body.parallel_tool_calls is not False)
+    if channels:
+        open_ = {name: {"type": "object"} | dict(schema) for name, schema in schemas.items()}
+        return ChannelTools(open_ if named is None else {named: open_[named]}, forced=True)
+    return ForcedTools(schemas, named, parallel)
 
 
-def strict_calls(body: ChatRequest, found: Formats) -> StructuralTag | None:
-    """What holds the calls that the model decides on, where a tool is strict and the format says how."""
+def _strict_tools(body: ChatRequest, found: Formats, parallel: bool, channels: bool) -> HeldTools | None:
     strict = {tool.function.name for tool in body.tools or () if tool.function.strict}
-    if found.calls is None or not found.calls.written or body.forces_tools or body.form is not None:
+    if found.calls is None or body.form is not None or not (found.calls.written or channels):
         return None
     schemas = {
         name: {"type": "object"} | (dict(schema) if name in strict else {})
@@ -94,7 +112,11 @@ def strict_calls(body: ChatRequest, found: Formats) -> StructuralTag | None:
     }
     if strict.isdisjoint(schemas):
         return None
-    return tag_of(found.calls.written, schemas, parallel=body.parallel_tool_calls is not False)
+    return (
+        ChannelTools(schemas, forced=False)
+        if channels
+        else tag_of(found.calls.written, schemas, parallel=parallel)
+    )
 
 
 def check_budget(body: ChatRequest, found: Formats) -> None:

@@ -7,13 +7,13 @@ from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
-from slipway.api.parsing import Reading, check_budget, check_tools, forced_tools, reading, strict_calls
+from slipway.api.parsing import Reading, check_budget, check_tools, held_tools, reading, writes_channels
 from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
 from slipway.api.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from slipway.api.sampling import check_limits, check_vocabulary, sampling_params, token_budget
-from slipway.api.structured import ForcedTools, StructuralTag, grammar_of
+from slipway.api.structured import Grammar, grammar_of
 from slipway.api.transcript import TranscriptRules
 
 MAX_OUTPUTS = 1024
@@ -57,9 +57,10 @@ def completion_order(
             num_prompt_logprobs=_prompt_logprobs(body),
         )
         ready.append(Prompt(token_ids, params))
+    grammar = grammar_of(body, model, settings)
     beams = beams_of(body, body.candidates, params.stop_token_ids, settings)
     n = body.candidates if beams is None else body.choices
-    return _order(body, ready, n, model, settings, request_id, beams=beams)
+    return _order(body, ready, n, model, request_id, grammar, beams=beams)
 
 
 def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, request_id: str) -> Order:
@@ -81,19 +82,14 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
         num_logprobs=body.num_logprobs,
         num_prompt_logprobs=-1 if body.prompt_logprobs is None else body.prompt_logprobs,
     )
-    tools = forced_tools(body) or strict_calls(body, model.texts.formats)
-    found = reading(body, model.texts.formats, text, held=tools is not None)
-    return _order(
-        body,
-        [Prompt(token_ids, params)],
-        body.choices,
-        model,
-        settings,
-        request_id,
-        found=found,
-        tools=tools,
-        beams=beams_of(body, body.choices, params.stop_token_ids, settings),
-    )
+    formats = model.texts.formats
+    channels = writes_channels(formats, text)
+    tools = held_tools(body, formats, channels=channels)
+    grammar = grammar_of(body, model, settings, tools, channels=channels)
+    found = reading(body, formats, text, held=grammar is not None, channels=channels)
+    prompts = [Prompt(token_ids, params)]
+    beams = beams_of(body, body.choices, params.stop_token_ids, settings)
+    return _order(body, prompts, body.choices, model, request_id, grammar, found=found, beams=beams)
 
 
 def _order(
@@ -101,13 +97,15 @@ def _order(
     prompts: list[Prompt],
     n: int,
     model: ServedModel,
-    settings: Settings,
     request_id: str,
+    grammar: Grammar | None,
     *,
     found: Reading | None = None,
-    tools: ForcedTools | StructuralTag | None = None,
     beams: Beams | None = None,
 ) -> Order:
+    if grammar is not None and beams is not None:
+        message = f"use_beam_search searches free outputs, and {grammar.param} holds them to a form."
+        raise ApiError(message, param="use_beam_search", code="invalid_value")
     if body.stop and model.texts.tokenizer is None:
         raise ApiError(
             "stop strings need a tokenizer, and this server has none (--skip-tokenizer-init); "
@@ -124,7 +122,6 @@ def _order(
         own_stop_ids=frozenset(body.stop_token_ids or ()) - frozenset(model.eos_token_ids),
         kept_ids=frozenset() if found is None else found.kept_ids,
     )
-    grammar = grammar_of(body, model, settings, tools)
     return Order(
         request_id,
         prompts,

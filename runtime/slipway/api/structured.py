@@ -16,6 +16,7 @@ from slipway.args.errors import ArgumentError
 from slipway.args.schema import ARGUMENTS
 from slipway.args.values import check
 from slipway.text import structure
+from slipway.text.channels import of_answer, of_calls
 from slipway.text.errors import GrammarError
 from slipway.text.parse.shapes import Tools
 from slipway.text.structural_tag import of_structural_tag
@@ -50,11 +51,14 @@ def grammar_of(
     body: Generation,
     model: ServedModel,
     settings: Settings,
-    tools: ForcedTools | StructuralTag | None = None,
+    tools: HeldTools | None = None,
+    *,
+    channels: bool = False,
 ) -> Grammar | None:
     """The grammar of a request; None where its output is free. Raises ApiError with the field at fault.
 
-    tools  those of which one has to be called, whatever form content would have; or how they may be
+    tools     those of which one has to be called, whatever form content would have; or how they may be
+    channels  the output is in channels, and the form is that of the last
     """
     backend, options = _backend(body, settings)
     if tools is not None:
@@ -71,8 +75,10 @@ def grammar_of(
     try:
         style = _style(body, settings, backend, options)
         if kind == "structural_tag":
-            return Grammar(of_structural_tag(value, style, _special_ids(model)), param)
-        return Grammar(_WRITE[kind](value, style), param)
+            text = of_structural_tag(value, style, _special_ids(model))
+        else:
+            text = _WRITE[kind](value, style)
+        return Grammar(of_answer(text, _special_ids(model)) if channels else text, param)
     except GrammarError as error:
         raise unfit(param, error) from None
 
@@ -91,12 +97,27 @@ class ForcedTools:
     parallel: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelTools:
+    """Tools that are called in a channel: one has to be, or may be.
+
+    schemas  of their arguments, by name
+    """
+
+    schemas: Tools
+    forced: bool
+
+
 StructuralTag = dict[str, Any]
 """The format of one."""
+HeldTools = ForcedTools | ChannelTools | StructuralTag
 
 
-def _of_tools(tools: ForcedTools | StructuralTag, style: JsonStyle, model: ServedModel) -> Grammar:
+def _of_tools(tools: HeldTools, style: JsonStyle, model: ServedModel) -> Grammar:
     try:
+        if isinstance(tools, ChannelTools):
+            text = of_calls(tools.schemas, _special_ids(model), style, forced=tools.forced)
+            return Grammar(text, "tools")
         if isinstance(tools, dict):
             return Grammar(of_structural_tag({"format": tools}, style, _special_ids(model)), "tools")
         if tools.named is not None:

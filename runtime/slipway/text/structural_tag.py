@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slipway.text.errors import GrammarError
-from slipway.text.structure import JSON, JsonStyle, grammars, lark, regex_terminal, styled
+from slipway.text.structure import ANY, JSON, JsonStyle, grammars, lark, regex_terminal, styled
 
 MAX_DEPTH = 32
 MAX_TAGS = 512
-
-_ANY = r"/(?s:.*)/"
 
 
 def of_structural_tag(tag: Any, style: JsonStyle = JSON, special_ids: Mapping[str, int] | None = None) -> str:
@@ -57,7 +55,7 @@ class _Writing:
         self._rules: list[str] = []
         self._others: dict[str, str] = {}
         self._formats: dict[str, Callable[[dict[str, Any], int], str]] = {
-            "any_text": lambda wanted, depth: _ANY,
+            "any_text": lambda wanted, depth: ANY,
             "const_string": lambda wanted, depth: self._literal(_text(wanted, "value")),
             "grammar": lambda wanted, depth: self._nested(_text(wanted, "grammar")),
             "json_schema": lambda wanted, depth: self._json(wanted),
@@ -117,14 +115,14 @@ class _Writing:
                 raise GrammarError(f"no trigger begins the tag {json.dumps(begin)[:80]}")
         one = self._rule(f": {' | '.join(options)}")
         if wanted.get("stop_after_first"):
-            return one if wanted.get("at_least_one") else f"({one} | {_ANY})"
-        return f"{one}{'+' if wanted.get('at_least_one') else '*'} {_ANY}"
+            return one if wanted.get("at_least_one") else f"({one} | {ANY})"
+        return f"{one}{'+' if wanted.get('at_least_one') else '*'} {ANY}"
 
     def _until(self, text: str) -> str:
         """Any text, up to and with this one."""
         if text.startswith(tuple(filter(None, self._special_ids))):
-            return f"{_ANY} {self._literal(text)}"
-        return self._rule(f"[lazy]: {_ANY} {json.dumps(text)}")
+            return f"{ANY} {self._literal(text)}"
+        return self._rule(f"[lazy]: {ANY} {json.dumps(text)}")
 
     def _separated(self, wanted: dict[str, Any], depth: int) -> str:
         tags = [self._tag(tag, depth) for tag in _list(wanted, "tags")]

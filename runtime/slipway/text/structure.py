@@ -17,6 +17,9 @@ from slipway.text.json_schema import prepared
 MAX_GRAMMAR = 256 << 10
 """Characters of a grammar: what compiles within a second or two."""
 
+ANY = r"/(?s:.*)/"
+"""Any text, in Lark; no special token is of it."""
+
 MAX_WHITESPACE = 64
 """Characters between two tokens of JSON: small models would write nothing else for ever."""
 
@@ -133,8 +136,12 @@ _TOO_LONG = f"the grammar is longer than {MAX_GRAMMAR >> 10} Ki characters"
 
 def grammars(first: str, others: dict[str, str]) -> str:
     """Grammars in Lark, of which the first refers to the others as `@name`."""
-    named = [{"name": name, "lark_grammar": text} for name, text in others.items()]
-    return _grammar({"lark_grammar": first}, *named)
+    return of_parts(first, *({"name": name, "lark_grammar": text} for name, text in others.items()))
+
+
+def of_parts(first: str, *others: dict[str, Any]) -> str:
+    """A grammar in Lark, and those with names to which it refers as `@name`."""
+    return _grammar({"lark_grammar": first}, *others)
 
 
 def _grammar(*parts: dict[str, Any]) -> str:

@@ -98,11 +98,6 @@ class Generation(Structured, BeamFields):
         if self.use_beam_search and self.stream:
             message = "use_beam_search cannot be streamed: the likeliest outputs are known only at the end."
             raise ApiError(message, param="use_beam_search", code="invalid_value")
-        if self.use_beam_search and self.is_held:
-            message = (
-                "use_beam_search searches free outputs, and this request holds them to a form or to tools."
-            )
-            raise ApiError(message, param="use_beam_search", code="invalid_value")
         if self.stream_options is not None and not self.stream:
             message = "stream_options is given without stream: true, and has a meaning only with it."
             raise ApiError(message, param="stream_options", code="invalid_value")

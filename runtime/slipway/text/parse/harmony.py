@@ -21,7 +21,8 @@ from slipway.text.parse.shapes import Tools
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 BEGINS = (START, CHANNEL, MESSAGE)
 """A message begins with one of these: what stands before may be left out, or be the prompt's."""
-ENDS = ("<|end|>", "<|call|>", "<|return|>")
+END = "<|end|>"
+ENDS = (END, "<|call|>", "<|return|>")
 MARKERS = frozenset((*BEGINS, CONSTRAIN, *ENDS))
 
 _FUNCTION = re.compile(r"\bto=functions\.([^\s<]+)")
