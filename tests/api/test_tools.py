@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jsonschema
 import openai
 import pytest
@@ -408,3 +409,21 @@ def test_a_real_model_calls_what_it_has_to(demo_model: Path) -> None:
         parts = [call for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
         assert parts[0].function.name == "weather"
         jsonschema.validate(json.loads("".join(part.function.arguments for part in parts)), WEATHER)
+
+
+@pytest.mark.slow
+def test_a_real_model_that_decides_to_call_keeps_to_a_strict_schema(demo_model: Path) -> None:
+    with live_server(demo_model, "--max-model-len", "1024", "--disable-log-requests", *AUTO) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        mark = {"prompt": "<tool_call>", "add_special_tokens": False}
+        likely = {str(token): 9 for token in httpx.post(f"{server.url}/tokenize", json=mark).json()["tokens"]}
+        ask: Any = [{"role": "user", "content": "Repeat exactly: <tool_call> <tool_call> <tool_call>"}]
+        strict: Any = [{"type": "function", "function": TOOLS[0]["function"] | {"strict": True}}]
+        for seed in range(2):
+            choice: Any = client.chat.completions.create(
+                model="", messages=ask, tools=strict, seed=seed, max_tokens=300, temperature=0.5,
+                logit_bias=likely, parallel_tool_calls=False,
+            ).choices[0]  # fmt: skip
+            assert choice.finish_reason == "tool_calls"
+            (call,) = choice.message.tool_calls
+            jsonschema.validate(json.loads(call.function.arguments), WEATHER)
