@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
-import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -20,29 +17,20 @@ from slipway.api import tls
 from slipway.api.app import build_app
 from slipway.api.configure import Arguments, Settings
 from slipway.api.connections import KEEP_ALIVE_SECONDS, LINGER_SECONDS, Connection, HttpServer
+from slipway.api.engine_life import mourn, opened, watch
 from slipway.api.frontend import Frontend
 from slipway.api.greeting import greeting
-from slipway.api.model import read_texts
 from slipway.api.stats_log import StatsLog
-from slipway.engine.client import EngineClient, EngineDead
+from slipway.engine.client import EngineClient
 from slipway.engine.launch import STOP_SIGNALS, Engine
 from slipway.engine.messages import Failed
-from slipway.exits import (
-    BY_CODE,
-    ENGINE_STALLED,
-    INTERNAL_ERROR,
-    LOAD_STALLED,
-    TLS_FILES_BAD,
-    Exit,
-)
+from slipway.exits import TLS_FILES_BAD, Exit
 
 SICK_SECONDS = 1.5
 """How long /live says 503 before a failed server ends, so that a probe can see it."""
 STOP_SECONDS = 1
 """For connections and the engine to close at the end."""
-WATCH_SECONDS = 1.0
 
-T = TypeVar("T")
 logger = logging.getLogger("slipway.api")
 
 
@@ -51,21 +39,6 @@ def run(arguments: Arguments, settings: Settings, engine: Engine, sockets: list[
     client = EngineClient(engine.socket_path, engine=engine)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Lifecycle(arguments, settings, client, sockets).run())
-
-
-async def in_daemon(work: Callable[[], T]) -> T:
-    """Run what may take minutes, such as a download, in a thread that does not hold up the exit."""
-    outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()
-
-    def run_work() -> None:
-        try:
-            outcome.set_result(work())
-        except Exception as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run_work, daemon=True).start()
-    return await asyncio.wrap_future(outcome)
 
 
 class Lifecycle:
@@ -129,8 +102,8 @@ class Lifecycle:
         endings = [
             signalled,
             self._start(self._open()),
-            self._start(self._watch()),
-            self._start(self._mourn()),
+            self._start(watch(self._front)),
+            self._start(mourn(self._engine)),
         ]
         try:
             while not signalled.done():
@@ -149,17 +122,8 @@ class Lifecycle:
         return task
 
     async def _open(self) -> None:
-        """Load what the API needs, wait for the engine, begin to serve."""
-        texts = await in_daemon(lambda: read_texts(self._settings))
-        try:
-            ready = await self._engine.wait_ready()
-        except EngineDead:
-            await asyncio.Event().wait()  # `_mourn` tells why
-        for warning in (*(texts.tokenizer.warnings if texts.tokenizer else ()), *ready.warnings):
-            logger.warning("%s", warning)
-        self._front.open(texts, ready)
-        gc.freeze()  # tokenizer and modules stay: a full collection over them would hold up every stream
-        gc.set_threshold(700)  # as Python's own is: server.py raised it for the start
+        """Begin to serve, and say so."""
+        texts, ready = await opened(self._front)
         print(greeting(self._arguments, self._settings, texts, ready), flush=True)
 
     def _refresh_tls(self, http: HttpServer) -> None:
@@ -173,23 +137,6 @@ class Lifecycle:
                     authorities=arguments["ssl_ca_certs"],
                 )
             )
-
-    async def _watch(self) -> None:
-        """Raises Exit where the engine is silent for too long."""
-        engine, settings = self._engine, self._settings
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            age = engine.heartbeat_age
-            if engine.state == "loading" and age > settings.load_timeout:
-                raise Exit(LOAD_STALLED, f"Loading made no progress for {age:.0f} s.")
-            if engine.state == "ready" and age > settings.step_timeout:
-                raise Exit(ENGINE_STALLED, f"The engine has been silent for {age:.0f} s.")
-
-    async def _mourn(self) -> None:
-        """Raises Exit with the engine's own words when it has ended."""
-        failure = await self._engine.wait_dead()
-        known = BY_CODE.get(failure.code, INTERNAL_ERROR)
-        raise Exit(known, failure.message, failure.hint, failure.argument)
 
     async def _show_failure(self, cause: Exit) -> None:
         """Let probes see that the server is sick before it ends, or for as long as someone wants to look."""

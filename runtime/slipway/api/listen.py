@@ -10,13 +10,14 @@ from slipway.exits import ADDRESS_UNUSABLE, PORT_IN_USE, Exit
 BACKLOG = 2048
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of `host`. Raises Exit with the reason where there is none."""
+def listen(host: str, port: int, argument: str = "host") -> list[socket.socket]:
+    """A socket for each address of `host`, which `argument` names. Raises Exit with the reason where there
+    is none."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        message = f"--host {host} is no address of this machine: {error.strerror or error}."
-        raise Exit(ADDRESS_UNUSABLE, message, argument="host") from None
+        message = f"--{argument} {host} is no address of this machine: {error.strerror or error}."
+        raise Exit(ADDRESS_UNUSABLE, message, argument=argument) from None
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
@@ -24,7 +25,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for opened in sockets:
             opened.close()
-        raise _refusal(error, host, port) from None
+        raise _refusal(error, host, port, argument) from None
     return sockets
 
 
@@ -40,7 +41,7 @@ def _bound(opened: socket.socket, address: object) -> socket.socket:
     return opened
 
 
-def _refusal(error: OSError, host: str, port: int) -> Exit:
+def _refusal(error: OSError, host: str, port: int, argument: str) -> Exit:
     if error.errno == errno.EADDRINUSE:
         return Exit(
             PORT_IN_USE,
@@ -48,5 +49,5 @@ def _refusal(error: OSError, host: str, port: int) -> Exit:
             f"Choose another with --port, such as --port {port + 1 if port < 65535 else port - 1}.",
             "port",
         )
-    argument = "port" if error.errno == errno.EACCES else "host"
-    return Exit(ADDRESS_UNUSABLE, f"Cannot listen on {host}:{port}: {error.strerror}.", argument=argument)
+    at_fault = "port" if error.errno == errno.EACCES else argument
+    return Exit(ADDRESS_UNUSABLE, f"Cannot listen on {host}:{port}: {error.strerror}.", argument=at_fault)

@@ -7,12 +7,14 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from slipway import envs
 from slipway.api.configure import Arguments, api_settings, engine_config
 from slipway.api.listen import listen
 from slipway.api.logs import configure_logging
-from slipway.engine.launch import STOP_SIGNALS, EngineProcess, EngineThread
+from slipway.engine.launch import STOP_SIGNALS, Engine, EngineProcess, EngineThread
 from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
 from slipway.extras import missing
 
@@ -22,8 +24,13 @@ def serve(resolved: Arguments) -> int:
 
     Returns the exit code; the cause of a failure is on standard error and in the termination log.
     """
+    return explained(lambda: _serve(resolved))
+
+
+def explained(life: Callable[[], int]) -> int:
+    """The exit code of a life, or of what ended it, which is said and written down."""
     try:
-        return _serve(resolved)
+        return life()
     except envs.InvalidEnvironment as error:
         cause = Exit(BAD_ARGUMENTS, str(error))
     except Exit as error:
@@ -46,15 +53,22 @@ def _serve(resolved: Arguments) -> int:
     environment = envs.read(os.environ)
     configure_logging(resolved, environment)
     sockets = listen(resolved["host"], resolved["port"])
-    in_process = resolved["disable_frontend_multiprocessing"] or not environment.enable_v1_multiprocessing
-    config = engine_config(resolved, environment)
+    with engine_started(resolved, environment) as engine:
+        from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s
+
+        return run(resolved, api_settings(resolved, environment), engine, sockets)
+
+
+@contextmanager
+def engine_started(arguments: Arguments, environment: envs.Environment) -> Iterator[Engine]:
+    """An engine that ends with the block. The signals that end a server stay blocked."""
+    in_process = arguments["disable_frontend_multiprocessing"] or not environment.enable_v1_multiprocessing
+    config = engine_config(arguments, environment)
     # They wait until the event loop takes them: what they raise could come where Python swallows it. Nor does
     # a terminal's Ctrl-C, which is for the whole group, reach the engine's process.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     engine = EngineThread(config) if in_process else EngineProcess(config)
     try:
-        from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s
-
-        return run(resolved, api_settings(resolved, environment), engine, sockets)
+        yield engine
     finally:
         engine.stop(patience=0)
