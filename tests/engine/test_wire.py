@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Hub, encode_frame, split_frames
+from slipway.exits import WORKER_KILLED, ExitCode
 from slipway.model.kv import KVGroup
 
 
@@ -116,6 +118,44 @@ async def test_open_streams_raise_when_the_engine_goes(tmp_path: Path):
     assert client.state == "dead"
     with pytest.raises(EngineDead):
         client.submit(ask("b", 5, 9))
+
+
+class KilledEngine:
+    """Its end has been seen; why it came is not known yet."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.known = threading.Event()
+
+    def post_mortem(self) -> tuple[str, ExitCode]:
+        self.asked.set()
+        self.known.wait(5)
+        return "It was killed.", WORKER_KILLED
+
+
+def test_a_request_that_comes_before_the_cause_of_the_end_is_told_the_cause(tmp_path: Path):
+    async def scenario() -> None:
+        path = str(tmp_path / "engine.sock")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen()
+        hub = Hub(listener)
+        hub.broadcast(Ready(1000, 1000, 64, 4, "float32", "Null", {}))
+        killed = KilledEngine()
+        client = EngineClient(path, engine=killed)
+        task = asyncio.create_task(client.run(on_stats=lambda stats: None))
+        await asyncio.to_thread(hub.poll, 5)
+        await asyncio.wait_for(client.wait_ready(), 5)
+        hub.close()
+        await asyncio.to_thread(killed.asked.wait, 5)
+        late = client.submit(ask("late", 5, 9))
+        killed.known.set()
+        with pytest.raises(EngineDead, match="It was killed"):
+            await anext(late)
+        await task
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # whose closed transports raise
+        runner.run(scenario())
 
 
 async def test_a_reader_that_never_comes_costs_one_pending_delta(tmp_path: Path):

@@ -219,7 +219,8 @@ class EngineClient:
 
     def _write(self, message: FromClient) -> None:
         assert self._transport is not None
-        self._transport.write(encode_frame(message))
+        if not self._transport.is_closing():  # else `_die` tells all who wait, once it knows why
+            self._transport.write(encode_frame(message))
 
     def _take(self, on_stats: Callable[[Stats], None], message: FromEngine) -> None:
         self._heard = time.monotonic()
