@@ -105,7 +105,7 @@ BAD_TOKENIZER = ExitCode(
 INTERRUPTED = ExitCode(
     18,
     "Interrupted",
-    "The download broke off.",
+    "A download or a batch broke off.",
     "Start again: it goes on where it stopped.",
     retry=True,
 )
@@ -236,11 +236,11 @@ _MANUAL_HEAD = """\
 <!-- Generated from slipway.exits by `make generate`. -->
 # Exit codes
 
-`slipway serve` ends with 0 after SIGTERM, once the streams have finished. Every other end has a code
-and a reason from this table. The cause is also written as one JSON object
-`{code, reason, message, hint, argument}` to `$SLIPWAY_TERMINATION_LOG`, or to `/dev/termination-log`
-where that exists: Kubernetes shows it as the message of the terminated container. `argument` names the
-argument at fault, where there is one.
+`slipway serve` ends with 0 after SIGTERM, once the streams have finished, and `slipway run-batch` once
+every line is answered. Every other end has a code and a reason from this table. The cause is also written
+as one JSON object `{code, reason, message, hint, argument}` to `$SLIPWAY_TERMINATION_LOG`, or to
+`/dev/termination-log` where that exists: Kubernetes shows it as the message of the terminated container.
+`argument` names the argument at fault, where there is one.
 
 | code | reason | what happened | what to do | may a restart help? |
 |---|---|---|---|---|"""

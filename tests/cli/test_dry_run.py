@@ -133,9 +133,23 @@ def test_run_batch_refuses_what_is_incomplete(argv, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_real_batch_is_not_supported_yet(capsys):
-    assert main(["run-batch", "-i", "a", "-o", "b", "--model", "m"]) == 2
-    assert "not supported yet" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("argv", "warning"),
+    [
+        (["--output-tmp-dir", "kept"], "--output-tmp-dir has no effect: --output-file is no URL"),
+        (["--drain-grace", "1"], "--drain-grace has no effect in a batch"),
+    ],
+)
+def test_run_batch_warns_of_what_a_file_without_callers_does_not_need(dry, argv, warning):
+    assert warning in dry("run-batch", "-i", "a", "-o", "b", "--model", "m", *argv)[1]
+    assert not dry("run-batch", "-i", "a", "-o", "http://h/b", "--model", "m", "--output-tmp-dir", "kept")[1]
+
+
+def test_run_batch_reads_what_concerns_answers(dry):
+    tools = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--return-tokens-as-token-ids"]
+    printed, err = dry("run-batch", "-i", "a", "-o", "b", "--model", "m", *tools)
+    assert (printed["tool_call_parser"], printed["return_tokens_as_token_ids"]) == ("hermes", True)
+    assert not err
 
 
 def test_measurements_print_their_options(dry):

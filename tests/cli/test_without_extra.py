@@ -85,6 +85,7 @@ def test_talking_to_a_server_needs_no_extra(run: Run, command: str):
     [
         ["serve", "some-model"],
         ["demo"],
+        ["run-batch", "-i", "in", "-o", "out", "--model", "some-model"],
         ["run", "-f", DOCUMENT],
         ["fetch", "s3://models/demo", "/nowhere"],
     ],

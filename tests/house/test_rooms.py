@@ -23,6 +23,7 @@ ROOMS = (
     ("engine",),
     ("service",),
     ("api",),
+    ("batch",),
     ("cli",),
     ("generate",),
 )

@@ -272,9 +272,25 @@ def _missing(name: str) -> Rule:
     return Rule(name, finds)
 
 
+def _folder_for_a_url(values: Values, given: Given) -> str | None:
+    if values["output_tmp_dir"] is None or str(values["output_file"]).startswith(("http://", "https://")):
+        return None
+    return "--output-tmp-dir has no effect: --output-file is no URL, and grows in its own place."
+
+
+def _nothing_arrives(values: Values, given: Given) -> str | None:
+    if "drain_grace" not in given:
+        return None
+    return (
+        "--drain-grace has no effect in a batch: no request arrives. --drain-timeout is for those under way."
+    )
+
+
 BATCH_RULES: tuple[Rule, ...] = (
     _missing("input_file"),
     _missing("output_file"),
     *(without_effect(a, needed) for a in RUN_BATCH.groups[0].arguments for needed in a.no_effect_without),
+    Rule("output_tmp_dir", _folder_for_a_url, warns=True),
+    Rule("drain_grace", _nothing_arrives, warns=True),
 )
 """What `slipway run-batch` adds."""

@@ -100,6 +100,14 @@ SHARED_WITH_BATCH = (
     "enable_prompt_tokens_details",
     "chat_template",
     "chat_template_content_format",
+    "enable_auto_tool_choice",
+    "tool_call_parser",
+    "tool_parser_plugin",
+    "return_tokens_as_token_ids",
+    "lora_modules",
+    "prompt_adapters",
+    "disable_frontend_multiprocessing",
+    "log_config_file",
 )
 
 BATCH = declared_by(Batch)

@@ -10,16 +10,22 @@ class Batch:
     """A file of requests and a file of their results."""
 
     input_file: str | None = arg(aliases=("-i",))
-    """File of requests: a local path, or an http(s) URL that is read with GET. Required."""
+    """File of requests: a path, an http(s) URL that is read with GET, or - for standard input. Required."""
 
     output_file: str | None = arg(aliases=("-o",))
-    """File for the results: a local path, or an http(s) URL that is written with PUT. Required."""
+    """File for the answers: a path, an http(s) URL that is written with PUT, or - for standard output.
+
+    What the file has of this batch already is not asked again. Required.
+    """
 
     output_tmp_dir: FilePath | None = arg()
-    """Folder in which the results are kept until they go to a URL."""
+    """Folder in which the answers are kept until they go to a URL. Unset takes SLIPWAY_CACHE's.
+
+    A run that was interrupted goes on from what is there.
+    """
 
     enable_metrics: bool = arg(False)
-    """Serve Prometheus metrics during the run, at --url and --port."""
+    """Serve /metrics, for Prometheus, and /live during the run, at --url and --port."""
 
     url: str = arg("0.0.0.0", no_effect_without=("enable_metrics",))
     """Address, not URL, at which metrics are served."""

@@ -1,0 +1,1 @@
+"""A file of requests becomes a file of answers: `slipway run-batch`."""

@@ -1,0 +1,127 @@
+"""Batches as real commands, and a web server that has files and takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+
+
+def line(custom_id: str, url: str = "/v1/completions", **body: Any) -> Line:
+    fields = {"prompt": custom_id, "max_tokens": 4, "temperature": 0, **body}
+    if url == "/v1/chat/completions":
+        fields["messages"] = [{"role": "user", "content": fields.pop("prompt")}]
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": fields}
+
+
+def write_lines(path: Path, lines: list[Line]) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return path
+
+
+def read_answers(path: Path) -> list[Any]:
+    return [json.loads(text) for text in path.read_text().splitlines()]
+
+
+@dataclass
+class Command:
+    """A `slipway run-batch` that runs."""
+
+    process: subprocess.Popen[str]
+    said: list[str] = field(default_factory=list)
+
+    def wait_until(self, condition: Callable[[], bool], patience: float = 60) -> None:
+        """While it runs. Raises AssertionError where it ends before, or it never comes true."""
+        end = time.monotonic() + patience
+        while not condition():
+            assert self.process.poll() is None, f"it has ended:\n{''.join(self.said)}"
+            assert time.monotonic() < end, f"it never came true:\n{''.join(self.said)}"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.01)
+
+    def wait_for_lines(self, path: Path, count: int) -> None:
+        self.wait_until(lambda: path.is_file() and path.read_bytes().count(b"\n") >= count)
+
+    def engine_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return int(children.split()[0])
+
+    def end(self) -> tuple[int, str]:
+        """Its exit status, and what it said on standard error."""
+        status = self.process.wait(90)
+        return status, "".join(self.said)
+
+
+def begin(model: Path, source: Path | str, target: Path | str, *arguments: str, **options: Any) -> Command:
+    """Start `slipway run-batch` on a model. `options` are those of `subprocess.Popen`."""
+    files = ["-i", str(source), "-o", str(target), "--model", str(model), "--served-model-name", "m"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slipway", "run-batch", *files, "--disable-log-requests", *arguments],
+        **{"stderr": subprocess.PIPE, "text": True, "start_new_session": True, **options},
+        env=os.environ | {"NO_PROXY": "127.0.0.1"},
+    )
+    command = Command(process)
+    threading.Thread(target=lambda: command.said.extend(process.stderr or ()), daemon=True).start()
+    return command
+
+
+@dataclass
+class Web:
+    """Has `files` by path, and takes them by PUT. `statuses` are answered first, by method, in turn."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    statuses: dict[str, list[int]] = field(default_factory=lambda: {"GET": [], "PUT": []})
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Web]:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), self._reply())
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield self
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    def _reply(self) -> type[BaseHTTPRequestHandler]:
+        web = self
+
+        class Reply(BaseHTTPRequestHandler):
+            def log_message(self, *words: object) -> None:
+                """The tests' output stays clean."""
+
+            def do_GET(self) -> None:
+                self._answer(web.files.get(self.path.partition("?")[0]))
+
+            def do_PUT(self) -> None:
+                sent = self.rfile.read(int(self.headers["Content-Length"]))
+                if self._answer(b""):
+                    web.files[self.path.partition("?")[0]] = sent
+
+            def _answer(self, content: bytes | None) -> bool:
+                web.asked.append(f"{self.command} {self.path}")
+                waiting = web.statuses[self.command]
+                status = waiting.pop(0) if waiting else 200 if content is not None else 404
+                self.send_response(status)
+                body = content or b"" if status == 200 else b""
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+                return status == 200
+
+        return Reply
