@@ -192,7 +192,8 @@ def test_a_batch_comes_from_a_url_and_goes_to_one(batch: Batch, web: Web, tmp_pa
     assert not list(tmp_path.glob("kept/*"))
 
 
-def test_a_batch_goes_through_pipes(batch: Batch) -> None:
+def test_a_batch_goes_through_pipes_and_needs_no_key(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = batch("-", "-", **pipes)
     assert command.process.stdin is not None

@@ -108,7 +108,7 @@ def resolve(
         if sentence:
             warn(sentence)
     shown = {name: values[name] for name, argument in schema.arguments.items() if not argument.about_command}
-    resolved = Resolved(shown, frozenset(given & shown.keys()), from_environment, (), dry_run)
+    resolved = Resolved(shown, frozenset(given & shown.keys()), from_environment & shown.keys(), (), dry_run)
     if dry_run:
         for _, sentence in resolved.unbuilt():
             warn(sentence)
