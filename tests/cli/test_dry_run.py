@@ -152,38 +152,51 @@ def test_run_batch_reads_what_concerns_answers(dry):
     assert not err
 
 
-def test_measurements_print_their_options(dry):
-    assert dry("bench", "latency", "--batch-size", "4")[0] == {
-        "kind": "latency",
-        "batch_size": 4,
-        "input_len": 32,
-        "output_len": 128,
-    }
-    assert dry("bench", "serve", "--request-rate", "2.5")[0]["request_rate"] == 2.5
-    assert dry("bench", "serve")[0]["request_rate"] == "inf"
+def test_a_measurement_prints_its_kind_its_own_options_and_the_engines(dry):
+    printed, err = dry("bench", "latency", "--batch-size", "4", "--max-num-seqs", "16")
+    own = {"kind": "latency", "model": "demo", "batch_size": 4, "input_len": 32, "output_len": 128}
+    assert printed.items() >= own.items()
+    assert printed["max_num_seqs"] == 16
+    assert "port" not in printed
+    assert not err
     assert dry("bench", "throughput", "--dataset-name", "sharegpt")[0]["num_prompts"] == 1000
 
 
+def test_a_measurement_of_a_server_has_no_option_of_an_engine(dry):
+    printed, _ = dry("bench", "serve", "--request-rate", "2.5", "--percentile-metrics", "ttft,e2el")
+    assert printed["request_rate"] == 2.5
+    assert printed["percentile_metrics"] == ["ttft", "e2el"]
+    assert "max_num_seqs" not in printed
+    assert dry("bench", "serve")[0]["request_rate"] == "inf"
+
+
+def test_a_dataset_and_a_backend_may_have_the_names_that_vllm_gives_them(dry):
+    printed, _ = dry("bench", "serve", "--dataset-name", "prefix_repetition", "--backend", "vllm")
+    assert (printed["dataset_name"], printed["backend"]) == ("prefix-repetition", "openai")
+
+
 @pytest.mark.parametrize(
-    "argv",
+    ("argv", "message"),
     [
-        ["latency", "--batch-size", "0"],
-        ["latency", "--input-len", "many"],
-        ["serve", "--request-rate", "nan"],
-        ["serve", "--request-rate", "0"],
-        ["serve", "--port", "65536"],
-        ["serve", "--dataset", "random"],
-        ["throughput", "--dataset-name", "mine"],
-        [],
+        (["latency", "--batch-size", "0"], "--batch-size 0 is too small"),
+        (["latency", "--input-len", "many"], "--input-len 'many' is not an integer"),
+        (["latency", "--port", "1"], "--port is not an argument"),
+        (["latency", "--block-size", "7"], "--block-size 7 is not one of"),
+        (["serve", "--request-rate", "nan"], "--request-rate 'nan' is not a finite number"),
+        (["serve", "--request-rate", "0"], "--request-rate 0.0 must be above 0"),
+        (["serve", "--burstiness", "0"], "--burstiness 0.0 must be above 0"),
+        (["serve", "--port", "65536"], "--port 65536 is too large"),
+        (["serve", "--dataset", "random"], "--dataset is not an argument. Did you mean dataset-"),
+        (["serve", "--goodput", "itl:3"], "--goodput 'itl:3' is not an objective such as ttft:200"),
+        (["serve", "--percentile-metrics", "ttft,x"], "--percentile-metrics 'x' is not one of"),
+        (["serve", "--metric-percentiles", "101"], "--metric-percentiles 101.0 is too large"),
+        (["serve", "--header", "a:b"], "--header 'a:b' is not a header"),
+        (["serve", "--max-num-seqs", "4"], "--max-num-seqs is not an argument"),
+        (["throughput", "--dataset-name", "mine"], "--dataset-name 'mine' is not one of"),
+        (["serv"], "'serv' is not a measurement. Did you mean serve?"),
+        ([], "which one?"),
     ],
 )
-def test_a_malformed_measurement_exits_2(argv):
-    with pytest.raises(SystemExit) as caught:
-        main(["bench", *argv, "--dry-run"])
-    assert caught.value.code == 2
-
-
-@pytest.mark.parametrize("kind", ["latency", "serve", "throughput"])
-def test_a_real_measurement_is_not_supported_yet(kind, capsys):
-    assert main(["bench", kind]) == 2
-    assert "not supported yet" in capsys.readouterr().err
+def test_a_malformed_measurement_exits_2_and_says_why(argv, message, capsys):
+    assert main(["bench", *argv, "--dry-run"] if argv else ["bench"]) == 2
+    assert message in capsys.readouterr().err

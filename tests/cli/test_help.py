@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from slipway import __version__
-from slipway.args.schema import ARGUMENTS, RUN_BATCH, SERVE, Schema
+from slipway.args.schema import ARGUMENTS, BENCH, RUN_BATCH, SERVE, Schema
 from slipway.cli.main import COMMANDS, main
 
 SCHEMAS = pytest.mark.parametrize("schema", [SERVE, RUN_BATCH], ids=["serve", "run-batch"])
@@ -127,13 +127,34 @@ def test_the_demo_takes_what_serve_takes(show):
     assert flags_in(show("demo", "--help")) == flags_of(SERVE)
 
 
-@pytest.mark.parametrize("kind", ["latency", "serve", "throughput"])
-def test_every_measurement_has_help(show, kind):
-    assert "--dry-run" in show("bench", kind, "--help")
+@pytest.mark.parametrize("kind", BENCH)
+def test_every_measurement_shows_all_its_arguments_by_group_and_one_by_one(show, kind):
+    schema = BENCH[kind]
+    shown = show("bench", kind, "--help")
+    assert shown.startswith(f"usage: slipway bench {kind} [--argument")
+    assert flags_in(shown) == flags_of(schema) > {"--help", "--dry-run"}
+    groups = show("bench", kind, "--help=listgroup").splitlines()
+    assert [line.split()[0] for line in groups] == [group.name for group in schema.groups]
+    for argument in schema.arguments.values():
+        assert argument.flag in show("bench", kind, f"--help={argument.name}")
+
+
+def test_the_measurements_are_listed(show):
+    shown = show("bench", "--help")
+    assert all(f"  {kind} " in shown for kind in BENCH)
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["serve", "m", "--dry-run"], ["serve", "--help"], ["args", "--status"]]
+    "argv",
+    [
+        ["--help"],
+        ["serve", "m", "--dry-run"],
+        ["serve", "--help"],
+        ["args", "--status"],
+        ["bench", "--help"],
+        ["bench", "serve", "--help"],
+        ["bench", "throughput", "--dry-run"],
+    ],
 )
 def test_nothing_heavy_is_imported(argv):
     """0.3 s for help leaves no room for torch, nor for anything that is not needed."""

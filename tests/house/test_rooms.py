@@ -23,7 +23,7 @@ ROOMS = (
     ("engine",),
     ("service",),
     ("api",),
-    ("batch",),
+    ("batch", "bench"),
     ("cli",),
     ("generate",),
 )

@@ -1,4 +1,4 @@
-"""Help of the commands that take the engine's arguments, in five forms."""
+"""Help of the commands whose arguments are declared, in five forms."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def text(schema: Schema, topic: str) -> str:
 
 def full(schema: Schema) -> str:
     """Usage and every group."""
-    model = "[MODEL] " if schema.find("model_tag") else "-i INPUT_FILE -o OUTPUT_FILE "
-    usage = f"usage: slipway {schema.command} {model}[--argument [VALUE]]..."
+    usage = f"usage: slipway {schema.command} {schema.operands}[--argument [VALUE]]..."
+    an_object = "hf-overrides" if schema.of_engine else "extra-body"
     notes = (
         "Dashes and underscores are the same in long names. Integers marked so may be written 1k "
-        "(1000), 1K (1024) or 25.6k. JSON objects are also given key by key: --hf-overrides.key VALUE."
+        f"(1000), 1K (1024) or 25.6k. JSON objects are also given key by key: --{an_object}.key VALUE."
     )
     groups = [one_group(group) for group in schema.groups]
     return "\n\n".join([usage, _wrapped(f"{notes} {FORMS}"), *groups])

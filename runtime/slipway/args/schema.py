@@ -1,4 +1,4 @@
-"""All arguments, by group and by name, of the two commands that take the engine's."""
+"""All arguments, by group and by name, of the commands whose arguments are declared."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cached_property
 
 from slipway.args.declare import Argument, Group, declared_by
 from slipway.args.errors import ArgumentError
+from slipway.args.groups import bench
 from slipway.args.groups.adapters import LoRA, PromptAdapter
 from slipway.args.groups.batch import Batch
 from slipway.args.groups.cache import Cache
@@ -27,6 +28,10 @@ class Schema:
 
     command: str
     groups: tuple[Group, ...]
+    operands: str = ""
+    """What the usage line names before the arguments."""
+    of_engine: bool = True
+    """Takes the engine's arguments, so that what holds among them holds here."""
 
     @cached_property
     def arguments(self) -> dict[str, Argument]:
@@ -54,7 +59,7 @@ class Schema:
         """The error for a name that is none of these. `place` is how it was written."""
         return ArgumentError(
             f"{place} is not an argument.{near(name.replace('_', '-'), self.long_names())} "
-            "`slipway args` lists all of them."
+            f"`slipway {self.command} --help` lists all of them."
         )
 
 
@@ -85,6 +90,7 @@ SERVE = Schema(
             ),
         )
     ),
+    operands="[MODEL] ",
 )
 
 ARGUMENTS = SERVE.arguments
@@ -125,10 +131,35 @@ RUN_BATCH = Schema(
         ),
         *SERVE.groups[1:],
     ),
+    operands="-i INPUT_FILE -o OUTPUT_FILE ",
 )
+
+LATENCY, THROUGHPUT, DATASET = map(declared_by, (bench.Latency, bench.Throughput, bench.Dataset))
+OF_A_CLIENT = tuple(map(declared_by, (bench.Server, bench.Dataset, bench.Load, bench.Sampling, bench.Report)))
+OF_AN_ENGINE = tuple(
+    replace(group, arguments=tuple(a for a in group.arguments if a.name != "model"))
+    for group in SERVE.groups
+    if group.name not in ("Frontend", "AsyncEngine", "Slipway")
+)
+"""Without what only a server has; the model is one of the measurement's own arguments."""
+
+
+def _measurement(kind: str, own: tuple[Group, ...], *, of_engine: bool) -> Schema:
+    about = ("help", "config", "dry_run") if of_engine else ("help", "dry_run")
+    first = replace(own[0], arguments=(*own[0].arguments, *(ARGUMENTS[name] for name in about)))
+    engine = OF_AN_ENGINE if of_engine else ()
+    return Schema(f"bench {kind}", (first, *own[1:], *engine), of_engine=of_engine)
+
+
+BENCH = {
+    "latency": _measurement("latency", (LATENCY,), of_engine=True),
+    "serve": _measurement("serve", OF_A_CLIENT, of_engine=False),
+    "throughput": _measurement("throughput", (THROUGHPUT, DATASET), of_engine=True),
+}
+"""Subcommand of `slipway bench` → its arguments."""
 
 
 def help_text(argument: Argument) -> str:
     """The text that stands after the declaration."""
-    groups = {group.name: group for group in (*SERVE.groups, BATCH)}
+    groups = {group.name: group for group in (*SERVE.groups, BATCH, LATENCY, THROUGHPUT, *OF_A_CLIENT)}
     return groups[argument.group].help_texts()[argument.name]

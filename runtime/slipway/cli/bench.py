@@ -1,92 +1,90 @@
-"""`slipway bench`: the command lines are complete; the measurements are not built."""
+"""`slipway bench`: measurements of a running server, and of an engine without one."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
+import os
 import sys
+from collections.abc import Sequence
 
-DATASETS = ("random", "sharegpt", "prefix-repetition")
-MOST = 2**31 - 1
+from slipway.args import ArgumentError, Resolved, resolve
+from slipway.args.groups.bench import DEMO
+from slipway.args.schema import BENCH
+from slipway.args.values import near
+from slipway.cli.remote import KEY_VARIABLES
+from slipway.cli.serve import resolve_or_explain
+from slipway.exits import BAD_ARGUMENTS, BY_REASON, Exit
+
+KINDS = {
+    "latency": "how long one batch of requests takes on an engine without a server",
+    "serve": "throughput and latencies of a running server, any that speaks OpenAI's API",
+    "throughput": "how much an engine without a server computes that is given all requests at once",
+}
+USAGE = f"usage: slipway bench [-h] {{{','.join(KINDS)}}} ..."
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One subcommand for each measurement."""
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="{latency,serve,throughput}")
+def run(argv: Sequence[str]) -> int:
+    """The exit status of the measurement, 2 for arguments that cannot be accepted."""
+    match list(argv):
+        case ["-h" | "--help", *_]:
+            print(overview())
+            return 0
+        case [kind, *words] if kind in KINDS:
+            return _measure(kind, words)
+        case [other, *_]:
+            said = f"{other!r} is not a measurement.{near(other, KINDS)}"
+        case _:
+            said = f"which one? {', '.join(KINDS)}."
+    print(f"{USAGE}\nslipway bench: error: {said}", file=sys.stderr)
+    return BAD_ARGUMENTS.code
 
-    latency = _add(kinds, "latency", "Latency of one batch of requests.")
-    latency.add_argument("--batch-size", type=_count, default=8, help="requests in the batch (8)")
-    latency.add_argument("--input-len", type=_count, default=32, help="prompt tokens (32)")
-    latency.add_argument("--output-len", type=_count, default=128, help="output tokens (128)")
 
-    serve = _add(kinds, "serve", "Throughput and latency of a running server.")
-    serve.add_argument("--host", default="127.0.0.1", help="server to load (127.0.0.1)")
-    serve.add_argument("--port", type=_port, default=8000, help="its port (8000)")
-    serve.add_argument("--model", help="model to ask for (the first that the server lists)")
-    _add_prompts(serve)
-    serve.add_argument(
-        "--request-rate",
-        type=_rate,
-        default=math.inf,
-        help="requests a second, arriving at random; inf sends all at once (inf)",
+def overview() -> str:
+    width = max(map(len, KINDS))
+    lines = [f"  {kind:<{width}}  {purpose}" for kind, purpose in KINDS.items()]
+    closing = "`slipway bench MEASUREMENT --help` shows the options of one."
+    return "\n".join(
+        [USAGE, "", "Measures latency and throughput.", "", "measurements:", *lines, "", closing]
     )
-    serve.add_argument("--max-concurrency", type=_count, help="most requests in flight (no limit)")
-
-    _add_prompts(_add(kinds, "throughput", "Throughput of the engine without a server."))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Exit status 2 for every real run."""
-    if arguments.dry_run:
-        options = {name: value for name, value in vars(arguments).items() if name != "dry_run"}
-        if options.get("request_rate") == math.inf:
-            options["request_rate"] = "inf"  # JSON has no infinity
-        print(json.dumps(options))
-        return 0
-    print(
-        f"slipway bench {arguments.kind}: error: not supported yet. "
-        "The folder bench/ of the repository measures a running server.",
-        file=sys.stderr,
-    )
-    return 2
-
-
-def _add(
-    kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
-) -> argparse.ArgumentParser:
-    parser = kinds.add_parser(name, help=purpose, description=purpose, allow_abbrev=False)
-    parser.add_argument("--dry-run", action="store_true", help="check the options and print them")
-    return parser
-
-
-def _add_prompts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dataset-name", choices=DATASETS, default="random", help="where prompts come from (random)"
-    )
-    parser.add_argument("--num-prompts", type=_count, default=1000, help="requests (1000)")
-
-
-def _count(text: str) -> int:
-    return _integer(text, MOST)
-
-
-def _port(text: str) -> int:
-    return _integer(text, 65535)
-
-
-def _integer(text: str, most: int) -> int:
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) <= 12 else 0
-    if not 1 <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 to {most}")
-    return value
-
-
-def _rate(text: str) -> float:
+def _measure(kind: str, words: list[str]) -> int:
+    resolved = resolve_or_explain(words, BENCH[kind], kind=kind)
+    if isinstance(resolved, int):
+        return resolved
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, nor inf")
-    return value
+        if kind == "serve":
+            from slipway.bench import serve
+
+            return serve.run(resolved.values, _key())
+        if resolved["model"] == DEMO:
+            resolved = _of_demo_model(kind, words)
+        if kind == "latency":
+            from slipway.bench import latency
+
+            return latency.run(resolved)
+        from slipway.bench import throughput
+
+        return throughput.run(resolved)
+    except ArgumentError as error:
+        print(f"slipway bench {kind}: error: {error}", file=sys.stderr)
+        return BAD_ARGUMENTS.code
+    except Exit as cause:
+        print(f"slipway bench {kind}: error: {cause.message} {cause.hint}".rstrip(), file=sys.stderr)
+        return cause.exit_code.code
+
+
+def _key() -> str | None:
+    return next((key for name in KEY_VARIABLES if (key := os.environ.get(name))), None)
+
+
+def _of_demo_model(kind: str, words: list[str]) -> Resolved:
+    """The arguments with the demo model's file. Raises Exit where it cannot be fetched."""
+    import msgspec  # noqa: F401  # a package that an engine misses is told of before the download
+
+    from slipway.load.demo import fetch
+    from slipway.load.errors import LoadError
+
+    try:
+        return resolve([*words, f"--model={fetch()}"], os.environ, schema=BENCH[kind])
+    except LoadError as error:
+        raise Exit(BY_REASON[error.code], error.message, error.hint) from None

@@ -28,8 +28,8 @@ COMMANDS = {
 }
 """Subcommand → what it is for; its module is `slipway.cli.NAME`."""
 
-OWN_PARSER = ("serve", "run-batch")
-"""Subcommands that take the engine's arguments: `run(argv)` instead of an argparse parser."""
+OWN_PARSER = ("bench", "serve", "run-batch")
+"""Subcommands whose arguments are declared: `run(argv)` instead of an argparse parser."""
 
 USAGE = f"usage: slipway [-h] [-v] [--print-schema] {{{','.join(COMMANDS)}}} ..."
 

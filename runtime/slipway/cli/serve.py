@@ -31,8 +31,11 @@ def run(argv: Sequence[str]) -> int:
     return serve(resolved)
 
 
-def resolve_or_explain(argv: Sequence[str], schema: Schema) -> Resolved | int:
-    """What to run, or the exit status where help, a dry run or an error was the answer."""
+def resolve_or_explain(argv: Sequence[str], schema: Schema, **about: str) -> Resolved | int:
+    """What to run, or the exit status where help, a dry run or an error was the answer.
+
+    `about` stands before the arguments in what a dry run prints.
+    """
     topic = help_topic(argv)
     if topic is not None:
         from slipway.args.help import show
@@ -52,7 +55,7 @@ def resolve_or_explain(argv: Sequence[str], schema: Schema) -> Resolved | int:
     for warning in (*resolved.warnings, *envs.check(os.environ)):
         print(f"{prefix}: warning: {warning}", file=sys.stderr)
     if resolved.dry_run:
-        print(json.dumps(resolved.printed(), ensure_ascii=False))
+        print(json.dumps({**about, **resolved.printed()}, ensure_ascii=False))
         return 0
     return resolved
 

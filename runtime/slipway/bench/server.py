@@ -1,0 +1,82 @@
+"""What is asked of a server before it is measured: which models it has, and how many tokens a text is."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+
+from slipway.bench.ask import message_of
+from slipway.bench.http import Address
+
+PATIENCE = 60
+"""Seconds for an answer."""
+AGAIN = 0.2
+"""Seconds between two attempts at a server that does not answer yet."""
+
+
+class ServerError(Exception):
+    """Why the measurement cannot begin, in a sentence."""
+
+
+class Server:
+    """One connection, for one question after the other."""
+
+    def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
+        kind = HTTPSConnection if address.tls else HTTPConnection
+        self._connection = kind(address.host, address.port, timeout=PATIENCE)
+        self._address = address
+        self._headers = {**headers, "Content-Type": "application/json"}
+
+    def models(self, ready_within: float = 0) -> list[str]:
+        """The models that it lists; none where it has no such list. Raises ServerError where it cannot be
+        reached within so many seconds."""
+        end = time.monotonic() + ready_within
+        while True:
+            try:
+                status, listed = self._ask("GET", "/v1/models")
+                if status not in (502, 503, 504) or time.monotonic() >= end:
+                    break
+            except ServerError:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(AGAIN)
+        if status in (401, 403):
+            raise ServerError(
+                f"The server refuses the API key, or that there is none ({status}). Set OPENAI_API_KEY or "
+                f"VLLM_API_KEY. {message_of(listed)}".rstrip()
+            )
+        entries = listed.get("data") if isinstance(listed, dict) else None
+        return [str(entry["id"]) for entry in entries or () if isinstance(entry, dict) and "id" in entry]
+
+    def count(self, text: str, model: str) -> int:
+        """Tokens of a text, as the server's /tokenize tells. Raises ServerError where it has none."""
+        status, told = self._ask("POST", "/tokenize", {"model": model, "prompt": text})
+        count = told.get("count") if isinstance(told, dict) else None
+        if status != 200 or not isinstance(count, int):
+            raise ServerError(
+                f"The server counts no tokens: {self._address}/tokenize answered {status}. Name the model's "
+                "tokenizer with --tokenizer."
+            )
+        return count
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Status, and the JSON of the answer or None."""
+        sent = None if body is None else json.dumps(body).encode()
+        try:
+            self._connection.request(method, self._address.prefix + path, sent, self._headers)
+            answer = self._connection.getresponse()
+            text = answer.read()
+        except (OSError, HTTPException) as error:
+            self._connection.close()
+            said = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise ServerError(f"{self._address} cannot be reached: {said}.") from None
+        try:
+            return answer.status, json.loads(text)
+        except ValueError:
+            return answer.status, None
