@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway.bench.datasets import Sample
-from slipway.bench.http import Answer, Client, ProtocolError
+from slipway.bench.http import Answer, Client, ProtocolError, reason_of
 from slipway.bench.measure import Outcome
 
 MOST_ERROR = 1 << 16
@@ -51,7 +51,7 @@ class Asker:
         except (asyncio.IncompleteReadError, ConnectionResetError, BrokenPipeError):
             outcome.error = "The answer broke off: the server closed the connection."
         except OSError as error:
-            outcome.error = f"{self.client.address} cannot be reached: {error.strerror or error}."
+            outcome.error = f"{self.client.address} cannot be reached: {reason_of(error)}."
         except (ValueError, TypeError, AttributeError) as error:
             outcome.error = f"The answer is not what OpenAI's API gives: {error}."
         return outcome

@@ -146,8 +146,9 @@ def _conversations(arguments: Mapping[str, Any], rng: random.Random, count: Coun
 
 def _first_turns(path: str) -> Iterator[tuple[str, str]]:
     """The first two turns of each conversation that has two."""
+    text = _read(path)
     try:
-        loaded = json.loads(_read(path))
+        loaded = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ArgumentError(f"--dataset-path {path} is not JSON: {error}.") from None
     found = False

@@ -7,6 +7,8 @@ measures, and a machine that only measures needs no more than `pip install slipw
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +21,13 @@ READ = 1 << 16
 
 class ProtocolError(Exception):
     """The server does not speak HTTP as it should; the text says what it sent."""
+
+
+def reason_of(error: OSError) -> str:
+    """In the system's words, where asyncio has others of its own."""
+    if error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _ticks(most: float) -> Iterator[float]:
-    """Round numbers from 0 to the first that is at least `most`, five to ten of them."""
+    """Round numbers from 0 to the first that is at least `most`, at most five steps."""
     rough = max(most, 1e-3) / 5
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)

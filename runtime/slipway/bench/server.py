@@ -9,12 +9,15 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 
 from slipway.bench.ask import message_of
-from slipway.bench.http import Address
+from slipway.bench.http import Address, reason_of
 
 PATIENCE = 60
 """Seconds for an answer."""
 AGAIN = 0.2
 """Seconds between two attempts at a server that does not answer yet."""
+
+NOT_READY = (502, 503, 504)
+"""Statuses of a server that comes up, and of a proxy whose server does."""
 
 
 class ServerError(Exception):
@@ -31,14 +34,19 @@ class Server:
         self._headers = {**headers, "Content-Type": "application/json"}
 
     def models(self, ready_within: float = 0) -> list[str]:
-        """The models that it lists; none where it has no such list. Raises ServerError where it cannot be
-        reached within so many seconds."""
+        """The models that it lists; none where it has no such list.
+
+        Raises ServerError where it is not ready within so many seconds, or refuses the key.
+        """
         end = time.monotonic() + ready_within
         while True:
             try:
                 status, listed = self._ask("GET", "/v1/models")
-                if status not in (502, 503, 504) or time.monotonic() >= end:
-                    break
+                if status in NOT_READY:
+                    raise ServerError(
+                        f"The server is not ready: {self._address}/v1/models answered {status}."
+                    )
+                break
             except ServerError:
                 if time.monotonic() >= end:
                     raise
@@ -74,7 +82,7 @@ class Server:
             text = answer.read()
         except (OSError, HTTPException) as error:
             self._connection.close()
-            said = error.strerror if isinstance(error, OSError) and error.strerror else error
+            said = reason_of(error) if isinstance(error, OSError) else error
             raise ServerError(f"{self._address} cannot be reached: {said}.") from None
         try:
             return answer.status, json.loads(text)

@@ -77,9 +77,7 @@ async def measure(engine: Engine, asked: list[Request], done: Done) -> None:
         bar.step()
 
     with Bar(len(asked), "requests") as bar:
-        async with asyncio.TaskGroup() as sending:
-            for prompt, output_len in asked:
-                sending.create_task(one(prompt, output_len))
+        await asyncio.gather(*(one(prompt, output_len) for prompt, output_len in asked))
 
 
 def summary(done: Done) -> dict[str, float]:
