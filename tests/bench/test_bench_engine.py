@@ -1,4 +1,4 @@
-"""`slipway bench latency` and `throughput`: a real engine, of a tiny model, without a server."""
+"""`slipway bench latency` and `throughput`: a real engine of the demo model, without a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,9 @@ BOUNDS = ("--max-model-len", "128", "--max-num-seqs", "8")
 
 
 @pytest.fixture
-def run(tiny_models: Callable[[str], Path]):
-    model = tiny_models("llama")
-
+def run(demo_model: Path):
     def run(kind: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "slipway", "bench", kind, "--model", str(model), *BOUNDS, *words]
+        command = [sys.executable, "-m", "slipway", "bench", kind, *BOUNDS, *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | env)
 
     return run
@@ -97,13 +94,12 @@ def test_a_dataset_that_is_not_there_is_told_of_before_an_engine_starts(run):
     )
 
 
-def test_ctrl_c_prints_the_latencies_so_far(tiny_models, tmp_path):
+def test_ctrl_c_prints_the_latencies_so_far(demo_model, tmp_path):
     """The engine records each step, so that what has been computed can be seen."""
     record = tmp_path / "record"
     words = ("--num-iters", "100000", "--num-iters-warmup", "0", "--input-len", "4", "--output-len", "2")
-    model = str(tiny_models("llama"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "slipway", "bench", "latency", "--model", model, *BOUNDS, *words],
+        [sys.executable, "-m", "slipway", "bench", "latency", *BOUNDS, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -112,7 +108,7 @@ def test_ctrl_c_prints_the_latencies_so_far(tiny_models, tmp_path):
     watchdog = threading.Timer(60, process.kill)
     watchdog.start()
     try:
-        while process.poll() is None and not (record.exists() and record.stat().st_size > 100_000):
+        while process.poll() is None and not (record.exists() and record.stat().st_size > 20_000):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.05)
         process.send_signal(signal.SIGINT)

@@ -80,10 +80,19 @@ def test_talking_to_a_server_needs_no_extra(run: Run, command: str):
     assert done.returncode == 0, done.stderr
 
 
+def test_measuring_a_server_needs_no_extra(run: Run):
+    with SpeakingServer().running() as server:
+        done = run("bench", "serve", "--base-url", server.url, "--num-prompts", "3", "--input-len", "5")
+    assert done.returncode == 0, done.stderr
+    assert "Successful requests:                     3" in done.stdout
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["serve", "some-model"],
+        ["bench", "latency"],
+        ["bench", "throughput", "--model", "some-model"],
         ["demo"],
         ["run-batch", "-i", "in", "-o", "out", "--model", "some-model"],
         ["run", "-f", DOCUMENT],

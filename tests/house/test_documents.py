@@ -175,6 +175,15 @@ def it_is_json(snippet: Snippet, folder: Path) -> None:
     json.loads(snippet.text)
 
 
+def its_rows_are_a_tables(snippet: Snippet, folder: Path) -> None:
+    """The names, on the left of the figures."""
+    from slipway.bench.report import ROWS, table
+
+    keys = [*(key for key, _ in ROWS), "mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms"]
+    known = {line[:40] for line in table(dict.fromkeys(keys, 1.0), ["ttft"], [99]).splitlines()}
+    assert {line[:40] for line in snippet.text.splitlines()} <= known
+
+
 def it_says_paris(snippet: Snippet, folder: Path, server: LiveServer) -> None:
     """Against a live demo server: what is shown there as the default address is where it listens."""
     text = snippet.text.replace(SHOWN_URL, server.url)
@@ -190,7 +199,7 @@ def it_says_paris(snippet: Snippet, folder: Path, server: LiveServer) -> None:
 AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("sh", r"make \w+"): make_knows_the_target,
     ("sh", r"(bin/)?slipway [\w-]+$"): it_has_help,
-    ("sh", r"(bin/)?slipway (serve|demo|run)\b"): its_arguments_are_accepted,
+    ("sh", r"(bin/)?slipway (serve|demo|run|bench)\b"): its_arguments_are_accepted,
     ("sh", r"(bin/)?slipway (args|render|collect-env)\b|slipway --"): it_prints_something,
     ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,
@@ -199,6 +208,7 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("yaml", r"apiVersion: (?!slipway\.dev/)"): it_is_of_a_known_kind,
     ("yaml", ""): it_is_a_service_or_a_configuration,
     ("json", ""): it_is_json,
+    ("text", "=+ Serving Benchmark Result =+\n"): its_rows_are_a_tables,
 }
 """(language, how the text begins) → how the snippet is proved without a server."""
 

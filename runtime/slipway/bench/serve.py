@@ -70,7 +70,7 @@ def _headers(arguments: Arguments, key: str | None) -> dict[str, str]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     for header in arguments["header"]:
         name, _, value = header.partition("=")
-        headers[name.strip()] = value.strip()
+        headers[name] = value
     return headers
 
 
@@ -85,9 +85,11 @@ def _model(arguments: Arguments, server: Server) -> str:
 
 
 def _samples(arguments: Arguments, server: Server, model: str) -> list[Sample]:
+    """The measured ones, and behind them those of the warm-up: the prefix cache must not know the others."""
     alphabet = Alphabet(WORDS) if arguments["backend"] == "openai-chat" else TOKENS
     rng = random.Random(arguments["seed"])
-    return datasets.samples(arguments, rng, alphabet, _counter(arguments, server, model))
+    wanted = {**arguments, "num_prompts": arguments["num_prompts"] + arguments["num_warmups"]}
+    return datasets.samples(wanted, rng, alphabet, _counter(arguments, server, model))
 
 
 def _counter(arguments: Arguments, server: Server, model: str) -> Count:
@@ -118,15 +120,16 @@ def _allow_connections() -> None:
 
 async def _measured(arguments: Arguments, asker: Asker, samples: list[Sample]) -> tuple[Load, bool]:
     """The load and whether it came to its end."""
+    measured, unmeasured = samples[: arguments["num_prompts"]], samples[arguments["num_prompts"] :]
     rng = random.Random(f"arrivals {arguments['seed']}")  # other arrivals leave the prompts as they are
     times = arrivals(float(arguments["request_rate"]), arguments["burstiness"], rng)
-    with Bar(len(samples), "requests", shown=not arguments["disable_tqdm"]) as bar:
+    with Bar(len(measured), "requests", shown=not arguments["disable_tqdm"]) as bar:
         load = Load(asker.ask, max_concurrency=arguments["max_concurrency"], on_end=bar.step)
 
         async def work() -> None:
-            for number in range(arguments["num_warmups"]):
-                await asker.ask(samples[number % len(samples)])
-            await load.run(samples, times)
+            for sample in unmeasured:
+                await asker.ask(sample)
+            await load.run(measured, times)
 
         try:
             return load, await until_interrupted(work())
