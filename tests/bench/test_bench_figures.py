@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -19,6 +20,7 @@ from slipway.bench.arrivals import arrivals
 from slipway.bench.latency import summary
 from slipway.bench.measure import Outcome
 from slipway.bench.plot import plot
+from slipway.bench.progress import Bar
 from slipway.bench.throughput import Done
 from slipway.bench.throughput import summary as throughput
 
@@ -221,3 +223,22 @@ def test_throughput_is_summed_up_under_vllms_keys():
         "total_output_tokens": 10,
         "output_tokens_per_second": 5,
     }
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch):
+    for stream, shown, drawn in (
+        (Terminal(), True, "\r2 of 2 requests " + "█" * 30 + "\n"),
+        (Terminal(), False, ""),
+        (io.StringIO(), True, ""),
+    ):
+        monkeypatch.setattr("sys.stderr", stream)
+        with Bar(2, "requests", shown=shown) as bar:
+            bar.step()
+            bar.step()
+        assert stream.getvalue().endswith(drawn)
+        assert bool(stream.getvalue()) == bool(drawn)

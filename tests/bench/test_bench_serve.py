@@ -152,6 +152,24 @@ def test_the_key_is_that_of_the_environment(demo_model, capsys, monkeypatch):
         assert main(list(words)) == 0
 
 
+def test_https_is_measured_where_the_certificate_is_trusted(demo_model, tmp_path, capsys, monkeypatch):
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subject = ("-subj", "/CN=bench", "-addext", "subjectAltName=IP:127.0.0.1")
+    kind = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    files = ("-out", str(certificate), "-keyout", str(key))
+    subprocess.run([*kind, "-days", "2", *subject, *files], check=True, capture_output=True)
+    tls = ("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key))
+    with live_server(demo_model, "--max-model-len", "2048", *tls, ready=False) as server:
+        server.url = server.url.replace("http:", "https:")
+        words = ("bench", "serve", "--base-url", server.url, *SMALL)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert main([*words, "--ready-check-timeout-sec", "60"]) == 0
+        assert "Successful requests:                     6" in capsys.readouterr().out
+        monkeypatch.delenv("SSL_CERT_FILE")
+        assert main(list(words)) == 1
+        assert "certificate verify failed" in capsys.readouterr().err
+
+
 @contextlib.contextmanager
 def measuring(server: LiveServer, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A measurement of many requests in a process of its own, once the server computes some of them."""

@@ -25,8 +25,9 @@ class ProtocolError(Exception):
 
 def reason_of(error: OSError) -> str:
     """In the system's words, where asyncio has others of its own."""
-    if error.errno is not None and error.errno in errno.errorcode:
-        return os.strerror(error.errno)
+    number = None if isinstance(error, ssl.SSLError) else error.errno  # its numbers are TLS's own
+    if number is not None and number in errno.errorcode:
+        return os.strerror(number)
     return error.strerror or str(error)
 
 
