@@ -141,15 +141,18 @@ def test_a_server_that_loads_is_not_ready_and_can_be_waited_for(demo_model, caps
         assert "Successful requests:                     6" in capsys.readouterr().out
 
 
-def test_the_key_is_that_of_the_environment(demo_model, capsys, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def test_the_key_is_that_of_the_environment_and_openais_stays_away_from_this_machine(
+    demo_model, capsys, monkeypatch
+):
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     with live_server(demo_model, "--max-model-len", "2048", env={"VLLM_API_KEY": "sk-1"}) as guarded:
-        words = ("bench", "serve", "--base-url", guarded.url, *SMALL)
-        assert main(list(words)) == 1
-        assert "refuses the API key, or that there is none (401)" in capsys.readouterr().err
+        words = ["bench", "serve", "--base-url", guarded.url, *SMALL]
+        assert main(words) == 1
+        assert "refuses the API key, or that there is none (401). Set VLLM_API_KEY" in capsys.readouterr().err
+        assert main([*words, "--header", "Authorization=Bearer sk-1"]) == 0
         monkeypatch.setenv("VLLM_API_KEY", "sk-1")
-        assert main(list(words)) == 0
+        assert main(words) == 0
 
 
 def test_https_is_measured_where_the_certificate_is_trusted(demo_model, tmp_path, capsys, monkeypatch):

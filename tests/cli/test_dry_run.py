@@ -162,6 +162,13 @@ def test_a_measurement_prints_its_kind_its_own_options_and_the_engines(dry):
     assert dry("bench", "throughput", "--dataset-name", "sharegpt")[0]["num_prompts"] == 1000
 
 
+def test_a_measurement_of_an_engine_has_no_use_for_a_servers_variables(dry, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "sk-1")
+    printed, err = dry("bench", "latency")
+    assert "api_key" not in printed
+    assert not err
+
+
 def test_a_measurement_of_a_server_has_no_option_of_an_engine(dry):
     printed, _ = dry("bench", "serve", "--request-rate", "2.5", "--percentile-metrics", "ttft,e2el")
     assert printed["request_rate"] == 2.5

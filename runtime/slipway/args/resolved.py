@@ -92,9 +92,8 @@ def resolve(
     given = set(file.given | written.given)
     if dry_run is None:
         dry_run = bool(values["dry_run"])
-    told = [name for name, argument in schema.arguments.items() if not argument.about_command]
     if not schema.of_engine:
-        own = {name: values[name] for name in told}
+        own = {name: values[name] for name, one in schema.arguments.items() if not one.about_command}
         return Resolved(own, frozenset(given & own.keys()), frozenset(), tuple(warnings), dry_run)
     _warn_of_secrets(written, warn)
     from_environment = derive.apply_twins(values, given, environ, warn)
@@ -111,7 +110,7 @@ def resolve(
             raise ArgumentError(sentence, rule.argument)
         if sentence:
             warn(sentence)
-    shown = {name: values[name] for name in told}
+    shown = {name: values[name] for name, argument in schema.arguments.items() if not argument.about_command}
     resolved = Resolved(shown, frozenset(given & shown.keys()), from_environment & shown.keys(), (), dry_run)
     if dry_run:
         for _, sentence in resolved.unbuilt():

@@ -7,7 +7,7 @@ import json
 import random
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ SAMPLING = (
 )
 
 
-def run(arguments: Arguments, key: str | None) -> int:
+def run(arguments: Arguments, key_for: Callable[[Address], str | None]) -> int:
     """The exit status: 1 where nothing was measured, 130 after Ctrl-C. Raises ArgumentError."""
     address, path = _target(arguments)
-    headers = _headers(arguments, key)
+    headers = _headers(arguments, key_for(address))
     server = Server(address, headers)
     try:
         model = _model(arguments, server)

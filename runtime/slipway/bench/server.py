@@ -53,8 +53,8 @@ class Server:
             time.sleep(AGAIN)
         if status in (401, 403):
             raise ServerError(
-                f"The server refuses the API key, or that there is none ({status}). Set OPENAI_API_KEY or "
-                f"VLLM_API_KEY. {message_of(listed)}".rstrip()
+                f"The server refuses the API key, or that there is none ({status}). Set VLLM_API_KEY, or for "
+                f"another machine than this OPENAI_API_KEY. {message_of(listed)}".rstrip()
             )
         entries = listed.get("data") if isinstance(listed, dict) else None
         return [str(entry["id"]) for entry in entries or () if isinstance(entry, dict) and "id" in entry]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from slipway.args import ArgumentError, Resolved, resolve
 from slipway.args.groups.bench import DEMO
@@ -13,6 +14,9 @@ from slipway.args.values import near
 from slipway.cli.remote import KEY_VARIABLES
 from slipway.cli.serve import resolve_or_explain
 from slipway.exits import BAD_ARGUMENTS, BY_REASON, Exit
+
+if TYPE_CHECKING:
+    from slipway.bench.http import Address
 
 KINDS = {
     "latency": "how long one batch of requests takes on an engine without a server",
@@ -55,7 +59,7 @@ def _measure(kind: str, words: list[str]) -> int:
         if kind == "serve":
             from slipway.bench import serve
 
-            return serve.run(resolved.values, _key())
+            return serve.run(resolved.values, _key)
         if resolved["model"] == DEMO:
             resolved = _of_demo_model(kind, words)
         if kind == "latency":
@@ -73,8 +77,10 @@ def _measure(kind: str, words: list[str]) -> int:
         return cause.exit_code.code
 
 
-def _key() -> str | None:
-    return next((key for name in KEY_VARIABLES if (key := os.environ.get(name))), None)
+def _key(address: Address) -> str | None:
+    """Of the environment. OpenAI's own is not for whatever listens on a port of this machine."""
+    names = [name for name in KEY_VARIABLES if not (address.at_home and name == "OPENAI_API_KEY")]
+    return next((key for name in names if (key := os.environ.get(name))), None)
 
 
 def _of_demo_model(kind: str, words: list[str]) -> Resolved:
