@@ -62,7 +62,7 @@ def first_tokens(seconds: float) -> dict[str, str]:
 def failing(share: float) -> dict[str, str]:
     """A thousand requests a minute of which a share fails."""
     return {
-        of("slipway:request_failures_total"): growing(1000 * share),
+        of("slipway_request_failures_total"): growing(1000 * share),
         of("vllm:request_success_total", finished_reason="stop"): growing(1000 * (1 - share)),
     }
 

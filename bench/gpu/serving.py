@@ -108,7 +108,7 @@ def phases(url: str) -> dict[str, object]:
     """Seconds of each phase of the start, as the server's metrics tell."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    found = re.findall(r'^slipway:startup_seconds\{[^}]*phase="(\w+)"[^}]*\} (\S+)', text, re.MULTILINE)
+    found = re.findall(r'^slipway_startup_seconds\{[^}]*phase="(\w+)"[^}]*\} (\S+)', text, re.MULTILINE)
     return {f"{phase}_s": float(took) for phase, took in found}
 
 

@@ -79,8 +79,8 @@ def test_the_file_holds_the_rules_as_they_were_made():
         ("a_b / on (namespace) group_left (job) c:d offset 5m", {"a_b", "c:d", "offset"}),
         ("absent(slipway_operator_active == 1)", {"slipway_operator_active"}),
         (
-            "histogram_quantile(0.95, rate(slipway:step_seconds_bucket[$__rate_interval]))",
-            {"slipway:step_seconds"},
+            "histogram_quantile(0.95, rate(slipway_step_seconds_bucket[$__rate_interval]))",
+            {"slipway_step_seconds"},
         ),
         ("vllm:iteration_tokens_total_sum", {"vllm:iteration_tokens_total"}),
     ],
@@ -93,7 +93,7 @@ def test_names_of_metrics_are_read_from_a_query(query, names):
     "wrong",
     [
         lambda: series("vllm:no_such_metric"),
-        lambda: series("slipway:step_seconds"),
+        lambda: series("slipway_step_seconds"),
         lambda: rate("vllm:num_requests_running", "5m"),
         lambda: quantile(0.5, "vllm:prompt_tokens_total", "5m"),
         lambda: mean("vllm:prompt_tokens_total", "5m"),

@@ -132,7 +132,7 @@ def test_a_step_sets_the_state_and_adds_its_counts(server):
     assert value(server, "vllm:gpu_prefix_cache_queries_total") == 20
     assert value(server, "vllm:gpu_prefix_cache_hits_total") == 8
     assert value(server, "vllm:num_preemptions_total") == 4
-    assert value(server, "slipway:step_seconds_count") == 2
+    assert value(server, "slipway_step_seconds_count") == 2
 
 
 def test_the_older_forms_hold_the_same_facts(revealing):
@@ -175,7 +175,7 @@ def test_a_finished_request_fills_its_histograms(server):
 
 def test_an_error_counts_as_a_failure_and_not_as_a_success(server):
     server.record_finished(None, 5, 0, 16, 1, "error")
-    assert value(server, "slipway:request_failures_total") == 1
+    assert value(server, "slipway_request_failures_total") == 1
     for reason in ("stop", "length", "abort"):
         assert value(server, "vllm:request_success_total", finished_reason=reason) == 0
     assert value(server, "vllm:e2e_request_latency_seconds_count") == 0
@@ -193,7 +193,7 @@ def test_tokens_and_start_up_are_timed(server):
     server.record_startup({"load": 1.5, "warmup": 0.5})
     assert value(server, "vllm:time_to_first_token_seconds_bucket", le="0.04") == 1
     assert value(server, "vllm:time_per_output_token_seconds_sum") == 0.2
-    assert value(server, "slipway:startup_seconds", phase="load") == 1.5
+    assert value(server, "slipway_startup_seconds", phase="load") == 1.5
 
 
 def test_metrics_without_a_value_yet_have_a_reason_and_only_counts_show_zero(server):

@@ -57,7 +57,7 @@ def _per_model(aggregate: str, vector: str) -> str:
     return f"{aggregate} by ({BY_MODEL}) ({vector})"
 
 
-_FAILURES = _per_model("sum", rate("slipway:request_failures_total", WINDOW))
+_FAILURES = _per_model("sum", rate("slipway_request_failures_total", WINDOW))
 _SUCCESSES = _per_model("sum", rate("vllm:request_success_total", WINDOW))
 _FIRST_TOKEN = quantile(0.95, "vllm:time_to_first_token_seconds", WINDOW, BY_MODEL)
 _FAILED_RECONCILES = rate("slipway_operator_reconciles_total", "10m", 'outcome="failed"')

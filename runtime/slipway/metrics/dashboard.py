@@ -82,7 +82,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         _state("Requests", "vllm:num_requests_running", "vllm:num_requests_waiting"),
         _state("Why requests wait", "vllm:num_requests_waiting_by_reason", by="reason"),
         _rates("Ended requests", "vllm:request_success_total", by="finished_reason"),
-        _rates("Failed requests", "slipway:request_failures_total"),
+        _rates("Failed requests", "slipway_request_failures_total"),
         _rates("Tokens", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
         _state("KV cache in use", "vllm:gpu_cache_usage_perc"),
         _rates("Preemptions", "vllm:num_preemptions_total"),
@@ -107,9 +107,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         _spread("n", "vllm:request_params_n"),
     ),
     "Engine": (
-        _spread("Time of a step", "slipway:step_seconds"),
+        _spread("Time of a step", "slipway_step_seconds"),
         _spread("Tokens of a step", "vllm:iteration_tokens_total"),
-        _state("Time of the last start", "slipway:startup_seconds", by="phase"),
+        _state("Time of the last start", "slipway_startup_seconds", by="phase"),
     ),
     "Operator": (
         _of_operator("InferenceServices", "slipway_operator_resources", "{{pod}}"),

@@ -275,19 +275,19 @@ DEPRECATED = (
 
 OWN = (
     _gauge(
-        name="slipway:startup_seconds",
+        name="slipway_startup_seconds",
         summary="Time that each phase of the last start took.",
         unit="seconds",
         labels=("model_name", "phase"),
     ),
     _histogram(
-        name="slipway:step_seconds",
+        name="slipway_step_seconds",
         summary="Time of a step of the engine, sampling included.",
         unit="seconds",
         buckets=SECONDS_OF_A_STEP,
     ),
     _counter(
-        name="slipway:request_failures_total",
+        name="slipway_request_failures_total",
         summary="Requests that ended with an error of the server.",
         unit="requests",
     ),

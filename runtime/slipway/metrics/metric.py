@@ -33,7 +33,7 @@ class Metric:
     @property
     def own(self) -> bool:
         """Whether it is ours alone, in no other server's documents."""
-        return self.name.startswith("slipway:")
+        return self.name.startswith("slipway_")
 
     @property
     def exposed_name(self) -> str:

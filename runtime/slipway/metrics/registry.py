@@ -80,7 +80,7 @@ class ServerMetrics:
 
     def record_startup(self, seconds: Mapping[str, float]) -> None:
         """`seconds` of each phase, as the engine's `Ready` tells them."""
-        gauge = self._gauges["slipway:startup_seconds"]
+        gauge = self._gauges["slipway_startup_seconds"]
         for phase, duration in seconds.items():
             gauge.labels(self._model_name, phase).set(duration)
 
@@ -103,7 +103,7 @@ class ServerMetrics:
         for tokens in stats.num_step_tokens:
             self._observe("vllm:iteration_tokens_total", tokens)
         for seconds in stats.step_seconds:
-            self._observe("slipway:step_seconds", seconds)
+            self._observe("slipway_step_seconds", seconds)
             self._observe("vllm:model_forward_time_milliseconds", seconds * MILLISECONDS)
             self._observe("vllm:model_execute_time_milliseconds", seconds * MILLISECONDS)
 
@@ -130,7 +130,7 @@ class ServerMetrics:
         if reason in FINISHED:
             self._count("vllm:request_success_total", 1, finished_reason=reason)
         else:
-            self._count("slipway:request_failures_total", 1)
+            self._count("slipway_request_failures_total", 1)
         self._observe("vllm:request_prompt_tokens", prompt_tokens)
         self._observe("vllm:request_generation_tokens", output_tokens)
         self._observe("vllm:request_max_num_generation_tokens", max_tokens)
