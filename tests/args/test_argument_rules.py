@@ -112,6 +112,10 @@ WARNED = {
         ["--collect-detailed-traces", "all"],
         ["--collect-detailed-traces", "all", "--otlp-traces-endpoint", "http://h:1"],
     ),
+    "a release that reveals nothing": (
+        ["--show-hidden-metrics-for-version", "0.7"],
+        ["--show-hidden-metrics-for-version", "0.8"],
+    ),
     "threshold of another method": (
         ["--typical-acceptance-sampler-posterior-alpha", "0.3"],
         ["--speculative-config.acceptance_method", "typical_acceptance_sampler"],

@@ -9,6 +9,7 @@ from typing import Any
 from slipway.args.declare import Argument
 from slipway.args.schema import ARGUMENTS, RUN_BATCH
 from slipway.args.values import near
+from slipway.metrics import METRICS, parse_version
 
 Values = Mapping[str, Any]
 Given = frozenset[str]
@@ -222,6 +223,18 @@ def _nothing_is_swapped(values: Values, given: Given) -> str | None:
     return "--swap-space has no effect without --preemption-mode swap."
 
 
+def _nothing_hidden(values: Values, given: Given) -> str | None:
+    asked = values["show_hidden_metrics_for_version"]
+    useful = {version for metric in METRICS for version in metric.shown_for}
+    if asked is None or parse_version(asked) in useful:
+        return None
+    versions = " or ".join("{}.{}".format(*version) for version in sorted(useful))
+    return (
+        f"--show-hidden-metrics-for-version {asked} shows nothing more: what is hidden now was deprecated or "
+        f"hidden in {versions}. Give one of them."
+    )
+
+
 RULES: tuple[Rule, ...] = (
     *(needs(a, needed) for a in ARGUMENTS.values() for needed in a.requires),
     *(known_or_plugin(a) for a in ARGUMENTS.values() if a.extended_by),
@@ -260,6 +273,7 @@ RULES: tuple[Rule, ...] = (
     Rule("guided_decoding_disable_additional_properties", _properties_backend, warns=True),
     Rule("max_num_partial_prefills", _partial_prefills_are_chunks, warns=True),
     Rule("swap_space", _nothing_is_swapped, warns=True),
+    Rule("show_hidden_metrics_for_version", _nothing_hidden, warns=True),
 )
 
 

@@ -46,10 +46,15 @@ class Metric:
         """Whether it is exposed. A deprecated one is, until the release that hides it, and after
         that for `--show-hidden-metrics-for-version` with either release."""
         if self.deprecated_in is None:
-            return True
+            return ()
+        return not self.shown_for or hidden_for in self.shown_for
+
+    @property
+    def shown_for(self) -> tuple[Version, ...]:
+        """The releases to ask for, where this one hides it."""
         major, minor = self.deprecated_in
         hidden_in = (major, minor + 1)
-        return hidden_in > COMPATIBLE_WITH or hidden_for in (self.deprecated_in, hidden_in)
+        return () if hidden_in > COMPATIBLE_WITH else (self.deprecated_in, hidden_in)
 
     def buckets_for(self, max_model_len: int) -> tuple[float, ...]:
         """Upper bounds of a histogram's buckets, without +Inf."""
