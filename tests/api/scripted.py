@@ -135,7 +135,9 @@ class ScriptedEngine:
         stats = Stats(len(self._live), 0, 0.25, self.steps, [len(self._live)], [0.01], 4, 1)
         deltas: dict[int, list[Delta]] = {}
         for live in moving:
-            deltas.setdefault(live.client, []).append(self._delta(live))
+            delta = self._delta(live)
+            deltas.setdefault(live.client, []).append(delta)
+            stats.generation_tokens += len(delta.token_ids)
         for client, news in deltas.items():
             self._hub.send(client, StepDone(news, stats))
 

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slipway.engine.messages import RequestTiming, Stats
 from slipway.metrics import METRICS, one_two_five, parse_version
+from slipway.metrics.declared import CACHE_LABELS
 from slipway.metrics.manual import manual
 from slipway.metrics.registry import ServerMetrics
 
@@ -45,7 +46,7 @@ def revealing() -> ServerMetrics:
 
 def test_every_documented_metric_is_declared_once():
     assert len({metric.name for metric in METRICS}) == len(METRICS)
-    assert sum(not metric.own for metric in METRICS) == 36
+    assert sum(not metric.own for metric in METRICS) == 43
     assert len(HIDDEN) == 7
 
 
@@ -135,9 +136,49 @@ def test_a_step_sets_the_state_and_adds_its_counts(server):
     assert value(server, "slipway_step_seconds_count") == 2
 
 
+def test_tokens_are_counted_with_the_step_that_computed_them(server):
+    for _ in range(2):
+        server.record_step(Stats(1, 0, 0.1, 1, prompt_tokens=7, generation_tokens=2))
+    assert value(server, "vllm:prompt_tokens_total") == 14
+    assert value(server, "vllm:generation_tokens_total") == 4
+
+
+def test_what_has_two_names_shows_the_same_under_both(server):
+    server.record_step(Stats(1, 0, 0.25, 1, prefix_queries=10, prefix_hits=4))
+    server.record_inter_token(0.2)
+    twins = {metric for metric in METRICS if metric.same_as}
+    assert len(twins) == 4
+    exposed = families(server)
+    for twin in twins:
+        one, other = (
+            [
+                (sample.name.removeprefix(name), sample.labels, sample.value)
+                for sample in exposed[name].samples
+            ]
+            for name in (twin.name, twin.same_as)
+        )
+        assert one == other
+        assert any(number for _, _, number in one)
+
+
+def test_the_set_up_of_the_cache_is_told_in_labels(server):
+    settings = dict.fromkeys(CACHE_LABELS, None) | {"block_size": 16, "enable_prefix_caching": True}
+    server.record_cache(settings)
+    told = dict.fromkeys(CACHE_LABELS, "None") | {"block_size": "16", "enable_prefix_caching": "True"}
+    assert value(server, "vllm:cache_config_info", **told) == 1
+
+
+def test_n_is_a_fact_of_the_request_and_not_of_each_answer(server):
+    server.record_request(3)
+    for _ in range(3):
+        server.record_finished(None, 5, 0, 1, 16, "stop")
+    assert value(server, "vllm:request_params_n_sum") == 3
+    assert value(server, "vllm:request_params_n_count") == 1
+
+
 def test_the_older_forms_hold_the_same_facts(revealing):
     revealing.record_step(Stats(0, 0, 0.0, 1, [4], [0.25], prefix_queries=10, prefix_hits=4))
-    revealing.record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 1, 1, 1, 1, "stop")
+    revealing.record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 1, 0, 1, 1, "stop")
     assert value(revealing, "vllm:gpu_prefix_cache_hit_rate") == 0.4
     assert value(revealing, "vllm:model_forward_time_milliseconds_sum") == 250
     assert value(revealing, "vllm:model_execute_time_milliseconds_sum") == 250
@@ -151,7 +192,7 @@ def test_what_waits_in_host_memory_is_shown(revealing):
 
 
 def test_a_finished_request_fills_its_histograms(server):
-    server.record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 100, 20, 64, 2, "length")
+    server.record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 100, 48, 21, 64, "length")
     sums = {
         "vllm:e2e_request_latency_seconds": 7,
         "vllm:request_queue_time_seconds": 2,
@@ -159,22 +200,21 @@ def test_a_finished_request_fills_its_histograms(server):
         "vllm:request_prefill_time_seconds": 1,
         "vllm:request_decode_time_seconds": 4,
         "vllm:request_prompt_tokens": 100,
-        "vllm:request_generation_tokens": 20,
+        "vllm:request_prefill_kv_computed_tokens": 52,
+        "vllm:request_generation_tokens": 21,
+        "vllm:request_time_per_output_token_seconds": 0.2,
         "vllm:request_max_num_generation_tokens": 64,
-        "vllm:request_params_n": 2,
         "vllm:request_params_max_tokens": 64,
     }
     for name, expected in sums.items():
         assert value(server, f"{name}_sum") == expected, name
         assert value(server, f"{name}_count") == 1, name
-    assert value(server, "vllm:prompt_tokens_total") == 100
-    assert value(server, "vllm:generation_tokens_total") == 20
     assert value(server, "vllm:request_success_total", finished_reason="length") == 1
     assert value(server, "vllm:request_success_total", finished_reason="stop") == 0
 
 
 def test_an_error_counts_as_a_failure_and_not_as_a_success(server):
-    server.record_finished(None, 5, 0, 16, 1, "error")
+    server.record_finished(None, 5, 0, 0, 16, "error")
     assert value(server, "slipway_request_failures_total") == 1
     for reason in ("stop", "length", "abort"):
         assert value(server, "vllm:request_success_total", finished_reason=reason) == 0
@@ -182,7 +222,7 @@ def test_an_error_counts_as_a_failure_and_not_as_a_success(server):
 
 
 def test_a_request_aborted_while_it_waited_has_no_running_time(server):
-    server.record_finished(RequestTiming(5.0, 0.0, 0.0, 0.0, 0), 5, 0, 16, 1, "abort")
+    server.record_finished(RequestTiming(5.0, 0.0, 0.0, 0.0, 0), 5, 0, 0, 16, "abort")
     assert value(server, "vllm:request_inference_time_seconds_count") == 0
     assert value(server, "vllm:request_success_total", finished_reason="abort") == 1
 
@@ -207,7 +247,7 @@ def test_metrics_without_a_value_yet_have_a_reason_and_only_counts_show_zero(ser
 
 
 def test_two_servers_in_one_process_do_not_share_counts(server):
-    ServerMetrics("demo", 16).record_finished(None, 5, 1, 1, 1, "stop")
+    ServerMetrics("demo", 16).record_step(Stats(0, 0, 0.0, 1, prompt_tokens=5))
     assert value(server, "vllm:prompt_tokens_total") == 0
 
 

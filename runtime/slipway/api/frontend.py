@@ -22,6 +22,7 @@ from slipway.api.model import ServedModel, Texts, served_model
 from slipway.api.structured import say_whose_work_it_is
 from slipway.engine.client import EngineClient
 from slipway.engine.messages import Ready, Stats
+from slipway.metrics.declared import CACHE_LABELS
 from slipway.metrics.registry import ServerMetrics
 
 TEXT_THREADS = 2
@@ -54,6 +55,7 @@ class Frontend:
             self.settings.name, ready.max_model_len, self.settings.show_hidden_metrics
         )
         self.metrics.record_startup(ready.startup_seconds)
+        self.metrics.record_cache(_cache(self.settings, ready))
         self.admission.loaded = True
 
     def close(self) -> None:
@@ -131,6 +133,16 @@ class Frontend:
                 prompt.params,
                 f", held to {order.grammar.text[:limit]}" if order.grammar else "",
             )
+
+
+def _cache(settings: Settings, ready: Ready) -> dict[str, object]:
+    """The labels of `vllm:cache_config_info`: as the arguments say, and as the engine made of them."""
+    same = {name: settings.shown_arguments[name] for name in CACHE_LABELS if name in settings.shown_arguments}
+    return same | {
+        "block_size": ready.block_size,
+        "cache_dtype": settings.shown_arguments["kv_cache_dtype"],
+        "num_gpu_blocks": ready.num_blocks,
+    }
 
 
 def frontend(request: Request) -> Frontend:

@@ -65,6 +65,7 @@ class Output:
         self.ended = False
         self.transcript = Transcript(number, order.rules, prompt.params, prompt.token_ids)
         self.timing: RequestTiming | None = None
+        self.num_cached_tokens = 0
         self.last_news: float | None = None
         """`time.monotonic()` of the latest token."""
         self.stream = stream
@@ -88,6 +89,7 @@ class Run:
     def start(self) -> None:
         """Hand all outputs to the engine. Raises ApiError where it has gone."""
         order = self.order
+        self._metrics.record_request(order.n)
         for index, prompt in enumerate(order.prompts):
             for child in range(order.n):
                 number = index * order.n + child
@@ -131,7 +133,7 @@ class Run:
         """Have the engine drop what has not ended; nothing where all has."""
         for output in self.outputs:
             if not output.ended:
-                self._end(output, None, "abort")
+                self._end(output, None, "error" if self._engine.state == "dead" else "abort")
 
     def _take(self, output: Output, delta: Delta) -> Piece:
         self._observe(output, len(delta.token_ids))
@@ -140,8 +142,10 @@ class Run:
             self._end(output, delta, "error")
             raise failed(delta)
         piece = output.transcript.take(delta)
-        if delta.num_cached_tokens and output.number % self.order.n == 0:
-            self.num_cached_tokens += delta.num_cached_tokens
+        if delta.num_cached_tokens:
+            output.num_cached_tokens = delta.num_cached_tokens
+            if output.number % self.order.n == 0:
+                self.num_cached_tokens += delta.num_cached_tokens
         if piece.finish_reason is not None:
             self._end(output, delta, piece.finish_reason)
         return piece
@@ -156,9 +160,9 @@ class Run:
         self._metrics.record_finished(
             timing,
             len(output.prompt.token_ids),
+            output.num_cached_tokens,
             output.transcript.num_tokens,
             output.prompt.params.max_tokens,
-            self.order.n,
             reason,
         )
 

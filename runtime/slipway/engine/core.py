@@ -50,6 +50,8 @@ class EngineCore:
         """A few milliseconds of work that may be done while there is nothing to do; False: none is left."""
         self.grammars = Grammars(make_matcher, hub.wake)
         self.num_steps = 0
+        self._num_generated = 0
+        """Tokens that no Stats has told of yet."""
         self._adapters = {name: index for index, name in enumerate(adapters)} | {"": -1}
         self._requests: dict[tuple[int, str], Request] = {}
         self._clients: set[int] = set()
@@ -194,6 +196,7 @@ class EngineCore:
             except Exception as error:
                 delta = failure(request.id, error)
             if delta is not None:
+                self._num_generated += len(delta.token_ids)
                 deltas[request.client_id].append(delta)
                 if delta.finish_reason is not None:
                     self._end((request.client_id, request.id), failed=delta.finish_reason == "error")
@@ -250,9 +253,12 @@ class EngineCore:
                 num_deferred=scheduler.num_deferred + self.grammars.num_waiting,
                 num_swapped=len(scheduler.cache.swapped),
                 swap_usage=scheduler.cache.host.usage,
+                prompt_tokens=scheduler.prompt_tokens,
+                generation_tokens=self._num_generated,
             )
             # Totals belong to the core: the first client reports them, so that sums stay right.
             scheduler.prefix_queries = scheduler.prefix_hits = scheduler.num_preemptions = 0
+            scheduler.prompt_tokens = self._num_generated = 0
             self.hub.send(client_id, StepDone(deltas[client_id], stats))
 
     def _check_idle(self) -> None:

@@ -167,6 +167,9 @@ class Stats(msgspec.Struct, array_like=True, gc=False):
     """Pages of the swap space in use over pages, 0 to 1."""
     num_deferred: int = 0
     """Waiting requests that something under way holds up; the others wait for slots, tokens or pages."""
+    prompt_tokens: int = 0
+    """Prompt tokens that are computed now, or were found in the prefix cache, and were not before."""
+    generation_tokens: int = 0
 
 
 class StepDone(Message, frozen=True):

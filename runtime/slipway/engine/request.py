@@ -68,6 +68,8 @@ class Request:
     """Tokens that the prefix index knows, in whole blocks."""
     num_promised: int = 0
     """Tokens that it will know once the steps under way are collected."""
+    num_counted: int = 0
+    """Prompt tokens that the metrics know as computed: those that a preemption undid stay counted."""
     num_overtaken: int = 0
     """Steps that admitted others while this one waited for pages."""
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])

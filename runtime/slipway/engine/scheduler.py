@@ -143,6 +143,8 @@ class Scheduler:
         self.num_preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
+        self.prompt_tokens = 0
+        """Of all requests, as far as they are computed, since the core last looked."""
         self._num_masked = 0
         self._free_slots = list(range(limits.max_requests - 1, -1, -1))
         self._last_prompt_seconds = 0.0
@@ -190,6 +192,9 @@ class Scheduler:
             rejected = grant.num_drafts + 1 - num_drawn
             request.granted -= rejected
             request.committed -= rejected
+        if (computed := min(request.committed, request.num_prompt)) > request.num_counted:
+            self.prompt_tokens += computed - request.num_counted
+            request.num_counted = computed
         if not request.first_token_time and request.committed >= request.num_prompt:
             self._last_prompt_seconds = now - request.scheduled_time
         if request.slot >= 0:

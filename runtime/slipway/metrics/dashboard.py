@@ -36,6 +36,11 @@ def _state(title: str, *names: str, by: str = "pod") -> Panel:
     return Panel(title, queries, _unit(names[0]), _about(names))
 
 
+def _info(title: str, name: str, legend: str) -> Panel:
+    """What the labels of an information say, for each pod."""
+    return Panel(title, ((f"{{{{pod}}}}: {legend}", series(name, PICKED)),), _unit(name), _about((name,)))
+
+
 def _rates(title: str, *names: str, by: str = "model_name", matchers: str = PICKED) -> Panel:
     """Counters per second, summed over pods."""
     queries = tuple(
@@ -93,6 +98,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Waiting time of users": (
         _spread("Time to first token", "vllm:time_to_first_token_seconds"),
         _spread("Time between tokens", "vllm:time_per_output_token_seconds"),
+        _spread("Mean time between tokens of an answer", "vllm:request_time_per_output_token_seconds"),
         _spread("Time of a request", "vllm:e2e_request_latency_seconds"),
         _spread("Time in the queue", "vllm:request_queue_time_seconds"),
         _spread("Time in prefill", "vllm:request_prefill_time_seconds"),
@@ -101,6 +107,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     ),
     "What is asked for": (
         _spread("Prompt tokens", "vllm:request_prompt_tokens"),
+        _spread("Prompt tokens not in the prefix cache", "vllm:request_prefill_kv_computed_tokens"),
         _spread("Generated tokens", "vllm:request_generation_tokens"),
         _spread("Most tokens an answer could get", "vllm:request_max_num_generation_tokens"),
         _spread("max_tokens", "vllm:request_params_max_tokens"),
@@ -110,6 +117,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         _spread("Time of a step", "slipway_step_seconds"),
         _spread("Tokens of a step", "vllm:iteration_tokens_total"),
         _state("Time of the last start", "slipway_startup_seconds", by="phase"),
+        _info("KV cache", "vllm:cache_config_info", "{{num_gpu_blocks}} blocks of {{block_size}} tokens"),
     ),
     "Operator": (
         _of_operator("InferenceServices", "slipway_operator_resources", "{{pod}}"),

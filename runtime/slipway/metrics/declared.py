@@ -21,6 +21,12 @@ SECONDS_BETWEEN_TOKENS = (
 SECONDS_OF_A_STEP = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 TOKENS_OF_A_STEP = tuple(float(n) for n in (1, *(2**power for power in range(3, 15))))
 
+CACHE_LABELS = (
+    *("block_size", "cache_dtype", "calculate_kv_scales", "cpu_offload_gb", "enable_prefix_caching"),
+    *("gpu_memory_utilization", "num_gpu_blocks", "num_gpu_blocks_override", "prefix_caching_hash_algo"),
+    "swap_space",
+)
+
 _histogram = partial(Metric, type="histogram")
 _gauge = partial(Metric, type="gauge")
 _counter = partial(Metric, type="counter")
@@ -48,15 +54,39 @@ STATE = (
         summary="Share of the KV cache's pages in use, 0 to 1, on whatever device they lie.",
         unit="ratio",
     ),
+    _gauge(
+        name="vllm:kv_cache_usage_perc",
+        summary="Share of the KV cache's pages in use, 0 to 1.",
+        unit="ratio",
+        same_as="vllm:gpu_cache_usage_perc",
+    ),
     _counter(
         name="vllm:gpu_prefix_cache_queries",
         summary="Prompt tokens looked up in the prefix cache.",
         unit="tokens",
     ),
     _counter(
+        name="vllm:prefix_cache_queries",
+        summary="Prompt tokens looked up in the prefix cache.",
+        unit="tokens",
+        same_as="vllm:gpu_prefix_cache_queries",
+    ),
+    _counter(
         name="vllm:gpu_prefix_cache_hits",
         summary="Prompt tokens found in the prefix cache.",
         unit="tokens",
+    ),
+    _counter(
+        name="vllm:prefix_cache_hits",
+        summary="Prompt tokens found in the prefix cache.",
+        unit="tokens",
+        same_as="vllm:gpu_prefix_cache_hits",
+    ),
+    _gauge(
+        name="vllm:cache_config_info",
+        summary="How the KV cache was set up; the value is always 1.",
+        unit="servers",
+        labels=("model_name", *CACHE_LABELS),
     ),
     _counter(
         name="vllm:num_preemptions_total",
@@ -76,12 +106,12 @@ STATE = (
 TOKENS = (
     _counter(
         name="vllm:prompt_tokens_total",
-        summary="Prompt tokens of ended requests.",
+        summary="Prompt tokens computed or found in the prefix cache, once for each request.",
         unit="tokens",
     ),
     _counter(
         name="vllm:generation_tokens_total",
-        summary="Tokens generated for ended requests.",
+        summary="Tokens generated.",
         unit="tokens",
     ),
     _histogram(
@@ -102,6 +132,19 @@ REQUESTS = (
     _histogram(
         name="vllm:time_per_output_token_seconds",
         summary="Time from one token to the next.",
+        unit="seconds",
+        buckets=SECONDS_BETWEEN_TOKENS,
+    ),
+    _histogram(
+        name="vllm:inter_token_latency_seconds",
+        summary="Time from one token to the next.",
+        unit="seconds",
+        buckets=SECONDS_BETWEEN_TOKENS,
+        same_as="vllm:time_per_output_token_seconds",
+    ),
+    _histogram(
+        name="vllm:request_time_per_output_token_seconds",
+        summary="Mean time from one token to the next, of an answer that has more than one.",
         unit="seconds",
         buckets=SECONDS_BETWEEN_TOKENS,
     ),
@@ -138,6 +181,12 @@ REQUESTS = (
     _histogram(
         name="vllm:request_prompt_tokens",
         summary="Tokens of a request's prompt.",
+        unit="tokens",
+        buckets="up to max_model_len",
+    ),
+    _histogram(
+        name="vllm:request_prefill_kv_computed_tokens",
+        summary="Tokens of a request's prompt that were not found in the prefix cache.",
         unit="tokens",
         buckets="up to max_model_len",
     ),

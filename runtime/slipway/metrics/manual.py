@@ -19,9 +19,9 @@ HEAD = """\
 # Metrics
 
 `GET /metrics` on the port of the API answers in Prometheus' text format, without a key. Names, labels
-and buckets are those of vLLM {major}.{minor}. `model_name` is the first `--served-model-name`, else the
-model. A deprecated metric is hidden from the release after the one that deprecated it;
-`--show-hidden-metrics-for-version X.Y` shows those deprecated in X.Y or hidden since X.Y.
+and buckets are those of vLLM {major}.{minor}; beside them are names of newer releases. `model_name` is the
+first `--served-model-name`, else the model. A deprecated metric is hidden from the release after the one that
+deprecated it; `--show-hidden-metrics-for-version X.Y` shows those deprecated in X.Y or hidden since X.Y.
 
 {count} metrics of vLLM's documents: {built} implemented, {unbuilt} not built yet.
 """
@@ -31,6 +31,8 @@ OPERATOR = """\
 
 It answers `/metrics` on its own port, 8080 in the chart.
 """
+
+EXPOSED = {metric.name: metric.exposed_name for metric in METRICS}
 
 
 def manual() -> str:
@@ -57,6 +59,8 @@ def _entry(metric: Metric) -> str:
         lines.append("- buckets 1, 2, 5, 10, 20, 50, … up to `--max-model-len`")
     elif metric.buckets:
         lines.append(f"- buckets {', '.join(f'{bound:g}' for bound in metric.buckets)}")
+    if metric.same_as:
+        lines.append(f"- the same as `{EXPOSED[metric.same_as]}`, by its newer name")
     if metric.deprecated_in:
         lines.append("- deprecated in {}.{}".format(*metric.deprecated_in))
     if metric.replacement:

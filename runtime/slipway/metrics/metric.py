@@ -24,6 +24,8 @@ class Metric:
     unit: str
     buckets: tuple[float, ...] | Literal["up to max_model_len"] = ()
     labels: tuple[str, ...] = ("model_name",)
+    same_as: str = ""
+    """The metric of which this is another release's name: it shows the same numbers."""
     deprecated_in: Version | None = None
     """Hidden from the next release on."""
     replacement: tuple[str, ...] = ()
@@ -45,13 +47,13 @@ class Metric:
     def shown(self, hidden_for: Version | None) -> bool:
         """Whether it is exposed. A deprecated one is, until the release that hides it, and after
         that for `--show-hidden-metrics-for-version` with either release."""
-        if self.deprecated_in is None:
-            return ()
         return not self.shown_for or hidden_for in self.shown_for
 
     @property
     def shown_for(self) -> tuple[Version, ...]:
         """The releases to ask for, where this one hides it."""
+        if self.deprecated_in is None:
+            return ()
         major, minor = self.deprecated_in
         hidden_in = (major, minor + 1)
         return () if hidden_in > COMPATIBLE_WITH else (self.deprecated_in, hidden_in)

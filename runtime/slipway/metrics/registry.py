@@ -5,6 +5,7 @@ Imported only by the server: it needs prometheus_client.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 from prometheus_client import (
@@ -18,7 +19,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from slipway.engine.messages import RequestTiming, Stats
-from slipway.metrics.declared import METRICS
+from slipway.metrics.declared import CACHE_LABELS, METRICS
 from slipway.metrics.metric import Metric, parse_version
 
 FINISHED = ("stop", "length", "abort")
@@ -33,7 +34,7 @@ NO_SERIES_YET = frozenset({"vllm:spec_decode_draft_acceptance_rate", "vllm:spec_
 class ServerMetrics:
     """The metrics of one served model. Every method is cheap enough for each step and token.
 
-    Gauges and observations are noted as they come and entered when somebody reads them: a histogram of
+    What comes is noted and entered when somebody reads them: a histogram of
     prometheus_client costs microseconds, which on a CPU would be taken from the model at every step.
 
     `model_name` is the first served name. Raises ValueError where `show_hidden_for` is no version.
@@ -45,10 +46,12 @@ class ServerMetrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # no *_created series
         self._registry = CollectorRegistry()
         self._model_name = model_name
-        self._gauges: dict[str, Gauge] = {}
-        self._counters: dict[str, Counter] = {}
-        self._histograms: dict[str, Histogram] = {}
+        self._gauges: dict[str, list[Gauge]] = defaultdict(list)
+        self._counters: dict[str, list[Counter]] = defaultdict(list)
+        self._histograms: dict[str, list[Histogram]] = defaultdict(list)
+        """By name, each with those that are the same as it."""
         self._last: dict[str, float] = {}
+        self._added: dict[str, float] = defaultdict(float)
         self._observed: list[tuple[str, float]] = []
         self._queries = 0
         self._hits = 0
@@ -58,31 +61,37 @@ class ServerMetrics:
                 self._declare(metric, max_model_len)
         for reason in ("capacity", "deferred"):
             name = f"{WAITING_BY_REASON} {reason}"
-            self._gauges[name] = self._gauges[WAITING_BY_REASON].labels(model_name, reason)
+            self._gauges[name] = [one.labels(model_name, reason) for one in self._gauges[WAITING_BY_REASON]]
+        (self._ended,) = self._counters["vllm:request_success_total"]
         for reason in FINISHED:
-            self._count("vllm:request_success_total", 0, finished_reason=reason)
+            self._ended.labels(model_name, reason)
 
     def _declare(self, metric: Metric, max_model_len: int) -> None:
         """Adds the metric to the registry; one with no label but the model's name starts at 0."""
-        about = (metric.name, metric.summary, metric.labels)
+        name, about = metric.same_as or metric.name, (metric.name, metric.summary, metric.labels)
         ready = metric.labels == ("model_name",) and metric.name not in NO_SERIES_YET
         match metric.type:
             case "gauge":
                 gauge = Gauge(*about, registry=self._registry)
-                self._gauges[metric.name] = gauge.labels(self._model_name) if ready else gauge
+                self._gauges[name].append(gauge.labels(self._model_name) if ready else gauge)
             case "counter":
                 counter = Counter(*about, registry=self._registry)
-                self._counters[metric.name] = counter.labels(self._model_name) if ready else counter
+                self._counters[name].append(counter.labels(self._model_name) if ready else counter)
             case "histogram":
                 buckets = metric.buckets_for(max_model_len)
                 histogram = Histogram(*about, registry=self._registry, buckets=buckets)
-                self._histograms[metric.name] = histogram.labels(self._model_name)
+                self._histograms[name].append(histogram.labels(self._model_name))
 
     def record_startup(self, seconds: Mapping[str, float]) -> None:
         """`seconds` of each phase, as the engine's `Ready` tells them."""
-        gauge = self._gauges["slipway_startup_seconds"]
+        (gauge,) = self._gauges["slipway_startup_seconds"]
         for phase, duration in seconds.items():
             gauge.labels(self._model_name, phase).set(duration)
+
+    def record_cache(self, settings: Mapping[str, object]) -> None:
+        """How the KV cache was set up: a value for each of CACHE_LABELS, written as Python does."""
+        (gauge,) = self._gauges["vllm:cache_config_info"]
+        gauge.labels(self._model_name, *(settings[name] for name in CACHE_LABELS)).set(1)
 
     def record_step(self, stats: Stats) -> None:
         """The engine's state and its steps since the last Stats."""
@@ -93,6 +102,8 @@ class ServerMetrics:
         self._set("vllm:gpu_cache_usage_perc", stats.cache_usage)
         self._set("vllm:num_requests_swapped", stats.num_swapped)
         self._set("vllm:cpu_cache_usage_perc", stats.swap_usage)
+        self._count("vllm:prompt_tokens_total", stats.prompt_tokens)
+        self._count("vllm:generation_tokens_total", stats.generation_tokens)
         if stats.prefix_queries or stats.preemptions:
             self._count("vllm:gpu_prefix_cache_queries", stats.prefix_queries)
             self._count("vllm:gpu_prefix_cache_hits", stats.prefix_hits)
@@ -115,36 +126,38 @@ class ServerMetrics:
         """`seconds` from one token of a request to the next."""
         self._observe("vllm:time_per_output_token_seconds", seconds)
 
+    def record_request(self, n: int) -> None:
+        """A request for `n` answers to each of its prompts."""
+        self._observe("vllm:request_params_n", n)
+
     def record_finished(
         self,
         timing: RequestTiming | None,
         prompt_tokens: int,
+        cached_tokens: int,
         output_tokens: int,
         max_tokens: int,
-        n: int,
         reason: str,
     ) -> None:
-        """The end of one of a request's `n` answers; `timing` is None where it never ran."""
-        self._count("vllm:prompt_tokens_total", prompt_tokens)
-        self._count("vllm:generation_tokens_total", output_tokens)
+        """The end of one of a request's answers; `timing` is None where it has not one token."""
         if reason in FINISHED:
-            self._count("vllm:request_success_total", 1, finished_reason=reason)
+            self._ended.labels(self._model_name, reason).inc()
         else:
             self._count("slipway_request_failures_total", 1)
         self._observe("vllm:request_prompt_tokens", prompt_tokens)
         self._observe("vllm:request_generation_tokens", output_tokens)
         self._observe("vllm:request_max_num_generation_tokens", max_tokens)
-        self._observe("vllm:request_params_n", n)
         self._observe("vllm:request_params_max_tokens", max_tokens)
         if timing is not None:
-            self._record_timing(timing)
+            self._observe("vllm:request_prefill_kv_computed_tokens", prompt_tokens - cached_tokens)
+            self._record_timing(timing, output_tokens)
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, of `content_type`."""
         self._enter()
         return generate_latest(self._registry)
 
-    def _record_timing(self, timing: RequestTiming) -> None:
+    def _record_timing(self, timing: RequestTiming, output_tokens: int) -> None:
         arrival, scheduled, first, last = (
             timing.arrival,
             timing.scheduled,
@@ -157,6 +170,8 @@ class ServerMetrics:
         self._span("vllm:request_decode_time_seconds", first, last)
         self._span("vllm:request_inference_time_seconds", scheduled, last)
         self._span("vllm:e2e_request_latency_seconds", arrival, last)
+        if output_tokens > 1:
+            self._observe("vllm:request_time_per_output_token_seconds", (last - first) / (output_tokens - 1))
 
     def _span(self, name: str, start: float, end: float) -> None:
         """Observes a stretch of a request; one that an early abort never reached ends at 0."""
@@ -174,15 +189,16 @@ class ServerMetrics:
     def _enter(self) -> None:
         """Bring the registry up to date with what was noted."""
         for name, value in self._last.items():
-            if gauge := self._gauges.get(name):
+            for gauge in self._gauges[name]:
                 gauge.set(value)
+        for name, value in self._added.items():
+            for counter in self._counters[name]:
+                counter.inc(value)
+        self._added.clear()
         observed, self._observed = self._observed, []
         for name, value in observed:
-            if histogram := self._histograms.get(name):
+            for histogram in self._histograms[name]:
                 histogram.observe(value)
 
-    def _count(self, name: str, amount: float, **labels: str) -> None:
-        counter = self._counters[name]
-        if labels:
-            counter = counter.labels(model_name=self._model_name, **labels)
-        counter.inc(amount)
+    def _count(self, name: str, amount: float) -> None:
+        self._added[name] += amount
