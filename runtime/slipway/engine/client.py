@@ -92,6 +92,7 @@ def merge(earlier: Delta, later: Delta) -> None:
     earlier.prompt_logprobs = earlier.prompt_logprobs or later.prompt_logprobs
     earlier.num_cached_tokens = earlier.num_cached_tokens or later.num_cached_tokens
     earlier.timing = later.timing or earlier.timing
+    earlier.work = later.work or earlier.work
     earlier.finish_reason, earlier.stop_token_id = later.finish_reason, later.stop_token_id
     earlier.error, earlier.unfit = later.error, later.unfit
 

@@ -82,6 +82,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Longest context that graphs cover."""
     attention_backend: str = "auto"
     # process
+    timed: bool = False
+    """Each Delta tells how long the steps took that its request was part of."""
     threads: int | None = None
     log_level: str = "info"
     record: str | None = None

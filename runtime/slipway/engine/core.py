@@ -18,6 +18,7 @@ from slipway.engine.messages import (
     Reply,
     Stats,
     StepDone,
+    Work,
 )
 from slipway.engine.plan import Masks, StepOutput
 from slipway.engine.request import Request
@@ -42,7 +43,10 @@ class EngineCore:
         idle: Callable[[], bool] = lambda: False,
         make_matcher: MakeMatcher = no_grammar,
         adapters: Sequence[str] = (),
+        *,
+        timed: bool = False,
     ) -> None:
+        """timed  each Delta tells the time of the steps that its request was part of"""
         self.scheduler = scheduler
         self.executor = executor
         self.hub = hub
@@ -56,7 +60,11 @@ class EngineCore:
         self._requests: dict[tuple[int, str], Request] = {}
         self._clients: set[int] = set()
         self._num_arrived = 0
-        self._under_way: deque[tuple[Step, float]] = deque()
+        self._timed = timed
+        self._under_way: deque[tuple[Step, float, float]] = deque()
+        """Steps, and when planning them and computing them began."""
+        self._collected = 0.0
+        """When the last step had ended."""
         self._checked = True
 
     @property
@@ -86,12 +94,13 @@ class EngineCore:
             self._receive(client_id, message)
         if self.grammars.has_prepared:
             self._add_prepared()
-        plan, grants = self.scheduler.schedule(time.monotonic())
+        planned = time.monotonic()
+        plan, grants = self.scheduler.schedule(planned)
         if self.scheduler.failures:
             self._end_failed(self.scheduler.failures)
             self.scheduler.failures = []
         if grants or plan.swap_out:  # pages are given away in the next plan: copy them before
-            self._under_way.append((grants, time.monotonic()))
+            self._under_way.append((grants, planned, time.monotonic()))
             self.executor.launch(plan)
             self.executor.draw(self._masks(grants))
             self._checked = False
@@ -178,10 +187,15 @@ class EngineCore:
 
     def _collect(self) -> None:
         """Wait for the oldest step under way, and send what came of it."""
-        grants, started = self._under_way.popleft()
+        grants, planned, started = self._under_way.popleft()
         output = self.executor.collect()
         now = time.monotonic()
         self.num_steps += 1
+        if self._timed:
+            took = Work(started - planned, output.forward_seconds, now - max(started, self._collected))
+            for request in grants:
+                request.work = took if request.work is None else request.work + took
+        self._collected = now
         special = {*output.failed, *output.logprobs, *output.prompt_logprobs}
         deltas: dict[int, list[Delta]] = {client_id: [] for client_id in self._clients}
         for index, ((request, grant), tokens) in enumerate(zip(grants.items(), output.tokens, strict=True)):
@@ -197,6 +211,7 @@ class EngineCore:
                 delta = failure(request.id, error)
             if delta is not None:
                 self._num_generated += len(delta.token_ids)
+                delta.work = request.work
                 deltas[request.client_id].append(delta)
                 if delta.finish_reason is not None:
                     self._end((request.client_id, request.id), failed=delta.finish_reason == "error")

@@ -112,6 +112,23 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The most likely tokens, best first."""
 
 
+class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Seconds of all steps so far that one request took part in."""
+
+    scheduling: float
+    forward: float
+    """Of the model alone; on CPU the draw is part of it."""
+    execution: float
+    """From the launch of a step, or the end of the one before where that is later, to its tokens."""
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.scheduling + other.scheduling,
+            self.forward + other.forward,
+            self.execution + other.execution,
+        )
+
+
 class Delta(msgspec.Struct, array_like=True, gc=False):
     """News of one request after a step."""
 
@@ -133,6 +150,8 @@ class Delta(msgspec.Struct, array_like=True, gc=False):
     """The fault is the request's own."""
     timing: RequestTiming | None = None
     """With the first Delta and the last: where a stop string ends a request, the API has but the first."""
+    work: Work | None = None
+    """With each Delta, where the engine was told to time its steps."""
 
 
 class RequestTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -82,3 +82,5 @@ class StepOutput(msgspec.Struct, array_like=True, gc=False):
     """Of the prompt tokens whose logits this step computed, by index."""
     drafts: dict[int, list[int]] = {}
     """Of requests with masks, by index: what their slots verify next; absent where that is nothing."""
+    forward_seconds: float = 0.0
+    """What the forward pass took, where the worker was told to time it."""

@@ -25,8 +25,8 @@ class RecordingWorker:
         self._under_way: deque[object] = deque()
         """Plans and masks of steps, in turn."""
         self._file = Path(path).expanduser().open("wb")
-        # A record may be shown to others.
-        shown = msgspec.structs.replace(config, hf_token=None, prefix_hash_secret="")
+        # A record may be shown to others, and no time is ever the same again.
+        shown = msgspec.structs.replace(config, hf_token=None, prefix_hash_secret="", timed=False)
         self._file.write(encode_frame(shown))
 
     def launch(self, plan: StepPlan) -> None:
@@ -39,7 +39,8 @@ class RecordingWorker:
 
     def collect(self) -> StepOutput:
         output = self._worker.collect()
-        for part in (self._under_way.popleft(), self._under_way.popleft(), output):
+        kept = msgspec.structs.replace(output, forward_seconds=0.0)
+        for part in (self._under_way.popleft(), self._under_way.popleft(), kept):
             self._file.write(encode_frame(part))
         self._file.flush()
         return output

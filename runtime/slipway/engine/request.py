@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import InitVar, dataclass, field
 
-from slipway.engine.messages import AddRequest, RequestTiming, TokenLogprobs
+from slipway.engine.messages import AddRequest, RequestTiming, TokenLogprobs, Work
 from slipway.engine.params import SamplingParams
 
 
@@ -74,6 +74,8 @@ class Request:
     """Steps that admitted others while this one waited for pages."""
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])
     """Of the prompt tokens so far, where asked for; nothing predicts the first."""
+    work: Work | None = None
+    """Of the steps collected so far; None where nobody asks for times."""
     scheduled_time: float = 0.0
     first_token_time: float = 0.0
     num_preemptions: int = 0

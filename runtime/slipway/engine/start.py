@@ -219,6 +219,7 @@ class Start:
             worker.idle,
             ModelMatchers(config, self.plan.route.vocab),
             tuple(config.adapters),
+            timed=config.timed,
         )
 
     def ready(self) -> Ready:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import numpy as np
 
@@ -81,7 +83,12 @@ class CpuWorker(InTurn):
         for index, drafts in plan.drafts.items():
             self.slots.guess(plan.slots[index], drafts)
         slots, num_new, num_drafts = np.array((plan.slots, plan.num_new, plan.num_drafts), np.int32)
-        output = self._output(plan, self._model.step(slots, num_new, num_drafts, masks))
+        begun = time.monotonic()
+        result = self._model.step(slots, num_new, num_drafts, masks)
+        took = time.monotonic() - begun
+        output = self._output(plan, result)
+        if self._config.timed:
+            output.forward_seconds = took
         if self.proposer is not None:
             self._propose(self.proposer, plan, output)
         return output

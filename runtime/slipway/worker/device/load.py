@@ -60,6 +60,7 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         token_budget=budget,
         progress=progress,
         budget=partial(Budget, total, config.gpu_memory_utilization, total - before),
+        timed=config.timed,
     )
 
 

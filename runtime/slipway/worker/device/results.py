@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import msgspec
 import torch
@@ -22,6 +25,37 @@ _IN_FLIGHT = 3
 """Sets of host tensors: two steps may be under way while a third's are read."""
 
 
+class HostEvent:
+    """As an event of the device, where the host computes in its place."""
+
+    def record(self) -> None:
+        self.time = time.monotonic()
+
+    def elapsed_time(self, end: HostEvent) -> float:
+        """In milliseconds, as of the device's."""
+        return (end.time - self.time) * 1000
+
+
+class Timer:
+    """How long the device computes what it is given within the context, which does not wait for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        on_device = device.type == "cuda"
+        new: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True) if on_device else HostEvent
+        self._begin, self._end = new(), new()
+
+    def __enter__(self) -> None:
+        self._begin.record()
+
+    def __exit__(self, *error: object) -> None:
+        self._end.record()
+
+    @property
+    def seconds(self) -> float:
+        """To be asked when the device has done it."""
+        return float(self._begin.elapsed_time(self._end)) / 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Launched:
     """A step whose forward pass the device has been given, and whose tokens are still to be drawn.
@@ -30,6 +64,7 @@ class Launched:
     known     requests whose prompt tokens are reported, by place in the batch, with the positions of these
               tokens, and `prompt` what is reported
     graph     of the forward pass; None where it is launched kernel by kernel, as the draw is then
+    timer     of the forward pass, where it is to be timed
     """
 
     shape: StepShape
@@ -39,6 +74,7 @@ class Launched:
     known: Sequence[tuple[int, range]]
     prompt: Draws | None = None
     graph: GraphKey | None = None
+    timer: Timer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +96,7 @@ class Pending:
     prompt: Draws | None
     drafts: Tensor | None
     ready: torch.cuda.Event | None
+    timer: Timer | None
 
 
 class Results:
@@ -130,7 +167,7 @@ class Results:
             # Blocking: a thread that spins would take the driver's lock from the one that launches.
             ready = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             ready.record()
-        return Pending(shape, starts, host, host_counts, step.known, prompt, drafts, ready)
+        return Pending(shape, starts, host, host_counts, step.known, prompt, drafts, ready, step.timer)
 
     def output(self, pending: Pending) -> StepOutput:
         """Wait for the step, and give what it drew in the plan's order."""
@@ -141,6 +178,8 @@ class Results:
         # A row that failed behind a draft is drawn again, behind what is known then.
         failed = drawn.failed[::each].nonzero()[:, 0].tolist()
         output = StepOutput([[]] * len(order), [order[place] for place in failed])
+        if pending.timer is not None:
+            output.forward_seconds = pending.timer.seconds
         for place, (index, start, count) in enumerate(zip(order, pending.starts, counts, strict=True)):
             output.tokens[index] = tokens[place][:count]
             wanted = start.params.num_logprobs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -20,7 +21,7 @@ from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
 from slipway.worker.device.pages import DevicePages
-from slipway.worker.device.results import Launched, Pending, Results
+from slipway.worker.device.results import Launched, Pending, Results, Timer
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
@@ -33,6 +34,7 @@ log = logging.getLogger("slipway.engine")
 
 REPORTED_AT_ONCE = 256
 """Rows of logits that prompt log-probabilities take at a time."""
+UNTIMED = nullcontext()
 
 
 class AnyDecoder(Protocol):
@@ -76,8 +78,10 @@ class DeviceWorker:
         token_budget: int,
         progress: Progress,
         budget: Callable[[int, int, int], Budget],
+        timed: bool = False,
     ) -> None:
-        """graph_lengths: of the longest context. budget: of weights, activations and graphs, in bytes."""
+        """graph_lengths: of the longest context. budget: of weights, activations and graphs, in bytes. timed:
+        outputs tell what the forward pass took."""
         self.plan = plan
         self._state = state
         self._sampler = sampler
@@ -92,6 +96,7 @@ class DeviceWorker:
             graph_sizes, self.most_requests, graph_lengths, token_budget, state.most_drafts
         )
         self._progress = progress
+        self._timed = timed
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
         self.graphs = Graphs()
         self._missed: Counter[GraphKey] = Counter()
@@ -177,16 +182,20 @@ class DeviceWorker:
         divisors, self._kv_divisors = self._kv_divisors, None
         key = None if known or divisors else self.graph_sizes.key_for(shape)
         self._capture_missed(PATIENCE)
+        timer = Timer(self._state.device) if self._timed else None
         if key is not None and self._has(key):
             rows = key.size * key.each
             batch = self._sent(shape, rows, key.size)
-            self.graphs.replay(key)
-            self._launched = Launched(shape, batch, self._logits[:rows], features, known, graph=key)
+            with timer or UNTIMED:
+                self.graphs.replay(key)
+            logits = self._logits[:rows]
+            self._launched = Launched(shape, batch, logits, features, known, graph=key, timer=timer)
             return
         batch = replace(self._sent(shape, shape.num_tokens, shape.num_requests), kv_divisors=divisors)
-        hidden, logits = self._forward(batch)
+        with timer or UNTIMED:
+            hidden, logits = self._forward(batch)
         prompt = self._report_prompt(batch, shape, known, hidden) if known else None
-        self._launched = Launched(shape, batch, logits, features, known, prompt)
+        self._launched = Launched(shape, batch, logits, features, known, prompt, timer=timer)
 
     @torch.inference_mode()
     def draw(self, masks: Masks | None = None) -> None:
