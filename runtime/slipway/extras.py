@@ -33,9 +33,16 @@ SERVING = frozenset(
 def missing(error: Exception) -> Exit | None:
     """How to end for a package of the extra that is not installed; None for every other error.
 
-    A package that is there and lacks a part or a dependency of its own is another error.
+    A package that is there and lacks a part or a dependency of its own is another error; of OpenTelemetry
+    the parts are packages.
     """
-    if not isinstance(error, ModuleNotFoundError) or error.name not in SERVING:
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
-    message = f"The Python package {error.name}, which this command needs, is not installed."
-    return Exit(MISSING_PACKAGE, message, "Install all that serves: pip install 'slipway[cpu]'.")
+    if error.name in SERVING:
+        message = f"The Python package {error.name}, which this command needs, is not installed."
+        return Exit(MISSING_PACKAGE, message, "Install all that serves: pip install 'slipway[cpu]'.")
+    if error.name.partition(".")[0] == "opentelemetry":
+        message = f"The Python package {error.name}, which --otlp-traces-endpoint needs, is not installed."
+        hint = "Install what sends traces: pip install 'slipway[otel]'."
+        return Exit(MISSING_PACKAGE, message, hint, "otlp_traces_endpoint")
+    return None

@@ -81,6 +81,7 @@ class Served:
                 task.cancel()
             await asyncio.gather(opening, reading, return_exceptions=True)
             self.front.close()
+            await self.front.flush()
             await self.client.close()
 
     async def _open(self) -> None:

@@ -91,6 +91,7 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         max_num_batched_tokens=budget if "max_num_batched_tokens" in arguments.given else None,
         grammar_cache_bytes=environment.xgrammar_cache_mb << 20,
         threads=environment.threads,
+        timed=bool(arguments["otlp_traces_endpoint"] and arguments["collect_detailed_traces"]),
         log_level=environment.logging_level.lower(),
         record=environment.slipway_record,
     )
@@ -150,6 +151,9 @@ class Settings:
     """Seconds for the engine to answer an administrative question."""
     docs: bool
     root_path: str
+    traces_endpoint: str | None
+    detailed_traces: frozenset[str]
+    """Of which parts each trace tells the times: model, worker or all."""
     show_hidden_metrics: str | None
     drain_grace: float
     """Seconds after SIGTERM in which requests that still arrive are served."""
@@ -213,6 +217,8 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         rpc_timeout=environment.rpc_timeout / 1000,
         docs=not arguments["disable_fastapi_docs"],
         root_path=(arguments["root_path"] or "").rstrip("/"),
+        traces_endpoint=arguments["otlp_traces_endpoint"],
+        detailed_traces=frozenset(arguments["collect_detailed_traces"] or ()),
         show_hidden_metrics=arguments["show_hidden_metrics_for_version"],
         drain_grace=arguments["drain_grace"],
         drain_timeout=arguments["drain_timeout"],

@@ -8,8 +8,9 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from slipway.api.admission import Admission
@@ -24,6 +25,9 @@ from slipway.engine.client import EngineClient
 from slipway.engine.messages import Ready, Stats
 from slipway.metrics.declared import CACHE_LABELS
 from slipway.metrics.registry import ServerMetrics
+
+if TYPE_CHECKING:
+    from slipway.api.tracing import Tracer
 
 TEXT_THREADS = 2
 """Tokenizing lets go of the interpreter's lock, rendering does not; more threads gain nothing."""
@@ -42,6 +46,7 @@ class Frontend:
         self.admission = Admission(engine, max_concurrency=settings.max_concurrency)
         self.created = int(time.time())
         self.metrics: ServerMetrics | None = None
+        self._tracer = _tracer(settings)
         self._model: ServedModel | None = None
         self._grammars: GrammarChecks | None = None
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
@@ -62,6 +67,11 @@ class Frontend:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._grammars is not None:
             self._grammars.close()
+
+    async def flush(self) -> None:
+        """Send what is left of traces, in a thread."""
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def on_stats(self, stats: Stats) -> None:
         if self.metrics is not None:
@@ -106,12 +116,13 @@ class Frontend:
 
         return made() if short else await self.in_thread(made)
 
-    def submit(self, order: Order, arrival: float) -> Run:
+    def submit(self, order: Order, arrival: float, headers: Headers) -> Run:
         """Start an order of a request that came at `arrival`. Raises ApiError 503 where the engine has
         gone."""
         assert self.metrics is not None
+        on_end = self._tracer.recorder(headers) if self._tracer is not None else None
         kind = Run if order.beams is None else BeamRun
-        run = kind(order, self.engine, self.metrics, arrival)
+        run = kind(order, self.engine, self.metrics, arrival, on_end)
         run.start()
         return run
 
@@ -133,6 +144,15 @@ class Frontend:
                 prompt.params,
                 f", held to {order.grammar.text[:limit]}" if order.grammar else "",
             )
+
+
+def _tracer(settings: Settings) -> Tracer | None:
+    """Where traces are asked for: only then are the packages imported that send them."""
+    if not settings.traces_endpoint:
+        return None
+    from slipway.api.tracing import Tracer
+
+    return Tracer(settings.traces_endpoint, settings.name, settings.detailed_traces)
 
 
 def _cache(settings: Settings, ready: Ready) -> dict[str, object]:

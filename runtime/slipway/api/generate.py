@@ -16,7 +16,7 @@ from slipway.api.sampling import child_seed
 from slipway.api.structured import Grammar
 from slipway.api.transcript import Piece, Transcript, TranscriptRules
 from slipway.engine.client import EngineClient, EngineDead, Stream
-from slipway.engine.messages import AddRequest, Delta, ReasoningBounds, RequestTiming
+from slipway.engine.messages import AddRequest, Delta, ReasoningBounds, RequestTiming, Work
 from slipway.engine.params import SamplingParams
 from slipway.metrics.registry import ServerMetrics
 from slipway.text.parse.output import Parser
@@ -62,10 +62,12 @@ class Output:
         self.number = number
         self.engine_id = engine_id
         self.prompt = prompt
-        self.ended = False
         self.transcript = Transcript(number, order.rules, prompt.params, prompt.token_ids)
         self.timing: RequestTiming | None = None
+        self.work: Work | None = None
         self.num_cached_tokens = 0
+        self.finish_reason = ""
+        """The engine's, or `abort`; empty until it has ended."""
         self.last_news: float | None = None
         """`time.monotonic()` of the latest token."""
         self.stream = stream
@@ -74,17 +76,32 @@ class Output:
 class Run:
     """An order on the engine. Whoever starts one calls `abort` in the end, whatever happened.
 
-    `arrival` is when the request came, on `time.monotonic()`: latencies count from there.
+    `arrival` is when the request came, on `time.monotonic()`: latencies count from there. `on_end` is called
+    once, after the last output has ended.
     """
 
-    def __init__(self, order: Order, engine: EngineClient, metrics: ServerMetrics, arrival: float) -> None:
+    def __init__(
+        self,
+        order: Order,
+        engine: EngineClient,
+        metrics: ServerMetrics,
+        arrival: float,
+        on_end: Callable[[Run], None] | None = None,
+    ) -> None:
         self.order = order
+        self.arrival = arrival
+        self.first_news: float | None = None
+        """`time.monotonic()` of the first token of any output."""
+        self.last_end = arrival
+        """Of the latest end of one."""
+        self.error = ""
+        """What kept the server from answering."""
         self.outputs: list[Output] = []
         self.num_cached_tokens = 0
         """Prompt tokens that prefix hits spared, over all prompts."""
         self._engine = engine
         self._metrics = metrics
-        self._arrival = arrival
+        self._on_end = on_end
 
     def start(self) -> None:
         """Hand all outputs to the engine. Raises ApiError where it has gone."""
@@ -102,13 +119,14 @@ class Run:
                     params,
                     order.priority,
                     order.cache_salt,
-                    self._arrival,
+                    self.arrival,
                     order.grammar.text if order.grammar else "",
                     reasoning=order.reasoning,
                 )
                 try:
                     stream = self._engine.submit(request)
                 except EngineDead as dead:
+                    self.error = str(dead)
                     self.abort()
                     raise engine_gone(dead) from None
                 self.outputs.append(Output(number, engine_id, prompt, order, stream))
@@ -121,24 +139,30 @@ class Run:
                 output = self.outputs[0]
                 async for delta in output.stream:
                     yield self._take(output, delta)
-                    if output.ended:
+                    if output.finish_reason:
                         return
             else:
                 async for output, delta in _merged(self.outputs):
                     yield self._take(output, delta)
         except EngineDead as dead:
+            self.error = str(dead)
             raise engine_gone(dead) from None
 
     def abort(self) -> None:
         """Have the engine drop what has not ended; nothing where all has."""
         for output in self.outputs:
-            if not output.ended:
+            if not output.finish_reason:
                 self._end(output, None, "error" if self._engine.state == "dead" else "abort")
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self)
 
     def _take(self, output: Output, delta: Delta) -> Piece:
         self._observe(output, len(delta.token_ids))
         output.timing = delta.timing or output.timing
+        output.work = delta.work or output.work
         if delta.finish_reason == "error":
+            self.error = "" if delta.unfit else delta.error
             self._end(output, delta, "error")
             raise failed(delta)
         piece = output.transcript.take(delta)
@@ -151,14 +175,14 @@ class Run:
         return piece
 
     def _end(self, output: Output, delta: Delta | None, reason: str) -> None:
-        output.ended = True
-        timing = output.timing
+        output.finish_reason = reason
+        self.last_end = time.monotonic()
         if delta is None or delta.finish_reason is None:
             self._engine.abort(output.engine_id)
-            if timing is not None:
-                timing = msgspec.structs.replace(timing, last_token=time.monotonic())
+            if output.timing is not None:
+                output.timing = msgspec.structs.replace(output.timing, last_token=self.last_end)
         self._metrics.record_finished(
-            timing,
+            output.timing,
             len(output.prompt.token_ids),
             output.num_cached_tokens,
             output.transcript.num_tokens,
@@ -172,7 +196,8 @@ class Run:
             return
         now = time.monotonic()
         if output.last_news is None:
-            self._metrics.record_first_token(now - self._arrival)
+            self.first_news = self.first_news or now
+            self._metrics.record_first_token(now - self.arrival)
         else:
             between = (now - output.last_news) / num_tokens
             for _ in range(num_tokens):
@@ -203,7 +228,7 @@ async def _merged(outputs: list[Output]) -> AsyncIterator[tuple[Output, Delta]]:
             for task in done:
                 output = waiting.pop(task)
                 yield output, task.result()
-                if not output.ended:
+                if not output.finish_reason:
                     waiting[_next(output)] = output
     finally:
         for task in waiting:

@@ -81,7 +81,7 @@ class Lifecycle:
                 task.cancel()
             await asyncio.gather(*self._background, return_exceptions=True)
             self._front.close()
-            await self._engine.close()
+            await asyncio.gather(self._engine.close(), self._front.flush())
 
     def _take_signal(self, number: signal.Signals) -> None:
         self._signals.append(number)

@@ -60,7 +60,7 @@ async def generate(
     order = await front.prepare(make, short=not body.is_slow and is_short(request))
     if order.grammar is not None:
         await front.grammars.check(order.grammar)
-    run = front.submit(order, arrival)
+    run = front.submit(order, arrival, request.headers)
     answer = make_answer(front, body, run)
     if body.stream:
         return EventStream(answer.events(), close=run.abort)

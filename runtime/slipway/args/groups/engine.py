@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slipway.args.declare import Disposition, Json, Key, Unbuilt, Url, arg, group
-from slipway.args.groups.features import TRACING
 
 COMPILATION: Json = {
     "level": 0,
@@ -35,12 +34,15 @@ class Observability:
         comma_list=True,
         words={"none": None},
         no_effect_without=("otlp_traces_endpoint",),
-        unbuilt=TRACING,
     )
-    """Parts to trace in detail, which may be slow."""
+    """Parts of which each trace tells the time: the model's forward passes, the worker's whole steps."""
 
-    otlp_traces_endpoint: Url | None = arg(unbuilt=TRACING)
-    """Where OpenTelemetry traces are sent."""
+    otlp_traces_endpoint: Url | None = arg()
+    """Where OpenTelemetry traces are sent, one span for each request; needs the extra `otel`.
+
+    OTEL_EXPORTER_OTLP_TRACES_PROTOCOL says how: grpc, which is the default, or http/protobuf. Variables of
+    OpenTelemetry's SDK say the rest.
+    """
 
     show_hidden_metrics_for_version: str | None = arg(
         pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)*", form="a version such as 0.8"
