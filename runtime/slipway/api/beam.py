@@ -99,6 +99,7 @@ class BeamRun(Run):
 
     def start(self) -> None:
         order = self.order
+        self._metrics.record_request(order.n)
         self._live: set[str] = set()
         """Engine requests under way."""
         for index, prompt in enumerate(order.prompts):
@@ -139,7 +140,7 @@ class BeamRun(Run):
             engine_id = f"{order.request_id}-{next(serial)}"
             token_ids = [*prompt.token_ids, *beam.token_ids]
             request = AddRequest(
-                engine_id, token_ids, params, order.priority, order.cache_salt, self._arrival
+                engine_id, token_ids, params, order.priority, order.cache_salt, self.arrival
             )
             streams.append(self._engine.submit(request))
             self._live.add(engine_id)

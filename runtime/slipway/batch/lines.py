@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import msgspec
 import orjson
 
-from slipway.api.errors import error_object, shown_value
+from slipway.api.errors import ApiError, described, shown_value
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is refused unread; the bodies that a route takes are smaller."""
@@ -33,7 +33,10 @@ class Refused(Exception):
     @property
     def body(self) -> dict[str, Any]:
         code = "invalid_value" if self.param else "invalid_json"
-        return error_object(str(self), status=400, param=self.param, code=code)
+        shaped: dict[str, Any] = msgspec.to_builtins(
+            described(ApiError(str(self), param=self.param, code=code))
+        )
+        return shaped
 
 
 @dataclass(frozen=True, slots=True)
