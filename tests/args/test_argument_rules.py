@@ -77,7 +77,6 @@ REFUSED = {
         ["--max-context-len-to-capture", "10", "--max-seq-len-to-capture", "20"],
         ["--max-context-len-to-capture", "10", "--max-seq-len-to-capture", "10"],
     ),
-    "xFormers": (["--attention-backend", "XFORMERS"], ["--attention-backend", "TRITON"]),
     "another worker": (["--worker-cls", "my.Worker"], ["--worker-cls", "auto"]),
     "a worker extension": (["--worker-extension-cls", "my.Mixin"], ["--worker-extension-cls", ""]),
     "another scheduler": (
@@ -92,6 +91,8 @@ REFUSED = {
 }
 
 WARNED = {
+    "xFormers": (["--attention-backend", "XFORMERS"], ["--attention-backend", "TRITON", "--device", "cuda"]),
+    "torch.compile": (["-O3", "--device", "cuda"], ["-O.max_capture_size", "8", "--device", "cuda"]),
     "credentials for every page": (
         ["--allow-credentials"],
         ["--allow-credentials", "--allowed-origins", '["https://a.b"]'],
@@ -276,3 +277,21 @@ def test_secrets_are_hidden_where_they_could_be_seen():
     assert given.printed()["api_key"] == "sk-1"
     assert given.printed()["hf_token"] == "***"
     assert resolve(["m"], {}).redacted()["api_key"] is None
+
+
+def test_old_forms_are_not_spoken_of_where_nobody_wants_to_hear_it():
+    words = ["m", "--speculative-model", "d", "--num-speculative-tokens", "2", "--use-v2-block-manager"]
+    said, hushed = resolve(words, {}), resolve(words, {"VLLM_NO_DEPRECATION_WARNING": "1"})
+    assert len([one for one in said.warnings if "is an old form of" in one]) == 2
+    assert set(hushed.warnings) == {one for one in said.warnings if "is an old form of" not in one}
+    assert hushed["speculative_config"] == said["speculative_config"]
+
+
+def test_a_missing_model_is_told_with_the_one_that_older_servers_took():
+    with pytest.raises(ArgumentError, match=r"facebook/opt-125m then; Slipway takes none"):
+        resolve([], {})
+
+
+@pytest.mark.parametrize("words", [["--max-lora-rank", "7"], ["--lora-extra-vocab-size", "0"]])
+def test_sizes_of_adapters_are_any_number_that_is_one(words):
+    assert resolve(["m", *words], {})[words[0][2:].replace("-", "_")] == int(words[1])

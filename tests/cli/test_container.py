@@ -31,21 +31,21 @@ def test_other_words_are_those_of_the_command(given):
 
 
 @pytest.mark.parametrize(
-    ("given", "argument"),
+    ("given", "argument", "code", "reason"),
     [
-        (["serve", "x", "--max-modle-len", "5"], ""),
-        (["serve", "x", "--block-size", "7"], "block_size"),
-        (["serve", "x", "--tensor-parallel-size", "2"], "tensor_parallel_size"),
+        (["serve", "x", "--max-modle-len", "5"], "", 2, "BadArguments"),
+        (["serve", "x", "--block-size", "7"], "block_size", 2, "BadArguments"),
+        (["serve", "x", "--tensor-parallel-size", "2"], "tensor_parallel_size", 3, "NotSupported"),
     ],
 )
 def test_a_refused_argument_is_told_in_the_termination_message(
-    given, argument, tmp_path, monkeypatch, capsys
+    given, argument, code, reason, tmp_path, monkeypatch, capsys
 ):
     message = tmp_path / "termination-log"
     monkeypatch.setenv("SLIPWAY_TERMINATION_LOG", str(message))
-    assert main(given) == 2
+    assert main(given) == code
     cause = json.loads(message.read_text())
-    assert (cause["code"], cause["reason"], cause["argument"]) == (2, "BadArguments", argument)
+    assert (cause["code"], cause["reason"], cause["argument"]) == (code, reason, argument)
     assert cause["message"] in capsys.readouterr().err
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from slipway.args.derive import expand_graph_sizes
+from slipway.args.schema import ARGUMENTS
 from slipway.engine.config import EngineConfig
 from slipway.envs import Environment
 
@@ -59,7 +60,6 @@ _SAME_NAME = (
     "scheduler_delay_factor",
     "device",
     "gpu_memory_utilization",
-    "attention_backend",
 )
 
 
@@ -69,12 +69,13 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
     on_cpu = arguments["device"] != "cuda"
     if cache_bytes is None and on_cpu and environment.cpu_kvcache_space is not None:
         cache_bytes = int(environment.cpu_kvcache_space * (1 << 30)) or None
-    graph_sizes = [] if arguments["enforce_eager"] else expand_graph_sizes(arguments["cuda_graph_sizes"])
     budget = arguments["max_num_batched_tokens"]  # its default is the documented one, of CUDA
     swaps = arguments["preemption_mode"] == "swap"
+    attention = arguments["attention_backend"]
     same = {name: arguments[name] for name in _SAME_NAME}
     return EngineConfig(
         **same,
+        attention_backend="auto" if attention in ARGUMENTS["attention_backend"].hollow else attention,
         hf_overrides=arguments["hf_overrides"] or {},
         hf_token=arguments["hf_token"],
         rope_scaling=arguments["rope_scaling"] or {},
@@ -85,7 +86,7 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         kv_cache_bytes=cache_bytes,
         swap_bytes=int(arguments["swap_space"] * (1 << 30)) if swaps else 0,
         offload_bytes=int(arguments["cpu_offload_gb"] * (1 << 30)),
-        graph_sizes=graph_sizes,
+        graph_sizes=_graph_sizes(arguments),
         graph_max_length=arguments["max_seq_len_to_capture"],
         overlap=False if arguments["disable_async_output_proc"] else None,
         max_num_batched_tokens=budget if "max_num_batched_tokens" in arguments.given else None,
@@ -95,6 +96,18 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         log_level=environment.logging_level.lower(),
         record=environment.slipway_record,
     )
+
+
+def _graph_sizes(arguments: Arguments) -> list[int]:
+    """Batches that run as CUDA graphs."""
+    compilation = arguments["compilation_config"]
+    if arguments["enforce_eager"] or not compilation.get("use_cudagraph", True):
+        return []
+    sizes: list[int] = compilation.get("cudagraph_capture_sizes") or expand_graph_sizes(
+        arguments["cuda_graph_sizes"]
+    )
+    largest = compilation.get("max_capture_size")
+    return [size for size in sizes if 0 < size <= (largest or size)]
 
 
 def _length(value: object) -> int | None:

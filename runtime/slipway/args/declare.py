@@ -115,6 +115,8 @@ class Argument:
     """Names outside `choices` are accepted where this argument, a plugin, is given."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Values that are understood and refused, with what to do instead. "*" is every other value."""
+    hollow: Mapping[str, str] = field(default_factory=dict)
+    """Values that are accepted with a warning: why they mean the default."""
     pattern: str = ""
     """What the whole text must match; `form` says it in words, as in "is not a version"."""
     form: str = ""
@@ -148,6 +150,8 @@ class Argument:
     """Known keys of a JSON argument or of the objects in a list."""
     open_keys: bool = True
     """Other keys are passed on; where false they are refused."""
+    acting_keys: tuple[str, ...] = ()
+    """The only keys of a JSON argument that have an effect; `reason` says why others have none."""
     item_pair: tuple[str, str] | None = None
     """An item written left=right stands for the object with these two keys."""
 

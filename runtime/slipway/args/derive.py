@@ -13,6 +13,8 @@ from slipway.args.schema import ARGUMENTS
 Warn = Callable[[str], None]
 Values = dict[str, Any]
 
+OLD_DEFAULT_MODEL = "facebook/opt-125m"
+
 
 def apply_twins(values: Values, given: set[str], environ: Mapping[str, str], warn: Warn) -> frozenset[str]:
     """Take what a variable says where the argument was not given. Returns the names of these."""
@@ -50,7 +52,8 @@ def resolve_model(values: Values, in_file: frozenset[str], warn: Warn) -> None:
     if resolved is None:
         raise ArgumentError(
             "There is no model. Name it with --model, as model in the configuration file, or after "
-            "`slipway serve`.",
+            "`slipway serve`, in front of arguments that take several words. vLLM's older servers took "
+            f"{OLD_DEFAULT_MODEL} then; Slipway takes none, rather than serve a toy that nobody asked for.",
             "model",
         )
     values["model"] = values["model_tag"] = resolved

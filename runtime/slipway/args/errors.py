@@ -10,3 +10,7 @@ class ArgumentError(ValueError):
         super().__init__(message)
         self.message = message
         self.argument = argument
+
+
+class NotBuiltError(ArgumentError):
+    """What was asked for is understood, and this release does not have it."""

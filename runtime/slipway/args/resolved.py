@@ -13,12 +13,15 @@ from slipway.args import command_line, config_file, derive
 from slipway.args.command_line import Written
 from slipway.args.declare import Argument, Disposition
 from slipway.args.derive import Warn
-from slipway.args.errors import ArgumentError
+from slipway.args.errors import ArgumentError, NotBuiltError
 from slipway.args.objects import check_object, merge_key
 from slipway.args.rules import BATCH_RULES, RULES
 from slipway.args.schema import ARGUMENTS, RUN_BATCH, SERVE, Schema
+from slipway.envs import BY_NAME
+from slipway.exits import NOT_SUPPORTED
 
 HIDDEN = "***"
+QUIET = "VLLM_NO_DEPRECATION_WARNING"
 SECRETS = frozenset(name for name, argument in ARGUMENTS.items() if argument.secret)
 
 
@@ -62,11 +65,11 @@ class Resolved:
         return found
 
     def refuse_unbuilt(self) -> None:
-        """Raises ArgumentError where `unbuilt` finds something; a real start calls it."""
+        """Raises NotBuiltError where `unbuilt` finds something; a real start calls it."""
         found = self.unbuilt()
         if found:
             sentences = [sentence for _, sentence in found]
-            raise ArgumentError("\n".join(sentences), found[0][0].name)
+            raise NotBuiltError("\n".join(sentences), found[0][0].name)
 
 
 def resolve(
@@ -98,12 +101,13 @@ def resolve(
     _warn_of_secrets(written, warn)
     from_environment = derive.apply_twins(values, given, environ, warn)
     derive.resolve_model(values, file.given - written.given, warn)
-    derive.apply_replacements(values, given, warn)
+    derive.apply_replacements(values, given, _quiet if BY_NAME[QUIET].parse(environ.get(QUIET)) else warn)
     derive.split_options(values, given)
     if "cuda_graph_sizes" in given:
         values["cuda_graph_sizes"] = derive.expand_graph_sizes(values["cuda_graph_sizes"])
     _check_template(values["chat_template"])
     _apply_dispositions(values, given, warn)
+    _warn_of_hollow(values, given | from_environment, warn)
     for rule in (*RULES, *(BATCH_RULES if schema is RUN_BATCH else ())):
         sentence = rule.finds(values, frozenset(given))
         if sentence and not rule.warns:
@@ -112,9 +116,12 @@ def resolve(
             warn(sentence)
     shown = {name: values[name] for name, argument in schema.arguments.items() if not argument.about_command}
     resolved = Resolved(shown, frozenset(given & shown.keys()), from_environment & shown.keys(), (), dry_run)
-    if dry_run:
-        for _, sentence in resolved.unbuilt():
-            warn(sentence)
+    unbuilt = resolved.unbuilt() if dry_run else []
+    for _, sentence in unbuilt:
+        warn(sentence)
+    if unbuilt:
+        code, reason = NOT_SUPPORTED.code, NOT_SUPPORTED.reason
+        warn(f"A real start ends with exit status {code} ({reason}): the above is not supported yet.")
     return replace(resolved, warnings=tuple(warnings))
 
 
@@ -185,6 +192,10 @@ def _check_template(template: str | None) -> None:
         )
 
 
+def _quiet(sentence: str) -> None:
+    """Says nothing."""
+
+
 def _on_cuda(device: str) -> bool:
     """Whether the engine will compute on CUDA, as far as this can be told without torch's seconds."""
     return device == "cuda" or (device == "auto" and driver.loaded())
@@ -199,5 +210,22 @@ def _apply_dispositions(values: dict[str, Any], given: set[str], warn: Warn) -> 
             warn(f"{argument.flag} has no effect: {argument.reason}.")
         elif argument.cuda_only and value not in (None, argument.default) and not _on_cuda(values["device"]):
             warn(f"{argument.flag} has no effect on CPU: it acts on CUDA only.")
+        elif argument.acting_keys and (idle := _idle_keys(argument, value)):
+            verb, acting = "has" if len(idle) == 1 else "have", ", ".join(argument.acting_keys)
+            warn(f"{argument.flag}: {', '.join(idle)} {verb} no effect: {argument.reason}. What acts is {acting}.")
         elif argument.unbuilt and argument.unbuilt.tunes and value != argument.default:
             warn(f"{argument.flag} has no effect yet: {argument.unbuilt.feature} is not built.")
+
+
+def _warn_of_hollow(values: Mapping[str, Any], named: set[str], warn: Warn) -> None:
+    """Of values that mean the default, whether an argument or its variable has them."""
+    for argument in _asked(frozenset(named)):
+        value = values[argument.name]
+        if isinstance(value, str) and (reason := argument.hollow.get(value)):
+            warn(f"{argument.flag} {value} has no effect: {reason}.")
+
+
+def _idle_keys(argument: Argument, value: Mapping[str, Any]) -> list[str]:
+    """Keys that ask for something and have no effect."""
+    asked = [key for key, inner in value.items() if inner != argument.default.get(key)]
+    return [key for key in asked if key not in argument.acting_keys]

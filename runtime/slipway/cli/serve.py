@@ -13,12 +13,13 @@ from typing import NoReturn
 from slipway import envs
 from slipway.args import ArgumentError, Resolved, resolve
 from slipway.args.command_line import help_topic
+from slipway.args.errors import NotBuiltError
 from slipway.args.schema import SERVE, Schema
-from slipway.exits import BAD_ARGUMENTS, write_termination
+from slipway.exits import BAD_ARGUMENTS, NOT_SUPPORTED, write_termination
 
 
 def run(argv: Sequence[str]) -> int:
-    """Exit status 2 is for arguments that cannot be accepted."""
+    """Exit status 2 is for arguments that cannot be accepted, 3 for those that are not built yet."""
     if os.getpid() == 1:
         # For a container's first process the kernel drops SIGTERM until there is a handler, and the pod
         # would then wait out its grace period. The server replaces this one by a drain.
@@ -50,8 +51,9 @@ def resolve_or_explain(argv: Sequence[str], schema: Schema, **about: str) -> Res
     except (ArgumentError, envs.InvalidEnvironment) as error:
         print(f"{prefix}: error: {error}", file=sys.stderr)
         argument = error.argument if isinstance(error, ArgumentError) else ""
-        write_termination(os.environ, BAD_ARGUMENTS.code, str(error), argument=argument)
-        return BAD_ARGUMENTS.code
+        code = NOT_SUPPORTED.code if isinstance(error, NotBuiltError) else BAD_ARGUMENTS.code
+        write_termination(os.environ, code, str(error), argument=argument)
+        return code
     for warning in (*resolved.warnings, *envs.check(os.environ)):
         print(f"{prefix}: warning: {warning}", file=sys.stderr)
     if resolved.dry_run:

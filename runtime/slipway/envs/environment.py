@@ -40,6 +40,7 @@ class Environment:
     logging_config_path: str | None
     logging_level: str
     logging_prefix: str | None
+    no_deprecation_warning: bool
     do_not_track: bool
     no_usage_stats: bool
     hf_hub_offline: bool

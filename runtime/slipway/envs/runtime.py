@@ -62,7 +62,7 @@ LOGGING = (
         False,
         "Hides notices about deprecated arguments.",
         allow("it hides notices that its user should see"),
-        no_effect("deprecated arguments are always reported, once each at start"),
+        implemented(),
     ),
     Variable(
         "VLLM_DO_NOT_TRACK",

@@ -25,13 +25,13 @@ class LoRA:
     lora_dtype: str = arg("auto", choices=("auto", "bfloat16", "float16", "float32"), unbuilt=ADAPTERS)
     """Type of the adapters. auto is the model's."""
 
-    lora_extra_vocab_size: int = arg(256, choices=(256, 512), unbuilt=ADAPTERS)
+    lora_extra_vocab_size: int = arg(256, minimum=0, unbuilt=ADAPTERS)
     """Most tokens that an adapter may add to the vocabulary."""
 
     max_cpu_loras: int | None = arg(minimum=1, unbuilt=ADAPTERS)
     """Adapters held in host memory, at least --max-loras. Unset is --max-loras."""
 
-    max_lora_rank: int = arg(16, choices=(8, 16, 32, 64, 128, 256, 320, 512), unbuilt=ADAPTERS)
+    max_lora_rank: int = arg(16, minimum=1, unbuilt=ADAPTERS)
     """Largest rank of an adapter."""
 
     max_loras: int = arg(1, minimum=1, unbuilt=ADAPTERS)

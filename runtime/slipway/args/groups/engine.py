@@ -65,6 +65,8 @@ class Platform:
         aliases=("-O",),
         level_key="level",
         cuda_only=True,
+        acting_keys=("use_cudagraph", "cudagraph_capture_sizes", "max_capture_size"),
+        reason="nothing is compiled by torch.compile",
         keys={
             "level": Key("int", minimum=0, maximum=3),
             "debug_dump_path": Key("str"),
@@ -85,9 +87,10 @@ class Platform:
             "local_cache_dir": Key("str", nullable=True),
         },
     )
-    """What torch.compile does: a level from 0 (nothing) to 3 (for production), or an object.
+    """What is compiled and captured: a level from 0 to 3, or an object; -O3 is level 3.
 
-    -O3 is level 3.
+    The levels are torch.compile's, which is not used. Of the keys use_cudagraph, cudagraph_capture_sizes and
+    max_capture_size act, on CUDA: they say which batches run as CUDA graphs, and win over --cuda-graph-sizes.
     """
 
     kv_events_config: Json | None = arg(

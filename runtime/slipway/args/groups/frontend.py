@@ -223,7 +223,7 @@ class AsyncEngine:
     engine_use_ray: bool = arg(
         False,
         disposition=Disposition.WARN,
-        reason="the engine always runs in a process of its own",
+        reason="the engine runs in a process of its own without it",
     )
     """Old switch that put the engine into a process of its own."""
 

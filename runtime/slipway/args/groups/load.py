@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from slipway.args.declare import Disposition, FilePath, Json, Unbuilt, arg, group
 
+NO_POOL = "long texts are tokenized in threads, without a pool"
+
 
 @group("TokenizerPoolConfig")
 class TokenizerPool:
     """The pool of tokenizers of older servers. Tokenization runs off the event loop without one."""
 
     tokenizer_pool_extra_config: Json | None = arg(
-        disposition=Disposition.WARN, reason="tokenization runs off the event loop already"
+        disposition=Disposition.WARN, reason=NO_POOL
     )
     """Old settings of the tokenizer pool."""
 
@@ -18,12 +20,12 @@ class TokenizerPool:
         0,
         minimum=0,
         disposition=Disposition.WARN,
-        reason="tokenization runs off the event loop already",
+        reason=NO_POOL,
     )
     """Old number of tokenizers in the pool."""
 
     tokenizer_pool_type: str = arg(
-        "ray", disposition=Disposition.WARN, reason="tokenization runs off the event loop already"
+        "ray", disposition=Disposition.WARN, reason=NO_POOL
     )
     """Old kind of tokenizer pool."""
 

@@ -83,13 +83,13 @@ class Model:
     attention_backend: str = arg(
         "auto",
         choices=("auto", "CPU", "TRITON", "TORCH_SDPA", "FLASH_ATTN", "FLASHINFER", "XFORMERS"),
-        refused={"XFORMERS": "Slipway has no xFormers backend. Use TRITON."},
+        hollow={"XFORMERS": "Slipway has no xFormers kernels, and takes its own as with auto"},
         twins=("VLLM_ATTENTION_BACKEND",),
     )
     """Attention kernels. auto takes TRITON on CUDA and CPU without it.
 
     TORCH_SDPA is slow and easy to trust. FLASH_ATTN and FLASHINFER need those packages; with any but TRITON
-    nothing runs as a CUDA graph.
+    nothing runs as a CUDA graph. XFORMERS means auto.
     """
 
     code_revision: str | None = arg()
@@ -105,7 +105,9 @@ class Model:
     disable_async_output_proc: bool = arg(False)
     """Finish the output of a step before the next one starts. On CPU this is the order anyway."""
 
-    disable_cascade_attn: bool = arg(False, negatable=True, cuda_only=True)
+    disable_cascade_attn: bool = arg(
+        False, negatable=True, unbuilt=Unbuilt("cascade attention", tunes=True)
+    )
     """Never use cascade attention, whose sums differ a little from the plain ones."""
 
     disable_sliding_window: bool = arg(False, negatable=True)
@@ -175,7 +177,8 @@ class Model:
     """Longest sequence that the first CUDA graphs cover; longer ones have graphs of their own."""
 
     model: str | None = arg(in_spec=False)
-    """Model to serve: a Hugging Face repository id or a local path. Required in one of its places."""
+    """Model to serve: a Hugging Face repository id or a local path. Required in one of its places: there is
+    no default model."""
 
     model_impl: str = arg("auto", choices=("auto", "vllm", "transformers"))
     """Code that runs the model: vllm is the native one, transformers the fallback for any other model."""

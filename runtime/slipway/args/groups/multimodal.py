@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipway.args.declare import Disposition, Json, Key, Unbuilt, arg, group
 from slipway.args.groups.features import MULTIMODAL
 
-OWN_PROCESSOR = "it is taken from the model's own processor"
+OWN_PROCESSOR = "there is no multimodal input yet, and with it the model's own processor will say so"
 
 
 @group("MultiModalConfig")
@@ -58,7 +58,7 @@ class MultiModal:
     mm_cache_preprocessor: bool = arg(
         False,
         disposition=Disposition.WARN,
-        reason="the cache is on unless --disable-mm-preprocessor-cache turns it off",
+        reason="there is no multimodal input yet, and so nothing to keep",
     )
     """Old switch for the cache of preprocessed images."""
 

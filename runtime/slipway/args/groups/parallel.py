@@ -32,7 +32,10 @@ class Parallel:
     """Data-parallel copies on this node."""
 
     disable_custom_all_reduce: bool = arg(
-        False, negatable=True, cuda_only=True, twins=("VLLM_DISABLE_CUSTOM_ALL_REDUCE",)
+        False,
+        negatable=True,
+        twins=("VLLM_DISABLE_CUSTOM_ALL_REDUCE",),
+        unbuilt=Unbuilt("a custom all-reduce kernel", tunes=True),
     )
     """Use NCCL's all-reduce instead of the custom kernel."""
 

@@ -69,7 +69,7 @@ class Scheduler:
         1,
         minimum=1,
         disposition=Disposition.WARN,
-        reason="every step is scheduled on its own, and steps overlap without it",
+        reason="every step is scheduled on its own; on CUDA they overlap without it",
     )
     """Old number of steps for each decision of the scheduler."""
 

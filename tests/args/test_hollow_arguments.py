@@ -1,0 +1,86 @@
+"""No argument is taken and then read by nobody: from its declaration a way leads to code that acts."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slipway.api.configure import _SAME_NAME, Settings
+from slipway.args.declare import Disposition
+from slipway.args.schema import ARGUMENTS
+from slipway.engine.config import EngineConfig
+
+RUNTIME = Path(__file__).parents[2] / "runtime" / "slipway"
+RESOLVED = {"arguments", "resolved"}
+"""What the resolved arguments are called where they are read."""
+READ_WHILE_RESOLVED = {"config", "model_tag", "dry_run", "help"}
+ONE_MEANING = {
+    "config_format",
+    "distributed_executor_backend",
+    "scheduler_cls",
+    "task",
+    "worker_cls",
+    "worker_extension_cls",
+}
+"""Of these only such values are accepted as say what happens anyway; all others are refused."""
+
+
+def trees(*left_out: str) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(RUNTIME.rglob("*.py")):
+        place = path.relative_to(RUNTIME).as_posix()
+        if not place.startswith(left_out):
+            yield place, ast.parse(path.read_text())
+
+
+def last_name(node: ast.expr) -> str:
+    """`front.settings` → settings"""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.lstrip("_")
+    return ""
+
+
+def arguments_read() -> set[str]:
+    """Names of arguments in `arguments["name"]`, where the server is told what was resolved."""
+    return {
+        node.slice.value
+        for _, tree in trees("args/", "service/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript)
+        and last_name(node.value) in RESOLVED
+        and isinstance(node.slice, ast.Constant)
+    }
+
+
+def fields_read(told: str) -> set[str]:
+    """Attributes of what is called `config` or `settings`, wherever it is not filled in."""
+    return {
+        node.attr
+        for place, tree in trees("service/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and last_name(node.value) == told
+        and place != "api/configure.py"
+    }
+
+
+def test_every_implemented_argument_is_read_by_the_server() -> None:
+    read = arguments_read() | set(_SAME_NAME) | READ_WHILE_RESOLVED
+    hollow = {
+        name
+        for name, argument in ARGUMENTS.items()
+        if argument.disposition is Disposition.IMPLEMENT
+        and not (argument.unbuilt and not argument.unbuilt.works)
+        and not argument.replacement
+        and name not in read
+    }
+    assert hollow == ONE_MEANING
+
+
+@pytest.mark.parametrize(("name", "told"), [("config", EngineConfig), ("settings", Settings)])
+def test_what_the_engine_and_the_api_are_told_is_read(name: str, told: type) -> None:
+    assert set(told.__annotations__) - fields_read(name) == set()
