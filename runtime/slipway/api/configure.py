@@ -138,7 +138,8 @@ class Settings:
     generation_config: str
     override_generation_config: Mapping[str, Any]
     max_logprobs: int
-    seed: int
+    seed: int | None
+    """Of the draws of requests without one; None draws each at random."""
     priorities: bool
     """Requests may carry one."""
     guided_backend: str
@@ -206,7 +207,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         generation_config=arguments["generation_config"],
         override_generation_config=arguments["override_generation_config"] or {},
         max_logprobs=arguments["max_logprobs"],
-        seed=arguments["seed"],
+        seed=arguments["seed"] if "seed" in arguments.given else None,
         priorities=arguments["scheduling_policy"] == "priority",
         guided_backend=arguments["guided_decoding_backend"],
         guided_without_fallback=arguments["guided_decoding_disable_fallback"],

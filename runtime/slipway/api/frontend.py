@@ -20,6 +20,7 @@ from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Run
 from slipway.api.grammars import GrammarChecks
 from slipway.api.model import ServedModel, Texts, served_model
+from slipway.api.seeds import Seeds
 from slipway.api.structured import say_whose_work_it_is
 from slipway.engine.client import EngineClient
 from slipway.engine.messages import Ready, Stats
@@ -44,6 +45,7 @@ class Frontend:
         self.settings = settings
         self.engine = engine
         self.admission = Admission(engine, max_concurrency=settings.max_concurrency)
+        self.seeds = Seeds(settings.seed)
         self.created = int(time.time())
         self.metrics: ServerMetrics | None = None
         self._tracer = _tracer(settings)

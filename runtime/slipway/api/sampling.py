@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TypeVar
 
 from slipway.api.configure import Settings
@@ -47,7 +46,7 @@ def sampling_params(
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
         repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),
-        seed=_seed(request.seed),
+        seed=request.seed_of_prompt(),
         num_logprobs=num_logprobs,
         num_prompt_logprobs=num_prompt_logprobs,
         logit_bias=tuple((int(key), bias) for key, bias in (request.logit_bias or {}).items()),
@@ -104,13 +103,6 @@ def _first(asked: Number | None, default: Number | None, neutral: Number) -> Num
     if asked is not None:
         return asked
     return neutral if default is None else default
-
-
-def _seed(asked: int | None) -> int:
-    """As unsigned 64 bits; -1 is an old way to ask for a random one."""
-    if asked is None or asked == -1:
-        return secrets.randbits(64)
-    return asked % (1 << 64)
 
 
 def child_seed(seed: int, index: int) -> int:

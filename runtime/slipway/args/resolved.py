@@ -211,8 +211,11 @@ def _apply_dispositions(values: dict[str, Any], given: set[str], warn: Warn) -> 
         elif argument.cuda_only and value not in (None, argument.default) and not _on_cuda(values["device"]):
             warn(f"{argument.flag} has no effect on CPU: it acts on CUDA only.")
         elif argument.acting_keys and (idle := _idle_keys(argument, value)):
-            verb, acting = "has" if len(idle) == 1 else "have", ", ".join(argument.acting_keys)
-            warn(f"{argument.flag}: {', '.join(idle)} {verb} no effect: {argument.reason}. What acts is {acting}.")
+            acting = ", ".join(argument.acting_keys)
+            warn(
+                f"{argument.flag} has no effect by {', '.join(idle)}: {argument.reason}; "
+                f"what acts is {acting}."
+            )
         elif argument.unbuilt and argument.unbuilt.tunes and value != argument.default:
             warn(f"{argument.flag} has no effect yet: {argument.unbuilt.feature} is not built.")
 

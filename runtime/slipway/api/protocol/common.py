@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, PrivateAttr, StringConstraints
 from pydantic import field_validator as check
 
 from slipway.api.errors import ApiError
@@ -21,6 +21,7 @@ from slipway.api.protocol.base import (
 )
 from slipway.api.protocol.beam import BeamFields
 from slipway.api.protocol.structured import Structured
+from slipway.api.seeds import Draw, random_seed
 
 MAX_CHOICES = 128
 
@@ -74,6 +75,8 @@ class Generation(Structured, BeamFields):
     logits_processors: Annotated[Any, Unbuilt("a logits processor")] = None
     kv_transfer_params: Annotated[Any, Unbuilt("KV cache transfer")] = None
 
+    _draw_seed: Draw = PrivateAttr(default_factory=lambda: random_seed)
+
     @check("logit_bias")
     @classmethod
     def _clipped_bias(cls, value: dict[str, float] | None) -> dict[str, float] | None:
@@ -91,6 +94,14 @@ class Generation(Structured, BeamFields):
     def is_slow(self) -> bool:
         """Preparing it takes longer than its length lets expect."""
         return self.is_held
+
+    def draw_seeds(self, draw: Draw) -> None:
+        """Have prompts without a seed take the one that this gives."""
+        self._draw_seed = draw
+
+    def seed_of_prompt(self) -> int:
+        """Of the next prompt, as unsigned 64 bits; -1 is an old way to ask for a random one."""
+        return self._draw_seed() if self.seed in (None, -1) else self.seed % (1 << 64)
 
     def check_shared(self) -> None:
         """What one field cannot know of another. Raises ApiError."""

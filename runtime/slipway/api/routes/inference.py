@@ -54,6 +54,7 @@ async def generate(
     front = frontend(request)
     body = await read_body(request, body_type)
     front.check_name(body.model)
+    body.draw_seeds(front.seeds.of_next_request())
     own_id = request_id(request, kind, body.request_id)
     model = front.model
     make = partial(make_order, body, model, front.settings, own_id)

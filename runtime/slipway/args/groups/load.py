@@ -11,9 +11,7 @@ NO_POOL = "long texts are tokenized in threads, without a pool"
 class TokenizerPool:
     """The pool of tokenizers of older servers. Tokenization runs off the event loop without one."""
 
-    tokenizer_pool_extra_config: Json | None = arg(
-        disposition=Disposition.WARN, reason=NO_POOL
-    )
+    tokenizer_pool_extra_config: Json | None = arg(disposition=Disposition.WARN, reason=NO_POOL)
     """Old settings of the tokenizer pool."""
 
     tokenizer_pool_size: int = arg(
@@ -24,9 +22,7 @@ class TokenizerPool:
     )
     """Old number of tokenizers in the pool."""
 
-    tokenizer_pool_type: str = arg(
-        "ray", disposition=Disposition.WARN, reason=NO_POOL
-    )
+    tokenizer_pool_type: str = arg("ray", disposition=Disposition.WARN, reason=NO_POOL)
     """Old kind of tokenizer pool."""
 
 

@@ -105,9 +105,7 @@ class Model:
     disable_async_output_proc: bool = arg(False)
     """Finish the output of a step before the next one starts. On CPU this is the order anyway."""
 
-    disable_cascade_attn: bool = arg(
-        False, negatable=True, unbuilt=Unbuilt("cascade attention", tunes=True)
-    )
+    disable_cascade_attn: bool = arg(False, negatable=True, unbuilt=Unbuilt("cascade attention", tunes=True))
     """Never use cascade attention, whose sums differ a little from the plain ones."""
 
     disable_sliding_window: bool = arg(False, negatable=True)
@@ -251,7 +249,11 @@ class Model:
     """Base of the rotary embedding."""
 
     seed: int = arg(0, minimum=-LARGEST_INT64 - 1, maximum=LARGEST_INT64)
-    """Seed of what is random in the server."""
+    """Seed of what is random in the server.
+
+    Where it is given, requests without a seed draw theirs from it and from the order in which they come:
+    after each start the same requests in the same order get the same answers. Else each is drawn at random.
+    """
 
     served_model_name: list[str] | None = arg()
     """Names that requests may use. Answers and metrics carry the first. Unset: --model as given."""
