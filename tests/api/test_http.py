@@ -49,6 +49,14 @@ def test_a_key_guards_every_path_but_those_of_probes(
         assert (answer.status_code == 401) == (path not in OPEN), (method, path)
 
 
+def test_each_of_several_keys_opens_and_no_part_of_one(start: Callable[..., Served]) -> None:
+    served = start("--api-key", "one,two", "three", "--api-key", "four")
+    for key in ("one,two", "three", "four"):
+        assert [model.id for model in served.openai(key).models.list()] == [MODEL]
+    for key in ("one", "two", "three four", "thre"):
+        refused(served.get("/v1/models", headers={"Authorization": f"Bearer {key}"}))
+
+
 def refused(answer: httpx.Response) -> None:
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"

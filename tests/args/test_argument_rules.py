@@ -214,7 +214,7 @@ def test_an_old_flag_moves_its_value():
 
 
 TWINS = [
-    ("VLLM_API_KEY", "secret-a", "api_key", "secret-a", ["--api-key", "secret-b"]),
+    ("VLLM_API_KEY", "secret,a", "api_key", ["secret,a"], ["--api-key", "secret-b"]),
     ("HF_TOKEN", "secret-a", "hf_token", "secret-a", ["--hf-token", "secret-b"]),
     ("HUGGING_FACE_HUB_TOKEN", "secret-a", "hf_token", "secret-a", ["--hf-token", "secret-b"]),
     (

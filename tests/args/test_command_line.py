@@ -192,6 +192,20 @@ def test_of_an_argument_given_twice_the_last_counts():
     assert value("served_model_name", "--served-model-name", "a", "--served-model-name", "b") == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (["--api-key", "a,b"], ["a,b"]),
+        (["--api-key", "a", "b"], ["a", "b"]),
+        (["--api-key", "a", "--api-key=b", "--api-key", "c", "d"], ["a", "b", "c", "d"]),
+        (["--api-key", '["a", "b"]'], ['["a", "b"]']),
+        (["--api-key", "none"], ["none"]),
+    ],
+)
+def test_keys_are_words_or_repeated_and_nothing_divides_one(words, keys):
+    assert value("api_key", *words) == keys
+
+
 def test_middleware_is_repeated():
     assert value("middleware", "--middleware", "a.b", "--middleware", "c.d") == ["a.b", "c.d"]
 

@@ -38,7 +38,7 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
         routes += document_routes(tuple(routes), settings.root_path)
     app = Starlette(routes=routes, exception_handlers={HTTPException: errors.answer})
     app.state.frontend = front
-    app.state.guard = guard(settings.api_key)
+    app.state.guard = guard(settings.api_keys)
     _add_middleware(app, front, arguments)
     return app
 

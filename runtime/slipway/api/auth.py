@@ -1,10 +1,10 @@
-"""The API key."""
+"""The API keys."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.requests import Request
 
@@ -13,16 +13,16 @@ from slipway.api.errors import ApiError
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
-def guard(api_key: str | None) -> Callable[[Request], Awaitable[None]]:
-    """Lets pass whoever presents the key; everyone where there is none."""
-    if api_key is None:
+def guard(api_keys: Sequence[str]) -> Callable[[Request], Awaitable[None]]:
+    """Lets pass whoever presents one of the keys; everyone where there is none."""
+    if not api_keys:
 
         async def let_pass(request: Request) -> None:
             return None
 
         return let_pass
 
-    wanted = _digest(api_key.encode("utf-8", "surrogateescape"))
+    wanted = [_digest(key.encode("utf-8", "surrogateescape")) for key in api_keys]
 
     async def require_key(request: Request) -> None:
         header = request.headers.get("authorization", "")
@@ -30,10 +30,11 @@ def guard(api_key: str | None) -> Callable[[Request], Awaitable[None]]:
         if scheme.lower() != "bearer" or not presented.strip():
             message = "This server needs an API key: send Authorization: Bearer KEY."
             raise ApiError(message, status=401, code="missing_api_key", headers=_CHALLENGE)
-        # Digests have one length, so that the comparison tells nothing of the key's.
+        # Digests have one length and every key is compared, so that the time tells nothing of them.
         sent = _digest(presented.strip().encode("latin-1"))  # the bytes as they came
-        if not hmac.compare_digest(sent, wanted):
-            message = "The API key is not the one of this server."
+        matches = [hmac.compare_digest(sent, key) for key in wanted]
+        if not any(matches):
+            message = "The API key is none of this server's."
             raise ApiError(message, status=401, code="invalid_api_key", headers=_CHALLENGE)
 
     return require_key

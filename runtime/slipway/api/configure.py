@@ -153,7 +153,8 @@ class Settings:
     prompt_tokens_details: bool
     enable_tokenizer_info_endpoint: bool
     tokens_as_ids: bool
-    api_key: str | None
+    api_keys: tuple[str, ...]
+    """Of which callers present one; none: everyone may call."""
     max_concurrency: int | None
     log_requests: bool
     log_stats: bool
@@ -220,7 +221,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         prompt_tokens_details=arguments["enable_prompt_tokens_details"],
         enable_tokenizer_info_endpoint=arguments["enable_tokenizer_info_endpoint"],
         tokens_as_ids=arguments["return_tokens_as_token_ids"],
-        api_key=arguments["api_key"],
+        api_keys=tuple(arguments["api_key"] or ()),
         max_concurrency=arguments["max_concurrency"],
         log_requests=not arguments["disable_log_requests"],
         log_stats=not arguments["disable_log_stats"],

@@ -23,7 +23,7 @@ def greeting(arguments: Arguments, settings: Settings, texts: Texts, ready: Read
     """At most six lines, with requests that this model can answer."""
     scheme = "https" if arguments["ssl_certfile"] else "http"
     url = f"{scheme}://{_reachable(arguments['host'])}:{arguments['port']}{settings.root_path}/v1"
-    key = "" if settings.api_key is None else " -H 'Authorization: Bearer KEY'"
+    key = " -H 'Authorization: Bearer KEY'" if settings.api_keys else ""
     command, path, body = _first_request(texts)
     lines = [
         f"\nReady after {seconds_running():.1f} s: {settings.name} at {url} "

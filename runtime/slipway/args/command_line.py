@@ -33,7 +33,7 @@ class Written:
         """The last one counts, except for arguments that are repeated for each item."""
         if argument.once and argument.name in self.values:
             raise ArgumentError(f"{place} is given twice. Give it once.", argument.name)
-        if argument.append:
+        if argument.append or argument.adds_up:
             value = [*self.values.get(argument.name, ()), *value]
         self.values[argument.name] = value
         self.places[argument.name] = place
@@ -205,7 +205,7 @@ class _Reader:
 
 def read_list(argument: Argument, texts: list[str], place: str) -> list[Any] | None:
     """A list from one or several words: its items, one JSON array, or items with commas between."""
-    if len(texts) == 1:
+    if len(texts) == 1 and not argument.secret:  # a secret is what it is
         (text,) = texts
         if text.lower() in argument.words:
             return None
@@ -233,5 +233,6 @@ def _json_array(argument: Argument, text: str, place: str) -> list[Any] | None:
 def read_item(argument: Argument, item: object, place: str) -> Any:
     """An item that JSON or YAML has already given a type."""
     if argument.kind is Kind.STR and not isinstance(item, str):
-        raise ArgumentError(f"{place} {item!r} is not text. Put it in quotes.", argument.name)
+        shown = "holds what" if argument.secret else repr(item)
+        raise ArgumentError(f"{place} {shown} is not text. Put it in quotes.", argument.name)
     return values.from_yaml(argument, item, place)

@@ -132,6 +132,8 @@ class Argument:
     """A bool that takes an explicit true or false, or a text that may be left out."""
     append: bool = False
     """Given once for each item."""
+    adds_up: bool = False
+    """A list that may be given again: its items are added."""
     once: bool = False
     """Given twice is an error; of others the last counts."""
     json_array: bool = False

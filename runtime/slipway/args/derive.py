@@ -24,6 +24,7 @@ def apply_twins(values: Values, given: set[str], environ: Mapping[str, str], war
         if variable is None:
             continue
         meant = parsing.from_text(argument, _spelled(argument, environ[variable]), variable)
+        meant = [meant] if argument.is_list else meant
         if argument.name not in given:
             values[argument.name] = meant
             taken.add(argument.name)

@@ -50,7 +50,9 @@ class Resolved:
     def printed(self) -> dict[str, Any]:
         """What --dry-run shows: secrets as given, save those that a variable held."""
         hidden = self.from_environment & SECRETS
-        return {name: HIDDEN if name in hidden else value for name, value in self.values.items()}
+        return {
+            name: HIDDEN if name in hidden else _as_given(name, value) for name, value in self.values.items()
+        }
 
     def unbuilt(self) -> list[tuple[Argument, str]]:
         """Arguments whose value asks for what this release does not have, each with a sentence."""
@@ -125,6 +127,11 @@ def resolve(
     return replace(resolved, warnings=tuple(warnings))
 
 
+def _as_given(name: str, value: Any) -> Any:
+    """One secret of those that may be several is no list."""
+    return value[0] if name in SECRETS and isinstance(value, list) and len(value) == 1 else value
+
+
 def _asked(names: frozenset[str]) -> list[Argument]:
     return [argument for argument in ARGUMENTS.values() if argument.name in names]
 
@@ -175,7 +182,7 @@ def _merge(target: dict[str, Any], partial: dict[str, Any], path: tuple[str, ...
 
 def _warn_of_secrets(written: Written, warn: Warn) -> None:
     for argument in ARGUMENTS.values():
-        if argument.secret and isinstance(written.values.get(argument.name), str):
+        if argument.secret and isinstance(written.values.get(argument.name), str | list):
             warn(
                 f"{argument.flag} on the command line can be read by every user of this machine. "
                 f"Put it into the environment variable {argument.twins[0]}."

@@ -28,10 +28,11 @@ class Frontend:
     allowed_origins: list[str] = arg(["*"], json_array=True)
     """CORS: origins that may call the API, as one JSON array such as '["https://example.com"]'."""
 
-    api_key: str | None = arg(secret=True, twins=("VLLM_API_KEY",), in_spec=False)
-    """Secret that callers present as an HTTP bearer token. Unset leaves the API open.
+    api_key: list[str] | None = arg(adds_up=True, secret=True, twins=("VLLM_API_KEY",), in_spec=False)
+    """Secrets of which callers present one as an HTTP bearer token. Unset leaves the API open.
 
-    The command line of a process is visible to others on the machine: prefer VLLM_API_KEY.
+    Several keys are words behind it, or the flag is repeated; nothing in a key divides it. The command line
+    of a process is visible to others on the machine: prefer VLLM_API_KEY, which holds one.
     """
 
     api_server_count: int = arg(
