@@ -51,6 +51,16 @@ def compiler() -> list[str]:
     )
 
 
+def jobs() -> int:
+    """Compilers that run at a time: `$MAX_JOBS`, or as many as there are cores. Raises BuildError."""
+    given = os.environ.get("MAX_JOBS", "").strip()
+    if not given:
+        return len(os.sched_getaffinity(0))
+    if not given.isdecimal() or int(given) == 0:
+        raise BuildError(f"MAX_JOBS={given} is not a whole number of at least 1. Correct it or unset it.")
+    return int(given)
+
+
 def sources() -> list[Path]:
     """Every C++ file of this processor's library."""
     found = sorted(PACKAGE.glob("*/*.cpp"))
@@ -77,7 +87,7 @@ def build(library: Path = LIBRARY, objects: Path = OBJECTS) -> Path:
         for source, target in targets.items()
         if not target.exists() or target.stat().st_mtime < max(source.stat().st_mtime, newest_header)
     ]
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(max_workers=jobs()) as pool:
         compiled = pool.map(
             lambda pair: run([*command, *flags_of(pair[0]), "-c", str(pair[0]), "-o", str(pair[1])]),
             stale,

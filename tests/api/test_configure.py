@@ -8,7 +8,7 @@ import pytest
 
 from slipway import envs
 from slipway.api.configure import api_settings, engine_config
-from slipway.api.stats_log import StatsLog
+from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.args import resolve
 from slipway.engine.config import EngineConfig
 from slipway.engine.messages import Stats
@@ -57,6 +57,7 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
         ([], {"HF_TOKEN": "t0ken"}, "hf_token", "t0ken"),
         ([], {"OMP_NUM_THREADS": "3"}, "threads", 3),
         ([], {"SLIPWAY_RECORD": "/tmp/r"}, "record", "/tmp/r"),
+        ([], {"VLLM_SKIP_WARMUP": "1"}, "skip_warmup", True),
         ([], {"SLIPWAY_PREFIX_HASH_SECRET": "ours"}, "prefix_hash_secret", "ours"),
         ([], {"VLLM_LOGGING_LEVEL": "DEBUG"}, "log_level", "debug"),
     ],
@@ -86,3 +87,19 @@ def test_the_log_has_a_line_only_where_the_engine_worked() -> None:
     assert "2 running, 1 waiting" in line
     assert "KV cache 50.0% full, prefix hits 25.0%" in line
     assert log.line() is None
+
+
+def test_batch_sizes_are_counted_with_the_time_that_they_took() -> None:
+    log = BatchSizeLog()
+    assert log.line() is None
+    log.add(Stats(1, 0, 0.5, 9, [30, 1, 1], [0.2, 0.01, 0.02]))
+    assert log.line() == "steps by tokens × how many (mean time): 1 × 2 (15.0 ms), 30 × 1 (200.0 ms)"
+    assert log.line() is None
+    log.add(Stats(1, 0, 0.5, 9, list(range(1, 30)), [0.1] * 29))
+    assert "16 × 1 (100.0 ms), and other sizes" in (log.line() or "")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("-1", 0.0), ("0", 0.0), ("2.5", 2.5)])
+def test_batch_sizes_are_logged_at_an_interval_above_0(text: str, seconds: float) -> None:
+    environ = {"VLLM_LOG_BATCHSIZE_INTERVAL": text}
+    assert api_settings(resolve(["m"], environ), envs.read(environ)).batch_size_interval == seconds

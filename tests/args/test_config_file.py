@@ -221,3 +221,17 @@ def test_tags_build_no_objects(write):
 def test_rules_hold_across_sources(write):
     path = write("max-loras: 4")
     assert "--max-loras 4 is larger than --max-cpu-loras 2" in error(path, "m", "--max-cpu-loras", "2")
+
+
+def test_a_file_of_the_folder_of_configuration_files_needs_no_path(tmp_path, monkeypatch):
+    folder, here = tmp_path / "config", tmp_path / "here"
+    folder.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (folder / "server.yaml").write_text("max-num-seqs: 3")
+    words = ["m", "--config", "server.yaml"]
+    with pytest.raises(ArgumentError, match=r"server\.yaml cannot be read"):
+        resolve(words, {"VLLM_CONFIG_ROOT": str(tmp_path)})
+    assert resolve(words, {"VLLM_CONFIG_ROOT": str(folder)})["max_num_seqs"] == 3
+    (here / "server.yaml").write_text("max-num-seqs: 4")
+    assert resolve(words, {"VLLM_CONFIG_ROOT": str(folder)})["max_num_seqs"] == 4

@@ -8,26 +8,71 @@ import sys
 
 import pytest
 
-from slipway.cli.container import words
+from slipway.cli.container import EVERYWHERE, words
 from slipway.cli.main import main
+from slipway.envs import BY_NAME
 
 
 @pytest.mark.parametrize("given", [["--model", "org/name"], ["serve", "org/name"]])
 def test_flags_may_follow_an_images_name_and_the_server_listens_everywhere(given, capsys):
-    assert main(words([*given, "--tensor-parallel-size", "2", "--dry-run"])) == 0
+    assert main(words([*given, "--tensor-parallel-size", "2", "--dry-run"], {})) == 0
     resolved = json.loads(capsys.readouterr().out)
     assert (resolved["model"], resolved["tensor_parallel_size"]) == ("org/name", 2)
     assert resolved["host"] == "0.0.0.0"
 
 
 def test_a_host_that_the_user_gives_wins(capsys):
-    assert main(words(["--model", "x", "--host", "::", "--dry-run"])) == 0
+    assert main(words(["--model", "x", "--host", "::", "--dry-run"], {})) == 0
     assert json.loads(capsys.readouterr().out)["host"] == "::"
 
 
 @pytest.mark.parametrize("given", [[], ["--version"], ["--help"], ["args", "--status"]])
 def test_other_words_are_those_of_the_command(given):
-    assert words(given) == given
+    assert words(given, {}) == given
+
+
+MODEL = ["--model=org/name"]
+DUMMY = ["--load-format=dummy"]
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "added"),
+    [
+        ([], {"MODEL": "org/name"}, MODEL),
+        (["serve"], {"MODEL": "org/name", "VLLM_USE_DUMMY_WEIGHTS": "1"}, MODEL + DUMMY),
+        (["--port", "9"], {"MODEL": "org/name", "VLLM_USE_DUMMY_WEIGHTS": "0"}, MODEL),
+        (["serve", "other"], {"MODEL": "org/name"}, []),
+        (["--model", "other"], {"MODEL": "org/name"}, []),
+        (["--config", "CONFIG"], {"MODEL": "org/name", "VLLM_USE_DUMMY_WEIGHTS": "yes"}, DUMMY),
+        (["serve", "m", "--load-format", "pt"], {"VLLM_USE_DUMMY_WEIGHTS": "1"}, []),
+    ],
+)
+def test_what_nothing_else_says_a_containers_variables_say_and_the_log_tells(
+    given, environ, added, tmp_path, capsys
+):
+    config = tmp_path / "server.yaml"
+    config.write_text("model: another")
+    given = [str(config) if word == "CONFIG" else word for word in given]
+    made = words(given, environ)
+    assert made[: 1 + len(EVERYWHERE)] == ["serve", *EVERYWHERE]
+    assert made[len(made) - len(added) :] == added
+    assert len(made) == 3 + len([word for word in given if word != "serve"]) + len(added)
+    assert environ == {}
+    assert len(capsys.readouterr().err.splitlines()) == len(added)
+
+
+def test_what_a_container_cannot_read_is_left_for_the_server_to_refuse(monkeypatch, capsys):
+    environ = {"VLLM_USE_DUMMY_WEIGHTS": "perhaps", "MODEL": "m"}
+    assert words(["serve"], environ) == ["serve", *EVERYWHERE]
+    assert len(environ) == 2
+    monkeypatch.setenv("VLLM_USE_DUMMY_WEIGHTS", "1")
+    assert main(["serve", "m"]) == 2
+    assert "only an image's entry point reads it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["MODEL", "VLLM_USE_DUMMY_WEIGHTS"])
+def test_the_operator_takes_neither(name):
+    assert BY_NAME[name].action == "reject"
 
 
 @pytest.mark.parametrize(

@@ -234,3 +234,16 @@ def test_the_declarations_import_only_the_standard_library():
     )
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "set()"
+
+
+def test_of_a_list_what_is_not_ours_is_told():
+    (warning,) = check({"VLLM_DISABLED_KERNELS": "linear_w4a16, MacheteLinearKernel"})
+    assert warning == (
+        "VLLM_DISABLED_KERNELS: MacheteLinearKernel has no effect, it is none of linear_w4a16, linear_w8a8."
+    )
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda v: v.name)
+def test_no_reason_speaks_of_a_release_that_served_on_cpu_alone(variable):
+    assert "this version serves on CPU" not in variable.reason
+    assert "when the package is built" not in variable.reason

@@ -180,6 +180,21 @@ def test_the_endpoint_may_be_an_argument(server, models, tmp_path, monkeypatch):
     assert main(words) == 0
 
 
+def test_the_older_names_of_keys_and_endpoint_are_read_where_the_others_are_unset(
+    server, models, tmp_path, monkeypatch
+):
+    server.put(f"{models}/a/config.json", b"{}")
+    older = {f"S3_{name}": os.environ[f"AWS_{name}"] for name in (*bucket_module.KEYS, "ENDPOINT_URL")}
+    for name, value in older.items():
+        monkeypatch.delenv(name.replace("S3_", "AWS_"))
+        monkeypatch.setenv(name, value)
+    assert main(["fetch", f"s3://{models}/a", str(tmp_path / "a")]) == 0
+    monkeypatch.setenv("S3_SECRET_ACCESS_KEY", "wrong")
+    assert main(["fetch", f"s3://{models}/a", str(tmp_path / "b")]) == 11
+    monkeypatch.delenv("S3_SECRET_ACCESS_KEY")
+    assert main(["fetch", f"s3://{models}/a", str(tmp_path / "b")]) == 11
+
+
 def test_what_is_there_is_not_fetched_again(server, models, tmp_path):
     server.put(f"{models}/a/config.json", b"{}")
     words = ["fetch", f"s3://{models}/a", str(tmp_path / "a")]

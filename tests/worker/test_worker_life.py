@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runs import SMALL
+from local_engine import LocalEngine
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Worker
 from slipway.engine.params import SamplingParams
@@ -20,6 +21,7 @@ from slipway.engine.start import loader
 from slipway.load.checkpoint import open_checkpoint
 from slipway.model.kv import kv_layout
 from slipway.worker.cache_size import CacheMemory
+from slipway.worker.cpu import CpuWorker
 from slipway.worker.plan import plan_model
 
 ONE_TOKEN = StepPlan(
@@ -31,6 +33,16 @@ ONE_TOKEN = StepPlan(
 
 def quiet(phase: str, done: int, total: int) -> None:
     """No progress is shown."""
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_warm_up_is_skipped_where_that_is_asked_for(
+    tiny_models: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, skips: bool
+) -> None:
+    warmed: list[CpuWorker] = []
+    monkeypatch.setattr(CpuWorker, "warm_up", lambda worker: warmed.append(worker))
+    with LocalEngine(tiny_models("llama"), skip_warmup=skips):
+        assert len(warmed) == (0 if skips else 1)
 
 
 @pytest.mark.parametrize("implementation", ["auto", "transformers"])

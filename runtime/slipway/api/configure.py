@@ -91,6 +91,7 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         overlap=False if arguments["disable_async_output_proc"] else None,
         max_num_batched_tokens=budget if "max_num_batched_tokens" in arguments.given else None,
         grammar_cache_bytes=environment.xgrammar_cache_mb << 20,
+        skip_warmup=environment.skip_warmup,
         threads=environment.threads,
         timed=bool(arguments["otlp_traces_endpoint"] and arguments["collect_detailed_traces"]),
         log_level=environment.logging_level.lower(),
@@ -158,6 +159,8 @@ class Settings:
     max_concurrency: int | None
     log_requests: bool
     log_stats: bool
+    batch_size_interval: float
+    """Seconds between lines on the sizes of steps; 0: there are none."""
     max_log_len: int | None
     request_id_headers: bool
     load_tracking: bool
@@ -225,6 +228,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         max_concurrency=arguments["max_concurrency"],
         log_requests=not arguments["disable_log_requests"],
         log_stats=not arguments["disable_log_stats"],
+        batch_size_interval=max(environment.log_batchsize_interval, 0.0),
         max_log_len=arguments["max_log_len"],
         request_id_headers=arguments["enable_request_id_headers"],
         load_tracking=arguments["enable_server_load_tracking"],

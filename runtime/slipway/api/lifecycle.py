@@ -20,7 +20,7 @@ from slipway.api.connections import KEEP_ALIVE_SECONDS, LINGER_SECONDS, Connecti
 from slipway.api.engine_life import mourn, opened, watch
 from slipway.api.frontend import Frontend
 from slipway.api.greeting import greeting
-from slipway.api.stats_log import StatsLog
+from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.engine.client import EngineClient
 from slipway.engine.launch import STOP_SIGNALS, Engine
 from slipway.engine.messages import Failed
@@ -89,15 +89,18 @@ class Lifecycle:
 
     async def _live(self, http: HttpServer) -> int:
         """Until a signal has been obeyed. Raises Exit for a failure."""
-        stats = StatsLog()
+        stats, sizes = StatsLog(), BatchSizeLog()
 
         def on_stats(news: Any) -> None:
             self._front.on_stats(news)
             stats.add(news)
+            sizes.add(news)
 
         self._start(self._engine.run(on_stats=on_stats))
         if self._settings.log_stats:
             self._start(stats.run())
+        if self._settings.batch_size_interval:
+            self._start(sizes.run(self._settings.batch_size_interval))
         signalled = self._start(self._first_signal.wait())
         endings = [
             signalled,

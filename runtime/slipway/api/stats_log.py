@@ -1,16 +1,18 @@
-"""A line about the engine's work now and then, for whoever watches the log."""
+"""Lines about the engine's work now and then, for whoever watches the log."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections import Counter, defaultdict
 
 from slipway.engine.messages import Stats
 
 logger = logging.getLogger("slipway.api.stats")
 
 SECONDS_BETWEEN_LINES = 10.0
+SIZES_SHOWN = 16
 
 
 class StatsLog:
@@ -50,5 +52,41 @@ class StatsLog:
         """Never returns."""
         while True:
             await asyncio.sleep(SECONDS_BETWEEN_LINES)
+            if (text := self.line()) is not None:
+                logger.info("%s", text)
+
+
+class BatchSizeLog:
+    """Counts steps by the number of tokens that they computed; a line names the most frequent."""
+
+    def __init__(self) -> None:
+        self._steps: Counter[int] = Counter()
+        self._seconds: defaultdict[int, float] = defaultdict(float)
+
+    def add(self, stats: Stats) -> None:
+        for size, seconds in zip(stats.num_step_tokens, stats.step_seconds, strict=True):
+            self._steps[size] += 1
+            self._seconds[size] += seconds
+
+    def line(self) -> str | None:
+        """Of the steps since the last call; None where there were none."""
+        if not self._steps:
+            return None
+        shown = [
+            f"{size} × {steps} ({1000 * self._seconds[size] / steps:.1f} ms)"
+            for size, steps in self._steps.most_common(SIZES_SHOWN)
+        ]
+        text = (
+            f"steps by tokens × how many (mean time): {', '.join(shown)}"
+            f"{', and other sizes' if len(self._steps) > SIZES_SHOWN else ''}"
+        )
+        self._steps.clear()
+        self._seconds.clear()
+        return text
+
+    async def run(self, interval: float) -> None:
+        """Never returns."""
+        while True:
+            await asyncio.sleep(interval)
             if (text := self.line()) is not None:
                 logger.info("%s", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from slipway.args import values
@@ -16,6 +17,12 @@ REFUSED = {
     "help": "Ask for help on the command line.",
     "dry_run": "Give --dry-run on the command line.",
 }
+
+
+def found(path: str, folder: str) -> str:
+    """The file as it is named, or the one of that name in the folder where only that exists."""
+    there = os.path.join(os.path.expanduser(folder), path)
+    return there if not os.path.exists(path) and os.path.exists(there) else path
 
 
 def read(path: str, schema: Schema = SERVE) -> Written:

@@ -85,9 +85,7 @@ def resolve(
 
     Raises ArgumentError for what is malformed, out of range, contradictory or refused; exit 2.
     """
-    written = command_line.parse(argv, schema)
-    named = written.values.get("config")
-    file = config_file.read(named, schema) if named else Written()
+    written, file = _sources(argv, environ, schema)
     warnings: dict[str, None] = {}  # ordered, and each only once
 
     def warn(sentence: str) -> None:
@@ -197,6 +195,23 @@ def _check_template(template: str | None) -> None:
             "Check the path.",
             "chat_template",
         )
+
+
+def given_in(argv: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
+    """Names of the arguments that a command line of `slipway serve`, or its --config, has. Raises
+    ArgumentError."""
+    written, file = _sources(argv, environ, SERVE)
+    return written.given | file.given
+
+
+def _sources(argv: Sequence[str], environ: Mapping[str, str], schema: Schema) -> tuple[Written, Written]:
+    """The command line, and the file that it names."""
+    written = command_line.parse(argv, schema)
+    named = written.values.get("config")
+    if not named:
+        return written, Written()
+    folder = str(BY_NAME["VLLM_CONFIG_ROOT"].parse(environ.get("VLLM_CONFIG_ROOT")))
+    return written, config_file.read(config_file.found(named, folder), schema)
 
 
 def _quiet(sentence: str) -> None:

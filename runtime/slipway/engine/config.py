@@ -81,6 +81,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     graph_max_length: int = 8192
     """Longest context that graphs cover."""
     attention_backend: str = "auto"
+    skip_warmup: bool = False
+    """Serve before what makes the first requests as fast as later ones."""
     # process
     timed: bool = False
     """Each Delta tells how long the steps took that its request was part of."""

@@ -20,6 +20,7 @@ import msgspec
 from slipway import driver
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
+from slipway.engine.cuda_files import use_given
 from slipway.engine.executor import Executor, Worker
 from slipway.engine.grammar import ModelMatchers
 from slipway.engine.kv_cache import KVCache, block_hash
@@ -28,6 +29,7 @@ from slipway.engine.page_pool import PagePool
 from slipway.engine.record import RecordingWorker
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Hub
+from slipway.envs import read
 from slipway.exits import BY_REASON, DEVICE_UNAVAILABLE, INTERNAL_ERROR, OUT_OF_MEMORY, Exit
 from slipway.load.errors import LoadError
 from slipway.load.extras import require_torch
@@ -76,6 +78,7 @@ def chosen_device(asked: str) -> str:
     """cpu or cuda; `auto` takes CUDA where there is one. Raises Exit where CUDA is asked for and missing."""
     if asked == "cpu" or (asked == "auto" and not driver.loaded()):
         return "cpu"
+    use_given(read(os.environ))
     require_torch(
         "--device cuda computes with torch and Triton",
         "use --device cpu",
@@ -187,7 +190,8 @@ class Start:
             checkpoint.close()
             progress.ended("load")
         progress("warmup", 0, 1)
-        worker.warm_up()
+        if not config.skip_warmup:
+            worker.warm_up()
         progress.ended("warmup")
         warnings += filter(None, [size.warning])
         for warning in warnings:

@@ -15,7 +15,7 @@ from slipway.envs.variable import (
     reject,
 )
 
-AT_BUILD = no_effect("it is read when the package is built, not when it runs")
+NOTHING_PRECOMPILED = no_effect("Slipway's build compiles its kernels itself, or installs without them")
 NOT_IN_A_CONTAINER = reject("read by builds; without effect in a running container")
 TEST_HOOK = reject("a hook for tests, refused in production")
 NO_HOOK = no_effect("it is another server's hook for its own tests")
@@ -30,7 +30,7 @@ BUILDING = (
         "Release",
         "Flavour of a build with CMake.",
         NOT_IN_A_CONTAINER,
-        AT_BUILD,
+        no_effect("Slipway's kernels are built without CMake"),
         options=("Debug", "Release", "RelWithDebInfo"),
     ),
     _Build(
@@ -39,8 +39,9 @@ BUILDING = (
         None,
         "Compilers that a build runs at a time.",
         NOT_IN_A_CONTAINER,
-        AT_BUILD,
+        implemented("read when the CPU kernels are built"),
         effective_default="one for each core",
+        minimum=1,
     ),
     _Build(
         "NVCC_THREADS",
@@ -48,7 +49,7 @@ BUILDING = (
         1,
         "Threads of nvcc in a build.",
         NOT_IN_A_CONTAINER,
-        AT_BUILD,
+        no_effect("Slipway's build runs no nvcc: Triton compiles for the device at run time"),
     ),
     _Build(
         "VERBOSE",
@@ -56,7 +57,7 @@ BUILDING = (
         False,
         "Makes an installation tell more.",
         reject("read by builds; the bare name may clash with other programs"),
-        AT_BUILD,
+        no_effect("Slipway's build does not read it, and says what it runs where that fails"),
     ),
     _Build(
         "VLLM_TARGET_DEVICE",
@@ -64,7 +65,7 @@ BUILDING = (
         "cuda",
         "Device that a build is for.",
         reject("read by builds; the image decides"),
-        no_effect("it is read when the package is built; --device chooses at start"),
+        no_effect("one build serves on CPU and CUDA; --device chooses at start"),
         options=("cuda", "rocm", "neuron", "cpu", "openvino", "tpu", "xpu", "hpu"),
         harmless=("cpu",),
     ),
@@ -74,7 +75,7 @@ BUILDING = (
         False,
         "Makes a test build take last night's package.",
         NOT_IN_A_CONTAINER,
-        AT_BUILD,
+        NOTHING_PRECOMPILED,
     ),
     _Build(
         "VLLM_USE_PRECOMPILED",
@@ -82,7 +83,7 @@ BUILDING = (
         False,
         "Makes a build take compiled files and compile nothing.",
         NOT_IN_A_CONTAINER,
-        AT_BUILD,
+        NOTHING_PRECOMPILED,
     ),
 )
 
@@ -91,9 +92,9 @@ DEBUGGING = (
         "MODEL",
         "str",
         None,
-        "Model that a wrapper around another server picks.",
+        "Model of a container that is told none in another way.",
         reject("the server does not read it; name the model in spec.model"),
-        no_effect("the model is named on the command line or in --config"),
+        no_effect("only an image's entry point reads it; name the model on the command line or in --config"),
     ),
     _Debug(
         "VLLM_CI_USE_S3",
@@ -109,7 +110,8 @@ DEBUGGING = (
         None,
         "Kernels for quantized weights to leave out of a comparison.",
         opt_in("for benchmarks only"),
-        not_built("kernels for quantized weights are not supported yet"),
+        implemented("their matrices are dequantized as they are read"),
+        options=("linear_w4a16", "linear_w8a8"),
     ),
     _Debug(
         "VLLM_LOG_BATCHSIZE_INTERVAL",
@@ -117,7 +119,8 @@ DEBUGGING = (
         -1.0,
         "Time between log lines with the sizes of recent batches.",
         allow("more to log"),
-        no_effect("the metric vllm:iteration_tokens_total has the sizes of all steps"),
+        implemented(),
+        harmless=(0.0,),
         unit="seconds",
     ),
     _Debug(
@@ -134,7 +137,7 @@ DEBUGGING = (
         False,
         "Serves before the engine is warm.",
         opt_in("the pod would be ready before it is fast"),
-        not_built("a CPU needs no warm-up, and on a device graphs are always captured"),
+        implemented("on CUDA graphs are captured as steps miss them; a CPU needs no warm-up"),
     ),
     _Debug(
         "VLLM_TEST_DYNAMO_FULLGRAPH_CAPTURE",
@@ -188,8 +191,11 @@ DEBUGGING = (
         "VLLM_USE_DUMMY_WEIGHTS",
         "bool",
         False,
-        "Serves random weights.",
+        "Serves random weights, in a container that is told of no load format.",
         reject("a hook for tests, refused in production; use --load-format dummy"),
-        refused("weights are what --load-format says. Use --load-format dummy"),
+        refused(
+            "only an image's entry point reads it; elsewhere weights are what --load-format says. Use "
+            "--load-format dummy"
+        ),
     ),
 )

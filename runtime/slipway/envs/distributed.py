@@ -29,7 +29,7 @@ DISTRIBUTED = (
         None,
         "GPUs that the process may see.",
         reject("the device plugin assigns GPUs; a value could name others than were granted"),
-        not_built("it concerns CUDA, and this version serves on CPU"),
+        implemented("read by the CUDA driver, not by the server"),
     ),
     _Variable(
         "LOCAL_RANK",

@@ -43,12 +43,22 @@ class Environment:
     no_deprecation_warning: bool
     do_not_track: bool
     no_usage_stats: bool
+    cuda_home: str | None
     hf_hub_offline: bool
     ld_library_path: str | None
+    s3_endpoint_url: str | None
+    s3_access_key_id: str | None
+    s3_secret_access_key: str | None
+    config_root: str
+    cudart_so_path: str | None
+    cuda_visible_devices: tuple[str, ...] | None
     cache_root: str | None
     omp_num_threads: int | None
     allow_long_max_model_len: bool
     attention_backend: str
+    disabled_kernels: tuple[str, ...] | None
+    fused_moe_chunk_size: int
+    """Tokens."""
     k_scale_constant: int
     v_scale_constant: int
     enable_v1_multiprocessing: bool
@@ -65,6 +75,10 @@ class Environment:
     hugging_face_hub_token: str | None
     api_key: str | None
     server_dev_mode: bool
+    log_batchsize_interval: float
+    """Seconds; nothing is logged where it is not above 0."""
+    skip_warmup: bool
+    max_jobs: int | None
     slipway_cache: str | None
     slipway_command: str
     slipway_cpu_isa: str | None
@@ -179,9 +193,19 @@ def _about(variable: Variable, text: str) -> list[str]:
     if variable.status == "refused" or variable.asks_for_nothing(text):
         return []
     if variable.status == "implemented":
-        return [f"{variable.shown(text)}: {variable.caveat}."] if variable.caveat else []
+        caveats = [f"{variable.shown(text)}: {variable.caveat}."] if variable.caveat else []
+        return [*caveats, *_unknown_items(variable, text)]
     lead = "is not built yet" if variable.status == "not built yet" else "has no effect"
     return [f"{variable.shown(text)} {lead}: {variable.reason}."]
+
+
+def _unknown_items(variable: Variable, text: str) -> list[str]:
+    """A list may name what another server has."""
+    if variable.type != "list[str]" or not variable.options:
+        return []
+    unknown = [item for item in (part.strip() for part in text.split(",")) if item not in variable.options]
+    known = ", ".join(variable.options)
+    return [f"{variable.name}: {item} has no effect, it is none of {known}." for item in unknown if item]
 
 
 def _service_links(environ: Mapping[str, str]) -> dict[str, list[str]]:

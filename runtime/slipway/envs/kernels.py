@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.envs.runtime import NO_CUDA, OWN_KERNELS, TUNING
+from slipway.envs.runtime import OWN_KERNELS, TUNING
 from slipway.envs.variable import Variable, allow, implemented, no_effect, not_built
 
 SCALES = allow("tunes --calculate-kv-scales; the bare name may clash with other programs")
@@ -48,7 +48,7 @@ KERNELS = (
         False,
         "Makes FlashInfer use tensor cores where its own rule would not.",
         TUNING,
-        OWN_KERNELS,
+        no_effect("with --attention-backend FLASHINFER all attention is its prefill kernel, which uses them"),
     ),
     Variable(
         "VLLM_FLASHINFER_MOE_BACKEND",
@@ -65,17 +65,19 @@ KERNELS = (
         None,
         "Version of FlashAttention to use.",
         TUNING,
-        OWN_KERNELS,
+        no_effect("--attention-backend FLASH_ATTN calls the package flash-attn, which is version 2"),
         options=("2", "3"),
+        harmless=("2",),
     ),
     Variable(
         "VLLM_FUSED_MOE_CHUNK_SIZE",
         "int",
         65536,
-        "Tokens that one pass of the fused expert layer takes.",
+        "Tokens that one pass of the fused expert layer takes on CUDA.",
         TUNING,
-        NO_CUDA,
+        implemented("a step has at most --max-num-batched-tokens, so that only smaller ones divide it"),
         unit="tokens",
+        minimum=1,
     ),
     Variable(
         "VLLM_MARLIN_USE_ATOMIC_ADD",
@@ -140,6 +142,6 @@ KERNELS = (
         True,
         "Uses Triton for attention.",
         TUNING,
-        no_effect("the CUDA attention is Triton's either way"),
+        no_effect("--attention-backend says which attention runs on CUDA"),
     ),
 )

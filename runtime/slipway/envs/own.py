@@ -8,7 +8,6 @@ from slipway.envs.variable import (
     Variable,
     allow_on,
     implemented,
-    not_built,
     operator_default,
     operator_only,
     opt_in,
@@ -43,7 +42,7 @@ CREDENTIALS = (
         None,
         "Key id for weights in S3.",
         secret_only(),
-        not_built("loading from S3 is not supported yet"),
+        implemented("read by `slipway fetch` where AWS_ACCESS_KEY_ID is not set"),
     ),
     _Credential(
         "S3_SECRET_ACCESS_KEY",
@@ -51,7 +50,7 @@ CREDENTIALS = (
         None,
         "Secret key for weights in S3.",
         secret_only(),
-        not_built("loading from S3 is not supported yet"),
+        implemented("read by `slipway fetch` together with S3_ACCESS_KEY_ID"),
     ),
     _Credential(
         "VLLM_API_KEY",

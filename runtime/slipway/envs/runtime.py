@@ -15,7 +15,6 @@ from slipway.envs.variable import (
     reject,
 )
 
-NO_CUDA = not_built("it concerns CUDA, and this version serves on CPU")
 NO_MEDIA = not_built("images, audio and video are not supported yet")
 OWN_KERNELS = no_effect("Slipway has kernels of its own and this choice does not exist in them")
 NO_STATISTICS = no_effect("Slipway never sends usage statistics")
@@ -105,7 +104,7 @@ FILES = (
         None,
         "Root of the CUDA toolkit, with bin, include and lib below it.",
         opt_in("the image owns it; a wrong one breaks compilation at run time"),
-        NO_CUDA,
+        implemented("on CUDA its ptxas compiles the kernels, in place of the one that comes with Triton"),
     ),
     Variable(
         "HF_HUB_OFFLINE",
@@ -129,7 +128,7 @@ FILES = (
         None,
         "S3 endpoint from which weights are read.",
         allow("no secret, but credentials are sent there"),
-        not_built("loading from S3 is not supported yet"),
+        implemented("read by `slipway fetch`, behind --endpoint and AWS_ENDPOINT_URL"),
     ),
     Variable(
         "VLLM_ASSETS_CACHE",
@@ -154,7 +153,7 @@ FILES = (
         "~/.config/vllm",
         "Folder of configuration files.",
         allow("the non-root user must be able to read and write it"),
-        no_effect("configuration comes from --config alone, never from a folder"),
+        implemented("a --config that is not found as it is named is looked for there"),
     ),
     Variable(
         "VLLM_CUDART_SO_PATH",
@@ -162,7 +161,7 @@ FILES = (
         None,
         "CUDA runtime library, where it is not found by itself.",
         opt_in("the image owns it"),
-        NO_CUDA,
+        implemented("loaded on CUDA before torch looks for it"),
     ),
     Variable(
         "VLLM_NCCL_SO_PATH",
@@ -170,7 +169,7 @@ FILES = (
         None,
         "NCCL library to load.",
         opt_in("the image owns it"),
-        NO_CUDA,
+        not_built("a server computes on one device so far, and sends nothing by NCCL"),
     ),
     Variable(
         "VLLM_PLUGINS",

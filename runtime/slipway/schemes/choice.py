@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from slipway.load.arrays import FP32, Array, DType, Floats
 from slipway.load.dummy import drawn_on_host
 from slipway.load.quantized.form import Form
+from slipway.schemes.left_out import left_out
 from slipway.schemes.packed import CpuScheme
 from slipway.schemes.scheme import NewScheme
 from slipway_kernels.cpu import Threads
@@ -70,4 +71,4 @@ class Schemes:
 
     def keeps(self, form: Form) -> bool:
         """Whether a matrix of this form is multiplied as it is stored."""
-        return self.dtype != FP32 and CpuScheme.fits(form)
+        return self.dtype != FP32 and CpuScheme.fits(form) and not left_out(form)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 
 from slipway.load.arrays import FP32, DType, is_float
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
+from slipway.schemes.left_out import VARIABLE, left_out
 
 
 def notices(
@@ -46,6 +47,8 @@ def _reason(wide: Collection[Form], dtype: DType, native: bool, device: str) -> 
         return "transformers' code runs this model, and only ours multiplies quantized weights"
     if dtype == FP32:
         return "--dtype float32 asks for all the precision there is"
+    if any(map(left_out, wide)):
+        return f"{VARIABLE} leaves out what multiplies them as they are"
     if any(isinstance(form, ScaledForm) and is_float(form.values) for form in wide):
         return f"there are no such products of fp8 on this {device}"
     if any(isinstance(form, GroupedForm) and form.order for form in wide):

@@ -13,8 +13,11 @@ from typing import Any
 
 from slipway.load.errors import LoadError
 
+KEYS = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
+"""Behind `AWS_`, or `S3_`: the older names are read where the others are not set."""
 SIGNED_BY = (
     "AWS_ACCESS_KEY_ID",
+    "S3_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -43,7 +46,8 @@ class Bucket:
 
     Credentials, region, endpoint and the authority of a private certificate come from the standard
     variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL,
-    AWS_CA_BUNDLE, and those of a role of the service account.
+    AWS_CA_BUNDLE, and those of a role of the service account. Where they are not set, the keys and the
+    endpoint are those of S3_ACCESS_KEY_ID, S3_SECRET_ACCESS_KEY and S3_ENDPOINT_URL.
     """
 
     def __init__(self, uri: str, endpoint: str | None = None) -> None:
@@ -54,15 +58,16 @@ class Bucket:
         self.uri = uri
         name, _, self.prefix = uri.removeprefix("s3://").strip("/").partition("/")
         self._obstore = obstore
-        self._check_credentials()
-        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        keys = self._older_keys()
+        endpoints = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
+        endpoint = endpoint or next(filter(None, map(os.environ.get, endpoints)), None)
         client: Any = {
             "timeout": LONGEST_REQUEST,
             "allow_http": bool(endpoint and endpoint.startswith("http://")),
         }
         if authority := os.environ.get("AWS_CA_BUNDLE"):
             client["root_certificate"] = _certificate(authority)
-        config: Any = {"endpoint": endpoint} if endpoint else {}
+        config: Any = keys | ({"endpoint": endpoint} if endpoint else {})
         if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
             config["region"] = region
         if not any(os.environ.get(variable) for variable in SIGNED_BY):
@@ -132,14 +137,21 @@ class Bucket:
                 "(AWS_REGION), DNS, proxy and egress rules.",
             ) from None
 
-    def _check_credentials(self) -> None:
-        given = [name for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if os.environ.get(name)]
-        if len(given) == 1:
-            raise LoadError(
-                "ModelGated",
-                f"Of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only {given[0]} is set.",
-                hint="Set both, in a cluster in the Secret that spec.model.s3.secret names, or neither.",
-            )
+    def _older_keys(self) -> dict[str, str]:
+        """By the client's names, where the newer variables are unset. Raises LoadError for half a pair."""
+        for prefix in ("AWS_", "S3_"):
+            names = [prefix + name for name in KEYS]
+            given = [name for name in names if os.environ.get(name)]
+            if len(given) == 1:
+                raise LoadError(
+                    "ModelGated",
+                    f"Of {names[0]} and {names[1]} only {given[0]} is set.",
+                    hint="Set both, in a cluster in the Secret that spec.model.s3.secret names, or neither.",
+                )
+            if given:
+                newer = prefix == "AWS_"  # the client reads these itself
+                return {} if newer else {name.lower(): os.environ[prefix + name] for name in KEYS}
+        return {}
 
     def _gated(self) -> LoadError:
         return LoadError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from quantize import quantize, recipe
+from torch import Tensor
 
 from device_runs import SMALL, assert_near, assert_same
 from factory import model_folders
@@ -17,6 +18,8 @@ from repeated_graphs import Repeated
 from slipway.engine.params import SamplingParams
 from slipway.engine.plan import SlotStart, StepPlan
 from slipway.load.errors import LoadError
+from slipway.worker.device.feed_forward import Experts
+from slipway.worker.device.products import Rows
 
 Request = tuple[list[int], SamplingParams]
 Models = Callable[[str], Path]
@@ -86,6 +89,23 @@ def requests(vocab: int = 500) -> list[Request]:
 def test_tokens_are_the_cpus(models: Models, architecture: str) -> None:
     model = models(architecture)
     assert_same(run(model, requests(), device="cuda"), run(model, requests()))
+
+
+def test_experts_computed_in_several_passes_give_the_same(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(models("qwen2_moe"), requests(), device="cuda")
+    passes: list[int] = []
+    apply = Experts._apply
+
+    def counted(experts: Experts, x: Rows, slots: Tensor) -> Tensor:
+        passes.append(len(slots))
+        return apply(experts, x, slots)
+
+    monkeypatch.setattr(Experts, "_apply", counted)
+    monkeypatch.setenv("VLLM_FUSED_MOE_CHUNK_SIZE", "3")
+    assert_same(run(models("qwen2_moe"), requests(), device="cuda"), whole)
+    assert max(passes) == 3
 
 
 def test_llamas_tokens_are_the_cpus(models: Models, llama: Run) -> None:

@@ -1,4 +1,4 @@
-"""Experts' matrices, which are stacked to one."""
+"""Experts' matrices, which are stacked to one, and passes over them."""
 
 from __future__ import annotations
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from slipway.envs import read
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.batch import Batch
@@ -27,20 +29,30 @@ class Experts:
 
     gate_up  [experts, 2 · intermediate, hidden], gate above up
     down     [experts, hidden, intermediate]
+    chunk    rows of one pass, at most: a pass keeps top_k times as many rows between its products
     """
 
     weights: MoeWeights
     gate_up: DeviceScheme
     down: DeviceScheme
+    chunk: int
 
     def apply(self, x: Rows, batch: Batch) -> Tensor:
         """x [rows, hidden] → [rows, hidden]; rows of padding choose no expert."""
+        slots = batch.row_slots
+        if len(slots) <= self.chunk:
+            return self._apply(x, slots)
+        parts = zip(x.plain.split(self.chunk), slots.split(self.chunk), strict=True)
+        return torch.cat([self._apply(Rows(rows), of) for rows, of in parts])
+
+    def _apply(self, x: Rows, slots: Tensor) -> Tensor:
+        """slots [rows]"""
         linears, moe, plain = self.weights, self.weights.spec, x.plain
         rows, device = len(plain), plain.device
         pairs = rows * moe.top_k
         ids = torch.empty(rows, moe.top_k, dtype=torch.int32, device=device)
         weights = torch.empty(rows, moe.top_k, device=device)
-        route(product(linears.router, x), moe.top_k, moe.normalize_top_k, ids, weights, slots=batch.row_slots)
+        route(product(linears.router, x), moe.top_k, moe.normalize_top_k, ids, weights, slots=slots)
         operand, _ = self.gate_up.operand or (plain.dtype, 0)
         block_m = block_m_of(pairs, moe.experts, operand)
         order = arrange(ids, arrangement(pairs, moe.experts, block_m, device))
@@ -61,7 +73,7 @@ def with_stacked_experts(weights: MlpWeights | MoeWeights) -> MlpWeights | Exper
         return weights
     experts = weights.experts
     gate_up, down = _stacked(one.gate_up for one in experts), _stacked(one.down for one in experts)
-    return Experts(weights, gate_up, down)
+    return Experts(weights, gate_up, down, read(os.environ).fused_moe_chunk_size)
 
 
 def _stacked(linears: Iterable[FusedLinear]) -> DeviceScheme:

@@ -17,6 +17,7 @@ from slipway.load.dummy import DEVIATION
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Quantized
 from slipway.load.torch_arrays import tensor, torch_type
+from slipway.schemes.left_out import left_out
 from slipway.schemes.scheme import NewScheme
 from slipway.worker.device.products import DeviceScheme, Gate, Move, Operand, Rows
 from slipway.worker.device.quantized import QuantizedTensors, as_tensors
@@ -45,7 +46,7 @@ def keeps(form: Form, dtype: DType) -> bool:
 
     What is not one of many experts', that is: those have fewer forms.
     """
-    if dtype == FP32:
+    if dtype == FP32 or left_out(form):
         return False
     if isinstance(form, GroupedForm):
         return form.bits in (4, 8) and form.group >= SMALLEST_GROUP
