@@ -50,6 +50,8 @@ class ScriptedEngine:
         self.answer = self._first_answer = answer
         self.socket_path = str(folder / "engine.sock")
         self.requests: list[AddRequest] = []
+        self.replies: dict[str, str] = {}
+        """To calls; others are answered ok."""
         self.aborted: list[str] = []
         self.calls: list[str] = []
         self.failing = ""
@@ -124,7 +126,7 @@ class ScriptedEngine:
                     self._live.pop(request_id, None)
             case Call(call_id, method):
                 self.calls.append(method)
-                self._hub.send(client, Reply(call_id, "done"))
+                self._hub.send(client, Reply(call_id, self.replies.get(method, "ok")))
             case None:
                 self._live.clear()
             case Hello():

@@ -334,3 +334,26 @@ def test_the_api_process_imports_nothing_heavy() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
+
+
+PROFILE = ("/start_profile", "/stop_profile")
+
+
+def test_traces_are_started_and_stopped_only_where_they_have_a_folder(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [start().post(path).status_code for path in PROFILE] == [404, 404]
+    monkeypatch.setenv("VLLM_TORCH_PROFILER_DIR", "/traces")
+    served = start("--api-key", "k")
+    assert [served.post(path).status_code for path in PROFILE] == [401, 401]
+    key = {"Authorization": "Bearer k"}
+    served.engine.replies["stop_profile"] = "ok /traces/a b.json"
+    assert served.post("/start_profile", headers=key).status_code == 200
+    assert served.post("/stop_profile", headers=key).json() == {"trace": "/traces/a b.json"}
+    assert served.engine.calls == ["start_profile", "stop_profile"]
+    served.engine.replies |= {"start_profile": "It runs already.", "stop_profile": "failed: the disk is full"}
+    answer = served.post("/start_profile", headers=key)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (409, "It runs already.")
+    answer = served.post("/stop_profile", headers=key)
+    assert answer.status_code == 500
+    assert "the disk is full" in answer.json()["error"]["message"]

@@ -33,6 +33,7 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
         *(tokenize.info_routes if settings.enable_tokenizer_info_endpoint else []),
         *state.routes,
         *(state.dev_routes if settings.dev_mode else []),
+        *(state.profile_routes if settings.profiles else []),
     ]
     if settings.docs:
         routes += document_routes(tuple(routes), settings.root_path)

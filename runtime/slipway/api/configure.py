@@ -95,6 +95,7 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         threads=environment.threads,
         timed=bool(arguments["otlp_traces_endpoint"] and arguments["collect_detailed_traces"]),
         log_level=environment.logging_level.lower(),
+        profile_folder=environment.torch_profiler_dir,
         record=environment.slipway_record,
     )
 
@@ -165,6 +166,8 @@ class Settings:
     request_id_headers: bool
     load_tracking: bool
     dev_mode: bool
+    profiles: bool
+    """Traces of steps may be started and stopped."""
     rpc_timeout: float
     """Seconds for the engine to answer an administrative question."""
     docs: bool
@@ -233,6 +236,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         request_id_headers=arguments["enable_request_id_headers"],
         load_tracking=arguments["enable_server_load_tracking"],
         dev_mode=environment.server_dev_mode,
+        profiles=environment.torch_profiler_dir is not None,
         rpc_timeout=environment.rpc_timeout / 1000,
         docs=not arguments["disable_fastapi_docs"],
         root_path=(arguments["root_path"] or "").rstrip("/"),

@@ -88,5 +88,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Each Delta tells how long the steps took that its request was part of."""
     threads: int | None = None
     log_level: str = "info"
+    profile_folder: str | None = None
+    """Where traces of steps are written, which calls start and stop."""
     record: str | None = None
     """File to which messages and plans are written (`SLIPWAY_RECORD`)."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from slipway.engine.executor import Executor
 from slipway.engine.grammar import Grammars, MakeMatcher, no_grammar
@@ -21,6 +22,7 @@ from slipway.engine.messages import (
     Work,
 )
 from slipway.engine.plan import Masks, StepOutput
+from slipway.engine.profile import ProfileError, Profiler
 from slipway.engine.request import Request
 from slipway.engine.scheduler import Grant, Scheduler, Step
 from slipway.engine.wire import Hub
@@ -43,6 +45,7 @@ class EngineCore:
         idle: Callable[[], bool] = lambda: False,
         make_matcher: MakeMatcher = no_grammar,
         adapters: Sequence[str] = (),
+        profiler: Profiler | None = None,
         *,
         timed: bool = False,
     ) -> None:
@@ -52,6 +55,7 @@ class EngineCore:
         self.hub = hub
         self._idle = idle
         """A few milliseconds of work that may be done while there is nothing to do; False: none is left."""
+        self._profiler = profiler
         self.grammars = Grammars(make_matcher, hub.wake)
         self.num_steps = 0
         self._num_generated = 0
@@ -95,7 +99,8 @@ class EngineCore:
         if self.grammars.has_prepared:
             self._add_prepared()
         planned = time.monotonic()
-        plan, grants = self.scheduler.schedule(planned)
+        with self._profiler.span("schedule") if self._profiler else nullcontext():
+            plan, grants = self.scheduler.schedule(planned)
         if self.scheduler.failures:
             self._end_failed(self.scheduler.failures)
             self.scheduler.failures = []
@@ -183,6 +188,8 @@ class EngineCore:
         if method == "check":
             self.scheduler.cache.check()
             return "ok"
+        if self._profiler and method in ("start_profile", "stop_profile"):
+            return profiled(self._profiler, method)
         return f"unknown method {method!r}"
 
     def _collect(self) -> None:
@@ -215,7 +222,10 @@ class EngineCore:
                 deltas[request.client_id].append(delta)
                 if delta.finish_reason is not None:
                     self._end((request.client_id, request.id), failed=delta.finish_reason == "error")
-        self._send(deltas, [sum(grant.num_new for grant in grants.values())], [now - started])
+        num_tokens = sum(grant.num_new for grant in grants.values())
+        self._send(deltas, [num_tokens], [now - started])
+        if self._profiler:
+            self._profiler.step(started, now, len(grants), num_tokens)
 
     def _answered(
         self, request: Request, grant: Grant, index: int, output: StepOutput, now: float
@@ -302,6 +312,20 @@ def end(request: Request, delta: Delta, complete: int | None) -> None:
         delta.token_ids = tokens[:count]
         delta.logprobs = delta.logprobs and delta.logprobs[:count]
         return
+
+
+def profiled(profiler: Profiler, method: str) -> str:
+    """The answer to a call that starts or stops a trace: `ok`, with the trace's file, or what prevents it."""
+    try:
+        if method == "start_profile":
+            profiler.start()
+            return "ok"
+        return f"ok {profiler.stop()}"
+    except ProfileError as error:
+        return str(error)
+    except Exception as error:  # the disk's or torch's; steps go on
+        log.exception("no trace was made")
+        return f"failed: no trace was made: {error}"
 
 
 def failure(request_id: str, error: Exception) -> Delta:

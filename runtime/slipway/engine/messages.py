@@ -62,7 +62,10 @@ class AbortRequests(Message, frozen=True):
 
 
 class Call(Message, frozen=True):
-    """An administrative question: `reset_prefix_cache`, `check`. Answered by one Reply of that id."""
+    """An administrative question: `reset_prefix_cache`, `check`, `start_profile`, `stop_profile`.
+
+    Answered by one Reply of that id.
+    """
 
     call_id: int
     method: str

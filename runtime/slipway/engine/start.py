@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,11 +22,12 @@ from slipway import driver
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
 from slipway.engine.cuda_files import use_given
-from slipway.engine.executor import Executor, Worker
+from slipway.engine.executor import Executor, Steps, Worker
 from slipway.engine.grammar import ModelMatchers
 from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import Failed, Loading, Ready
 from slipway.engine.page_pool import PagePool
+from slipway.engine.profile import ProfiledWorker, Profiler, Recorder, StepRecorder
 from slipway.engine.record import RecordingWorker
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.wire import Hub
@@ -214,7 +216,10 @@ class Start:
             rewrites_blocks=worker.repeats_bits,
             num_host_pages=worker.num_host_pages,
         )
-        steps = RecordingWorker(worker, config.record, config) if config.record else worker
+        steps: Steps = RecordingWorker(worker, config.record, config) if config.record else worker
+        profiler = self._profiler()
+        if profiler is not None:
+            steps = ProfiledWorker(steps, profiler, in_turn=not worker.runs_ahead)
         executor = Executor(steps, self.depth, thread=self.depth > 1 and not worker.runs_ahead)
         return EngineCore(
             Scheduler(cache, self._limits()),
@@ -223,8 +228,21 @@ class Start:
             worker.idle,
             ModelMatchers(config, self.plan.route.vocab),
             tuple(config.adapters),
+            profiler,
             timed=config.timed,
         )
+
+    def _profiler(self) -> Profiler | None:
+        """By torch where torch computes."""
+        folder = self.config.profile_folder
+        if folder is None:
+            return None
+        recorder: Recorder = StepRecorder()
+        if self.config.device == "cuda":
+            from slipway.worker.device.profile import TorchRecorder
+
+            recorder = TorchRecorder()
+        return Profiler(Path(folder).expanduser(), recorder)
 
     def ready(self) -> Ready:
         plan = self.plan

@@ -75,6 +75,7 @@ class Environment:
     hugging_face_hub_token: str | None
     api_key: str | None
     server_dev_mode: bool
+    torch_profiler_dir: str | None
     log_batchsize_interval: float
     """Seconds; nothing is logged where it is not above 0."""
     skip_warmup: bool

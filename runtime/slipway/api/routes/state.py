@@ -77,15 +77,38 @@ async def server_info(request: Request) -> Response:
 
 async def reset_prefix_cache(request: Request) -> Response:
     """Forget all cached prefixes that no running request uses."""
+    await _called(request, "reset_prefix_cache")
+    return Response(status_code=200)
+
+
+async def start_profile(request: Request) -> Response:
+    """Begin a trace of the engine's steps; 409 where one is being recorded."""
+    await _called(request, "start_profile")
+    return Response(status_code=200)
+
+
+async def stop_profile(request: Request) -> Response:
+    """End the trace, and say which file it is; 409 where none is being recorded."""
+    path = await _called(request, "stop_profile")
+    return json_response({"trace": path})
+
+
+async def _called(request: Request, method: str) -> str:
+    """What the engine answers behind its ok. Raises ApiError with what else it answers."""
     front = frontend(request)
     front.admission.check()
     seconds = front.settings.rpc_timeout
     try:
-        await front.engine.call("reset_prefix_cache", timeout=seconds)
+        answer = await front.engine.call(method, timeout=seconds)
     except TimeoutError:
         message = f"The engine did not answer within {seconds:g} s (VLLM_RPC_TIMEOUT)."
         raise ApiError(message, status=504, code="engine_timeout") from None
-    return Response(status_code=200)
+    verdict, _, result = answer.partition(" ")
+    if verdict == "failed:":
+        raise ApiError(f"The engine could not: {result}", status=500, code="call_failed")
+    if verdict != "ok":
+        raise ApiError(answer, status=409, code="not_possible_now")
+    return result
 
 
 routes = [
@@ -99,5 +122,9 @@ routes = [
     ApiRoute("/metrics", metrics, public=True),
     ApiRoute("/load", load, answer=ServerLoad),
     ApiRoute("/server_info", server_info, answer=ServerState),
+]
+profile_routes = [
+    ApiRoute("/start_profile", start_profile, "POST"),
+    ApiRoute("/stop_profile", stop_profile, "POST"),
 ]
 dev_routes = [ApiRoute("/reset_prefix_cache", reset_prefix_cache, "POST")]

@@ -42,8 +42,8 @@ class Experts:
         slots = batch.row_slots
         if len(slots) <= self.chunk:
             return self._apply(x, slots)
-        parts = zip(x.plain.split(self.chunk), slots.split(self.chunk), strict=True)
-        return torch.cat([self._apply(Rows(rows), of) for rows, of in parts])
+        parts = [slice(begin, begin + self.chunk) for begin in range(0, len(slots), self.chunk)]
+        return torch.cat([self._apply(Rows(x.plain[part]), slots[part]) for part in parts])
 
     def _apply(self, x: Rows, slots: Tensor) -> Tensor:
         """slots [rows]"""
