@@ -32,6 +32,12 @@ class LiveServer:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def post(self, path: str, body: bytes) -> tuple[int, str]:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, body, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+
     def metrics(self) -> dict[str, float]:
         """Samples by name, the labels left out and summed."""
         values: dict[str, float] = {}

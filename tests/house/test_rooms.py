@@ -13,7 +13,7 @@ RUNTIME, KERNELS = ROOT / "runtime" / "slipway", ROOT / "kernels" / "slipway_ker
 
 ROOMS = (
     ("driver", "machine", "envs", "exits"),
-    ("contract", "extras"),
+    ("contract", "extras", "plugins", "call_trace"),
     ("metrics",),
     ("args",),
     ("load",),

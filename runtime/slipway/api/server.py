@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from slipway import envs
+from slipway import envs, plugins
 from slipway.api.configure import Arguments, api_settings, engine_config
 from slipway.api.listen import listen
 from slipway.api.logs import configure_logging
+from slipway.call_trace import trace_calls
 from slipway.engine.launch import STOP_SIGNALS, Engine, EngineProcess, EngineThread
 from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
 from slipway.extras import missing
@@ -52,6 +53,9 @@ def _serve(resolved: Arguments) -> int:
     gc.set_threshold(1 << 20)  # what is made until the server opens mostly stays: lifecycle.py sets it back
     environment = envs.read(os.environ)
     configure_logging(resolved, environment)
+    if environment.trace_function:
+        trace_calls()
+    plugins.load(environment.plugins or ())
     sockets = listen(resolved["host"], resolved["port"])
     with engine_started(resolved, environment) as engine:
         from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s

@@ -8,8 +8,10 @@ import sys
 
 import msgspec
 
+from slipway.call_trace import trace_calls
 from slipway.engine.config import EngineConfig
 from slipway.engine.start import die_with_parent, run_engine
+from slipway.envs import read
 
 
 def main() -> int:
@@ -17,7 +19,11 @@ def main() -> int:
     die_with_parent()
     with os.fdopen(config_fd, "rb") as pipe:
         config = msgspec.json.decode(pipe.read(), type=EngineConfig)
-    return run_engine(config, socket.socket(fileno=listener_fd), parent_fd)
+    environment = read(os.environ)
+    if environment.trace_function:
+        trace_calls()
+    listener = socket.socket(fileno=listener_fd)
+    return run_engine(config, listener, parent_fd, environment.plugins or ())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slipway import driver
+from slipway import driver, plugins
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
 from slipway.engine.cuda_files import use_given
@@ -53,11 +53,17 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def run_engine(config: EngineConfig, listener: socket.socket, parent: int) -> int:
-    """Serve until `parent` ends. Returns the exit status; what went wrong has been told to the clients."""
+def run_engine(
+    config: EngineConfig, listener: socket.socket, parent: int, plugin_names: Sequence[str] = ()
+) -> int:
+    """Serve until `parent` ends. Returns the exit status; what went wrong has been told to the clients.
+
+    plugin_names  what this process loads first; none in a process that has loaded its own
+    """
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     hub = Hub(listener, parent)
     try:
+        plugins.load(plugin_names)
         start = Start.of(config, hub)
         core = start.core(hub)
         gc.freeze()  # what loading left lives as long as we: a full collection over it takes 100 ms

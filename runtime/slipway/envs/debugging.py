@@ -182,9 +182,11 @@ DEBUGGING = (
         "VLLM_TRACE_FUNCTION",
         "bool",
         False,
-        "Logs every function call.",
+        "Writes every function call to a file.",
         opt_in("very slow, and it fills the disk"),
-        no_effect("calls are not logged; SLIPWAY_RECORD records what the engine was asked"),
+        implemented(
+            "a file for each process in the temporary folder, which its log names; many times slower"
+        ),
     ),
     _Debug(
         "VLLM_USE_DUMMY_WEIGHTS",

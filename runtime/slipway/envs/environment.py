@@ -51,6 +51,7 @@ class Environment:
     s3_secret_access_key: str | None
     config_root: str
     cudart_so_path: str | None
+    plugins: tuple[str, ...] | None
     cuda_visible_devices: tuple[str, ...] | None
     cache_root: str | None
     omp_num_threads: int | None
@@ -76,6 +77,7 @@ class Environment:
     api_key: str | None
     server_dev_mode: bool
     torch_profiler_dir: str | None
+    trace_function: bool
     log_batchsize_interval: float
     """Seconds; nothing is logged where it is not above 0."""
     skip_warmup: bool

@@ -177,7 +177,7 @@ FILES = (
         None,
         "Installed plugins to load.",
         opt_in("it runs code of others"),
-        no_effect("Slipway loads no plugins"),
+        implemented("entry points of the group slipway.general_plugins; unset, none is loaded"),
     ),
     Variable(
         "VLLM_USE_MODELSCOPE",

@@ -1,0 +1,110 @@
+"""What each process of a server does first where a variable asks for it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from live_server import live_server
+from slipway import call_trace, plugins
+from slipway.exits import Exit
+
+PLUGIN = """
+import os, sys
+def greet():
+    print(f"greetings from {os.path.basename(sys.argv[0])} {os.getpid()}", flush=True)
+def fail():
+    raise RuntimeError("not today")
+"""
+ENTRY_POINTS = "[slipway.general_plugins]\ngreeter = my_plugin:greet\nfailing = my_plugin:fail\n"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of packages with two plugins."""
+    (tmp_path / "my_plugin.py").write_text(PLUGIN)
+    data = tmp_path / "my_plugin-1.0.dist-info"
+    data.mkdir()
+    (data / "METADATA").write_text("Metadata-Version: 2.1\nName: my-plugin\nVersion: 1.0\n")
+    (data / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("my_plugin", None)
+
+
+def test_only_what_is_named_is_loaded(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugins.load(())
+    assert "my_plugin" not in sys.modules
+    plugins.load(["greeter"])
+    assert "greetings" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("other", r"names other, which no installed package offers\. Installed: failing, greeter"),
+        ("failing", r"The plugin failing \(my_plugin:fail\) failed: RuntimeError: not today"),
+    ],
+)
+def test_a_plugin_that_is_not_there_or_fails_ends_the_start(installed: Path, name: str, words: str) -> None:
+    with pytest.raises(Exit, match=words) as caught:
+        plugins.load([name])
+    assert caught.value.exit_code.code == 2
+
+
+@pytest.mark.slow
+def test_both_processes_load_plugins_write_calls_and_log_sizes_of_steps(
+    installed: Path, tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    written = tmp_path / "written"
+    written.mkdir()
+    environ = {
+        "PYTHONPATH": ":".join([str(installed), *sys.path]),
+        "TMPDIR": str(written),
+        "VLLM_RPC_BASE_PATH": tempfile.gettempdir(),  # a socket's path has at most 107 bytes
+        "VLLM_PLUGINS": "greeter",
+        "VLLM_TRACE_FUNCTION": "1",
+        "VLLM_LOG_BATCHSIZE_INTERVAL": "0.2",
+    }
+    body = b'{"model": "tiny", "prompt": "a", "max_tokens": 3}'
+    with live_server(tiny_models("llama"), "--served-model-name", "tiny", env=environ) as server:
+        assert server.post("/v1/completions", body)[0] == 200
+        said = server.wait_until_said("steps by tokens × how many (mean time): ")
+        engine = server.engine_pid()
+        pids = {server.process.pid, engine}
+        assert {int(pid) for pid in re.findall(r"greetings from \S+ (\d+)", said)} == pids
+        traces = {int(path.name.split("-")[2]): path.read_text() for path in written.glob("slipway-calls-*")}
+        assert traces.keys() == pids
+    assert re.search(
+        r"^[\d.]+ \d+ call generate \S+/api/routes/inference.py:\d+$", traces[server.process.pid], re.M
+    )
+    assert re.search(
+        r"^[\d.]+ \d+ return Scheduler.schedule \S+/engine/scheduler.py:\d+$", traces[engine], re.M
+    )
+    assert " asyncio/" not in traces[server.process.pid]
+
+
+def test_the_trace_of_calls_ends_where_it_is_as_long_as_it_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(call_trace, "MOST_BYTES", 1000)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def work() -> None:
+        call_trace.trace_calls()
+        for _ in range(100):
+            plugins.load(())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "The trace of calls ends: it is as long as it may be." in caplog.text
+    (path,) = tmp_path.glob("slipway-calls-*")
+    assert path.read_text().count("call load") > 3
+    assert path.stat().st_size <= 1000
