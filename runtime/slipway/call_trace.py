@@ -23,7 +23,7 @@ def trace_calls() -> None:
     """Write every call and return of this thread, and of those that begin later, to a file from now on."""
     file, path = tempfile.mkstemp(prefix=f"slipway-calls-{os.getpid()}-", suffix=".log")
     log.warning(
-        "VLLM_TRACE_FUNCTION: every call in Slipway is written to %s, up to %d MiB. Each costs several "
+        "VLLM_TRACE_FUNCTION: every call in Slipway is written to %s, up to %d MiB. Each costs about 20 "
         "microseconds, and a request makes thousands: the server is many times slower.",
         path,
         MOST_BYTES >> 20,

@@ -208,7 +208,8 @@ def test_no_spec_fails_otherwise_than_by_a_refusal(spec):
         ({"name": "VLLM_SERVER_DEV_MODE", "value": "1"}, "Who runs the cluster can permit it"),
         ({"name": "HF_TOKEN", "value": "hf_x"}, "its value belongs into a Secret"),
         ({"name": "VLLM_ROCM_FP8_PADDING", "value": "1"}, "it is for rocm alone"),
-        ({"name": "VLLM_USE_MODELSCOPE", "value": "1"}, "not supported yet"),
+        ({"name": "MODEL", "value": "org/other"}, "name the model in spec.model"),
+        ({"name": "VLLM_USE_DUMMY_WEIGHTS", "value": "1"}, "use --load-format dummy"),
         ({"name": "VLLM_LOGING_LEVEL", "value": "DEBUG"}, "Did you mean VLLM_LOGGING_LEVEL"),
         ({"name": "SLIPWAY_OTHER", "value": "1"}, "SLIPWAY_OTHER does not exist"),
         ({"name": "VLLM_RPC_TIMEOUT", "value": "soon"}, "is not a whole number"),
@@ -225,10 +226,11 @@ def test_the_firewall_lets_other_names_and_tuning_pass():
         {"name": "HTTPS_PROXY", "value": "http://proxy:3128"},
         {"name": "NCCL_DEBUG", "value": "WARN"},
         {"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"},
+        {"name": "VLLM_USE_MODELSCOPE", "value": "1"},
         {"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"},
         {"name": "VLLM_API_KEY", "secret": {"name": "s", "key": "k"}},
     ]
-    assert len(from_mapping(document(env=entries)).env) == 5
+    assert len(from_mapping(document(env=entries)).env) == 6
 
 
 def test_a_name_given_twice_is_refused():

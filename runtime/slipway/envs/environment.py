@@ -52,6 +52,7 @@ class Environment:
     config_root: str
     cudart_so_path: str | None
     plugins: tuple[str, ...] | None
+    use_modelscope: bool
     cuda_visible_devices: tuple[str, ...] | None
     cache_root: str | None
     omp_num_threads: int | None

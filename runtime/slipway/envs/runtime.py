@@ -185,10 +185,7 @@ FILES = (
         False,
         "Downloads models from ModelScope and not from the Hugging Face hub.",
         allow("it changes the download host, so that egress rules must follow"),
-        refused(
-            "not supported yet: models come from the Hugging Face hub or from a folder. Download "
-            "the model and give its path"
-        ),
+        implemented("MODELSCOPE_DOMAIN, MODELSCOPE_API_TOKEN and MODELSCOPE_CACHE are read with it"),
     ),
 )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipway.envs import read
 from slipway.load.errors import LoadError
 from slipway.load.folder import PATTERNS, ignored
 from slipway.load.progress import Progress
@@ -48,7 +50,8 @@ def locate(
     """The model's folder, or its .gguf file, downloaded where it is not there yet.
 
     model    a folder, a .gguf file, a repository on the hub (`owner/name`), or a GGUF file of one
-             (`owner/name/file.gguf`, or `owner/name:Q4_K_M` by part of its name)
+             (`owner/name/file.gguf`, or `owner/name:Q4_K_M` by part of its name); the hub is
+             ModelScope with VLLM_USE_MODELSCOPE
     weights  False fetches configuration and tokenizer alone (of GGUF they are in the one file)
     code     also the repository's Python files, which only `--trust-remote-code` runs
     Raises LoadError with what is wrong and what to do.
@@ -71,6 +74,21 @@ def locate(
     if file is not None:
         wanted = (re.sub(r"-\d{5}-of-(\d{5})\.gguf$", r"-*-of-\1.gguf", file),)
     skipped = [*_NEVER, *ignored(ignore_patterns)]
+    if read(os.environ).use_modelscope:
+        from slipway.load import modelscope
+
+        source = modelscope.Repository(
+            repository,
+            revision,
+            download_dir,
+            progress,
+            metadata=metadata,
+            weights=wanted,
+            ignored=skipped,
+            check=lambda found: gguf and _one_gguf(found, model),
+        )
+        folder, names = source.snapshot()
+        return folder / _one_gguf(names, model) if gguf else folder
     options = {"token": token, "cache_dir": download_dir, "ignore_patterns": skipped}
     folder, names = Repository(repository, revision, options, progress, metadata, wanted).snapshot()
     return folder / _one_gguf(names, model) if gguf else folder
