@@ -42,7 +42,7 @@ CASES = {
     ),
     "argument": Case(
         spec={"engine": {"enableLora": True}},
-        summary="BadArguments: --enable-lora asks for LoRA adapters: not supported yet",
+        summary="NotSupported: --enable-lora asks for LoRA adapters: not supported yet",
         stalled=True,
     ),
     "length": Case(

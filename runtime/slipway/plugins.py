@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 
 from slipway.exits import BAD_ARGUMENTS, Exit
 
@@ -20,7 +19,11 @@ log = logging.getLogger("slipway.plugins")
 
 def load(names: Sequence[str]) -> None:
     """Call the plugins of these names, in turn. Raises Exit for one that is not there or fails."""
-    offered = {point.name: point for point in entry_points(group=GROUP)} if names else {}
+    if not names:
+        return
+    from importlib.metadata import entry_points  # not light, and seldom needed
+
+    offered = {point.name: point for point in entry_points(group=GROUP)}
     for name in names:
         if name not in offered:
             installed = ", ".join(sorted(offered)) or "none"
