@@ -34,7 +34,8 @@ def status_of(argument: Argument) -> Entry:
         case Disposition.REFUSE:
             return Entry(argument.flag, REFUSED, argument.reason)
     if lacks is None:
-        return Entry(argument.flag, IMPLEMENTED, "acts on CUDA only" if argument.cuda_only else "")
+        keys = f", by {', '.join(argument.acting_keys)}: {argument.reason}" if argument.acting_keys else ""
+        return Entry(argument.flag, IMPLEMENTED, f"acts on CUDA only{keys}" if argument.cuda_only else "")
     works = [str(value) for value in lacks.works if value != argument.default and value]
     if works:
         return Entry(argument.flag, IMPLEMENTED, f"{', '.join(works)} so far; not built yet: {lacks.feature}")
