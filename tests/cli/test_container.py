@@ -42,6 +42,7 @@ DUMMY = ["--load-format=dummy"]
         (["serve"], {"MODEL": "org/name", "VLLM_USE_DUMMY_WEIGHTS": "1"}, MODEL + DUMMY),
         (["--port", "9"], {"MODEL": "org/name", "VLLM_USE_DUMMY_WEIGHTS": "0"}, MODEL),
         (["serve", "other"], {"MODEL": "org/name"}, []),
+        (["serve", "--", "other"], {"VLLM_USE_DUMMY_WEIGHTS": "1"}, DUMMY),
         (["--model", "other"], {"MODEL": "org/name"}, []),
         (["--config", "CONFIG"], {"MODEL": "org/name", "VLLM_USE_DUMMY_WEIGHTS": "yes"}, DUMMY),
         (["serve", "m", "--load-format", "pt"], {"VLLM_USE_DUMMY_WEIGHTS": "1"}, []),
@@ -54,9 +55,7 @@ def test_what_nothing_else_says_a_containers_variables_say_and_the_log_tells(
     config.write_text("model: another")
     given = [str(config) if word == "CONFIG" else word for word in given]
     made = words(given, environ)
-    assert made[: 1 + len(EVERYWHERE)] == ["serve", *EVERYWHERE]
-    assert made[len(made) - len(added) :] == added
-    assert len(made) == 3 + len([word for word in given if word != "serve"]) + len(added)
+    assert made == ["serve", *EVERYWHERE, *added, *(word for word in given if word != "serve")]
     assert environ == {}
     assert len(capsys.readouterr().err.splitlines()) == len(added)
 

@@ -28,9 +28,9 @@ def words(argv: Sequence[str], environ: MutableMapping[str, str]) -> list[str]:
     """
     match list(argv):
         case ["serve", *given]:
-            return ["serve", *EVERYWHERE, *given, *_from_environment(given, environ)]
+            return ["serve", *EVERYWHERE, *_from_environment(given, environ), *given]
         case [option, *_] if option.startswith("-") and option not in OF_THE_COMMAND:
-            return ["serve", *EVERYWHERE, *argv, *_from_environment(argv, environ)]
+            return ["serve", *EVERYWHERE, *_from_environment(argv, environ), *argv]
         case [] if environ.get("MODEL"):
             return ["serve", *EVERYWHERE, *_from_environment([], environ)]
     return list(argv)
