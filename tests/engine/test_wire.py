@@ -7,7 +7,7 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,8 +30,10 @@ from slipway.model.kv import KVGroup
 
 
 @asynccontextmanager
-async def engine(folder: Path, clients: int = 1) -> AsyncIterator[tuple[EngineCore, list[EngineClient]]]:
-    """A core over known tokens in a thread, and its connected clients."""
+async def engine(
+    folder: Path, clients: int = 1, told: Callable[[Stats], None] | None = None
+) -> AsyncIterator[tuple[EngineCore, list[EngineClient]]]:
+    """A core over known tokens in a thread, and its connected clients, who hand their Stats to `told`."""
     path = str(folder / "engine.sock")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
@@ -44,7 +46,8 @@ async def engine(folder: Path, clients: int = 1) -> AsyncIterator[tuple[EngineCo
     thread = threading.Thread(target=core.run, daemon=True)
     thread.start()
     connected = [EngineClient(path, client_id=i) for i in range(clients)]
-    tasks = [asyncio.create_task(client.run(on_stats=lambda stats: None)) for client in connected]
+    told = told or (lambda stats: None)
+    tasks = [asyncio.create_task(client.run(on_stats=told)) for client in connected]
     try:
         for client in connected:
             await asyncio.wait_for(client.wait_ready(), 5)
@@ -72,6 +75,21 @@ async def test_two_clients_use_the_same_request_ids_and_get_their_own_tokens(tmp
         streams = one.submit(ask("x", 5, 8, seed=100)), two.submit(ask("x", 5, 8, seed=500))
         tokens = await asyncio.gather(*map(collect, streams))
         assert tokens == [[105 + i for i in range(8)], [505 + i for i in range(8)]]
+
+
+async def test_what_is_counted_is_told_to_one_client_alone(tmp_path: Path):
+    told: list[Stats] = []
+    async with engine(tmp_path, clients=2, told=told.append) as (core, clients):
+        for round in range(3):
+            await asyncio.gather(*(collect(client.submit(ask(f"{round}", 5, 8))) for client in clients))
+        steps = core.num_steps
+        while max(stats.step for stats in told) < steps:
+            await clients[0].call("check")
+    assert sum(len(stats.step_seconds) for stats in told) == steps
+    assert sum(sum(stats.num_step_tokens) for stats in told) == 2 * 3 * (5 + 7) - (
+        sum(stats.prefix_hits for stats in told)
+    )
+    assert sum(stats.prefix_queries for stats in told) == 2 * 3 * 5
 
 
 async def test_requests_of_a_client_that_hangs_up_are_aborted(tmp_path: Path):

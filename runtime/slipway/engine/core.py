@@ -281,9 +281,10 @@ class EngineCore:
                 prompt_tokens=scheduler.prompt_tokens,
                 generation_tokens=self._num_generated,
             )
-            # Totals belong to the core: the first client reports them, so that sums stay right.
+            # What is counted belongs to the core: the first client reports it, so that sums stay right.
             scheduler.prefix_queries = scheduler.prefix_hits = scheduler.num_preemptions = 0
             scheduler.prompt_tokens = self._num_generated = 0
+            num_step_tokens, step_seconds = [], []
             self.hub.send(client_id, StepDone(deltas[client_id], stats))
 
     def _check_idle(self) -> None:

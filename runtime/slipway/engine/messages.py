@@ -168,7 +168,7 @@ class RequestTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Stats(msgspec.Struct, array_like=True, gc=False):
-    """State of the core after a step; counters since the last Stats of this client."""
+    """State of the core after a step; what is counted goes to one client alone, since the last Stats."""
 
     num_running: int
     num_waiting: int
