@@ -64,6 +64,10 @@ REFUSED = {
         ["--speculative-config", '{"prompt_lookup_min": 3, "prompt_lookup_max": 2}'],
         ["--speculative-config", '{"prompt_lookup_min": 2, "prompt_lookup_max": 2}'],
     ),
+    "several API processes in the engine's own": (
+        ["--api-server-count", "2", "--disable-frontend-multiprocessing"],
+        ["--api-server-count", "1", "--disable-frontend-multiprocessing"],
+    ),
     "GGUF read as another format": (["x.gguf", "--load-format", "pt"], ["x.gguf", "--load-format", "gguf"]),
     "old flag against key": (
         ["--num-speculative-tokens", "3", "--speculative-config.num_speculative_tokens", "4"],

@@ -72,6 +72,11 @@ def test_the_api_process_imports_neither_torch_nor_transformers():
     assert loaded & {"torch", "transformers", "numpy"} == set()
 
 
+def test_the_parent_of_several_api_processes_imports_nothing_of_the_api_itself():
+    heavy = HEAVY | {"torch", "transformers", "numpy", "starlette", "uvicorn", "uvloop", "prometheus_client"}
+    assert modules_after("import slipway.api.server, slipway.api.supervisor") & heavy == set()
+
+
 def test_no_package_shadows_pythons_operator_or_the_kernels_library():
     assert not (ROOT / "operator" / "__init__.py").exists()
     assert not (ROOT / "kernels" / "__init__.py").exists()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from slipway.api.errors import ApiError
+from slipway.api.group import OPEN, Group
 from slipway.api.protocol.answers import Progress
 from slipway.engine.client import EngineClient
 from slipway.engine.messages import Failed
@@ -20,12 +21,15 @@ class Admission:
     """`phase` goes from open to draining (a signal: what comes is served, and told to go elsewhere) to
     closed (nothing new), and never back."""
 
-    def __init__(self, engine: EngineClient, *, max_concurrency: int | None = None) -> None:
+    def __init__(
+        self, engine: EngineClient, *, max_concurrency: int | None = None, group: Group | None = None
+    ) -> None:
         self.phase: Phase = "open"
         self.loaded = False
         """The tokenizer and all else that a request needs beside the engine is there."""
         self.num_open = 0
-        """Generating requests, from their arrival to the last byte of the answer."""
+        """Generating requests of this process, from their arrival to the last byte of the answer."""
+        self.group = group or Group.of_one()
         self.failure: Failed | None = None
         """Why the server is about to end."""
         self._engine = engine
@@ -33,10 +37,16 @@ class Admission:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    def open(self) -> None:
+        """All is there that a request needs."""
+        self.loaded = True
+        self.group.set_phase(OPEN)
+
     @property
     def ready(self) -> bool:
-        """A request that arrived now would be served, and others should come."""
-        return self.phase == "open" and self.loaded and self.failure is None and self._engine.state == "ready"
+        """A request that arrived now would be served, by whichever process, and others should come."""
+        serves = self.loaded and self.failure is None and self._engine.state == "ready"
+        return self.phase == "open" and serves and self.group.complete
 
     @property
     def leaving(self) -> bool:
@@ -67,7 +77,7 @@ class Admission:
         if self.cause is not None:
             return Progress(phase="dead")
         if self.phase != "open":
-            return Progress(phase="draining", total=self.num_open)
+            return Progress(phase="draining", total=self.group.num_open)
         seen = self._engine.progress
         if seen is None:
             return Progress(phase="load")
@@ -77,9 +87,12 @@ class Admission:
     def entered(self) -> Iterator[None]:
         """Holds a place for one request. Raises ApiError 429 over the limit, 503 before serving."""
         self.check()
-        if self._max_concurrency is not None and self.num_open >= self._max_concurrency:
+        self.group.count(+1)  # before the look at the others: of two that come at once, none is missed
+        num_open = self.group.num_open
+        if self._max_concurrency is not None and num_open > self._max_concurrency:
+            self.group.count(-1)
             message = (
-                f"{self.num_open} requests are open, as many as --max-concurrency allows; "
+                f"{num_open - 1} requests are open, as many as --max-concurrency allows; "
                 "try again in a moment."
             )
             raise ApiError(message, status=429, code="rate_limit_exceeded", headers={"Retry-After": "1"})
@@ -89,6 +102,7 @@ class Admission:
             yield
         finally:
             self.num_open -= 1
+            self.group.count(-1)
             if self.num_open == 0:
                 self._idle.set()
 

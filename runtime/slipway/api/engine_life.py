@@ -11,10 +11,11 @@ from concurrent.futures import Future
 from typing import NoReturn, TypeVar
 
 from slipway.api.frontend import Frontend
+from slipway.api.group import as_exit
 from slipway.api.model import Texts, read_texts
 from slipway.engine.client import EngineClient, EngineDead
 from slipway.engine.messages import Ready
-from slipway.exits import BY_CODE, ENGINE_STALLED, INTERNAL_ERROR, LOAD_STALLED, Exit
+from slipway.exits import ENGINE_STALLED, LOAD_STALLED, Exit
 
 WATCH_SECONDS = 1.0
 
@@ -44,12 +45,15 @@ async def opened(front: Frontend) -> tuple[Texts, Ready]:
         ready = await front.engine.wait_ready()
     except EngineDead:
         await asyncio.Event().wait()  # `mourn` tells why
-    for warning in (*(texts.tokenizer.warnings if texts.tokenizer else ()), *ready.warnings):
-        logger.warning("%s", warning)
     front.open(texts, ready)
     gc.freeze()  # tokenizer and modules stay: a full collection over them would hold up every stream
     gc.set_threshold(700)  # as Python's own is: server.py raised it for the start
     return texts, ready
+
+
+def warnings_of(texts: Texts, ready: Ready) -> list[str]:
+    """What of the model is not as asked."""
+    return [*(texts.tokenizer.warnings if texts.tokenizer else ()), *ready.warnings]
 
 
 async def watch(front: Frontend) -> NoReturn:
@@ -66,6 +70,4 @@ async def watch(front: Frontend) -> NoReturn:
 
 async def mourn(engine: EngineClient) -> NoReturn:
     """Raises Exit with the engine's own words when it has ended."""
-    failure = await engine.wait_dead()
-    known = BY_CODE.get(failure.code, INTERNAL_ERROR)
-    raise Exit(known, failure.message, failure.hint, failure.argument)
+    raise as_exit(await engine.wait_dead())

@@ -19,6 +19,7 @@ from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Run
 from slipway.api.grammars import GrammarChecks
+from slipway.api.group import Group
 from slipway.api.model import ServedModel, Texts, served_model
 from slipway.api.seeds import Seeds
 from slipway.api.structured import say_whose_work_it_is
@@ -41,10 +42,10 @@ logger = logging.getLogger("slipway.api.requests")
 class Frontend:
     """One per API process. `model` and `metrics` are there once it is open."""
 
-    def __init__(self, settings: Settings, engine: EngineClient) -> None:
+    def __init__(self, settings: Settings, engine: EngineClient, group: Group | None = None) -> None:
         self.settings = settings
         self.engine = engine
-        self.admission = Admission(engine, max_concurrency=settings.max_concurrency)
+        self.admission = Admission(engine, max_concurrency=settings.max_concurrency, group=group)
         self.seeds = Seeds(settings.seed)
         self.created = int(time.time())
         self.metrics: ServerMetrics | None = None
@@ -59,11 +60,14 @@ class Frontend:
         self._grammars = GrammarChecks(self._model)
         say_whose_work_it_is(self.settings.guided_backend)
         self.metrics = ServerMetrics(
-            self.settings.name, ready.max_model_len, self.settings.show_hidden_metrics
+            self.settings.name,
+            ready.max_model_len,
+            self.settings.show_hidden_metrics,
+            self.admission.group.metrics_folder,
         )
         self.metrics.record_startup(ready.startup_seconds)
         self.metrics.record_cache(_cache(self.settings, ready))
-        self.admission.loaded = True
+        self.admission.open()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -13,9 +13,10 @@ from slipway.engine.messages import Ready
 QUESTION = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
 
 
-def seconds_running() -> float:
-    """Since the kernel started this process: what who typed the command has waited."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # from the boot to then
+def seconds_running(process: int | str = "self") -> float:
+    """Since the kernel started the process: what who typed the command has waited."""
+    stat = Path(f"/proc/{process}/stat").read_text()
+    ticks = int(stat.rpartition(")")[2].split()[19])  # from the boot to then
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -25,8 +26,9 @@ def greeting(arguments: Arguments, settings: Settings, texts: Texts, ready: Read
     url = f"{scheme}://{_reachable(arguments['host'])}:{arguments['port']}{settings.root_path}/v1"
     key = " -H 'Authorization: Bearer KEY'" if settings.api_keys else ""
     command, path, body = _first_request(texts)
+    started = os.getppid() if arguments["api_server_count"] > 1 else "self"
     lines = [
-        f"\nReady after {seconds_running():.1f} s: {settings.name} at {url} "
+        f"\nReady after {seconds_running(started):.1f} s: {settings.name} at {url} "
         f"({ready.dtype}, {ready.max_model_len} tokens of context). Type in another terminal:",
         *([f"  {os.environ.get('SLIPWAY_COMMAND', 'slipway')} {command} --url {url}"] if command else []),
         f"  curl {url}/{path} -H 'Content-Type: application/json'{key} \\",

@@ -17,13 +17,14 @@ from slipway.api import tls
 from slipway.api.app import build_app
 from slipway.api.configure import Arguments, Settings
 from slipway.api.connections import KEEP_ALIVE_SECONDS, LINGER_SECONDS, Connection, HttpServer
-from slipway.api.engine_life import mourn, opened, watch
+from slipway.api.engine_life import mourn, opened, warnings_of, watch
 from slipway.api.frontend import Frontend
 from slipway.api.greeting import greeting
+from slipway.api.group import Group, as_failed, show_opening
+from slipway.api.sharing import SharingServer
 from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.engine.client import EngineClient
 from slipway.engine.launch import STOP_SIGNALS, Engine
-from slipway.engine.messages import Failed
 from slipway.exits import TLS_FILES_BAD, Exit
 
 SICK_SECONDS = 1.5
@@ -50,31 +51,31 @@ class Lifecycle:
         settings: Settings,
         engine: EngineClient,
         sockets: list[socket.socket],
+        group: Group | None = None,
     ) -> None:
         self._arguments = arguments
         self._settings = settings
         self._engine = engine
         self._sockets = sockets
-        self._front = Frontend(settings, engine)
+        self._front = Frontend(settings, engine, group)
         self._signals: list[signal.Signals] = []
         self._first_signal = asyncio.Event()
         self._second_signal = asyncio.Event()
         self._background: list[asyncio.Task[Any]] = []
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
-        for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self._take_signal, number)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        self._listen_for_signals()
         try:
             http = http_server(self._front, self._arguments)
             self._refresh_tls(http)
-            serving = asyncio.create_task(http.serve(sockets=self._sockets))
+            serving = asyncio.create_task(self._serve(http))
             try:
                 return await self._live(http)
             finally:
                 self._front.admission.phase = "closed"
                 http.should_exit = True
+                if not http.started:
+                    serving.cancel()
                 await asyncio.wait([serving], timeout=2 * STOP_SECONDS)
         finally:
             for task in self._background:
@@ -82,6 +83,15 @@ class Lifecycle:
             await asyncio.gather(*self._background, return_exceptions=True)
             self._front.close()
             await asyncio.gather(self._engine.close(), self._front.flush())
+
+    def _listen_for_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._take_signal, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    async def _serve(self, http: HttpServer) -> None:
+        await http.serve(sockets=self._sockets)
 
     def _take_signal(self, number: signal.Signals) -> None:
         self._signals.append(number)
@@ -102,12 +112,7 @@ class Lifecycle:
         if self._settings.batch_size_interval:
             self._start(sizes.run(self._settings.batch_size_interval))
         signalled = self._start(self._first_signal.wait())
-        endings = [
-            signalled,
-            self._start(self._open()),
-            self._start(watch(self._front)),
-            self._start(mourn(self._engine)),
-        ]
+        endings = [signalled, *map(self._start, self._endings())]
         try:
             while not signalled.done():
                 done, _ = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
@@ -119,6 +124,10 @@ class Lifecycle:
             await self._show_failure(cause)
             raise
 
+    def _endings(self) -> list[Coroutine[Any, Any, Any]]:
+        """What raises Exit where the server can go on no more."""
+        return [self._open(), watch(self._front), mourn(self._engine)]
+
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._background.append(task)
@@ -127,7 +136,11 @@ class Lifecycle:
     async def _open(self) -> None:
         """Begin to serve, and say so."""
         texts, ready = await opened(self._front)
-        print(greeting(self._arguments, self._settings, texts, ready), flush=True)
+        self._announce(warnings_of(texts, ready), greeting(self._arguments, self._settings, texts, ready))
+
+    def _announce(self, warnings: list[str], greeting: str) -> None:
+        """Say to whoever watches that the server is open."""
+        show_opening(warnings, greeting)
 
     def _refresh_tls(self, http: HttpServer) -> None:
         arguments = self._arguments
@@ -144,10 +157,7 @@ class Lifecycle:
     async def _show_failure(self, cause: Exit) -> None:
         """Let probes see that the server is sick before it ends, or for as long as someone wants to look."""
         logger.critical("%s", cause)
-        code = cause.exit_code
-        self._front.admission.failure = Failed(
-            code.code, code.reason, cause.message, cause.hint, cause.argument
-        )
+        self._front.admission.failure = as_failed(cause)
         stays = self._settings.stay_after_death
         if stays:
             logger.critical("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH keeps the process; a signal ends it.")
@@ -217,4 +227,5 @@ def http_server(front: Frontend, arguments: Arguments) -> HttpServer:
     except OSError as error:  # ssl.SSLError is one
         message = f"The TLS files cannot be used: {error}."
         raise Exit(TLS_FILES_BAD, message, argument="ssl_certfile") from None
-    return HttpServer(config)
+    group = front.admission.group
+    return HttpServer(config) if group.alone else SharingServer(config, group)

@@ -12,8 +12,10 @@ from slipway.envs import Environment
 from slipway.exits import BAD_ARGUMENTS, Exit
 
 
-def configure_logging(arguments: Arguments, environment: Environment) -> None:
+def configure_logging(arguments: Arguments, environment: Environment, process: str = "") -> None:
     """As --log-config-file says, else VLLM_LOGGING_CONFIG_PATH, else one line for each record.
+
+    There the line names the `process`, where there are several.
 
     Raises Exit where the file cannot be read or is no logging configuration.
     """
@@ -24,7 +26,7 @@ def configure_logging(arguments: Arguments, environment: Environment) -> None:
         prefix = environment.logging_prefix or ""
         logging.basicConfig(
             level=environment.logging_level.upper(),
-            format=f"{prefix}%(levelname)s %(asctime)s %(name)s: %(message)s",
+            format=f"{prefix}%(levelname)s %(asctime)s {process}%(name)s: %(message)s",
             datefmt="%m-%d %H:%M:%S",
         )
 

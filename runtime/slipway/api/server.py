@@ -10,17 +10,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from slipway import envs, plugins
+from slipway import envs
+from slipway.api.begin import begin
 from slipway.api.configure import Arguments, api_settings, engine_config
 from slipway.api.listen import listen
-from slipway.api.logs import configure_logging
-from slipway.call_trace import trace_calls
+from slipway.args import Resolved
 from slipway.engine.launch import STOP_SIGNALS, Engine, EngineProcess, EngineThread
 from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
 from slipway.extras import missing
 
 
-def serve(resolved: Arguments) -> int:
+def serve(resolved: Resolved) -> int:
     """Serve until a signal or a failure ends it.
 
     Returns the exit code; the cause of a failure is on standard error and in the termination log.
@@ -32,33 +32,45 @@ def explained(life: Callable[[], int]) -> int:
     """The exit code of a life, or of what ended it, which is said and written down."""
     try:
         return life()
-    except envs.InvalidEnvironment as error:
-        cause = Exit(BAD_ARGUMENTS, str(error))
-    except Exit as error:
-        cause = error
     except Exception as error:
-        cause = missing(error) or _unforeseen(error)
+        cause = cause_of(error)
     print(f"slipway: {cause.message}\n  {cause.hint}", file=sys.stderr)
     code = cause.exit_code.code
     write_termination(os.environ, code, cause.message, cause.hint, cause.argument)
     return code
 
 
-def _unforeseen(error: Exception) -> Exit:
-    logging.getLogger("slipway.api").exception("the server failed")
+def cause_of(error: Exception) -> Exit:
+    """The end that an exception means; the log has the traceback of one that nobody foresaw."""
+    if isinstance(error, Exit):
+        return error
+    if isinstance(error, envs.InvalidEnvironment):
+        return Exit(BAD_ARGUMENTS, str(error))
+    if (cause := missing(error)) is not None:
+        return cause
+    logging.getLogger("slipway.api").error("the server failed", exc_info=error)
     return Exit(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
 
 
-def _serve(resolved: Arguments) -> int:
+def _serve(resolved: Resolved) -> int:
     gc.set_threshold(1 << 20)  # what is made until the server opens mostly stays: lifecycle.py sets it back
     environment = envs.read(os.environ)
-    configure_logging(resolved, environment)
-    if environment.trace_function:
-        trace_calls()
-    plugins.load(environment.plugins or ())
+    begin(resolved, environment)
     sockets = listen(resolved["host"], resolved["port"])
+    count = resolved["api_server_count"]
+    if count > 1 and _in_process(resolved, environment):
+        raise Exit(
+            BAD_ARGUMENTS,
+            f"--api-server-count {count} needs an engine in a process of its own, and "
+            "VLLM_ENABLE_V1_MULTIPROCESSING=0 asks for one in the process of the API.",
+            "Drop one of them.",
+            "api_server_count",
+        )
     with engine_started(resolved, environment) as engine:
-        from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s
+        if count > 1:
+            from slipway.api.supervisor import run
+        else:
+            from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s
 
         return run(resolved, api_settings(resolved, environment), engine, sockets)
 
@@ -66,13 +78,16 @@ def _serve(resolved: Arguments) -> int:
 @contextmanager
 def engine_started(arguments: Arguments, environment: envs.Environment) -> Iterator[Engine]:
     """An engine that ends with the block. The signals that end a server stay blocked."""
-    in_process = arguments["disable_frontend_multiprocessing"] or not environment.enable_v1_multiprocessing
     config = engine_config(arguments, environment)
     # They wait until the event loop takes them: what they raise could come where Python swallows it. Nor does
     # a terminal's Ctrl-C, which is for the whole group, reach the engine's process.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    engine = EngineThread(config) if in_process else EngineProcess(config)
+    engine = EngineThread(config) if _in_process(arguments, environment) else EngineProcess(config)
     try:
         yield engine
     finally:
         engine.stop(patience=0)
+
+
+def _in_process(arguments: Arguments, environment: envs.Environment) -> bool:
+    return bool(arguments["disable_frontend_multiprocessing"]) or not environment.enable_v1_multiprocessing

@@ -216,6 +216,16 @@ def _partial_prefills_are_chunks(values: Values, given: Given) -> str | None:
     return "--max-num-partial-prefills has no effect with chunked prefill off."
 
 
+def _processes_share_an_engine(values: Values, given: Given) -> str | None:
+    count = values["api_server_count"]
+    if not values["disable_frontend_multiprocessing"] or count == 1:
+        return None
+    return (
+        f"--api-server-count {count} needs an engine in a process of its own, and "
+        "--disable-frontend-multiprocessing puts it into the API's. Drop one of them."
+    )
+
+
 def _nothing_is_swapped(values: Values, given: Given) -> str | None:
     swaps = values["preemption_mode"] == "swap" or values["device"] != "cuda"
     if swaps or values["swap_space"] == ARGUMENTS["swap_space"].default:
@@ -263,6 +273,14 @@ RULES: tuple[Rule, ...] = (
         message="prompt_lookup_min may not exceed prompt_lookup_max",
     ),
     Rule("load_format", _gguf_is_read_as_gguf),
+    Rule(
+        "api_server_count",
+        _processes_share_an_engine,
+        cel="!has(self.apiServerCount) || self.apiServerCount == 1"
+        " || !has(self.disableFrontendMultiprocessing) || !self.disableFrontendMultiprocessing",
+        message="apiServerCount above 1 needs an engine in a process of its own:"
+        " drop disableFrontendMultiprocessing",
+    ),
     *(without_effect(a, needed) for a in ARGUMENTS.values() for needed in a.no_effect_without),
     Rule("allow_credentials", _credentials_for_all, warns=True),
     Rule("ssl_cert_reqs", _client_certificates, warns=True),

@@ -16,11 +16,11 @@ from starlette.applications import Starlette
 
 from slipway import envs
 from slipway.api.app import build_app
+from slipway.api.begin import begin
 from slipway.api.configure import api_settings
-from slipway.api.engine_life import in_daemon, mourn, opened, watch
+from slipway.api.engine_life import in_daemon, mourn, opened, warnings_of, watch
 from slipway.api.frontend import Frontend
 from slipway.api.listen import listen
-from slipway.api.logs import configure_logging
 from slipway.api.server import engine_started, explained
 from slipway.api.stats_log import StatsLog
 from slipway.args import Resolved
@@ -66,7 +66,7 @@ class BatchArguments:
 
 
 def _run(arguments: BatchArguments, environment: envs.Environment) -> int:
-    configure_logging(arguments, environment)
+    begin(arguments, environment)
     sockets = listen(arguments["url"], arguments["port"], "url") if arguments["enable_metrics"] else []
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Batch(arguments, environment, sockets).run())
@@ -168,7 +168,8 @@ class Batch:
                 task.result()
 
     async def _answer_all(self, front: Frontend, written: Written) -> None:
-        await opened(front)
+        for warning in warnings_of(*await opened(front)):
+            logger.warning("%s", warning)
         self._progress.begin()
         self._start(self._progress.show())
         self._start(self._output.keep_synced())

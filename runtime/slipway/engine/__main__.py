@@ -10,7 +10,8 @@ import msgspec
 
 from slipway.call_trace import trace_calls
 from slipway.engine.config import EngineConfig
-from slipway.engine.start import die_with_parent, run_engine
+from slipway.engine.launch import die_with_parent
+from slipway.engine.start import run_engine
 from slipway.envs import read
 
 

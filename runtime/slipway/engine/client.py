@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from slipway.engine.launch import Engine
+from slipway.engine.launch import Parent
 from slipway.engine.messages import (
     PROTOCOL_VERSION,
     AbortRequests,
@@ -129,7 +129,7 @@ class EngineClient:
     `state` goes from loading to ready to dead, and never back.
     """
 
-    def __init__(self, socket_path: str, *, client_id: int = 0, engine: Engine | None = None) -> None:
+    def __init__(self, socket_path: str, *, client_id: int = 0, engine: Parent | None = None) -> None:
         self.state: Literal["loading", "ready", "dead"] = "loading"
         self.progress: Loading | None = None
         self.ready: Ready | None = None

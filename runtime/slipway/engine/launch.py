@@ -6,6 +6,7 @@ Imports little: the process comes up while its parent imports the rest.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -14,6 +15,8 @@ import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -22,6 +25,35 @@ from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What ends a server. The API blocks them before it starts an engine, whose process inherits that."""
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, also in the middle of a long step."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def start_module(module: str, config: object, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+    """`python -m MODULE CONFIG DESCRIPTORS…`, all of them inherited; the first gives `config` as JSON."""
+    config_read, config_write = os.pipe()
+    inherited = (config_read, *descriptors)
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
+    )
+    os.close(config_read)
+    with os.fdopen(config_write, "wb") as pipe, contextlib.suppress(BrokenPipeError):
+        pipe.write(msgspec.json.encode(config))
+    return process
+
+
+class Parent(Protocol):
+    """What knows the engine's process: this one, or the one that started both."""
+
+    def post_mortem(self) -> tuple[str, ExitCode]:
+        """What its end says, for one that died without a word. Waits for the end."""
+
+    def stop(self, patience: float) -> None:
+        """End it, where it is ours to end."""
 
 
 class Engine(ABC):
@@ -34,10 +66,11 @@ class Engine(ABC):
             os.makedirs(base, exist_ok=True)
         # For its owner alone, and removed at this process's exit at the latest.
         self._folder = tempfile.TemporaryDirectory(prefix="slipway-", dir=base, ignore_cleanup_errors=True)
-        self.socket_path = os.path.join(self._folder.name, "engine.sock")
+        self.folder = self._folder.name
+        self.socket_path = os.path.join(self.folder, "engine.sock")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.socket_path)
-        self._listener.listen(64)
+        self._listener.listen(socket.SOMAXCONN)  # who comes while it imports waits in the queue
         self._parent, self._alive = os.pipe()  # ends with us, however we end
 
     @abstractmethod
@@ -62,18 +95,9 @@ class EngineProcess(Engine):
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__()
-        config_read, config_write = os.pipe()
-        descriptors = (config_read, self._listener.fileno(), self._parent)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "slipway.engine", *map(str, descriptors)],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-        )
-        os.close(config_read)
+        self._process = start_module("slipway.engine", config, (self._listener.fileno(), self._parent))
         os.close(self._parent)
         self._listener.close()
-        with os.fdopen(config_write, "wb") as pipe, contextlib.suppress(BrokenPipeError):
-            pipe.write(msgspec.json.encode(config))
 
     def post_mortem(self) -> tuple[str, ExitCode]:
         try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -44,13 +42,6 @@ if TYPE_CHECKING:
     from slipway.worker.plan import ModelPlan
 
 log = logging.getLogger("slipway.engine")
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, also in the middle of a long step."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run_engine(

@@ -5,8 +5,9 @@ Imported only by the server: it needs prometheus_client.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,8 +16,12 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
     generate_latest,
+    values,
 )
+from prometheus_client import Metric as Family
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from slipway.engine.messages import RequestTiming, Stats
 from slipway.metrics.declared import CACHE_LABELS, METRICS
@@ -31,20 +36,52 @@ WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
 NO_SERIES_YET = frozenset({"vllm:spec_decode_draft_acceptance_rate", "vllm:spec_decode_efficiency"})
 
 
+def share(folder: str, index: int) -> None:
+    """Keep the metrics of this process in files of `folder`, for the sums over all that have theirs there.
+
+    They outlive it: a process of the same `index` counts on from where the last one ended, so that counters
+    never fall. To be called before there are any metrics.
+    """
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # the library looks there
+    values.ValueClass = values.MultiProcessValue(lambda: index)  # type: ignore[no-untyped-call]
+
+
+class _Sums(Collector):
+    """The registry's metrics as all processes together have them."""
+
+    def __init__(self, registry: CollectorRegistry, folder: str) -> None:
+        self._registry = registry
+        self._collector = MultiProcessCollector(None, folder)  # type: ignore[no-untyped-call]
+
+    def collect(self) -> Iterable[Family]:
+        summed = {family.name: family for family in self._collector.collect()}  # type: ignore[no-untyped-call]
+        for family in self._registry.collect():
+            found = summed.get(family.name)
+            yield found if found is not None and found.samples else family
+
+
 class ServerMetrics:
     """The metrics of one served model. Every method is cheap enough for each step and token.
 
     What comes is noted and entered when somebody reads them: a histogram of
     prometheus_client costs microseconds, which on a CPU would be taken from the model at every step.
 
-    `model_name` is the first served name. Raises ValueError where `show_hidden_for` is no version.
+    `model_name` is the first served name; `folder` is that of `share`, where it was called. Raises
+    ValueError where `show_hidden_for` is no version.
     """
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, model_name: str, max_model_len: int, show_hidden_for: str | None = None) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        max_model_len: int,
+        show_hidden_for: str | None = None,
+        folder: str | None = None,
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # no *_created series
         self._registry = CollectorRegistry()
+        self._exposed: Collector = _Sums(self._registry, folder) if folder else self._registry
         self._model_name = model_name
         self._gauges: dict[str, list[Gauge]] = defaultdict(list)
         self._counters: dict[str, list[Counter]] = defaultdict(list)
@@ -72,7 +109,8 @@ class ServerMetrics:
         ready = metric.labels == ("model_name",) and metric.name not in NO_SERIES_YET
         match metric.type:
             case "gauge":
-                gauge = Gauge(*about, registry=self._registry)
+                # All processes are told the engine's state: the latest to be told is right.
+                gauge = Gauge(*about, registry=self._registry, multiprocess_mode="mostrecent")
                 self._gauges[name].append(gauge.labels(self._model_name) if ready else gauge)
             case "counter":
                 counter = Counter(*about, registry=self._registry)
@@ -110,7 +148,7 @@ class ServerMetrics:
             self._count("vllm:num_preemptions_total", stats.preemptions)
             self._queries += stats.prefix_queries
             self._hits += stats.prefix_hits
-        self._set("vllm:gpu_prefix_cache_hit_rate", self._hits / max(self._queries, 1))
+            self._set("vllm:gpu_prefix_cache_hit_rate", self._hits / max(self._queries, 1))
         for tokens in stats.num_step_tokens:
             self._observe("vllm:iteration_tokens_total", tokens)
         for seconds in stats.step_seconds:
@@ -154,8 +192,8 @@ class ServerMetrics:
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, of `content_type`."""
-        self._enter()
-        return generate_latest(self._registry)
+        self.enter()
+        return generate_latest(self._exposed)
 
     def _record_timing(self, timing: RequestTiming, output_tokens: int) -> None:
         arrival, scheduled, first, last = (
@@ -184,9 +222,9 @@ class ServerMetrics:
     def _observe(self, name: str, value: float) -> None:
         self._observed.append((name, value))
         if len(self._observed) >= NOTED_AT_MOST:
-            self._enter()
+            self.enter()
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
         """Bring the registry up to date with what was noted."""
         for name, value in self._last.items():
             for gauge in self._gauges[name]:

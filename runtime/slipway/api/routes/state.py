@@ -62,7 +62,7 @@ async def load(request: Request) -> Response:
     """Open generating requests, where --enable-server-load-tracking is on."""
     front = frontend(request)
     tracked = front.settings.load_tracking
-    return json_response(ServerLoad(server_load=front.admission.num_open if tracked else 0))
+    return json_response(ServerLoad(server_load=front.admission.group.num_open if tracked else 0))
 
 
 async def server_info(request: Request) -> Response:

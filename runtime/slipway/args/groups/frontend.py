@@ -35,13 +35,12 @@ class Frontend:
     of a process is visible to others on the machine: prefer VLLM_API_KEY, which holds one.
     """
 
-    api_server_count: int = arg(
-        1,
-        aliases=("-asc",),
-        minimum=1,
-        unbuilt=Unbuilt("more than one API process"),
-    )
-    """API processes in front of the engine."""
+    api_server_count: int = arg(1, aliases=("-asc",), minimum=1)
+    """API processes in front of the engine, which take connections from one listening socket.
+
+    More than one pays where a single process, which tokenizes, parses and streams for everyone, has no
+    processor time left while the engine waits; each takes as much memory as one alone.
+    """
 
     chat_template: str | None = arg()
     """Chat template: a file, or the Jinja text itself on one line. Unset takes the tokenizer's own."""

@@ -1,0 +1,117 @@
+"""Sockets that several processes listen on, of which each takes its share of the connections.
+
+The kernel wakes all of them, and who runs first would take what waits: of 64 connections that came at once,
+59 to 64 went to one of two processes. So who holds more than another leaves one to that for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+
+from slipway.api.connections import HttpServer
+from slipway.api.group import ABSENT, Group
+
+LEAVE_SECONDS = 0.002
+"""How long a connection is left to the others; then it is taken all the same, for they may be busy."""
+RETRY_SECONDS = 1.0
+"""As asyncio waits where there are no descriptors left."""
+
+logger = logging.getLogger("slipway.api")
+
+
+class Listener:
+    """One of the sockets: what uvicorn asks of an `asyncio.Server`."""
+
+    def __init__(self, listening: socket.socket, group: Group, take: Callable[[socket.socket], None]) -> None:
+        self.sockets = (listening,)
+        self._listening = listening
+        self._group = group
+        self._take = take
+        self._has_left = False
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._listen()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        """Take one connection in each turn of the loop."""
+        if self._group.crowded and not self._has_left:
+            self._has_left = True
+            self._wait(LEAVE_SECONDS)
+            return
+        self._has_left = False
+        try:
+            connection, _ = self._listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another took it, or it has gone
+        except OSError as error:
+            logger.error("No connection can be taken: %s.", error)
+            self._wait(RETRY_SECONDS)
+            return
+        connection.setblocking(False)
+        self._group.num_connections += 1
+        self._take(connection)
+
+    def _wait(self, seconds: float) -> None:
+        self._loop.remove_reader(self._listening)
+        self._pause = self._loop.call_later(seconds, self._listen)
+
+    def close(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._listening.fileno() >= 0:
+            self._loop.remove_reader(self._listening)
+            self._listening.close()
+
+    async def wait_closed(self) -> None:
+        """It is closed at once."""
+
+
+class SharingServer(HttpServer):
+    """One process's HTTP server."""
+
+    def __init__(self, config: uvicorn.Config, group: Group) -> None:
+        super().__init__(config)
+        self._group = group
+        self._begun: set[asyncio.Task[Any]] = set()
+        """Connections whose TLS handshake may be under way."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.servers = [Listener(one, self._group, self._take) for one in sockets or ()]  # type: ignore[misc]
+        self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        self._group.num_connections = len(self.server_state.connections)
+        return await super().on_tick(counter)
+
+    async def take_leave(self, linger: float) -> None:
+        self._group.set_phase(ABSENT)  # nothing is left to others, nor by them to us
+        await super().take_leave(linger)
+
+    def _take(self, connection: socket.socket) -> None:
+        task = asyncio.create_task(self._connect(connection))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def protocol() -> asyncio.Protocol:
+            make: Any = config.http_protocol_class
+            made: asyncio.Protocol = make(
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return made
+
+        with contextlib.suppress(OSError):  # it has gone, or its handshake failed
+            await loop.connect_accepted_socket(protocol, connection, ssl=config.ssl)
