@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from test_http import certificate
 
 from live_server import LiveServer, live_server
 from slipway import exits
@@ -252,6 +253,43 @@ def test_processes_that_keep_dying_end_the_server(tiny: Path, tmp_path: Path) ->
     assert re.fullmatch(
         r"API process \d was killed by SIGKILL, the 6th that was lost within 60 s\.", cause["message"]
     )
+
+
+def test_a_process_that_finds_the_engine_stuck_ends_the_others_too(demo_model: Path, tmp_path: Path) -> None:
+    log = tmp_path / "termination"
+    env = {"SLIPWAY_TERMINATION_LOG": str(log), "VLLM_ENGINE_ITERATION_TIMEOUT_S": "2"}
+    with live_server(demo_model, *TWO, env=env) as server, httpx.Client(base_url=server.url) as client:
+        stream = open_stream(client)
+        os.kill(server.engine_pid(), signal.SIGSTOP)  # the other process is owed nothing
+        wait_until(
+            lambda: {answer.status_code for answer in ask(server, 8, "/live")} == {503},
+            "all of them are sick",
+        )
+        with pytest.raises(httpx.RemoteProtocolError):
+            stream.rest()
+        assert server.process.wait(20) == exits.ENGINE_STALLED.code
+    assert json.loads(log.read_bytes())["reason"] == "EngineStalled"
+
+
+def test_every_process_speaks_tls(tiny: Path, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "first")
+    with live_server(tiny, *TWO, "--ssl-certfile", cert, "--ssl-keyfile", key, ready=False) as server:
+        server.wait_until_said("Ctrl-C ends the server.")
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.get(f"{server.url}/version")
+        url = server.url.replace("http", "https")
+        clients = [httpx.Client(base_url=url, verify=False) for _ in range(NUM_STREAMS)]
+        with ThreadPoolExecutor(NUM_STREAMS) as pool:
+            assert {answer.status_code for answer in pool.map(lambda c: c.get("/live"), clients)} == {200}
+        assert set(re.findall(r"\[api (\d)\].*GET /live", server.wait_until_said("GET /live"))) == {"0", "1"}
+        for client in clients:
+            client.close()
+
+
+def test_an_engine_in_the_apis_own_process_has_no_several(tiny: Path) -> None:
+    with live_server(tiny, *TWO, ready=False, env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}) as server:
+        assert server.process.wait(20) == exits.BAD_ARGUMENTS.code
+    assert "--api-server-count 2 needs an engine in a process of its own" in "".join(server.lines)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -249,6 +251,37 @@ def test_metrics_without_a_value_yet_have_a_reason_and_only_counts_show_zero(ser
 def test_two_servers_in_one_process_do_not_share_counts(server):
     ServerMetrics("demo", 16).record_step(Stats(0, 0, 0.0, 1, prompt_tokens=5))
     assert value(server, "vllm:prompt_tokens_total") == 0
+
+
+def in_process_of_its_own(folder: Path, index: int, code: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs it with a `server` whose metrics are shared: the sharing lasts as long as the process."""
+    head = f"""
+import os, signal
+from slipway.engine.messages import Stats
+from slipway.metrics.registry import ServerMetrics, share
+share({str(folder)!r}, {index})
+server = ServerMetrics("demo", 2048, "0.8", {str(folder)!r})
+"""
+    return subprocess.run([sys.executable, "-c", head + code], stdout=subprocess.PIPE)
+
+
+def test_what_processes_count_is_summed_and_outlives_them(tmp_path: Path, revealing: ServerMetrics):
+    told = "server.record_finished(None, 5, 7, 9, 1, 'stop'); server.record_first_token(0.3)\n"
+    states = "server.record_step(Stats({}, 0, 0.5, 1)); server.enter()\n"
+    in_process_of_its_own(tmp_path, 0, told + states.format(4) + "os.kill(os.getpid(), signal.SIGKILL)")
+    in_process_of_its_own(tmp_path, 0, told + states.format(2))  # in the place of the one that was killed
+    printed = in_process_of_its_own(tmp_path, 1, told + "print(server.exposition().decode())").stdout
+    summed = {family.name: family for family in text_string_to_metric_families(printed.decode())}
+    samples = {s.name: s.value for family in summed.values() for s in family.samples if "le" not in s.labels}
+    assert samples["vllm:prompt_tokens_total"] == 15
+    assert samples["vllm:generation_tokens_total"] == 21
+    assert samples["vllm:time_to_first_token_seconds_count"] == 3
+    assert samples["vllm:num_requests_running"] == 2
+    alone = families(revealing)
+    assert list(summed) == list(alone)
+    for name, family in alone.items():
+        assert {tuple(s.labels) for s in family.samples} <= {tuple(s.labels) for s in summed[name].samples}
+        assert (summed[name].type, summed[name].documentation) == (family.type, family.documentation)
 
 
 def test_the_manual_is_fresh():
