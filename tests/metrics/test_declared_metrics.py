@@ -266,7 +266,8 @@ server = ServerMetrics("demo", 2048, "0.8", {str(folder)!r})
 
 
 def test_what_processes_count_is_summed_and_outlives_them(tmp_path: Path, revealing: ServerMetrics):
-    told = "server.record_finished(None, 5, 7, 9, 1, 'stop'); server.record_first_token(0.3)\n"
+    told = "server.record_finished(None, 5, 0, 7, 9, 'stop'); server.record_first_token(0.3)\n"
+    told += "server.record_step(Stats(3, 0, 0.5, 1, prompt_tokens=5, generation_tokens=7))\n"
     states = "server.record_step(Stats({}, 0, 0.5, 1)); server.enter()\n"
     in_process_of_its_own(tmp_path, 0, told + states.format(4) + "os.kill(os.getpid(), signal.SIGKILL)")
     in_process_of_its_own(tmp_path, 0, told + states.format(2))  # in the place of the one that was killed
@@ -276,7 +277,7 @@ def test_what_processes_count_is_summed_and_outlives_them(tmp_path: Path, reveal
     assert samples["vllm:prompt_tokens_total"] == 15
     assert samples["vllm:generation_tokens_total"] == 21
     assert samples["vllm:time_to_first_token_seconds_count"] == 3
-    assert samples["vllm:num_requests_running"] == 2
+    assert samples["vllm:num_requests_running"] == 3
     alone = families(revealing)
     assert list(summed) == list(alone)
     for name, family in alone.items():

@@ -27,7 +27,7 @@ from slipway.metrics.registry import share
 PATIENCE_SECONDS = 10
 """For the parent to say how the engine ended."""
 SECONDS_BETWEEN_ENTRIES = 1.0
-"""How old another process's histograms may be in a scrape of this one."""
+"""How old what another process counts may be in a scrape of this one."""
 
 
 def run(told: Membership, line: socket, memory: int, sockets: list[socket]) -> int:

@@ -1,7 +1,7 @@
 """Sockets that several processes listen on, of which each takes its share of the connections.
 
 The kernel wakes all of them, and who runs first would take what waits: of 64 connections that came at once,
-59 to 64 went to one of two processes. So who holds more than another leaves one to that for a moment.
+58 to 64 mostly went to one of two processes. So who holds more than another leaves one to that for a moment.
 """
 
 from __future__ import annotations
