@@ -116,3 +116,14 @@ def texts_of(tokenizer: Any, *parts: str) -> Callable[[AddRequest], list[int]]:
     """An answer made of the tokens of each part, in turn."""
     ids = [token for part in parts for token in tokenizer.encode(part)]
     return lambda request: ids
+
+
+def says(served: Served, *parts: str) -> None:
+    """Have the engine answer with these parts, and end."""
+    answer = texts_of(served.tokenizer, *parts)
+    served.engine.answer = lambda request: [*answer(request), 2]
+
+
+def prompt(served: Served) -> str:
+    """What the engine was last asked."""
+    return served.tokenizer.decode(served.engine.requests[-1].prompt_token_ids, skip_special_tokens=False)

@@ -168,6 +168,8 @@ class Settings:
     dev_mode: bool
     profiles: bool
     """Traces of steps may be started and stopped."""
+    response_store: bool
+    """Responses may be asked for again."""
     rpc_timeout: float
     """Seconds for the engine to answer an administrative question."""
     docs: bool
@@ -237,6 +239,7 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         load_tracking=arguments["enable_server_load_tracking"],
         dev_mode=environment.server_dev_mode,
         profiles=environment.torch_profiler_dir is not None,
+        response_store=environment.enable_responses_api_store,
         rpc_timeout=environment.rpc_timeout / 1000,
         docs=not arguments["disable_fastapi_docs"],
         root_path=(arguments["root_path"] or "").rstrip("/"),

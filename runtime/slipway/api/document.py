@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from types import UnionType
 from typing import Any
 
 import msgspec
@@ -17,9 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway import __version__
-from slipway.api.protocol.answers import Error
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
+
+Shape = type[Struct] | UnionType
 
 TITLE = "Slipway"
 _REFERENCE = "#/components/schemas/{model}"
@@ -52,10 +54,8 @@ def openapi_schema(routes: Sequence[ApiRoute], root_path: str) -> dict[str, Any]
     from fastapi import FastAPI
 
     app = FastAPI(title=TITLE, version=__version__)
-    types = {shape for route in routes for shape in (route.answer, route.chunk) if shape is not None} | {
-        Error
-    }
-    ordered = sorted(types, key=lambda shape: shape.__name__)
+    told = {shape for route in routes for shape in (route.answer, route.chunk, route.failure)}
+    ordered = sorted((shape for shape in told if shape is not None), key=str)
     shapes, schemas = msgspec.json.schema_components(ordered, ref_template=_REFERENCE.format(model="{name}"))
     found = dict(zip(ordered, shapes, strict=True))
     for route in routes:
@@ -74,7 +74,7 @@ def openapi_schema(routes: Sequence[ApiRoute], root_path: str) -> dict[str, Any]
             route.endpoint,
             methods=[route.method],
             openapi_extra=extra or None,
-            responses={200: _content(route, found), "default": _failure(found)},
+            responses={200: _content(route, found), "default": _failure(route, found)},
         )
     document = app.openapi()
     document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
@@ -83,7 +83,7 @@ def openapi_schema(routes: Sequence[ApiRoute], root_path: str) -> dict[str, Any]
     return document
 
 
-def _content(route: ApiRoute, found: Mapping[type[Struct], Any]) -> dict[str, Any]:
+def _content(route: ApiRoute, found: Mapping[Shape, Any]) -> dict[str, Any]:
     """What a route answers where all went well."""
     content = {}
     if route.answer is not None:
@@ -93,5 +93,5 @@ def _content(route: ApiRoute, found: Mapping[type[Struct], Any]) -> dict[str, An
     return {"description": "Success", "content": content}
 
 
-def _failure(found: Mapping[type[Struct], Any]) -> dict[str, Any]:
-    return {"description": "Failure", "content": {"application/json": {"schema": found[Error]}}}
+def _failure(route: ApiRoute, found: Mapping[Shape, Any]) -> dict[str, Any]:
+    return {"description": "Failure", "content": {"application/json": {"schema": found[route.failure]}}}

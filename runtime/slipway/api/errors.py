@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
@@ -111,6 +112,22 @@ def from_validation(error: ValidationError) -> ApiError:
     )
 
 
+def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
+    """The same error, for a client whose request calls the fields otherwise; `names` are ours → theirs."""
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+
+    def told(text: str) -> str:
+        return pattern.sub(lambda found: names[found[0]], text)
+
+    return ApiError(
+        told(error.detail),
+        status=error.status_code,
+        param=error.param and told(error.param),
+        code=error.code,
+        headers=error.headers,
+    )
+
+
 def field_path(location: Sequence[int | str]) -> str:
     """`("messages", 0, "role")` as `messages[0].role`."""
     path = ""
@@ -136,18 +153,22 @@ def shown_value(value: object) -> str:
 async def answer(request: Request, error: Exception) -> Response:
     """Every HTTP exception, the framework's own included, in OpenAI's shape."""
     assert isinstance(error, HTTPException)
+    return error_response(in_our_words(request, error))
+
+
+def in_our_words(request: Request, error: HTTPException) -> ApiError:
+    """Any HTTP exception, the framework's own included, as one of ours."""
     if isinstance(error, ApiError):
-        return error_response(error)
+        return error
     path = request.url.path
     sentences = {
         404: f"There is no {path} here; GET /v1/models lists what is served.",
         405: f"{request.method} does not work on {path}.",
     }
     phrase = HTTPStatus(error.status_code).phrase
-    shaped = ApiError(
+    return ApiError(
         sentences.get(error.status_code, error.detail),
         status=error.status_code,
         code=phrase.lower().replace(" ", "_"),
         headers=error.headers,
     )
-    return error_response(shaped)

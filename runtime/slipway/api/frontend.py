@@ -21,6 +21,7 @@ from slipway.api.generate import Order, Run
 from slipway.api.grammars import GrammarChecks
 from slipway.api.group import Group
 from slipway.api.model import ServedModel, Texts, served_model
+from slipway.api.response_store import ResponseStore
 from slipway.api.seeds import Seeds
 from slipway.api.structured import say_whose_work_it_is
 from slipway.engine.client import EngineClient
@@ -48,6 +49,8 @@ class Frontend:
         self.admission = Admission(engine, max_concurrency=settings.max_concurrency, group=group)
         self.seeds = Seeds(settings.seed)
         self.created = int(time.time())
+        self.responses = ResponseStore() if settings.response_store else None
+        """Those of /v1/responses; None where none are stored."""
         self.metrics: ServerMetrics | None = None
         self._tracer = _tracer(settings)
         self._model: ServedModel | None = None
@@ -176,10 +179,9 @@ def frontend(request: Request) -> Frontend:
     return front
 
 
-def request_id(request: Request, kind: str, asked: str | None) -> str:
-    """`kind-ID`, the ID from the body, the X-Request-Id header or drawn."""
-    own = asked or clean_id(request.headers.get("x-request-id")) or uuid.uuid4().hex
-    return f"{kind}-{own}"
+def request_id(request: Request, prefix: str, asked: str | None = None) -> str:
+    """The prefix and an id: from the body, the X-Request-Id header or drawn."""
+    return prefix + (asked or clean_id(request.headers.get("x-request-id")) or uuid.uuid4().hex)
 
 
 def clean_id(header: str | None) -> str | None:

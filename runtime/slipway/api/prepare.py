@@ -69,8 +69,7 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     check_tools(body, settings)
     check_budget(body, model.texts.formats)
     check_limits(body, settings, top_logprobs=body.top_logprobs, prompt_logprobs=body.prompt_logprobs)
-    text = render_chat(body, model, default_effort=settings.reasoning_effort)
-    token_ids = model.encode(text, add_special_tokens=bool(body.add_special_tokens))
+    text, token_ids = chat_prompt(body, model, settings)
     token_ids = _truncated(token_ids, body, body.wanted_tokens, model)
     budget = token_budget(
         body.wanted_tokens, None, prompt_tokens=len(token_ids), model=model, param="messages"
@@ -90,6 +89,12 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     prompts = [Prompt(token_ids, params)]
     beams = beams_of(body, body.choices, params.stop_token_ids, settings)
     return _order(body, prompts, body.choices, model, request_id, grammar, found=found, beams=beams)
+
+
+def chat_prompt(body: ChatRequest, model: ServedModel, settings: Settings) -> tuple[str, list[int]]:
+    """The prompt as text and as tokens. Raises ApiError where the template refuses the messages."""
+    text = render_chat(body, model, default_effort=settings.reasoning_effort)
+    return text, model.encode(text, add_special_tokens=bool(body.add_special_tokens))
 
 
 def _order(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,8 +23,13 @@ def event(payload: object) -> bytes:
     return b"data: " + _encode(payload) + b"\n\n"
 
 
-def json_response(payload: object, status: int = 200) -> Response:
-    return Response(_encode(payload), status_code=status, media_type="application/json")
+def named_event(payload: msgspec.Struct) -> bytes:
+    """One server-sent event, named by the tag of its payload."""
+    return b"event: " + str(payload.__struct_config__.tag).encode() + b"\n" + event(payload)
+
+
+def json_response(payload: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_encode(payload), status, headers, media_type="application/json")
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:

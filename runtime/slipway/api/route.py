@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from types import UnionType
+from typing import ClassVar
 
 from msgspec import Struct
 from pydantic import BaseModel
@@ -10,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+
+from slipway.api.protocol.answers import Error
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -23,6 +27,9 @@ class ApiRoute(Route):
     once: there is nothing to resolve.
     """
 
+    failure: ClassVar[type[Struct]] = Error
+    """What it answers where something is wrong."""
+
     def __init__(
         self,
         path: str,
@@ -31,7 +38,7 @@ class ApiRoute(Route):
         *,
         body: type[BaseModel] | None = None,
         answer: type[Struct] | None = None,
-        chunk: type[Struct] | None = None,
+        chunk: type[Struct] | UnionType | None = None,
         public: bool = False,
     ) -> None:
         super().__init__(path, endpoint, methods=[method])

@@ -65,6 +65,7 @@ class Environment:
     v_scale_constant: int
     enable_v1_multiprocessing: bool
     engine_iteration_timeout_s: int
+    enable_responses_api_store: bool
     keep_alive_on_engine_death: bool
     rpc_base_path: str | None
     rpc_timeout: int

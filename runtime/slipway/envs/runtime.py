@@ -245,6 +245,15 @@ SERVING = (
         minimum=1,
     ),
     Variable(
+        "VLLM_ENABLE_RESPONSES_API_STORE",
+        "bool",
+        False,
+        "Keeps the responses of /v1/responses in memory, so that clients can read them again and go on from "
+        "them.",
+        allow("the newest 4,096 and 64 MiB at most, in each process; whoever has the key can read them"),
+        implemented(),
+    ),
+    Variable(
         "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH",
         "bool",
         False,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -11,12 +12,17 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     StringConstraints,
     ValidationInfo,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic_core import CoreSchema
-from pydantic_core.core_schema import with_info_before_validator_function
+from pydantic_core.core_schema import (
+    no_info_before_validator_function,
+    with_info_before_validator_function,
+)
 
 from slipway.api.errors import not_supported
 
@@ -79,7 +85,43 @@ class Unbuilt:
             raise not_supported(f"{field.field_name}: {self.feature}", field.field_name)
 
 
+@dataclass(frozen=True, slots=True)
+class OrText:
+    """Marks a list in whose place a text may stand: `member` makes the list's one member of it.
+
+    There is one type behind it, so that an error names the very field at fault.
+    """
+
+    member: Callable[[str], object]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(self._listed, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string", "maxLength": MAX_TEXT}, handler(schema)]}
+
+    def _listed(self, value: object) -> object:
+        return [self.member(value)] if isinstance(value, str) else value
+
+
 class Body(BaseModel):
     """A request's body. Types are not converted; fields that we do not know are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+
+
+class Kinded(Body):
+    """One of several kinds of things, by its `type`; `needs` says which fields each kind must have."""
+
+    needs: ClassVar[Mapping[str, tuple[str, ...]]]
+
+    type: str
+
+    @model_validator(mode="after")
+    def _has_what_its_type_needs(self) -> Kinded:
+        for name in self.needs.get(self.type, ()):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name.rstrip('_')} is missing; {self.type} needs it.")
+        return self

@@ -119,8 +119,8 @@ class ChatRequest(Generation):
         return self.forces_tools or super().is_held
 
     @property
-    def is_slow(self) -> bool:
-        return self.chat_template is not None or super().is_slow
+    def is_quick(self) -> bool:
+        return self.chat_template is None and super().is_quick
 
     @property
     def num_logprobs(self) -> int:

@@ -91,9 +91,13 @@ class Generation(Structured, BeamFields):
         return self.n or 1
 
     @property
-    def is_slow(self) -> bool:
-        """Preparing it takes longer than its length lets expect."""
-        return self.is_held
+    def is_quick(self) -> bool:
+        """Preparing it takes no longer than the length of its body lets expect."""
+        return not self.is_held
+
+    def shared(self) -> dict[str, Any]:
+        """Those of these fields that are given, by their names."""
+        return {name: value for name in Generation.model_fields if (value := getattr(self, name)) is not None}
 
     def draw_seeds(self, draw: Draw) -> None:
         """Have prompts without a seed take the one that this gives."""
@@ -115,3 +119,12 @@ class Generation(Structured, BeamFields):
         if self.prompt_logprobs is not None and self.stream:
             message = "prompt_logprobs is given with stream: true; only an answer in one piece has them."
             raise ApiError(message, param="prompt_logprobs", code="invalid_value")
+
+
+class OneOutput(Generation):
+    """Of endpoints whose answers have one output, and no place for the rest."""
+
+    n: Annotated[Any, Unbuilt("more than one output", nothing=(None, 1))] = None
+    echo: Annotated[Any, Unbuilt("an echo of the prompt")] = None
+    prompt_logprobs: Annotated[Any, Unbuilt("log-probabilities of the prompt")] = None
+    return_token_ids: Annotated[Any, Unbuilt("token ids in the answer")] = None

@@ -32,7 +32,7 @@ from slipway.text.messages import flat
 
 
 async def create_chat_completion(request: Request) -> Response:
-    return await generate(request, "chatcmpl", ChatRequest, chat_order, ChatAnswer)
+    return await generate(request, "chatcmpl-", ChatRequest, chat_order, ChatAnswer)
 
 
 class ChatAnswer(GeneratedAnswer):

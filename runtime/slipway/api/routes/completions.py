@@ -22,7 +22,7 @@ from slipway.engine.messages import TokenLogprobs
 
 
 async def create_completion(request: Request) -> Response:
-    return await generate(request, "cmpl", CompletionRequest, completion_order, CompletionAnswer)
+    return await generate(request, "cmpl-", CompletionRequest, completion_order, CompletionAnswer)
 
 
 class CompletionAnswer(GeneratedAnswer):

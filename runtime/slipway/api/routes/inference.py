@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from slipway.api.body import is_short, read_body
 from slipway.api.configure import Settings
+from slipway.api.errors import ApiError, renamed
 from slipway.api.frontend import Frontend, frontend, request_id
 from slipway.api.generate import Order, Run
 from slipway.api.model import ServedModel
@@ -44,23 +45,31 @@ class InferenceRoute(ApiRoute):
 
 async def generate(
     request: Request,
-    kind: str,
+    prefix: str,
     body_type: type[Body],
     make_order: Callable[[Body, ServedModel, Settings, str], Order],
     make_answer: Callable[[Frontend, Body, Run], Answer],
+    names: Mapping[str, str] | None = None,
 ) -> Response:
-    """From a request's body to its answer, streamed or whole. `kind` begins the answer's id."""
+    """From a request's body to its answer, streamed or whole.
+
+    prefix  begins the answer's id
+    names   what the body calls fields that an order's errors name otherwise
+    """
     arrival = time.monotonic()
     front = frontend(request)
     body = await read_body(request, body_type)
     front.check_name(body.model)
     body.draw_seeds(front.seeds.of_next_request())
-    own_id = request_id(request, kind, body.request_id)
+    own_id = request_id(request, prefix, body.request_id)
     model = front.model
     make = partial(make_order, body, model, front.settings, own_id)
-    order = await front.prepare(make, short=not body.is_slow and is_short(request))
-    if order.grammar is not None:
-        await front.grammars.check(order.grammar)
+    try:
+        order = await front.prepare(make, short=body.is_quick and is_short(request))
+        if order.grammar is not None:
+            await front.grammars.check(order.grammar)
+    except ApiError as error:
+        raise (renamed(error, names) if names else error) from None
     run = front.submit(order, arrival, request.headers)
     answer = make_answer(front, body, run)
     if body.stream:

@@ -1,0 +1,234 @@
+"""The answer of `/v1/responses`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import msgspec
+import orjson
+
+from slipway.api.as_chat import assistant_turn, tool_call
+from slipway.api.errors import ApiError
+from slipway.api.frontend import Frontend
+from slipway.api.generate import Run
+from slipway.api.logprobs import LogprobFormat
+from slipway.api.parts import Kind, Part, PartsAnswer
+from slipway.api.protocol.answers import AnswerPart, ChatTokenLogprob
+from slipway.api.protocol.response_answers import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    ContentPartAdded,
+    ContentPartDone,
+    ErrorEvent,
+    FunctionCallItem,
+    IncompleteDetails,
+    InputTokensDetails,
+    OutputItem,
+    OutputItemAdded,
+    OutputItemDone,
+    OutputMessage,
+    OutputText,
+    OutputTextDelta,
+    OutputTextDone,
+    OutputTokensDetails,
+    ReasoningDelta,
+    ReasoningDone,
+    ReasoningItem,
+    ReasoningText,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseError,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseInProgress,
+    ResponseObject,
+    ResponseUsage,
+    Status,
+    StreamEvent,
+)
+from slipway.api.protocol.responses import ResponsesRequest, TextFormat
+from slipway.api.response_store import Stored, Turns
+from slipway.api.transcript import Piece
+from slipway.text.parse.events import Content, Event
+
+_PREFIXES: dict[Kind, str] = {"text": "msg_", "reasoning": "rs_", "call": "fc_"}
+_TEXT = TextFormat(type="text")
+
+
+class ResponseAnswer(PartsAnswer):
+    """`turns` is the conversation that the response follows on; None where it is not stored."""
+
+    def __init__(self, front: Frontend, body: ResponsesRequest, run: Run, turns: Turns | None) -> None:
+        super().__init__(front, run)
+        self._response = described(body, run, front.settings.name, stored=turns is not None)
+        self._turns = turns
+        as_ids = body.return_tokens_as_token_ids
+        self._format = LogprobFormat(
+            run.order.rules.tokenizer, as_ids=front.settings.tokens_as_ids if as_ids is None else as_ids
+        )
+        self._ids: list[str] = []
+        """Of the items."""
+        self._waiting: list[ChatTokenLogprob] = []
+        """Of tokens whose text is still to come."""
+        self._num_events = 0
+
+    def _begin(self) -> list[AnswerPart]:
+        return self._numbered(
+            ResponseCreated(response=self._response), ResponseInProgress(response=self._response)
+        )
+
+    def _read(self, piece: Piece) -> list[Event]:
+        """Log-probabilities go with the text that their tokens brought; other parts have none."""
+        events = super()._read(piece)
+        if piece.logprobs is not None:
+            self._waiting += self._format.chat(piece.token_ids, piece.logprobs).content
+        if events and not any(isinstance(event, Content) for event in events):
+            self._waiting = []
+        return events
+
+    def _begun(self, part: Part) -> list[AnswerPart]:
+        self._ids[part.index :] = [_PREFIXES[part.kind] + uuid.uuid4().hex]
+        item = self._item(part, "in_progress")
+        added = OutputItemAdded(output_index=part.index, item=item)
+        if isinstance(item, FunctionCallItem):
+            return self._numbered(added)
+        item.content = []
+        return self._numbered(added, ContentPartAdded(**self._place(part), part=self._content(part)))
+
+    def _grown(self, part: Part, text: str) -> list[AnswerPart]:
+        place = self._place(part)
+        match part.kind:
+            case "text":
+                logprobs, self._waiting = self._waiting, []
+                part.logprobs += logprobs
+                return self._numbered(OutputTextDelta(**place, delta=text, logprobs=logprobs))
+            case "reasoning":
+                return self._numbered(ReasoningDelta(**place, delta=text))
+            case "call":
+                return self._numbered(ArgumentsDelta(**place, delta=text))
+
+    def _ended(self, part: Part, *, cut: bool) -> list[AnswerPart]:
+        place, text = self._place(part), part.text
+        if part.kind == "text":
+            part.logprobs += self._waiting
+            self._waiting = []
+        item = self._item(part, "incomplete" if cut else "completed")
+        self._response.output[part.index :] = [item]
+        done: list[StreamEvent] = []
+        match part.kind:
+            case "text":
+                done = [OutputTextDone(**place, text=text, logprobs=part.logprobs)]
+            case "reasoning":
+                done = [ReasoningDone(**place, text=text)]
+            case "call":
+                done = [ArgumentsDone(**place, name=part.name, arguments=text)]
+        if part.kind != "call":
+            done.append(ContentPartDone(**place, part=self._content(part)))
+        return self._numbered(*done, OutputItemDone(output_index=part.index, item=item))
+
+    def _over(self, reasoning_tokens: int) -> list[AnswerPart]:
+        response = self._finished(reasoning_tokens)
+        if response.status == "incomplete":
+            return self._numbered(ResponseIncomplete(response=response))
+        return self._numbered(ResponseCompleted(response=response))
+
+    def _finished(self, reasoning_tokens: int) -> ResponseObject:
+        response, run = self._response, self._run
+        if self._finish_reason == "length":
+            response.status, response.incomplete_details = "incomplete", IncompleteDetails()
+        else:
+            response.status, response.completed_at = "completed", int(time.time())
+        input_tokens = run.order.prompt_tokens
+        response.usage = ResponseUsage(
+            input_tokens=input_tokens,
+            input_tokens_details=InputTokensDetails(cached_tokens=run.num_cached_tokens),
+            output_tokens=self._num_tokens,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning_tokens),
+            total_tokens=input_tokens + self._num_tokens,
+        )
+        self._store()
+        return response
+
+    def _failed(self, error: ApiError) -> list[AnswerPart]:
+        response = self._response
+        response.status = "failed"
+        code = "server_error" if error.status_code >= 500 else "invalid_prompt"
+        response.error = ResponseError(code=code, message=error.detail)
+        return self._numbered(
+            ErrorEvent(code=error.code or code, message=error.detail, param=error.param),
+            ResponseFailed(response=response),
+        )
+
+    def _store(self) -> None:
+        store = self._front.responses
+        if store is None or self._turns is None:
+            return
+        said = {kind: [part.text for part in self._parts if part.kind == kind] for kind in _PREFIXES}
+        calls = [
+            tool_call(part.call_id, part.name, arguments)
+            for part in self._parts
+            if part.kind == "call" and (arguments := part.arguments) is not None
+        ]
+        turn = orjson.dumps(assistant_turn(said["text"], said["reasoning"], calls))
+        store.put(self._response.id, Stored(msgspec.json.encode(self._response), (*self._turns, turn)))
+
+    def _numbered(self, *events: StreamEvent) -> list[AnswerPart]:
+        for event in events:
+            event.sequence_number = self._num_events
+            self._num_events += 1
+        return list(events)
+
+    def _place(self, part: Part) -> dict[str, Any]:
+        """Where something happens, as events say it."""
+        place: dict[str, Any] = {"item_id": self._ids[part.index], "output_index": part.index}
+        return place if part.kind == "call" else place | {"content_index": 0}
+
+    def _content(self, part: Part) -> OutputText | ReasoningText:
+        if part.kind == "reasoning":
+            return ReasoningText(text=part.text)
+        return OutputText(text=part.text, logprobs=[*part.logprobs])
+
+    def _item(self, part: Part, status: Status) -> OutputItem:
+        own_id = self._ids[part.index]
+        if part.kind == "call":
+            return FunctionCallItem(
+                id=own_id, status=status, call_id=part.call_id, name=part.name, arguments=part.text
+            )
+        content = self._content(part)
+        if isinstance(content, ReasoningText):
+            return ReasoningItem(id=own_id, status=status, content=[content])
+        return OutputMessage(id=own_id, status=status, content=[content])
+
+
+def described(body: ResponsesRequest, run: Run, model: str, *, stored: bool) -> ResponseObject:
+    """A response before it says anything: what was asked for, and what holds where nothing was."""
+    params, choice = run.order.prompts[0].params, body.tool_choice
+    form = body.text.format if body.text else None
+    effort = body.reasoning.effort if body.reasoning else None
+    return ResponseObject(
+        id=run.order.request_id,
+        created_at=int(time.time()),
+        status="in_progress",
+        model=model,
+        output=[],
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        max_tool_calls=body.max_tool_calls,
+        tools=[dict(tool) for tool in body.tools or ()],
+        tool_choice="auto" if choice is None else choice if isinstance(choice, str) else dict(choice),
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        text={"format": {name.rstrip("_"): value for name, value in form or _TEXT if value is not None}},
+        reasoning={"effort": effort, "summary": None},
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_logprobs=body.num_logprobs or 0,
+        truncation=body.truncation or "disabled",
+        store=stored,
+        previous_response_id=body.previous_response_id,
+        metadata=body.metadata or {},
+        prompt_cache_key=body.prompt_cache_key,
+        safety_identifier=body.safety_identifier,
+        user=body.user,
+    )

@@ -1,0 +1,135 @@
+"""From a request of `/v1/responses` to the chat request that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slipway.api.as_chat import (
+    EFFORTS,
+    assistant_turn,
+    chat_request,
+    content_of,
+    held_to_schema,
+    missing,
+    tool,
+    tool_call,
+)
+from slipway.api.protocol.chat import ChatRequest, Json
+from slipway.api.protocol.responses import (
+    InputItem,
+    InputPart,
+    NamedFunctionTool,
+    ResponsesRequest,
+    TextFormat,
+)
+
+NAMES = {
+    "response_format.json_schema.schema": "text.format.schema",
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+}
+"""Fields of a chat request → what they are called here."""
+
+
+def chat_of(body: ResponsesRequest, messages: Sequence[Json]) -> ChatRequest:
+    """The request as a chat of these messages. Raises ApiError."""
+    instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    effort = body.reasoning.effort if body.reasoning else None
+    cuts = body.truncation == "auto" and body.truncate_prompt_tokens is None
+    shared = body.shared() | ({"truncate_prompt_tokens": -1} if cuts else {})
+    return chat_request(
+        **shared,
+        messages=[*instructions, *messages],
+        max_tokens=body.max_output_tokens,
+        tools=[tool(one.name, one.description, one.parameters, one.strict) for one in body.tools or ()],
+        tool_choice=_choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
+        reasoning_effort=EFFORTS.get(effort or "", effort),
+        response_format=_form(body.text.format if body.text else None),
+        logprobs=body.num_logprobs is not None,
+        top_logprobs=body.num_logprobs,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+
+
+def _choice(choice: str | NamedFunctionTool | None) -> str | Json | None:
+    if isinstance(choice, NamedFunctionTool):
+        return {"type": "function", "function": {"name": choice.name}}
+    return choice
+
+
+def _form(wanted: TextFormat | None) -> Json | None:
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return {"type": "json_object"}
+    return held_to_schema(wanted.name or "", wanted.schema_ or {})
+
+
+def messages_of(items: Sequence[InputItem]) -> list[Json]:
+    """The items as messages of a chat: what the assistant thought, said and called is one of them.
+
+    Raises ApiError for a part without its text.
+    """
+    messages: list[Json] = []
+    turn = _Turn()
+    for index, item in enumerate(items):
+        if not item.is_of_assistant or turn.ends_before(item):
+            messages += turn.messages
+            turn = _Turn()
+        if item.is_of_assistant:
+            turn.add(item, f"input[{index}]")
+        else:
+            messages.append(_message(item, f"input[{index}]"))
+    return messages + turn.messages
+
+
+def _message(item: InputItem, place: str) -> Json:
+    if item.type == "message":
+        return {"role": item.role, "content": content_of(_texts(item.content, f"{place}.content"))}
+    output = content_of(_texts(item.output, f"{place}.output"))
+    return {"role": "tool", "tool_call_id": item.call_id, "content": output}
+
+
+def _texts(parts: Sequence[InputPart] | None, place: str) -> list[str]:
+    found = []
+    for index, part in enumerate(parts or ()):
+        text = part.get("refusal") if part["type"] == "refusal" else part.get("text")
+        if text is None:
+            field = "refusal" if part["type"] == "refusal" else "text"
+            raise missing(f"{place}[{index}].{field}", part["type"])
+        found.append(text)
+    return found
+
+
+class _Turn:
+    """What the assistant did between two messages of others."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[Json] = []
+
+    @property
+    def messages(self) -> list[Json]:
+        """The turn as a message; none where there was nothing."""
+        if not (self._texts or self._reasoning or self._calls):
+            return []
+        return [assistant_turn(self._texts, self._reasoning, self._calls)]
+
+    def ends_before(self, item: InputItem) -> bool:
+        """Reasoning comes first, and there is one text."""
+        if item.type == "reasoning":
+            return bool(self._texts or self._calls)
+        return item.type == "message" and bool(self._texts)
+
+    def add(self, item: InputItem, place: str) -> None:
+        if item.type == "function_call":
+            self._calls.append(tool_call(item.call_id or "", item.name or "", item.arguments or ""))
+            return
+        said = _texts(item.content, f"{place}.content")
+        if item.type == "reasoning":
+            self._reasoning += said or _texts(item.summary, f"{place}.summary")
+        else:
+            self._texts += said
