@@ -20,7 +20,16 @@ from serving import MODEL, Served
 BODY: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
 OPEN = ("/live", "/health", "/ready", "/ping", "/version", "/metrics")
 GUARDED = ("/v1/models", f"/v1/models/{MODEL}", "/load", "/server_info", "/docs", "/redoc", "/openapi.json")
-POSTED = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/reset_prefix_cache")
+POSTED = (
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/tokenize",
+    "/detokenize",
+    "/reset_prefix_cache",
+)
 
 
 @pytest.mark.slow
@@ -179,6 +188,9 @@ ASKED = {
         "return_token_ids": True,
     },
     "/v1/completions": {"prompt": "Tell me", "logprobs": 2, "prompt_logprobs": 1, "return_token_ids": True},
+    "/v1/responses": {"input": "Tell me", "max_output_tokens": 9, "top_logprobs": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Tell me"}], "max_tokens": 9},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Tell me"}]},
     "/tokenize": {"prompt": "Tell me", "return_token_strs": True},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/v1/models": None,
@@ -196,18 +208,19 @@ def test_answers_are_as_the_openapi_document_describes_them(served: Served, path
     assert answer.status_code == 200
     described = document["paths"][path.replace(f"/{MODEL}", "/{name}")]["get" if body is None else "post"]
     validate(answer.json(), described["responses"]["200"]["content"]["application/json"]["schema"], document)
-    wrong = served.post("/v1/completions", {"prompt": 1})
+    wrong = served.post(path, {"messages": 1}) if body else served.post("/v1/completions", {"prompt": 1})
     validate(
         wrong.json(), described["responses"]["default"]["content"]["application/json"]["schema"], document
     )
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
 def test_events_are_as_the_openapi_document_describes_them(served: Served, path: str) -> None:
     document = served.get("/openapi.json").json()
     content = document["paths"][path]["post"]["responses"]["200"]["content"]
     body = {name: value for name, value in (ASKED[path] or {}).items() if name != "prompt_logprobs"}
-    answer = served.post(path, body | {"stream": True, "stream_options": {"include_usage": True}})
+    options = {"stream_options": {"include_usage": True}} if path.endswith("completions") else {}
+    answer = served.post(path, body | {"stream": True} | options)
     events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
     assert len(events) > 1
     for event in events:

@@ -18,7 +18,7 @@ from slipway.api.configure import Arguments
 from slipway.api.document import document_routes
 from slipway.api.edge import Edge
 from slipway.api.frontend import Frontend
-from slipway.api.routes import chat, completions, models, responses, state, tokenize
+from slipway.api.routes import chat, completions, messages, models, responses, state, tokenize
 from slipway.exits import BAD_ARGUMENTS, Exit
 
 
@@ -30,6 +30,7 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
         *chat.routes,
         *completions.routes,
         *responses.routes,
+        *messages.routes,
         *tokenize.routes,
         *(tokenize.info_routes if settings.enable_tokenizer_info_endpoint else []),
         *state.routes,

@@ -1,0 +1,147 @@
+"""The answer of `/v1/messages`, in Anthropic's form."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+from starlette.exceptions import HTTPException
+
+from slipway.api.errors import ApiError
+from slipway.api.frontend import Frontend
+from slipway.api.generate import Run
+from slipway.api.parts import Part, PartsAnswer
+from slipway.api.protocol.answers import AnswerPart
+from slipway.api.protocol.message_answers import (
+    AnthropicError,
+    AnthropicErrorDetail,
+    AnthropicMessage,
+    Block,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    InputJsonDelta,
+    MessageDelta,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    Ping,
+    SignatureDelta,
+    StopDelta,
+    StopReason,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ThinkingTokens,
+    ToolUseBlock,
+)
+from slipway.api.protocol.messages import MessagesRequest
+from slipway.api.transcript import Piece
+
+SIGNATURE = "unsigned"
+"""Of thinking: it is taken back without proof that it came from here."""
+
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def anthropic_error(error: HTTPException, request_id: str) -> AnthropicError:
+    default = "api_error" if error.status_code >= 500 else "invalid_request_error"
+    kind = _ERROR_TYPES.get(error.status_code, default)
+    return AnthropicError(error=AnthropicErrorDetail(type=kind, message=error.detail), request_id=request_id)
+
+
+class MessageAnswer(PartsAnswer):
+    def __init__(self, front: Frontend, body: MessagesRequest, run: Run) -> None:
+        super().__init__(front, run)
+        thinking = body.thinking
+        self._shows_reasoning = thinking is None or (
+            thinking.type != "disabled" and thinking.display != "omitted"
+        )
+        self._message = AnthropicMessage(
+            id=run.order.request_id, model=front.settings.name, content=[], usage=self._usage()
+        )
+        self._started = False
+
+    def _begin(self) -> list[AnswerPart]:
+        return []
+
+    def _take(self, piece: Piece) -> list[AnswerPart]:
+        """The message starts with the first news: what was cached is known then."""
+        started: list[AnswerPart] = []
+        if not self._started:
+            self._started = True
+            self._message.usage = self._usage()
+            started = [MessageStart(message=self._message), Ping()]
+        return [*started, *super()._take(piece)]
+
+    def _begun(self, part: Part) -> list[AnswerPart]:
+        empty: dict[str, Block] = {
+            "text": TextBlock(text=""),
+            "reasoning": ThinkingBlock(thinking="", signature=""),
+            "call": ToolUseBlock(id=part.call_id, name=part.name, input={}),
+        }
+        return [BlockStart(index=part.index, content_block=empty[part.kind])]
+
+    def _grown(self, part: Part, text: str) -> list[AnswerPart]:
+        match part.kind:
+            case "text":
+                return [BlockDelta(index=part.index, delta=TextDelta(text=text))]
+            case "reasoning":
+                return [BlockDelta(index=part.index, delta=ThinkingDelta(thinking=text))]
+            case "call":
+                return [BlockDelta(index=part.index, delta=InputJsonDelta(partial_json=text))]
+
+    def _ended(self, part: Part, *, cut: bool) -> list[AnswerPart]:
+        stop = BlockStop(index=part.index)
+        if part.kind == "reasoning":
+            return [BlockDelta(index=part.index, delta=SignatureDelta(signature=SIGNATURE)), stop]
+        return [stop]
+
+    def _over(self, reasoning_tokens: int) -> list[AnswerPart]:
+        reason, sequence = self._stop()
+        delta = StopDelta(stop_reason=reason, stop_sequence=sequence)
+        return [MessageDelta(delta=delta, usage=self._usage(reasoning_tokens)), MessageStop()]
+
+    def _finished(self, reasoning_tokens: int) -> AnthropicMessage:
+        message = self._message
+        message.content = [_block(part) for part in self._parts]
+        message.stop_reason, message.stop_sequence = self._stop()
+        message.usage = self._usage(reasoning_tokens)
+        return message
+
+    def _failed(self, error: ApiError) -> list[AnswerPart]:
+        return [anthropic_error(error, self._message.id)]
+
+    def _stop(self) -> tuple[StopReason, str | None]:
+        if isinstance(self._stop_reason, str):
+            return "stop_sequence", self._stop_reason
+        if self._finish_reason == "length":
+            return "max_tokens", None
+        return "tool_use" if any(part.kind == "call" for part in self._parts) else "end_turn", None
+
+    def _usage(self, reasoning_tokens: int = 0) -> MessageUsage:
+        run = self._run
+        return MessageUsage(
+            input_tokens=run.order.prompt_tokens - run.num_cached_tokens,
+            cache_read_input_tokens=run.num_cached_tokens,
+            output_tokens=self._num_tokens,
+            output_tokens_details=(
+                ThinkingTokens(thinking_tokens=reasoning_tokens) if reasoning_tokens else UNSET
+            ),
+        )
+
+
+def _block(part: Part) -> Block:
+    if part.kind == "reasoning":
+        return ThinkingBlock(thinking=part.text, signature=SIGNATURE)
+    if part.kind == "call" and (arguments := part.arguments) is not None:
+        return ToolUseBlock(id=part.call_id, name=part.name, input=arguments)
+    return TextBlock(text=part.text)

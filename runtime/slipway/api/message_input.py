@@ -1,0 +1,148 @@
+"""From a request of `/v1/messages` to the chat request that says the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipway.api.as_chat import (
+    EFFORTS,
+    assistant_turn,
+    chat_request,
+    content_of,
+    held_to_schema,
+    missing,
+    tool,
+    tool_call,
+)
+from slipway.api.errors import ApiError
+from slipway.api.formats import Formats
+from slipway.api.protocol.chat import ChatRequest, Json
+from slipway.api.protocol.messages import BlockParam, Conversation, MessageParam, MessagesRequest
+
+NAMES = {
+    "response_format.json_schema.schema": "output_config.format.schema",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "stop": "stop_sequences",
+}
+"""Fields of a chat request → what they are called here."""
+
+_SAYS = {
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "thinking", "tool_use"),
+    "system": ("text",),
+}
+"""Roles → the blocks that their messages may have."""
+_NEEDS = {
+    "text": ("text",),
+    "thinking": ("thinking",),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+}
+"""Blocks → the fields that they must have."""
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def chat_of(body: MessagesRequest, found: Formats) -> ChatRequest:
+    """The request as a chat. Raises ApiError.
+
+    found  how the model's outputs are read, which says what thinking can be turned off or bounded by
+    """
+    fields = body.shared() | _conversation(body, found) | {"stop": body.stop_sequences}
+    if body.metadata is not None and body.metadata.user_id is not None:
+        fields["user"] = body.metadata.user_id
+    return chat_request(**fields)
+
+
+def prompt_chat(body: Conversation, found: Formats) -> ChatRequest:
+    """A chat with the same prompt. Raises ApiError."""
+    return chat_request(**_conversation(body, found))
+
+
+def _conversation(body: Conversation, found: Formats) -> dict[str, Any]:
+    messages: list[Json] = []
+    if body.system:
+        messages.append({"role": "system", "content": content_of([one["text"] for one in body.system])})
+    for index, message in enumerate(body.messages):
+        messages += _messages_of(message, f"messages[{index}]")
+    fields: dict[str, Any] = {"messages": messages}
+    if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
+        # The answer goes on with what the client has begun of it.
+        fields |= {"continue_final_message": True, "add_generation_prompt": False}
+    fields["tools"] = [
+        tool(one.name, one.description, one.input_schema, one.strict) for one in body.tools or ()
+    ]
+    if (choice := body.tool_choice) is not None:
+        named = {"type": "function", "function": {"name": choice.name}}
+        fields["tool_choice"] = _CHOICES.get(choice.type, named)
+        fields["parallel_tool_calls"] = not choice.disable_parallel_tool_use
+    if (config := body.output_config) is not None:
+        fields["reasoning_effort"] = EFFORTS.get(config.effort or "", config.effort)
+        if config.format is not None:
+            fields["response_format"] = held_to_schema("output", config.format.schema_)
+    _add_thinking(fields, body, found)
+    return fields
+
+
+def _add_thinking(fields: dict[str, Any], body: Conversation, found: Formats) -> None:
+    """A budget is kept by the engine; where no model's thinking is told apart, there is none to bound."""
+    thinking, kwargs = body.thinking, dict(body.chat_template_kwargs or {})
+    if thinking is not None:
+        wanted = thinking.type != "disabled"
+        if found.reasoning is not None and found.reasoning.switch is not None:
+            kwargs.setdefault(found.reasoning.switch[0], wanted)
+        if not wanted:
+            kwargs.setdefault("enable_thinking", False)
+            fields["reasoning_effort"] = "none"
+        elif found.reasoning is not None:
+            fields["thinking_token_budget"] = thinking.budget_tokens
+    fields["chat_template_kwargs"] = kwargs or None
+
+
+def _messages_of(message: MessageParam, place: str) -> list[Json]:
+    """One message, and before what the user says the results of each tool. Raises ApiError."""
+    for index, block in enumerate(message.content):
+        _check(block, message.role, f"{place}.content[{index}]")
+    if message.role == "assistant":
+        return [_assistant(message.content)]
+    messages: list[Json] = []
+    texts: list[str] = []
+    for block in message.content:
+        if block["type"] == "text":
+            texts.append(block.get("text") or "")
+            continue
+        if texts:
+            messages.append({"role": message.role, "content": content_of(texts)})
+            texts = []
+        messages.append(_result(block))
+    if texts or not messages:
+        messages.append({"role": message.role, "content": content_of(texts)})
+    return messages
+
+
+def _check(block: BlockParam, role: str, place: str) -> None:
+    kind = block["type"]
+    if kind not in _SAYS[role]:
+        message = f"{place} is {kind}; a message of the {role} may have {', '.join(_SAYS[role])}."
+        raise ApiError(message, param=place, code="invalid_value")
+    for name in _NEEDS[kind]:
+        if block.get(name) is None:
+            raise missing(f"{place}.{name}", kind)
+
+
+def _result(block: BlockParam) -> Json:
+    said = [one["text"] for one in block.get("content") or ()]
+    if block.get("is_error"):
+        said = ["Error: " + "\n".join(said)]
+    return {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content_of(said)}
+
+
+def _assistant(blocks: list[BlockParam]) -> Json:
+    return assistant_turn(
+        [block.get("text") or "" for block in blocks if block["type"] == "text"],
+        [block.get("thinking") or "" for block in blocks if block["type"] == "thinking"],
+        [
+            tool_call(block.get("id") or "", block.get("name") or "", block.get("input") or {})
+            for block in blocks
+            if block["type"] == "tool_use"
+        ],
+    )
