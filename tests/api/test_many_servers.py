@@ -286,10 +286,20 @@ def test_every_process_speaks_tls(tiny: Path, tmp_path: Path) -> None:
             client.close()
 
 
-def test_an_engine_in_the_apis_own_process_has_no_several(tiny: Path) -> None:
-    with live_server(tiny, *TWO, ready=False, env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}) as server:
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, "needs an engine in a process of its own"),
+        ({"VLLM_ENABLE_RESPONSES_API_STORE": "1"}, "has no process that every client meets again"),
+    ],
+    ids=["engine in process", "stored responses"],
+)
+def test_what_several_processes_cannot_share_is_refused(
+    tiny: Path, variables: dict[str, str], words: str
+) -> None:
+    with live_server(tiny, *TWO, ready=False, env=variables) as server:
         assert server.process.wait(20) == exits.BAD_ARGUMENTS.code
-    assert "--api-server-count 2 needs an engine in a process of its own" in "".join(server.lines)
+    assert f"--api-server-count 2 {words}" in "".join(server.lines)
 
 
 @pytest.mark.parametrize(

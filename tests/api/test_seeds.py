@@ -31,6 +31,16 @@ def test_a_seed_of_the_server_and_the_order_of_arrival_fix_what_is_drawn(
     assert drawn(start("--seed", "6"), *UNSEEDED)[0] != first[0]
 
 
+def test_the_other_forms_of_a_request_draw_by_the_servers_seed_too(start: Callable[..., Served]) -> None:
+    def seeds() -> list[int]:
+        served = start("--seed", "5")
+        served.post("/v1/responses", {"input": "a", "max_output_tokens": 1})
+        served.post("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1})
+        return [request.params.seed for request in served.engine.requests]
+
+    assert seeds() == seeds()
+
+
 def test_without_one_nothing_is_fixed(start: Callable[..., Served]) -> None:
     first, again = (drawn(start(), {"prompt": "a"}) for _ in range(2))
     assert first != again

@@ -50,7 +50,9 @@ def chat_of(body: MessagesRequest, found: Formats) -> ChatRequest:
     fields = body.shared() | _conversation(body, found) | {"stop": body.stop_sequences}
     if body.metadata is not None and body.metadata.user_id is not None:
         fields["user"] = body.metadata.user_id
-    return chat_request(**fields)
+    chat = chat_request(**fields)
+    chat.draw_seeds_like(body)
+    return chat
 
 
 def prompt_chat(body: Conversation, found: Formats) -> ChatRequest:

@@ -38,7 +38,7 @@ def chat_of(body: ResponsesRequest, messages: Sequence[Json]) -> ChatRequest:
     effort = body.reasoning.effort if body.reasoning else None
     cuts = body.truncation == "auto" and body.truncate_prompt_tokens is None
     shared = body.shared() | ({"truncate_prompt_tokens": -1} if cuts else {})
-    return chat_request(
+    chat = chat_request(
         **shared,
         messages=[*instructions, *messages],
         max_tokens=body.max_output_tokens,
@@ -51,6 +51,8 @@ def chat_of(body: ResponsesRequest, messages: Sequence[Json]) -> ChatRequest:
         top_logprobs=body.num_logprobs,
         chat_template_kwargs=body.chat_template_kwargs,
     )
+    chat.draw_seeds_like(body)
+    return chat
 
 
 def _choice(choice: str | NamedFunctionTool | None) -> str | Json | None:

@@ -103,6 +103,10 @@ class Generation(Structured, BeamFields):
         """Have prompts without a seed take the one that this gives."""
         self._draw_seed = draw
 
+    def draw_seeds_like(self, other: Generation) -> None:
+        """For the translation of another request."""
+        self._draw_seed = other._draw_seed
+
     def seed_of_prompt(self) -> int:
         """Of the next prompt, as unsigned 64 bits; -1 is an old way to ask for a random one."""
         return self._draw_seed() if self.seed in (None, -1) else self.seed % (1 << 64)
