@@ -86,8 +86,8 @@ def engine_started(arguments: Arguments, environment: envs.Environment) -> Itera
 def _check_count(count: int, arguments: Arguments, environment: envs.Environment) -> None:
     """Raises Exit for what several API processes cannot share."""
     if _in_process(arguments, environment):
-        why = "needs an engine in a process of its own, and VLLM_ENABLE_V1_MULTIPROCESSING=0 asks for one in the"
-        why += " process of the API"
+        why = "needs an engine in a process of its own, and VLLM_ENABLE_V1_MULTIPROCESSING=0 asks for one in "
+        why += "the process of the API"
     elif environment.enable_responses_api_store:
         why = (
             "has no process that every client meets again, and VLLM_ENABLE_RESPONSES_API_STORE=1 asks for one"
