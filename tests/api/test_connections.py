@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from test_http import certificate
 
-from slipway.api.connections import Connection, HttpServer
+from slipway.api.connections import Connection, HttpServer, Limits
 from slipway.api.listen import listen
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -54,12 +54,14 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[tuple[HttpServer, tuple[str, int]]]:
+async def serving(
+    app: Any = greet, limits: Limits | None = None, **options: Any
+) -> AsyncIterator[tuple[HttpServer, tuple[str, int]]]:
     """A server and its address."""
     sockets = listen("127.0.0.1", 0)
     address = sockets[0].getsockname()
-    config = uvicorn.Config(greet, http=Connection, lifespan="off", ws="none", log_config=None, **options)
-    server = HttpServer(config)
+    config = uvicorn.Config(app, http=Connection, lifespan="off", ws="none", log_config=None, **options)
+    server = HttpServer(config, limits)
     task = asyncio.create_task(server.serve(sockets=sockets))
     try:
         yield server, address

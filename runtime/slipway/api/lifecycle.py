@@ -16,11 +16,12 @@ import uvloop
 from slipway.api import tls
 from slipway.api.app import build_app
 from slipway.api.configure import Arguments, Settings
-from slipway.api.connections import KEEP_ALIVE_SECONDS, LINGER_SECONDS, Connection, HttpServer
+from slipway.api.connections import KEEP_ALIVE_SECONDS, LINGER_SECONDS, Connection, HttpServer, Limits
 from slipway.api.engine_life import mourn, opened, warnings_of, watch
 from slipway.api.frontend import Frontend
 from slipway.api.greeting import greeting
 from slipway.api.group import Group, as_failed, show_opening
+from slipway.api.listen import room_for
 from slipway.api.sharing import SharingServer
 from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.engine.client import EngineClient
@@ -227,5 +228,6 @@ def http_server(front: Frontend, arguments: Arguments) -> HttpServer:
     except OSError as error:  # ssl.SSLError is one
         message = f"The TLS files cannot be used: {error}."
         raise Exit(TLS_FILES_BAD, message, argument="ssl_certfile") from None
+    limits = Limits(connections=room_for(Limits().connections))
     group = front.admission.group
-    return HttpServer(config) if group.alone else SharingServer(config, group)
+    return HttpServer(config, limits) if group.alone else SharingServer(config, limits, group)

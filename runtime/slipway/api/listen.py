@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 
 from slipway.exits import ADDRESS_UNUSABLE, PORT_IN_USE, Exit
 
 BACKLOG = 2048
+_OTHER_FILES = 256
+"""Open beside connections: the engine's socket, logs, a model's files while they are read."""
+
+
+def room_for(connections: int) -> int:
+    """As many of `connections` as this process may have open; raises its own limit of files for them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return connections if soft == resource.RLIM_INFINITY else max(min(connections, soft - _OTHER_FILES), 1)
 
 
 def listen(host: str, port: int, argument: str = "host") -> list[socket.socket]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 
-from slipway.api.connections import HttpServer
+from slipway.api.connections import HttpServer, Limits
 from slipway.api.group import ABSENT, Group
 
 LEAVE_SECONDS = 0.002
@@ -80,8 +80,8 @@ class Listener:
 class SharingServer(HttpServer):
     """One process's HTTP server."""
 
-    def __init__(self, config: uvicorn.Config, group: Group) -> None:
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, limits: Limits, group: Group) -> None:
+        super().__init__(config, limits)
         self._group = group
         self._begun: set[asyncio.Task[Any]] = set()
         """Connections whose TLS handshake may be under way."""
