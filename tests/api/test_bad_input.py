@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 from serving import Served
 
+from slipway.api.admission import Bodies
+from slipway.api.errors import from_validation
+
+AS_JSON = {"Content-Type": "application/json"}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 PLAIN: dict[str, Any] = {"prompt": "Hi", "max_tokens": 2}
 
@@ -210,7 +217,27 @@ JSON = [
 @pytest.mark.parametrize(("body", "words"), JSON, ids=lambda case: str(case)[:40])
 def test_a_body_that_is_no_json_object_is_refused(served: Served, body: bytes, words: str) -> None:
     for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
-        refused(served.post(path, content=body), 400, None, words)
+        refused(served.post(path, content=body, headers=AS_JSON), 400, None, words)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "json"],
+)
+def test_a_body_that_does_not_say_json_is_refused(served: Served, kind: str | None) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        answer = served.post(path, content=b'{"prompt": "a", "tokens": [1]}', headers=headers)
+        refused(answer, 400, None, "Content-Type: application/json")
+    assert not served.engine.requests
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json ;v=1"]
+)
+def test_every_way_to_say_json_is_taken(served: Served, kind: str) -> None:
+    answer = served.post("/tokenize", content=b'{"prompt": "a"}', headers={"Content-Type": kind})
+    assert answer.status_code == 200
 
 
 def test_a_body_over_the_cap_is_refused_while_it_arrives(served: Served) -> None:
@@ -218,10 +245,96 @@ def test_a_body_over_the_cap_is_refused_while_it_arrives(served: Served) -> None
         for _ in range(40):
             yield b" " * (1 << 20)
 
-    answer = served.post("/v1/completions", content=endless())
-    refused(answer, 413, None, "32 MiB")
-    declared = served.post("/v1/completions", content=b" " * (33 << 20))
-    refused(declared, 413, None, "32 MiB")
+    answer = served.post("/v1/completions", content=endless(), headers=AS_JSON)
+    refused(answer, 413, None, "8 MiB")
+    declared = served.post("/v1/completions", content=b" " * (9 << 20), headers=AS_JSON)
+    refused(declared, 413, None, "8 MiB")
+    assert served.front.bodies.held == 0
+
+
+def test_a_long_context_lets_a_long_body_in() -> None:
+    bodies = Bodies()
+    bodies.make_room(131_072)
+    assert bodies.largest == 8 << 20
+    bodies.make_room(1 << 20)
+    assert bodies.largest == 16 << 20
+
+
+def test_bodies_that_no_memory_is_left_for_are_told_to_come_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.front.bodies, "together", 1 << 20)
+    large = b'{"prompt": "a"}'.ljust(900_000)
+    seen = threading.Event()
+
+    def slowly() -> Any:
+        yield large[:-1]
+        assert seen.wait(10)
+        yield large[-1:]
+
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(served.post, "/tokenize", content=slowly(), headers=AS_JSON)
+        served.engine.wait(lambda: served.front.bodies.held >= len(large) - 1)
+        second = served.post("/tokenize", content=large[:200_000], headers=AS_JSON)
+        refused(second, 503, None, "1 MiB are being read")
+        assert second.headers["retry-after"] == "1"
+        assert served.post("/tokenize", {"prompt": "short"}).status_code == 200
+        seen.set()
+        assert first.result().status_code == 200
+    assert served.front.bodies.held == 0
+    assert served.post("/tokenize", content=large, headers=AS_JSON).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/detokenize", {"tokens": ["x"] * 1_000_000}, "tokens[0]"),
+        ("/v1/completions", PLAIN | {"logit_bias": {str(n): "x" for n in range(400_000)}}, "logit_bias"),
+        (
+            "/v1/completions",
+            PLAIN | {"structured_outputs": {str(n): 1 for n in range(400_000)}},
+            "structured_outputs",
+        ),
+        ("/v1/chat/completions", {"messages": [1] * 1_000_000}, "messages"),
+    ],
+    ids=["ids", "bias", "outputs", "messages"],
+)
+def test_a_long_body_is_checked_beside_the_event_loop_and_only_to_its_first_fault(
+    served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: Any, param: str
+) -> None:
+    threads = []
+    seen = from_validation
+
+    def counted(error: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        assert error.error_count() == 1
+        return seen(error)
+
+    monkeypatch.setattr("slipway.api.body.from_validation", counted)
+    answer = served.post(path, body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith(param)
+    assert [name.partition("_")[0] for name in threads] == ["text"]
+
+
+def typed(schema: Any, kind: str) -> Iterator[dict[str, Any]]:
+    """Every part of a schema of pydantic's core that is of this kind."""
+    if isinstance(schema, dict):
+        if schema.get("type") == kind:
+            yield schema
+        schema = list(schema.values())
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            yield from typed(part, kind)
+
+
+def test_every_list_of_every_body_has_a_length_and_fails_at_its_first_member_at_fault(served: Served) -> None:
+    bodies = {route.body for route in served.http.config.app.routes if route.body is not None}
+    lists = [one for body in bodies for one in typed(body.__pydantic_core_schema__, "list")]
+    assert len(lists) > 10
+    for one in lists:
+        assert one["fail_fast"]
+        assert one["max_length"]
 
 
 def test_a_surrogate_hidden_in_tool_arguments_is_refused(served: Served) -> None:

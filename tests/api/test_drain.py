@@ -88,7 +88,8 @@ class Client:
 def request(num_tokens: int = 2, *, stream: bool = False) -> bytes:
     fields = {"model": "tiny", "prompt": "b", "max_tokens": num_tokens, "stream": stream, "ignore_eos": True}
     body = json.dumps(fields).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

@@ -1,9 +1,10 @@
-"""Who is let in: the life of the server as its clients see it, and how many requests are open."""
+"""Who is let in: the life of the server as its clients see it, how many requests are open, and how much of
+their bodies is held."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -15,6 +16,15 @@ from slipway.engine.messages import Failed
 from slipway.exits import ENGINE_DIED
 
 Phase = Literal["open", "draining", "closed"]
+
+MAX_BODY_BYTES = 8 << 20
+"""A parser holds the interpreter's lock, in a thread as well: this much for some 0.1 s."""
+BODY_BYTES_PER_TOKEN = 16
+"""What a body may take for each token of the context: an id has up to 7 digits with a comma and a space, a
+character outside of Unicode's first plane 12 bytes where it is escaped, and English some 5 bytes a token."""
+MAX_BODIES_BYTES = 256 << 20
+SHORT_BODY_BYTES = 8 << 10
+"""About 2,000 tokens, tokenized in 1 ms: to a thread and back takes as long where every core is busy."""
 
 
 class Admission:
@@ -109,6 +119,49 @@ class Admission:
     async def wait_idle(self) -> None:
         """Until no generating request is open."""
         await self._idle.wait()
+
+
+class Bodies:
+    """Memory for bodies while they are read and checked. Short ones are not counted."""
+
+    def __init__(self) -> None:
+        self.largest = MAX_BODY_BYTES
+        """Bytes that one may have."""
+        self.together = MAX_BODIES_BYTES
+        """Bytes that all of them may have."""
+        self.held = 0
+
+    def make_room(self, max_model_len: int) -> None:
+        """Let a prompt of the whole context through."""
+        self.largest = max(MAX_BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
+        self.together = max(MAX_BODIES_BYTES, 4 * self.largest)
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[int], None]]:
+        """For one body; call what it gives with its length so far. Raises ApiError 413 or 503 there."""
+        own = 0
+
+        def grown(length: int) -> None:
+            nonlocal own
+            if length > self.largest:
+                message = (
+                    f"The body is larger than {self.largest >> 20} MiB, the most that this server reads."
+                )
+                raise ApiError(message, status=413, code="request_too_large")
+            if length > SHORT_BODY_BYTES:
+                if self.held - own + length > self.together:
+                    message = (
+                        f"Bodies of {self.together >> 20} MiB are being read, as many as this server holds; "
+                        "try again in a moment."
+                    )
+                    raise _unavailable(message, "overloaded", 1)
+                self.held += length - own
+                own = length
+
+        try:
+            yield grown
+        finally:
+            self.held -= own
 
 
 def _unavailable(message: str, code: str, retry_after: int) -> ApiError:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from slipway.api.errors import ApiError, from_validation
+from slipway.api.admission import SHORT_BODY_BYTES
+from slipway.api.errors import ApiError, from_validation, shown_value
+from slipway.api.frontend import frontend
 
-MAX_BODY_BYTES = 32 << 20
-SHORT_BODY_BYTES = 8 << 10
-"""About 2,000 tokens, tokenized in 1 ms: to a thread and back takes as long where every core is busy."""
 MAX_DEPTH = 64
 """Levels of lists and objects within one another; a tool's JSON schema needs a dozen."""
 MAX_ITEMS = 1 << 20
@@ -22,12 +23,31 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
-    """The body as a `model`. Raises ApiError 400 or 413 with the field at fault."""
-    raw = parse(await _read(request))
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise from_validation(error) from None
+    """The body as a `model`; a long one is parsed and checked in a thread.
+
+    Raises ApiError 400 with the field at fault, 413, and 503 where others' bodies fill the memory.
+    """
+    check_media_type(request.headers.get("content-type"))
+    front = frontend(request)
+    with front.bodies.reading() as grown:
+        body = await _read(request, grown)
+        check = partial(_checked, body, model)
+        return check() if len(body) <= SHORT_BODY_BYTES else await front.in_thread(check)
+
+
+def check_media_type(header: str | None) -> None:
+    """Raises ApiError for all but JSON.
+
+    A web page may make a browser send text, forms, and a body without any type to whatever address it likes,
+    and only what it does not send so is asked about before (CORS). So a missing header is refused like a
+    wrong one, as vLLM does.
+    """
+    kind = (header or "").partition(";")[0].strip().lower()
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return
+    found = "There is no Content-Type" if header is None else f"The Content-Type is {shown_value(header)}"
+    message = f"{found}, but this path reads JSON: send the header Content-Type: application/json."
+    raise ApiError(message, code="invalid_content_type")
 
 
 def is_short(request: Request) -> bool:
@@ -42,26 +62,28 @@ def _declared(request: Request) -> int | None:
     return int(value) if value.isdecimal() else None
 
 
-async def _read(request: Request) -> bytes:
-    too_large = ApiError(
-        f"The body is larger than {MAX_BODY_BYTES >> 20} MiB, the most that this server reads.",
-        status=413,
-        code="request_too_large",
-    )
-    if (_declared(request) or 0) > MAX_BODY_BYTES:
-        raise too_large
+async def _read(request: Request, grown: Callable[[int], None]) -> bytearray:
+    if (declared := _declared(request) or 0) > frontend(request).bodies.largest:
+        grown(declared)
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise too_large
+            grown(len(body))
     except ClientDisconnect:
         raise ApiError("The client left before its request was read.", status=400) from None
-    return bytes(body)
+    return body
 
 
-def parse(body: bytes) -> dict[str, Any]:
+def _checked(body: bytearray, model: type[Model]) -> Model:
+    raw = parse(body)
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise from_validation(error) from None
+
+
+def parse(body: bytes | bytearray) -> dict[str, Any]:
     """Strict JSON: no NaN, no Infinity, no lone surrogates, no abyss. Raises ApiError."""
     if not body:
         raise ApiError("The body is empty; it should be a JSON object.", code="invalid_json")

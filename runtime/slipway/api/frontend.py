@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from slipway.api.admission import Admission
+from slipway.api.admission import Admission, Bodies
 from slipway.api.beam import BeamRun
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
@@ -47,6 +47,7 @@ class Frontend:
         self.settings = settings
         self.engine = engine
         self.admission = Admission(engine, max_concurrency=settings.max_concurrency, group=group)
+        self.bodies = Bodies()
         self.seeds = Seeds(settings.seed)
         self.created = int(time.time())
         self.responses = ResponseStore() if settings.response_store else None
@@ -70,6 +71,7 @@ class Frontend:
         )
         self.metrics.record_startup(ready.startup_seconds)
         self.metrics.record_cache(_cache(self.settings, ready))
+        self.bodies.make_room(ready.max_model_len)
         self.admission.open()
 
     def close(self) -> None:

@@ -24,9 +24,9 @@ class Message(Body):
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: Role
-    content: Text | Annotated[list[Json], Field(max_length=MAX_PARTS)] | None = None
+    content: Text | Annotated[list[Json], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
     name: Name | None = None
-    tool_calls: Annotated[list[Json], Field(max_length=MAX_TOOLS)] | None = None
+    tool_calls: Annotated[list[Json], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_call_id: Annotated[str, StringConstraints(max_length=256)] | None = None
 
     @field_validator("content", mode="wrap")
@@ -65,17 +65,17 @@ class NamedTool(Body):
 
 
 class ChatRequest(Generation):
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
     thinking_token_budget: Count | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
-    documents: Annotated[list[Json], Field(max_length=1024)] | None = None
+    documents: Annotated[list[Json], Field(max_length=1024, fail_fast=True)] | None = None
     chat_template: Text | None = None
     chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
     add_generation_prompt: bool | None = None

@@ -15,9 +15,9 @@ from slipway.api.protocol.base import (
     ModelName,
     Stops,
     StopString,
-    TokenId,
     TokenIds,
     Unbuilt,
+    at_most,
 )
 from slipway.api.protocol.beam import BeamFields
 from slipway.api.protocol.structured import Structured
@@ -50,14 +50,14 @@ class Generation(Structured, BeamFields):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     seed: Annotated[Int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=4096)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=4096), at_most(4096)] | None = None
     allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
-    bad_words: Annotated[list[StopString], Field(max_length=1024)] | None = None
+    bad_words: Annotated[list[StopString], Field(max_length=1024, fail_fast=True)] | None = None
 
     max_tokens: Count | None = None
     min_tokens: Count | None = None
     stop: Stops | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
+    stop_token_ids: Annotated[TokenIds, Field(max_length=1024)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
 

@@ -17,9 +17,9 @@ DEFAULT_MAX_TOKENS = 16
 class CompletionRequest(Generation):
     prompt: (
         Text
-        | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
         | Annotated[TokenIds, Field(min_length=1)]
-        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
     )
     best_of: Annotated[Int, Field(ge=1, le=MAX_CHOICES)] | None = None
     logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints, WrapValidator
 
 from slipway.api.errors import ApiError, shown_value
-from slipway.api.protocol.base import Body
+from slipway.api.protocol.base import Body, at_most
 
 MAX_CHOICES_LISTED = 1 << 14
 MAX_FORM = 256 << 10
@@ -29,7 +29,7 @@ def _json_or_text(value: object, handler: Callable[[object], Any]) -> Any:
 Form = Annotated[str, StringConstraints(max_length=MAX_FORM)]
 Schema = Annotated[dict[str, Any] | bool | Form, WrapValidator(_json_or_text)]
 Tag = Annotated[dict[str, Any] | Form, WrapValidator(_json_or_text)]
-Choice = Annotated[list[Form], Field(min_length=1, max_length=MAX_CHOICES_LISTED)]
+Choice = Annotated[list[Form], Field(min_length=1, max_length=MAX_CHOICES_LISTED, fail_fast=True)]
 
 
 class NamedSchema(Body):
@@ -72,7 +72,7 @@ class Structured(Body):
     """What a generating request may have of these."""
 
     response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: Annotated[StructuredOutputs, at_most(64)] | None = None
     guided_json: Schema | None = None
     guided_json_object: bool | None = None
     guided_regex: Form | None = None

@@ -16,8 +16,10 @@ class TokenizeRequest(Body):
 
     model: ModelName | None = None
     prompt: Text | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    messages: (
+        Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] | None
+    ) = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     chat_template: Text | None = None
     chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
     add_special_tokens: bool | None = None

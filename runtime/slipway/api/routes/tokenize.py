@@ -22,7 +22,7 @@ async def tokenize(request: Request) -> Response:
     body = await read_body(request, TokenizeRequest)
     front.check_name(body.model)
     model = front.model
-    return json_response(await front.in_thread(lambda: _tokenized(body, model)))
+    return await front.in_thread(lambda: json_response(_tokenized(body, model)))
 
 
 def _tokenized(body: TokenizeRequest, model: ServedModel) -> Tokens:
@@ -58,9 +58,12 @@ async def detokenize(request: Request) -> Response:
     body = await read_body(request, DetokenizeRequest)
     front.check_name(body.model)
     model = front.model
+    return await front.in_thread(lambda: json_response(DetokenizedText(prompt=_detokenized(body, model))))
+
+
+def _detokenized(body: DetokenizeRequest, model: ServedModel) -> str:
     check_vocabulary(body.tokens, model, "tokens")
-    text = await front.in_thread(lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False))
-    return json_response(DetokenizedText(prompt=text))
+    return model.tokenizer.decode(body.tokens, skip_special_tokens=False)
 
 
 async def tokenizer_info(request: Request) -> Response:
