@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,46 +18,89 @@ import jsonschema
 import openai
 import pytest
 from serving import MODEL, Served
+from starlette.applications import Starlette
+
+from slipway.api.route import ApiRoute
 
 BODY: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
 OPEN = ("/live", "/health", "/ready", "/ping", "/version", "/metrics")
-GUARDED = ("/v1/models", f"/v1/models/{MODEL}", "/load", "/server_info", "/docs", "/redoc", "/openapi.json")
-POSTED = (
-    "/v1/completions",
-    "/v1/chat/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/tokenize",
-    "/detokenize",
-    "/reset_prefix_cache",
-)
 
 
-@pytest.mark.slow
+def routes_of(served: Served) -> list[tuple[str, str, ApiRoute]]:
+    """(path, method, route) of all that the application answers."""
+    app = served.http.config.app
+    assert isinstance(app, Starlette)
+    return [
+        (re.sub(r"\{.*?\}", MODEL, route.path), method, route)
+        for route in app.routes
+        if isinstance(route, ApiRoute)
+        for method in sorted(route.methods or ())
+    ]
+
+
+def spellings(path: str) -> Iterator[str]:
+    """A path, and what may be taken for it."""
+    yield path
+    yield path + "/"
+    yield "/" + path
+    yield path.upper()
+    yield f"/%{ord(path[1]):x}{path[2:]}"
+    yield f"/.{path}"
+    yield f"/x/..{path}"
+    yield f"{path};x"
+    yield f"{path}%00"
+
+
 def test_a_key_guards_every_path_but_those_of_probes(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     served = start("--api-key", "s3cret-ключ")
+    right = {"Authorization": "Bearer s3cret-ключ".encode()}
+    routes = routes_of(served)
+    assert {path for path, _, route in routes if route.public} == set(OPEN)
+    assert len(routes) == sum(len(route.methods or ()) for route in served.http.config.app.routes)
     for path in OPEN:
         assert served.get(path).status_code == 200
-    for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic s3cret"}):
-        for path in GUARDED:
-            refused(served.get(path, headers=wrong))
-        for path in POSTED:
-            refused(served.post(path, BODY, headers=wrong))
-    right = {"Authorization": "Bearer s3cret-ключ".encode()}
-    for path in GUARDED:
-        assert served.get(path, headers=right).status_code == 200
+    with httpx.Client(timeout=10) as client:
+        for path, method, route in routes:
+            if route.public:
+                continue
+            for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic s3cret"}):
+                refused(client.request(method, served.url + path, headers=wrong))
+            for other in ("GET", "HEAD", "OPTIONS", "POST", "PATCH"):
+                assert client.request(other, served.url + path).status_code == 401, (other, path)
+            for spelling in spellings(path):
+                answer = client.request(method, served.url + spelling, follow_redirects=True)
+                assert answer.status_code in (401, 404), (method, spelling)
+            if method == "GET":
+                assert client.get(served.url + path, headers=right).status_code != 401, path
     assert served.post("/v1/completions", BODY, headers=right).status_code == 200
     assert served.post("/reset_prefix_cache", headers=right).status_code == 200
     assert served.engine.calls == ["reset_prefix_cache"]
     assert "s3cret" not in served.get("/server_info", headers=right).text
-    described = served.get("/openapi.json", headers=right).json()["paths"]
-    for path, method in ((path, method) for path, methods in described.items() for method in methods):
-        answer = httpx.request(method, served.url + path, timeout=10)
-        assert (answer.status_code == 401) == (path not in OPEN), (method, path)
+
+
+def test_who_has_no_key_waits_for_no_place_and_sends_no_body(start: Callable[..., Served]) -> None:
+    served = start("--api-key", "s3cret", "--max-concurrency", "1")
+    with served.front.admission.entered():
+        refused(served.post("/v1/completions", BODY))
+        full = served.post("/v1/completions", BODY, headers={"Authorization": "Bearer s3cret"})
+        assert full.status_code == 429
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as client:
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Expect: 100-continue\r\nContent-Length: 99\r\n\r\n"
+        )
+        assert client.recv(1000).startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "DELETE"])
+def test_what_does_not_generate_enters_no_admission(start: Callable[..., Served], method: str) -> None:
+    served = start("--max-concurrency", "1", loaded=False)
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        assert httpx.request(method, served.url + path).status_code == 405
 
 
 def test_each_of_several_keys_opens_and_no_part_of_one(start: Callable[..., Served]) -> None:
@@ -69,7 +114,8 @@ def test_each_of_several_keys_opens_and_no_part_of_one(start: Callable[..., Serv
 def refused(answer: httpx.Response) -> None:
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
-    assert answer.json()["error"]["type"] == "authentication_error"
+    if answer.request.method != "HEAD":
+        assert answer.json()["error"]["type"] == "authentication_error"
 
 
 def test_the_client_raises_its_own_error_without_the_key(start: Callable[..., Served]) -> None:
@@ -286,13 +332,33 @@ def test_requests_are_logged_unless_that_is_off(
 ) -> None:
     caplog.set_level(logging.INFO, "slipway.api.requests")
     start("--max-log-len", "4").post("/v1/completions", {"prompt": "abcdefghij", "max_tokens": 1})
-    logged = [record.message for record in caplog.records if record.name == "slipway.api.requests"]
+    logged = logged_requests(caplog)
     assert len(logged) == 1
     assert "abcd" in logged[0]
     assert "abcde" not in logged[0]
     caplog.clear()
     start("--disable-log-requests").post("/v1/completions", BODY)
-    assert not [record for record in caplog.records if record.name == "slipway.api.requests"]
+    assert not logged_requests(caplog)
+
+
+def test_that_prompts_are_logged_in_full_is_said_once_at_the_start(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "slipway.api.requests")
+    served = start()
+    (said,) = logged_requests(caplog)
+    assert "--disable-log-requests" in said
+    assert "--max-log-len" in said
+    served.post("/v1/completions", BODY)
+    assert len(logged_requests(caplog)) == 2
+
+
+def logged_requests(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.name == "slipway.api.requests"]
+
+
+def test_what_the_server_was_started_with_is_not_for_every_page(served: Served) -> None:
+    assert served.get("/server_info", headers={"Origin": "https://any.example"}).status_code == 404
 
 
 def certificate(folder: Path, name: str) -> tuple[str, str]:

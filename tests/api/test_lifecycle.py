@@ -154,7 +154,8 @@ def test_a_package_that_is_missed_when_the_engine_has_started_is_named(tiny: Pat
 
 
 def test_the_server_may_stay_to_be_looked_at(tiny: Path) -> None:
-    with live_server(tiny, env={"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"}) as server:
+    shown = {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1", "VLLM_SERVER_DEV_MODE": "1"}
+    with live_server(tiny, env=shown) as server:
         os.kill(server.engine_pid(), signal.SIGKILL)
         server.wait_until("/live", 503)
         server.wait(2.5)

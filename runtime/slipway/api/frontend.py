@@ -71,6 +71,7 @@ class Frontend:
         )
         self.metrics.record_startup(ready.startup_seconds)
         self.metrics.record_cache(_cache(self.settings, ready))
+        self._say_what_is_logged()
         self.bodies.make_room(ready.max_model_len)
         self.admission.open()
 
@@ -136,6 +137,13 @@ class Frontend:
         run = kind(order, self.engine, self.metrics, arrival, on_end)
         run.start()
         return run
+
+    def _say_what_is_logged(self) -> None:
+        """Once, to who starts the server: what users write is in the log until they say otherwise."""
+        if self.settings.log_requests and self.settings.max_log_len is None:
+            logger.info(
+                "Prompts are logged in full: --disable-log-requests logs none, --max-log-len N cuts them."
+            )
 
     def _log(self, order: Order) -> None:
         if not self.settings.log_requests or not logger.isEnabledFor(logging.INFO):

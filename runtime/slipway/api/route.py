@@ -19,7 +19,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class ApiRoute(Route):
-    """Asks for the key before its endpoint runs, unless it is `public`.
+    """Asks for the key before all else, unless it is `public`.
 
     `body` is what the endpoint reads, `answer` what it answers, `chunk` each event where that is streamed.
 
@@ -49,12 +49,16 @@ class ApiRoute(Route):
         self.public = public
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        if not self.public:
+            await scope["app"].state.guard(request)
         assert self.methods is not None
         if scope["method"] not in self.methods:  # 405, by the framework
             await super().handle(scope, receive, send)
             return
-        request = Request(scope, receive, send)
-        if not self.public:
-            await scope["app"].state.guard(request)
+        await self.respond(request, send)
+
+    async def respond(self, request: Request, send: Send) -> None:
+        """Run the endpoint and send its answer, to who may ask."""
         response: Response = await self.endpoint(request)
-        await response(scope, receive, send)
+        await response(request.scope, request.receive, send)

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
 from slipway.api.body import is_short, read_body
 from slipway.api.configure import Settings
@@ -36,11 +36,11 @@ class Answer(Protocol):
 
 
 class InferenceRoute(ApiRoute):
-    """Holds a place of the admission from a request's arrival to the last byte of its answer."""
+    """Holds a place of the admission from before the body is read to the last byte of the answer."""
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with scope["app"].state.frontend.admission.entered():
-            await super().handle(scope, receive, send)
+    async def respond(self, request: Request, send: Send) -> None:
+        with frontend(request).admission.entered():
+            await super().respond(request, send)
 
 
 async def generate(

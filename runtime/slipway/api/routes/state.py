@@ -121,10 +121,12 @@ routes = [
     ApiRoute("/version", version, answer=Version, public=True),
     ApiRoute("/metrics", metrics, public=True),
     ApiRoute("/load", load, answer=ServerLoad),
-    ApiRoute("/server_info", server_info, answer=ServerState),
 ]
 profile_routes = [
     ApiRoute("/start_profile", start_profile, "POST"),
     ApiRoute("/stop_profile", stop_profile, "POST"),
 ]
-dev_routes = [ApiRoute("/reset_prefix_cache", reset_prefix_cache, "POST")]
+dev_routes = [
+    ApiRoute("/server_info", server_info, answer=ServerState),
+    ApiRoute("/reset_prefix_cache", reset_prefix_cache, "POST"),
+]
