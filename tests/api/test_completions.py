@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from serving import MODEL, SENTENCE, Served
@@ -305,3 +306,34 @@ def test_cached_tokens_are_told_where_the_server_is_asked_to(start) -> None:  # 
     served = start("--enable-prompt-tokens-details")
     answer = served.openai().completions.create(model=MODEL, prompt=[5] * 20, max_tokens=2, n=2)
     assert answer.usage.prompt_tokens_details.cached_tokens == 2
+
+
+def test_a_text_that_no_context_holds_is_refused_before_it_is_tokenized(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = served.front.model.tokenizer
+    encoded: list[int] = []
+    encode = tokenizer.encode
+
+    def counted(text: str, **keywords: Any) -> list[int]:
+        encoded.append(len(text))
+        return encode(text, **keywords)
+
+    monkeypatch.setattr(tokenizer, "encode", counted)
+    text = "a b " * 100_000
+    fewest = tokenizer.fewest(text)
+    messages = [{"role": "user", "content": text}]
+    plain = served.post("/v1/completions", {"prompt": text, "max_tokens": 3})
+    chat = served.post("/v1/chat/completions", {"messages": messages, "max_tokens": 3})
+    for answer, param in ((plain, "prompt"), (chat, "messages")):
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert error["param"] == param
+    assert plain.json()["error"]["message"] == (
+        f"This model's maximum context length is 512 tokens, and the request has at least {fewest} of the "
+        "prompt and 3 of the completion. Shorten the prompt or lower max_tokens."
+    )
+    assert not encoded
+    cut = served.post("/v1/completions", {"prompt": text, "max_tokens": 3, "truncate_prompt_tokens": 5})
+    assert cut.json()["usage"]["prompt_tokens"] == 5
+    assert served.engine.requests[-1].prompt_token_ids == encode(text)[-5:]

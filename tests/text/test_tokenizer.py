@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import vocabularies
 from texts import texts
+from tokenizers import AddedToken, models, normalizers
+from tokenizers import Tokenizer as Tokenizers
 
+from slipway.text import gguf
 from slipway.text.fast import FastVocabulary
 from slipway.text.open import load
 from slipway.text.tokenizer import Tokenizer
@@ -134,6 +137,73 @@ def test_slow_without_a_sentencepiece_model_warns_and_uses_what_is_there(folder:
 def test_a_mode_that_cannot_be_had_is_refused(folder: Path, mode: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load(folder, mode=mode)
+
+
+def _with_forms() -> Any:
+    built = vocabularies.byte_level()
+    built.normalizer = normalizers.Sequence([normalizers.NFKC()])
+    return built
+
+
+LOSSLESS: dict[str, Callable[[], Tokenizer]] = {
+    "byte-level": lambda: Tokenizer(FastVocabulary(vocabularies.byte_level())),
+    "byte fallback": lambda: gguf.from_metadata(vocabularies.sentencepiece_metadata()),
+    "unicode forms": lambda: Tokenizer(FastVocabulary(_with_forms())),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_a_text_has_no_fewer_tokens_than_were_counted_on(kind: str) -> None:
+    tokenizer = LOSSLESS[kind]()
+    tokens = [tokenizer.token_text(token) for token in range(tokenizer.vocab_size)]
+    shrinking = [character * 100 for character in ("\U0001fbf9", "\u212a", "\ufb03", "\u03c5\u0308\u0301")]
+    for text in [*(text for _, text in texts()), *(token * 100 for token in tokens if token), *shrinking]:
+        assert 0 < tokenizer.fewest(text) <= len(tokenizer.encode(text, add_special_tokens=False)), text[:40]
+    longest = max(tokens, key=lambda token: len(token.encode()))
+    if kind == "byte-level":
+        assert tokenizer.fewest(longest * 100) == 100
+
+
+def test_bytes_that_a_vocabulary_lacks_are_not_counted_on(demo_model: Path) -> None:
+    """That one leaves out some control characters."""
+    tokenizer = load(demo_model)
+    for text in ("\x04" * 1000, "\x04ab" * 1000, "ab" * 1000, *(text for _, text in texts())):
+        assert tokenizer.fewest(text) <= len(tokenizer.encode(text, add_special_tokens=False))
+    assert tokenizer.fewest("\x04" * 1000) == 0
+    assert tokenizer.fewest("ab" * 8000) > 100
+
+
+def _swallows_spaces() -> Any:
+    built = vocabularies.byte_level()
+    built.add_tokens([AddedToken("<mask>", lstrip=True)])
+    return built
+
+
+def _strips() -> Any:
+    built = vocabularies.byte_level()
+    built.normalizer = normalizers.Strip()
+    return built
+
+
+def _lacks_characters() -> Any:
+    built = Tokenizers(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    built.normalizer = normalizers.Prepend("▁")
+    return built
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        vocabularies.word_piece,
+        vocabularies.word_ends,
+        vocabularies.metaspace,
+        _swallows_spaces,
+        _strips,
+        _lacks_characters,
+    ],
+)
+def test_what_may_lose_some_of_a_text_counts_on_no_tokens(make: Callable[[], Any]) -> None:
+    assert Tokenizer(FastVocabulary(make())).fewest("a" * 1000) == 0
 
 
 def _nothing(folder: Path) -> None:

@@ -106,6 +106,10 @@ class ServedModel:
         except ValueError as error:
             raise ApiError(str(error), param="chat_template", code="invalid_value") from None
 
+    def fewest_tokens(self, text: str) -> int:
+        """Tokens that a text has at least; 0 where that is less than what the context holds."""
+        return 0 if len(text) <= self.max_model_len else self.tokenizer.fewest(text)
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         try:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)

@@ -12,7 +12,13 @@ from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
 from slipway.api.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
-from slipway.api.sampling import check_limits, check_vocabulary, sampling_params, token_budget
+from slipway.api.sampling import (
+    check_limits,
+    check_room,
+    check_vocabulary,
+    sampling_params,
+    token_budget,
+)
 from slipway.api.structured import Grammar, grammar_of
 from slipway.api.transcript import TranscriptRules
 
@@ -37,6 +43,7 @@ def completion_order(
     ready = []
     for prompt in prompts:
         if isinstance(prompt, str):
+            _check_length(prompt, body, body.max_tokens, model, "prompt")
             token_ids = model.encode(prompt, add_special_tokens=add_special_tokens)
         else:
             check_vocabulary(prompt, model, "prompt")
@@ -91,9 +98,14 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     return _order(body, prompts, body.choices, model, request_id, grammar, found=found, beams=beams)
 
 
-def chat_prompt(body: ChatRequest, model: ServedModel, settings: Settings) -> tuple[str, list[int]]:
-    """The prompt as text and as tokens. Raises ApiError where the template refuses the messages."""
+def chat_prompt(
+    body: ChatRequest, model: ServedModel, settings: Settings, *, must_fit: bool = True
+) -> tuple[str, list[int]]:
+    """The prompt as text and as tokens. Raises ApiError where the template refuses the messages, or the
+    context cannot hold them."""
     text = render_chat(body, model, default_effort=settings.reasoning_effort)
+    if must_fit:
+        _check_length(text, body, body.wanted_tokens, model, "messages")
     return text, model.encode(text, add_special_tokens=bool(body.add_special_tokens))
 
 
@@ -154,6 +166,16 @@ def beams_of(body: Generation, width: int, ends: tuple[int, ...], settings: Sett
         raise ApiError(message, param="n", code="invalid_value")
     penalty = 1.0 if body.length_penalty is None else body.length_penalty
     return Beams(width, penalty, body.early_stopping or False, num_tops)
+
+
+def _check_length(text: str, body: Generation, wanted: int | None, model: ServedModel, param: str) -> None:
+    """Raises ApiError where the context cannot hold a text, without the seconds that tokenizing it takes.
+
+    What is to be truncated is tokenized whole: where its last tokens begin, only the first ones tell.
+    """
+    fewest = model.fewest_tokens(text)
+    if fewest and body.truncate_prompt_tokens is None:
+        check_room(wanted, prompt_tokens=fewest, model=model, param=param, at_least=True)
 
 
 def _truncated(token_ids: list[int], body: Generation, wanted: int | None, model: ServedModel) -> list[int]:

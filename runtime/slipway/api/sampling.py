@@ -81,22 +81,33 @@ def token_budget(
 ) -> int:
     """How many tokens to generate at most: what is wanted, else the default, else all that the
     context leaves. Raises ApiError `context_length_exceeded` with the numbers."""
-    room = model.max_model_len - prompt_tokens
-    cap = model.defaults.max_new_tokens
     if prompt_tokens == 0:
         message = "The prompt has no tokens; the model needs at least one to start from."
         raise ApiError(message, param=param, code="invalid_value")
+    room = check_room(wanted, prompt_tokens=prompt_tokens, model=model, param=param)
+    if wanted is None:
+        wanted = room if default is None else min(default, room)
+    cap = model.defaults.max_new_tokens
+    return wanted if cap is None else min(wanted, cap)
+
+
+def check_room(
+    wanted: int | None, *, prompt_tokens: int, model: ServedModel, param: str, at_least: bool = False
+) -> int:
+    """Tokens that the context leaves beside a prompt of so many, or `at_least` so many.
+
+    Raises ApiError `context_length_exceeded` where that is none, or fewer than wanted.
+    """
+    room = model.max_model_len - prompt_tokens
     if room < 1 or (wanted is not None and wanted > room):
         asked = f" and {wanted} of the completion" if wanted is not None else ""
         message = (
             f"This model's maximum context length is {model.max_model_len} tokens, and the request "
-            f"has {prompt_tokens} of the {param}{asked}. Shorten the {param}"
+            f"has {'at least ' if at_least else ''}{prompt_tokens} of the {param}{asked}. Shorten the {param}"
             + (" or lower max_tokens." if wanted is not None else ".")
         )
         raise ApiError(message, param=param, code="context_length_exceeded")
-    if wanted is None:
-        wanted = room if default is None else min(default, room)
-    return wanted if cap is None else min(wanted, cap)
+    return room
 
 
 def _first(asked: Number | None, default: Number | None, neutral: Number) -> Number:

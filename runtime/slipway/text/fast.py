@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
+from typing import Any
 
 import tokenizers
 
-from slipway.text.decoding import Decoding, lower
+from slipway.text.decoding import Decoding, byte_alphabet, lower
 
 _LARGEST_ID = 2**32 - 1  # the library's type
+_UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+_FORM_SHRINKS = 4
+"""Bytes that become one at most in any of them, as a bold letter of mathematics does."""
+_UTF8_BYTES = {*range(256)} - {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
 class FastVocabulary:
@@ -27,6 +33,44 @@ class FastVocabulary:
             json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else None
         )
 
+    def fewest(self, text: str) -> int:
+        longest, lost = self._bound
+        if not longest:
+            return 0
+        kept = text.encode(errors="surrogatepass").translate(None, lost)
+        return -(-len(kept) // longest)
+
+    @cached_property
+    def _bound(self) -> tuple[int, bytes]:
+        """Bytes of a text that one token stands for at most, and the bytes that none does; (0, …) where that
+        has no bound.
+
+        It has one for byte pairs, where nothing else of a text is lost: whatever it is cut by, each byte is
+        in some token.
+        """
+        tokenizer = self._tokenizer
+        forms, cuts = _flat(tokenizer.normalizer), _flat(tokenizer.pre_tokenizer)
+        added = tokenizer.get_added_tokens_decoder().values()
+        if (
+            not isinstance(tokenizer.model, tokenizers.models.BPE)
+            or not all(map(_keeps, (*forms, *cuts)))
+            or any(token.lstrip or token.rstrip for token in added)  # they swallow spaces
+        ):
+            return 0, b""
+        vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+        if any(part["type"] == "ByteLevel" for part in (*forms, *cuts)):
+            lost = bytes(byte for char, byte in byte_alphabet().items() if char not in vocabulary)
+            longest = max(map(len, vocabulary), default=1)
+            bounded = not forms or not set(lost) & _UTF8_BYTES
+        else:
+            lost, longest = b"", max((len(token.encode()) for token in vocabulary), default=1)
+            fallback = {f"<0x{byte:02X}>" for byte in _UTF8_BYTES}
+            bounded = tokenizer.model.byte_fallback and fallback <= vocabulary.keys()
+        if not bounded:
+            return 0, b""
+        longest = max([longest, *(len(token.content.encode()) for token in added)])
+        return longest * (_FORM_SHRINKS if any(part["type"] in _UNICODE_FORMS for part in forms) else 1), lost
+
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         # The batch form and not `encode`: only it lets go of the interpreter's lock.
         batch = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
@@ -40,3 +84,26 @@ class FastVocabulary:
     def token_id(self, token: str) -> int | None:
         token_id: int | None = self._tokenizer.token_to_id(token)
         return token_id
+
+
+def _flat(part: Any) -> list[dict[str, Any]]:
+    """A normalizer or pre-tokenizer as the parts that it is made of, each as its file writes it."""
+    return _leaves(json.loads(part.__getstate__())) if part else []
+
+
+def _leaves(part: dict[str, Any]) -> list[dict[str, Any]]:
+    if part["type"] != "Sequence":
+        return [part]
+    return [leaf for one in part.get("normalizers") or part["pretokenizers"] for leaf in _leaves(one)]
+
+
+def _keeps(part: dict[str, Any]) -> bool:
+    """Whether nothing of a text is lost by it, but for what Unicode's forms join."""
+    match part:
+        case {"type": "ByteLevel" | "Prepend" | "Metaspace" | "Digits"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+            return len(old.encode()) <= len(new.encode())
+        case {"type": "Split" | "Punctuation", "behavior": behavior}:
+            return bool(behavior != "Removed")
+    return part["type"] in _UNICODE_FORMS

@@ -83,6 +83,10 @@ class SentencePieceVocabulary:
             ids.append(self._processor.eos_id())
         return ids
 
+    def fewest(self, text: str) -> int:
+        """The library does not tell its rules, which may join any number of spaces."""
+        return 0
+
     def token(self, token_id: int) -> str | None:
         if token_id in self._added:
             return self._added[token_id]

@@ -31,6 +31,9 @@ class Vocabulary(Protocol):
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
 
+    def fewest(self, text: str) -> int:
+        """Tokens that a text has at least, found without tokenizing it; 0 where nothing is known."""
+
     def token(self, token_id: int) -> str | None:
         """The token as the vocabulary writes it (`Ġthe`, `▁the`, `<0x0A>`); None where there is none."""
 
@@ -97,6 +100,10 @@ class Tokenizer:
                 f"The text holds the lone surrogate U+{ord(text[place]):04X} at character {place}, "
                 "which is half of a character. Send both halves of the pair, or leave it out."
             ) from None
+
+    def fewest(self, text: str) -> int:
+        """Tokens that a text has at least, found without tokenizing it; 0 where nothing is known."""
+        return self._vocabulary.fewest(text)
 
     def decode(
         self,

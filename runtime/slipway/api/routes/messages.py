@@ -68,7 +68,7 @@ async def count_tokens(request: Request) -> Response:
 
     def counted() -> int:
         chat = prompt_chat(body, model.texts.formats)
-        return len(chat_prompt(chat, model, front.settings)[1])
+        return len(chat_prompt(chat, model, front.settings, must_fit=False)[1])
 
     return json_response(TokensCount(input_tokens=await front.in_thread(counted)))
 
