@@ -135,7 +135,7 @@ def test_a_value_nested_too_deeply_is_refused(depth: int) -> None:
     for _ in range(depth):
         nested = [nested]
     with pytest.raises(TemplateError, match="nested more than 100 deep"):
-        _ours(templates.CHATML, HELLO, kwargs={"x": nested})
+        _ours(templates.CHATML + "{{ x }}", HELLO, kwargs={"x": nested})
     call = {"type": "function", "function": {"name": "f", "arguments": "[" * depth + "]" * depth}}
     with pytest.raises(TemplateError, match=r"nested more than 100 deep|not valid JSON"):
         _ours(templates.CHATML, [{"role": "assistant", "content": "", "tool_calls": [call]}])
@@ -228,8 +228,29 @@ def test_a_model_without_a_template_says_how_to_give_one() -> None:
 
 
 def test_variables_with_a_field_of_their_own_are_refused() -> None:
-    with pytest.raises(TemplateError, match="may not hold messages"):
-        _ours(templates.CHATML, HELLO, kwargs={"messages": []})
+    for name in ("messages", "tools", "documents", "add_generation_prompt", "chat_template"):
+        with pytest.raises(TemplateError, match=f"may not hold {name}: the request has its own field"):
+            _ours(templates.CHATML, HELLO, kwargs={name: None})
+
+
+def test_variables_of_the_model_and_the_server_are_refused() -> None:
+    for name in ("bos_token", "sep_token", "raise_exception", "range", "strftime_now"):
+        with pytest.raises(TemplateError, match=f"may not hold {name}: it belongs to the model"):
+            _ours(templates.CHATML, HELLO, kwargs={name: "x"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ mood }}",
+        "{% if mood is not defined %}{% set mood = 'sad' %}{% endif %}{{ mood }}",
+        "{% set mood = mood | default('sad') %}{{ mood }}",
+        "{% macro said() %}{{ mood }}{% endmacro %}{{ said() }}",
+        "{% for message in messages %}{% set mood = mood or 'sad' %}{{ mood }}{% endfor %}",
+    ],
+)
+def test_a_template_sees_the_variables_that_it_reads_and_no_others(source: str) -> None:
+    assert _ours(source, HELLO, kwargs={"mood": "glad", "enable_thinking": object()}) == "glad"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jinja2
+from jinja2 import meta
 
 from slipway.text.messages import Message, plain, prepared
 from slipway.text.sandbox import Limits, Sandbox, TemplateError
@@ -20,7 +21,10 @@ _NO_TEMPLATE = (
     "The model has no chat template, so a chat cannot be turned into a prompt. "
     "Give one with --chat-template, as a file or inline, or use /v1/completions."
 )
-_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+_OWN_FIELD = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"}
+)
+_OF_THE_MODEL = frozenset(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _CONTINUE = "<<the message goes on here>> "
 """Ends in a space, which tells afterwards whether the template trims a message's end."""
 
@@ -54,6 +58,8 @@ class ChatTemplate:
             ) from error
         except RecursionError as error:
             raise TemplateError("The chat template is nested too deeply to be compiled.") from error
+        self._read = frozenset(meta.find_undeclared_variables(parsed))
+        self._of_the_server = _OF_THE_MODEL | special_tokens.keys() | self._sandbox.globals.keys()
         if content_format == "auto":
             content_format = "openai" if iterates_content(parsed) else "string"
         self.content_format: Literal["string", "openai"] = content_format
@@ -69,7 +75,7 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Any]] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt of a chat. `kwargs` are more variables of the template.
+        """The prompt of a chat. `kwargs` are more variables of the template, which sees those that it reads.
 
         Raises TemplateError with the template's own message where it refuses the chat.
         """
@@ -80,17 +86,12 @@ class ChatTemplate:
                 "continue_final_message and add_generation_prompt contradict each other: the first goes on "
                 "with the last message, the second begins a new one. Set one of them to false."
             )
-        reserved = [name for name in _RESERVED if name in (kwargs or {})]
-        if reserved:
-            raise TemplateError(
-                f"chat_template_kwargs may not hold {', '.join(reserved)}: "
-                "the request has its own field for it."
-            )
+        own = self._variables(kwargs or {})
         chat = prepared(messages, self.content_format)
         ending = _mark_ending(chat[-1]) if continue_final_message else None
         variables = {
             **self._special_tokens,
-            **plain(kwargs or {}),
+            **own,
             "messages": chat,
             "tools": plain(tools) if tools else None,
             "documents": plain(documents) if documents else None,
@@ -98,6 +99,16 @@ class ChatTemplate:
         }
         text = self._sandbox.run(self._template, variables)
         return text if ending is None else _cut_at_mark(text, ending)
+
+    def _variables(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of a request that the template reads. Raises TemplateError for what is not the request's."""
+        for names, whose in (
+            (_OWN_FIELD, "the request has its own field for it"),
+            (self._of_the_server, "it belongs to the model and the server"),
+        ):
+            if reserved := names & kwargs.keys():
+                raise TemplateError(f"chat_template_kwargs may not hold {min(reserved)}: {whose}.")
+        return {name: plain(value) for name, value in kwargs.items() if name in self._read}
 
 
 def _mark_ending(message: dict[str, Any]) -> str:
