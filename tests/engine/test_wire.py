@@ -16,15 +16,26 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from local_engine import LocalEngine, LocalHub
+from slipway.engine import wire
 from slipway.engine.client import EngineClient, EngineDead, Stream, merge
 from slipway.engine.core import EngineCore
 from slipway.engine.executor import Executor, NullWorker
 from slipway.engine.kv_cache import KVCache, block_hash
-from slipway.engine.messages import PROTOCOL_VERSION, AddRequest, Delta, Hello, Ready, Stats, TokenLogprobs
+from slipway.engine.messages import (
+    PROTOCOL_VERSION,
+    AddRequest,
+    Delta,
+    FromEngine,
+    Hello,
+    Ready,
+    Stats,
+    TokenLogprobs,
+)
 from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
-from slipway.engine.wire import Hub, encode_frame, split_frames
+from slipway.engine.wire import FrameTooLarge, Hub, encode_frame, split_frames
 from slipway.exits import WORKER_KILLED, ExitCode
 from slipway.model.kv import KVGroup
 
@@ -217,6 +228,43 @@ def test_frames_come_out_whole_however_the_bytes_arrive(bodies: list[bytes], cut
 def test_an_impossible_frame_length_is_refused():
     with pytest.raises(ValueError, match="over the limit"):
         list(split_frames(bytearray(b"\xff\xff\xff\xff")))
+
+
+async def test_a_request_too_large_for_a_frame_is_refused_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with engine(tmp_path) as (_, (client,)):
+        monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 1000)
+        stream = client.submit(ask("x", 5, 8))
+        with pytest.raises(FrameTooLarge, match="over the limit of 1000"):
+            client.submit(ask("large", 1000, 8))
+        assert await collect(stream) == [5 + i for i in range(8)]
+        assert await collect(client.submit(ask("large", 5, 3))) == [5, 6, 7]
+
+
+def test_news_too_large_for_a_frame_end_their_request_alone(
+    tiny_models: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+):
+    class WireHub(LocalHub):
+        """With the limits of the real one."""
+
+        def send(self, client_id: int, message: FromEngine) -> None:
+            encode_frame(message)
+            super().send(client_id, message)
+
+    with LocalEngine(tiny_models("llama")) as engine:
+        engine.hub = engine.core.hub = WireHub()  # type: ignore[assignment]
+        monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 3000)
+        large = engine.add([*range(5, 60)], SamplingParams(4, num_prompt_logprobs=5))
+        small = [engine.add([*range(5, 25)], SamplingParams(4, num_prompt_logprobs=5)) for _ in range(2)]
+        engine.finish()
+        (end,) = engine.hub.deltas[large]
+        assert end.unfit
+        assert "over the limit of 3000" in end.error
+        for name in small:
+            output = engine.output(name)
+            assert (len(output.tokens), len(output.prompt_logprobs)) == (4, 20)
+        assert sum(sum(stats.num_step_tokens) for stats in engine.hub.stats) == 55 + 2 * 20 + 2 * 3
 
 
 def test_a_stream_of_garbage_drops_that_client_and_no_other(tmp_path: Path):

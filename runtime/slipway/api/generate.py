@@ -18,6 +18,7 @@ from slipway.api.transcript import Piece, Transcript, TranscriptRules
 from slipway.engine.client import EngineClient, EngineDead, Stream
 from slipway.engine.messages import AddRequest, Delta, ReasoningBounds, RequestTiming, Work
 from slipway.engine.params import SamplingParams
+from slipway.engine.wire import FrameTooLarge
 from slipway.metrics.registry import ServerMetrics
 from slipway.text.parse.output import Parser
 
@@ -104,7 +105,7 @@ class Run:
         self._on_end = on_end
 
     def start(self) -> None:
-        """Hand all outputs to the engine. Raises ApiError where it has gone."""
+        """Hand all outputs to the engine. Raises ApiError where it has gone or they are too large for it."""
         order = self.order
         self._metrics.record_request(order.n)
         for index, prompt in enumerate(order.prompts):
@@ -129,6 +130,10 @@ class Run:
                     self.error = str(dead)
                     self.abort()
                     raise engine_gone(dead) from None
+                except FrameTooLarge as error:
+                    self.abort()
+                    message = f"The request is too large: {error}."
+                    raise ApiError(message, code="request_too_large") from None
                 self.outputs.append(Output(number, engine_id, prompt, order, stream))
 
     async def pieces(self) -> AsyncIterator[Piece]:

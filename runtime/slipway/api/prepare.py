@@ -24,6 +24,8 @@ from slipway.api.transcript import TranscriptRules
 
 MAX_OUTPUTS = 1024
 """Outputs of one request: prompts × candidates."""
+MAX_PROMPT_LOGPROBS = 1 << 20
+"""Of all prompts of one request: read and written at once, they hold up the event loop for some 0.5 s."""
 
 
 def completion_order(
@@ -130,6 +132,13 @@ def _order(
             param="stop",
             code="no_tokenizer",
         )
+    logprobs = sum(len(one.token_ids) * (one.params.num_prompt_logprobs + 1) for one in prompts)
+    if logprobs > MAX_PROMPT_LOGPROBS:
+        message = (
+            f"The answer would hold {logprobs} log-probabilities of prompts, more than the "
+            f"{MAX_PROMPT_LOGPROBS} that one request may have; ask for fewer of each token, or split it."
+        )
+        raise ApiError(message, param="prompt_logprobs", code="invalid_value")
     rules = TranscriptRules(
         tokenizer=model.texts.tokenizer,
         stops=tuple(body.stop or ()),

@@ -182,14 +182,15 @@ class EngineClient:
         return self._cause()
 
     def submit(self, request: AddRequest) -> Stream:
+        """Raises EngineDead, and FrameTooLarge for a request that cannot be told."""
         if self.state != "ready":
             raise EngineDead(self._cause())
         if request.request_id in self._streams:
             raise ValueError(f"request id {request.request_id!r} is in use by a running request")
         if not self._streams:
             self._heard = time.monotonic()  # it owed nothing until now
-        stream = self._streams[request.request_id] = Stream()
         self._write(request)
+        stream = self._streams[request.request_id] = Stream()
         return stream
 
     def abort(self, request_id: str) -> None:

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
+import msgspec
+
 from slipway.engine.executor import Executor
 from slipway.engine.grammar import Grammars, MakeMatcher, no_grammar
 from slipway.engine.messages import (
@@ -25,7 +27,7 @@ from slipway.engine.plan import Masks, StepOutput
 from slipway.engine.profile import ProfileError, Profiler
 from slipway.engine.request import Request
 from slipway.engine.scheduler import Grant, Scheduler, Step
-from slipway.engine.wire import Hub
+from slipway.engine.wire import FrameTooLarge, Hub
 from slipway.text.errors import GrammarError
 
 log = logging.getLogger("slipway.engine")
@@ -285,7 +287,31 @@ class EngineCore:
             scheduler.prefix_queries = scheduler.prefix_hits = scheduler.num_preemptions = 0
             scheduler.prompt_tokens = self._num_generated = 0
             num_step_tokens, step_seconds = [], []
-            self.hub.send(client_id, StepDone(deltas[client_id], stats))
+            try:
+                self.hub.send(client_id, StepDone(deltas[client_id], stats))
+            except FrameTooLarge:
+                self.hub.send(client_id, StepDone([], stats))
+                self._send_apart(client_id, deltas[client_id], stats)
+
+    def _send_apart(self, client_id: int, deltas: list[Delta], told: Stats) -> None:
+        """News in a frame each; a request whose own fill no frame ends."""
+        stats = msgspec.structs.replace(
+            told,
+            num_step_tokens=[],
+            step_seconds=[],
+            prefix_queries=0,
+            prefix_hits=0,
+            preemptions=0,
+            prompt_tokens=0,
+            generation_tokens=0,
+        )
+        for delta in deltas:
+            try:
+                self.hub.send(client_id, StepDone([delta], stats))
+            except FrameTooLarge as error:
+                self._end((client_id, delta.request_id), failed=True)
+                ended = Delta(delta.request_id, [], "error", error=str(error), unfit=True)
+                self.hub.send(client_id, StepDone([ended], stats))
 
     def _check_idle(self) -> None:
         """Nothing runs: every page must be free or accounted for. Raises RuntimeError where one is not."""

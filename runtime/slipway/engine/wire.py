@@ -13,15 +13,25 @@ import msgspec
 from slipway.engine.messages import PROTOCOL_VERSION, FromClient, FromEngine, Hello
 
 MAX_FRAME_BYTES = 256 << 20
-MAX_UNSENT_BYTES = 256 << 20
+MAX_UNSENT_BYTES = 4 * MAX_FRAME_BYTES
 """A client that lets this much pile up has stopped reading and is dropped."""
 
 _encoder = msgspec.msgpack.Encoder()
 _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
 
 
+class FrameTooLarge(ValueError):
+    """A message that no frame holds. The request that it is about is at fault, and not who sends it."""
+
+
 def encode_frame(message: object) -> bytes:
+    """Raises FrameTooLarge."""
     body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameTooLarge(
+            f"what API and engine would tell each other has {len(body)} bytes, over the limit of "
+            f"{MAX_FRAME_BYTES}"
+        )
     return len(body).to_bytes(4) + body
 
 
