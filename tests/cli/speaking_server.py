@@ -32,6 +32,8 @@ class SpeakingServer:
     """Ends the stream with this error event."""
     hang_up: bool = False
     """Closes the connection in the middle of the answer."""
+    elsewhere: str = ""
+    """Sends its clients to this URL."""
     released: threading.Event | None = None
     """Keeps the stream open after the pieces until it is set."""
     url: str = ""
@@ -71,6 +73,12 @@ class SpeakingServer:
             def _welcome(self) -> bool:
                 given = self.headers.get("Authorization", "").removeprefix("Bearer ") or None
                 server.keys.append(given)
+                if server.elsewhere:
+                    self.send_response(302)
+                    self.send_header("Location", server.elsewhere)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return False
                 if server.key and given != server.key:
                     self._json(401, {"error": {"message": "Wrong key.", "code": "bad_key"}})
                     return False

@@ -8,6 +8,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -16,9 +17,10 @@ import threading
 import pytest
 from speaking_server import SpeakingServer
 
+from slipway.cli import remote
 from slipway.cli.chat import Conversation
 from slipway.cli.main import main
-from slipway.cli.remote import Server
+from slipway.cli.remote import Server, is_at_home
 
 
 @pytest.fixture
@@ -83,15 +85,61 @@ def test_a_question_without_an_answer_is_forgotten(server):
     assert conversation.messages == []
 
 
-@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "VLLM_API_KEY"])
-def test_the_key_comes_from_the_environment(server, monkeypatch, name):
+def test_the_key_comes_from_the_environment(server, monkeypatch):
     server.key = "secret"
-    monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
     assert main(["chat", "--url", server.url, "-q", "x"]) == 0
 
 
+def test_openais_key_is_not_for_this_machine(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    main(["chat", "--url", server.url, "-q", "x"])
+    main(["chat", "--url", server.url.replace("127.0.0.1", "localhost"), "-q", "x"])
+    assert set(server.keys) == {None}
+    monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    main(["chat", "--url", "http://elsewhere.example/v1", "-q", "x"])
+    assert server.keys[-1] == "secret"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.9.9.9/v1", "http://[::1]:8/v1", "https://LOCALHOST/v1", "http://a.localhost"]
+)
+def test_every_name_of_this_machine_is_known(url):
+    assert is_at_home(url)
+    assert not is_at_home("http://127.0.0.1.example/v1")
+
+
+def test_no_redirect_is_followed(server, capsys):
+    with SpeakingServer().running() as other:
+        server.elsewhere = f"{other.url}/models"
+        assert main(["chat", "--url", server.url, "-q", "x", "--api-key", "secret"]) == 1
+        assert other.keys == []
+        assert f"sends its clients to {other.url}/models." in capsys.readouterr().err
+
+
+def test_a_server_that_falls_silent_is_given_up(server, monkeypatch, capsys):
+    monkeypatch.setattr(remote, "READ_SECONDS", 0.2)
+    server.released = threading.Event()
+    try:
+        assert main(["chat", "--url", server.url, "-q", "x"]) == 1
+    finally:
+        server.released.set()
+    assert "nothing came for 0.2 s" in capsys.readouterr().err
+
+
+def test_a_server_that_takes_no_connection_is_given_up(monkeypatch, capsys):
+    monkeypatch.setattr(remote, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        address = listener.getsockname()
+        with socket.create_connection(address):  # the one that waits to be accepted
+            assert main(["chat", "--url", f"http://127.0.0.1:{address[1]}/v1", "-q", "x"]) == 1
+    assert "took no connection within 0.2 s" in capsys.readouterr().err
+
+
 def test_the_key_on_the_command_line_wins(server, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "other")
+    monkeypatch.setenv("VLLM_API_KEY", "other")
     main(["chat", "--url", server.url, "-q", "x", "--api-key", "given"])
     assert set(server.keys) == {"given"}
 
@@ -100,7 +148,7 @@ def test_a_wrong_key_is_answered_with_what_to_give(server, capsys):
     server.key = "secret"
     assert main(["chat", "--url", server.url, "-q", "x"]) == 1
     told = capsys.readouterr().err
-    assert "give --api-key or set OPENAI_API_KEY or VLLM_API_KEY" in told
+    assert "give --api-key or set VLLM_API_KEY." in told
     assert "Wrong key." in told
 
 

@@ -6,16 +6,29 @@ import argparse
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from http.client import HTTPException, HTTPResponse
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from ipaddress import ip_address
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import (
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
 DEFAULT_URL = "http://localhost:8000/v1"
 KEY_VARIABLES = ("OPENAI_API_KEY", "VLLM_API_KEY")
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+KEY_VARIABLES_AT_HOME = ("VLLM_API_KEY",)
+"""OpenAI's own key is not for whatever listens on a port of this machine."""
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 600.0
+"""Without a byte of an answer; a busy server lets a question wait. As long as OpenAI's client."""
 PRINTABLE = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Control characters, which could steer the terminal, are not printed."""
 
@@ -35,7 +48,7 @@ class Server:
         self._headers = {"Content-Type": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
-        self._opener = self._without_proxy_at_home()
+        self._opener = _opener(self.url)
 
     def first_model(self) -> str:
         """The first model that the server lists. Raises ServerError."""
@@ -60,27 +73,23 @@ class Server:
                     if "error" in chunk:
                         raise ServerError(_message(chunk))
                     yield chunk
+            except TimeoutError:
+                raise ServerError(f"The answer broke off: nothing came for {READ_SECONDS:g} s.") from None
             except (OSError, HTTPException) as error:
                 raise ServerError(f"The answer broke off: {error}.") from None
         raise ServerError("The answer broke off: the server closed the connection.")
-
-    def _without_proxy_at_home(self) -> OpenerDirector:
-        """A proxy of the environment is for other machines than this one."""
-        try:
-            at_home = urlsplit(self.url).hostname in LOOPBACK
-        except ValueError as error:
-            raise ServerError(f"--url {self.url} is no URL: {error}.") from None
-        return build_opener(ProxyHandler({})) if at_home else build_opener()
 
     def _open(self, path: str, body: Mapping[str, Any] | None) -> HTTPResponse:
         sent = None if body is None else json.dumps(body).encode()
         try:
             request = Request(self.url + path, data=sent, headers=self._headers)
-            response: HTTPResponse = self._opener.open(request)
+            response: HTTPResponse = self._opener.open(request, timeout=CONNECT_SECONDS)
         except HTTPError as error:
             raise ServerError(self._refused(error)) from None
         except URLError as error:
             raise ServerError(self._unreachable(error.reason)) from None
+        except TimeoutError:
+            raise ServerError(f"{self.url} said nothing for {READ_SECONDS:g} s.") from None
         except (ValueError, OSError, HTTPException) as error:
             raise ServerError(f"{self.url} cannot be used: {error}.") from None
         return response
@@ -88,8 +97,11 @@ class Server:
     def _refused(self, error: HTTPError) -> str:
         with closing(error):
             message = _message(_json(error.read()))
+        if 300 <= error.code < 400:
+            where = printable(error.headers.get("Location", "nowhere"))
+            return f"The server sends its clients to {where}. If you trust that one, name it with --url."
         if error.code == 401:
-            names = " or ".join(KEY_VARIABLES)
+            names = " or ".join(_key_variables(self.url))
             return f"The server wants another API key: give --api-key or set {names}. {message}".rstrip()
         return f"The server answered {error.code} {error.reason}. {message}".rstrip()
 
@@ -100,14 +112,76 @@ class Server:
                 f"Nothing listens at {self.url}. Start a server with `{command} demo` or "
                 f"`{command} serve MODEL`, or name a running one with --url."
             )
+        if isinstance(reason, TimeoutError):
+            return f"{self.url} took no connection within {CONNECT_SECONDS:g} s."
         return f"{self.url} cannot be reached: {reason}."
+
+
+class _Connection(HTTPConnection):
+    """Has little time to connect and much to answer."""
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock.settimeout(READ_SECONDS)
+
+
+class _TlsConnection(HTTPSConnection):
+    """The same."""
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock.settimeout(READ_SECONDS)
+
+
+class _Http(HTTPHandler):
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _Https(HTTPSHandler):
+    def https_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(_TlsConnection, req)
+
+
+class _StayHere(HTTPRedirectHandler):
+    """Follows no redirect: it would take the key along."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _opener(url: str) -> OpenerDirector:
+    """What opens `url`; a proxy of the environment is for other machines than this one."""
+    try:
+        scheme, at_home = urlsplit(url).scheme, is_at_home(url)
+    except ValueError as error:
+        raise ServerError(f"--url {url} is no URL: {error}.") from None
+    if scheme not in ("http", "https"):
+        raise ServerError(f"--url {url} is no URL of a server: it begins with http:// or https://.")
+    return build_opener(_Http, _Https, _StayHere, *([ProxyHandler({})] if at_home else []))
+
+
+def is_at_home(url: str) -> bool:
+    """Whether this machine is meant. Raises ValueError for what is no URL."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _key_variables(url: str) -> tuple[str, ...]:
+    return KEY_VARIABLES_AT_HOME if is_at_home(url) else KEY_VARIABLES
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default=DEFAULT_URL, help="server, with /v1 (default: %(default)s)")
     parser.add_argument("--model-name", metavar="NAME", help="model (default: the server's first)")
-    names = " or ".join(KEY_VARIABLES)
-    parser.add_argument("--api-key", metavar="KEY", help=f"key to send (default: {names})")
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help=f"key to send (default: {' or '.join(KEY_VARIABLES)}; to this machine the latter alone)",
+    )
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="0 takes the likeliest token (default: the server's)"
     )
@@ -121,8 +195,10 @@ def sampling(arguments: argparse.Namespace) -> dict[str, float]:
 def connect(arguments: argparse.Namespace) -> tuple[Server, str]:
     """The server that the command line names, with the key that it or the environment gives, and the
     model to ask for. Raises ServerError."""
-    from_environment = (os.environ.get(name) for name in KEY_VARIABLES)
-    key = arguments.api_key or next((key for key in from_environment if key), None)
+    key = arguments.api_key
+    if not key:
+        with suppress(ValueError):  # `Server` says what is wrong
+            key = next(filter(None, map(os.environ.get, _key_variables(arguments.url))), None)
     server = Server(arguments.url, key)
     return server, arguments.model_name or server.first_model()
 
