@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -325,6 +326,7 @@ def test_a_long_body_is_checked_beside_the_event_loop_and_only_to_its_first_faul
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].startswith(param)
     assert [name.partition("_")[0] for name in threads] == ["text"]
+    assert gc.isenabled()
 
 
 def typed(schema: Any, kind: str) -> Iterator[dict[str, Any]]:
