@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from test_connections import REQUEST, serving
 
-from slipway.api.connections import Limits
+from slipway.api.connections import KEEP_ALIVE_SECONDS, Connection, HttpServer, Limits
 
 POST = b"POST / HTTP/1.1\r\nHost: here\r\n"
 
@@ -182,6 +184,59 @@ async def test_over_the_limit_the_connection_longest_at_rest_gives_way() -> None
         assert (await third.answer()).startswith(b"HTTP/1.1 200")
         for client in (*opened, third, late):
             client.writer.close()
+
+
+async def test_a_client_that_never_says_a_word_is_idle_too() -> None:
+    async with serving(echo) as (server, address):
+        client = Client(*await asyncio.open_connection(*address))
+        (connection,) = await connections(server)
+        now = asyncio.get_running_loop().time()
+        connection.look(now + KEEP_ALIVE_SECONDS - 60)
+        assert not connection.transport.is_closing()
+        connection.look(now + KEEP_ALIVE_SECONDS + 60)
+        assert await client.rest() == b""
+        client.writer.close()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_given_up() -> None:
+    left = asyncio.Event()
+
+    async def flood(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not left.is_set():
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+
+    async with serving(flood) as (server, address):
+        with socket.create_connection(address) as client:
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(client, REQUEST)
+            (connection,) = await connections(server)
+            async with asyncio.timeout(10):
+                while not connection.flow.write_paused:
+                    await asyncio.sleep(0)
+            left.set()
+            connection.look(asyncio.get_running_loop().time() + KEEP_ALIVE_SECONDS + 60)
+            async with asyncio.timeout(10):
+                while server.server_state.connections:
+                    await asyncio.sleep(0)
+
+
+async def connections(server: HttpServer) -> list[Connection]:
+    """Those that there are, once there is one."""
+    async with asyncio.timeout(10):
+        while not (made := [*server.server_state.connections]):
+            await asyncio.sleep(0)
+    return made  # type: ignore[return-value]
+
+
+def test_connections_have_room_in_the_limit_of_files() -> None:
+    program = (
+        "import resource; from slipway.api.listen import room_for\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))\n"
+        "print(room_for(300), room_for(8192), *resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["300", "768", "1024", "1024"]
 
 
 async def test_requests_sent_ahead_are_answered_in_turn_up_to_a_number() -> None:

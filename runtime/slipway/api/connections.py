@@ -217,7 +217,7 @@ class Connection(HttpToolsProtocol):
                 rate = f"at {limits.body_rate} bytes a second"
                 self.refuse(_late("body", f"{rate} without a pause of {limits.body_seconds:g} s"))
         elif waited > KEEP_ALIVE_SECONDS:
-            self.close_at_rest(KEEP_ALIVE_SECONDS)
+            self.close_at_rest(0.0)
 
     @property
     def done(self) -> bool:
