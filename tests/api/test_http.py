@@ -341,18 +341,6 @@ def test_requests_are_logged_unless_that_is_off(
     assert not logged_requests(caplog)
 
 
-def test_that_prompts_are_logged_in_full_is_said_once_at_the_start(
-    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "slipway.api.requests")
-    served = start()
-    (said,) = logged_requests(caplog)
-    assert "--disable-log-requests" in said
-    assert "--max-log-len" in said
-    served.post("/v1/completions", BODY)
-    assert len(logged_requests(caplog)) == 2
-
-
 def logged_requests(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "slipway.api.requests"]
 

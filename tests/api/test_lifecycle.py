@@ -153,6 +153,14 @@ def test_a_package_that_is_missed_when_the_engine_has_started_is_named(tiny: Pat
     assert "the server failed" not in ended.stderr  # which goes with a traceback
 
 
+def test_that_prompts_are_logged_in_full_is_said_once_at_the_start(tiny: Path) -> None:
+    told = "--disable-log-requests logs none of them, --max-log-len N cuts them"
+    with live_server(tiny, "--api-server-count", "2") as server:
+        assert server.wait_until_said("Ready after").count(told) == 1
+    with live_server(tiny, "--max-log-len", "10") as server:
+        assert told not in server.wait_until_said("Ready after")
+
+
 def test_the_server_may_stay_to_be_looked_at(tiny: Path) -> None:
     shown = {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1", "VLLM_SERVER_DEV_MODE": "1"}
     with live_server(tiny, env=shown) as server:

@@ -51,9 +51,14 @@ async def opened(front: Frontend) -> tuple[Texts, Ready]:
     return texts, ready
 
 
-def warnings_of(texts: Texts, ready: Ready) -> list[str]:
-    """What of the model is not as asked."""
-    return [*(texts.tokenizer.warnings if texts.tokenizer else ()), *ready.warnings]
+def warnings_of(front: Frontend, texts: Texts, ready: Ready) -> list[str]:
+    """What of the model is not as asked, and that the log keeps what users write."""
+    warnings = [*(texts.tokenizer.warnings if texts.tokenizer else ()), *ready.warnings]
+    if front.logs_prompts_whole:
+        warnings.append(
+            "Prompts are logged in full: --disable-log-requests logs none of them, --max-log-len N cuts them."
+        )
+    return warnings
 
 
 async def watch(front: Frontend) -> NoReturn:

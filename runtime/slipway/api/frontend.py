@@ -71,7 +71,6 @@ class Frontend:
         )
         self.metrics.record_startup(ready.startup_seconds)
         self.metrics.record_cache(_cache(self.settings, ready))
-        self._say_what_is_logged()
         self.bodies.make_room(ready.max_model_len)
         self.admission.open()
 
@@ -138,12 +137,11 @@ class Frontend:
         run.start()
         return run
 
-    def _say_what_is_logged(self) -> None:
-        """Once, to who starts the server: what users write is in the log until they say otherwise."""
-        if self.settings.log_requests and self.settings.max_log_len is None:
-            logger.info(
-                "Prompts are logged in full: --disable-log-requests logs none, --max-log-len N cuts them."
-            )
+    @property
+    def logs_prompts_whole(self) -> bool:
+        """What users write is in the log, all of it."""
+        settings = self.settings
+        return settings.log_requests and settings.max_log_len is None and logger.isEnabledFor(logging.INFO)
 
     def _log(self, order: Order) -> None:
         if not self.settings.log_requests or not logger.isEnabledFor(logging.INFO):

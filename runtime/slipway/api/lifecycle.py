@@ -137,7 +137,8 @@ class Lifecycle:
     async def _open(self) -> None:
         """Begin to serve, and say so."""
         texts, ready = await opened(self._front)
-        self._announce(warnings_of(texts, ready), greeting(self._arguments, self._settings, texts, ready))
+        warnings = warnings_of(self._front, texts, ready)
+        self._announce(warnings, greeting(self._arguments, self._settings, texts, ready))
 
     def _announce(self, warnings: list[str], greeting: str) -> None:
         """Say to whoever watches that the server is open."""

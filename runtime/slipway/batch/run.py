@@ -168,7 +168,7 @@ class Batch:
                 task.result()
 
     async def _answer_all(self, front: Frontend, written: Written) -> None:
-        for warning in warnings_of(*await opened(front)):
+        for warning in warnings_of(front, *await opened(front)):
             logger.warning("%s", warning)
         self._progress.begin()
         self._start(self._progress.show())
