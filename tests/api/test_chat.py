@@ -230,3 +230,13 @@ def test_the_tokenizer_is_shown_where_that_is_asked_for(start: Callable[..., Ser
     assert shown["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert shown["eos_token"] == "<|im_end|>"
     assert "<|im_start|>" in shown["chat_template"]
+
+
+def test_an_invocation_is_a_chat_or_a_completion(served: Served) -> None:
+    chat = served.post("/invocations", {"messages": HELLO}).json()
+    assert (chat["object"], chat["choices"][0]["message"]["content"]) == ("chat.completion", SENTENCE)
+    plain = served.post("/invocations", {"prompt": "Hello", "max_tokens": 200, "stream": True}).text
+    assert plain.startswith('data: {"id":"cmpl-')
+    neither = served.post("/invocations", {"input": "Hello"})
+    assert neither.status_code == 400
+    assert "neither messages" in neither.json()["error"]["message"]

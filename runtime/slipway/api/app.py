@@ -18,7 +18,7 @@ from slipway.api.configure import Arguments
 from slipway.api.document import document_routes
 from slipway.api.edge import Edge
 from slipway.api.frontend import Frontend
-from slipway.api.routes import chat, completions, messages, models, responses, state, tokenize
+from slipway.api.routes import chat, completions, invocations, messages, models, responses, state, tokenize
 from slipway.exits import BAD_ARGUMENTS, Exit
 
 
@@ -29,6 +29,7 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
         *models.routes,
         *chat.routes,
         *completions.routes,
+        *invocations.routes,
         *responses.routes,
         *messages.routes,
         *tokenize.routes,

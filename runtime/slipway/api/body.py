@@ -24,7 +24,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
-    """The body as a `model`; a long one is parsed and checked in a thread.
+    """The body as a `model`; a long one is parsed and checked in a thread. Raises as `read_one_of`."""
+    return await read_one_of(request, lambda fields: model)
+
+
+async def read_one_of(request: Request, choose: Callable[[dict[str, Any]], type[Model]]) -> Model:
+    """The body as the model that is chosen by its fields.
 
     Raises ApiError 400 with the field at fault, 413, and 503 where others' bodies fill the memory.
     """
@@ -33,8 +38,8 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     with front.bodies.reading() as grown:
         body = await _read(request, grown)
         if len(body) <= SHORT_BODY_BYTES:
-            return _checked(body, model)
-        return await front.in_thread(partial(_checked_apart, body, model))
+            return _checked(body, choose)
+        return await front.in_thread(partial(_checked_apart, body, choose))
 
 
 def check_media_type(header: str | None) -> None:
@@ -77,20 +82,20 @@ async def _read(request: Request, grown: Callable[[int], None]) -> bytearray:
     return body
 
 
-def _checked_apart(body: bytearray, model: type[Model]) -> Model:
+def _checked_apart(body: bytearray, choose: Callable[[dict[str, Any]], type[Model]]) -> Model:
     """Without the garbage collector: it would look at each of a million new objects while the parser holds
     the interpreter's lock, and JSON has no cycles."""
     gc.disable()
     try:
-        return _checked(body, model)
+        return _checked(body, choose)
     finally:
         gc.enable()
 
 
-def _checked(body: bytearray, model: type[Model]) -> Model:
+def _checked(body: bytearray, choose: Callable[[dict[str, Any]], type[Model]]) -> Model:
     raw = parse(body)
     try:
-        return model.model_validate(raw)
+        return choose(raw).model_validate(raw)
     except ValidationError as error:
         raise from_validation(error) from None
 

@@ -13,7 +13,6 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 MOST_HEAD = 1 << 16
@@ -53,14 +52,6 @@ class Address:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.prefix}"
-
-    @property
-    def at_home(self) -> bool:
-        """It is this machine."""
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
     @property
     def authority(self) -> str:

@@ -11,7 +11,7 @@ from slipway.args import ArgumentError, Resolved, resolve
 from slipway.args.groups.bench import DEMO
 from slipway.args.schema import BENCH
 from slipway.args.values import near
-from slipway.cli.remote import KEY_VARIABLES
+from slipway.cli.remote import key_variables
 from slipway.cli.serve import resolve_or_explain
 from slipway.exits import BAD_ARGUMENTS, BY_REASON, Exit
 
@@ -78,9 +78,8 @@ def _measure(kind: str, words: list[str]) -> int:
 
 
 def _key(address: Address) -> str | None:
-    """Of the environment. OpenAI's own is not for whatever listens on a port of this machine."""
-    names = [name for name in KEY_VARIABLES if not (address.at_home and name == "OPENAI_API_KEY")]
-    return next((key for name in names if (key := os.environ.get(name))), None)
+    """Of the environment."""
+    return next((key for name in key_variables(str(address)) if (key := os.environ.get(name))), None)
 
 
 def _of_demo_model(kind: str, words: list[str]) -> Resolved:

@@ -101,7 +101,7 @@ class Server:
             where = printable(error.headers.get("Location", "nowhere"))
             return f"The server sends its clients to {where}. If you trust that one, name it with --url."
         if error.code == 401:
-            names = " or ".join(_key_variables(self.url))
+            names = " or ".join(key_variables(self.url))
             return f"The server wants another API key: give --api-key or set {names}. {message}".rstrip()
         return f"The server answered {error.code} {error.reason}. {message}".rstrip()
 
@@ -170,7 +170,8 @@ def is_at_home(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _key_variables(url: str) -> tuple[str, ...]:
+def key_variables(url: str) -> tuple[str, ...]:
+    """Where the key for a server may stand. OpenAI's own is not for whatever listens on this machine."""
     return KEY_VARIABLES_AT_HOME if is_at_home(url) else KEY_VARIABLES
 
 
@@ -198,7 +199,7 @@ def connect(arguments: argparse.Namespace) -> tuple[Server, str]:
     key = arguments.api_key
     if not key:
         with suppress(ValueError):  # `Server` says what is wrong
-            key = next(filter(None, map(os.environ.get, _key_variables(arguments.url))), None)
+            key = next(filter(None, map(os.environ.get, key_variables(arguments.url))), None)
     server = Server(arguments.url, key)
     return server, arguments.model_name or server.first_model()
 

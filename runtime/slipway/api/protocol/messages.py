@@ -25,7 +25,7 @@ class TextParam(TypedDict):
     text: Text
 
 
-Texts = Annotated[list[TextParam], Field(max_length=MAX_PARTS), OrText(as_block)]
+Texts = Annotated[list[TextParam], Field(max_length=MAX_PARTS, fail_fast=True), OrText(as_block)]
 
 
 class BlockParam(TypedDict):
@@ -44,7 +44,7 @@ class BlockParam(TypedDict):
 
 class MessageParam(Body):
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[BlockParam], Field(max_length=MAX_PARTS), OrText(as_block)]
+    content: Annotated[list[BlockParam], Field(max_length=MAX_PARTS, fail_fast=True), OrText(as_block)]
 
 
 class ToolParam(Body):
@@ -91,9 +91,9 @@ class Metadata(Body):
 class Conversation(Body):
     """What the prompt is made of, and what depends on it."""
 
-    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     system: Texts | None = None
-    tools: Annotated[list[ToolParam], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolParam], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputConfig | None = None

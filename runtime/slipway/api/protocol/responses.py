@@ -45,7 +45,7 @@ def _as_message(text: str) -> Json:
     return {"role": "user", "content": text}
 
 
-InputParts = Annotated[list[InputPart], Field(max_length=MAX_PARTS), OrText(_as_part)]
+InputParts = Annotated[list[InputPart], Field(max_length=MAX_PARTS, fail_fast=True), OrText(_as_part)]
 
 
 class InputItem(Kinded):
@@ -64,7 +64,7 @@ class InputItem(Kinded):
     name: Name | None = None
     arguments: Text | None = None
     output: InputParts | None = None
-    summary: Annotated[list[InputPart], Field(max_length=MAX_PARTS)] | None = None
+    summary: Annotated[list[InputPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
     """Of reasoning; read where there is no content."""
 
     @property
@@ -115,17 +115,19 @@ class ReasoningOptions(Body):
 
 
 class ResponsesRequest(OneOutput):
-    input: Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES), OrText(_as_message)]
+    input: Annotated[
+        list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), OrText(_as_message)
+    ]
     instructions: Text | None = None
     max_output_tokens: Annotated[Int, Field(ge=1, le=1 << 30)] | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[Int, Field(ge=1, le=1 << 30)] | None = None
     """Of tools that servers run, of which there are none."""
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    include: Annotated[list[Includable], Field(max_length=64)] | None = None
+    include: Annotated[list[Includable], Field(max_length=64, fail_fast=True)] | None = None
     top_logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     store: bool | None = None

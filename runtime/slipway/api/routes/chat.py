@@ -25,14 +25,14 @@ from slipway.api.protocol.answers import (
 )
 from slipway.api.protocol.chat import ChatRequest, NamedTool
 from slipway.api.responses import DONE, event
-from slipway.api.routes.inference import InferenceRoute, generate
+from slipway.api.routes.inference import Form, InferenceRoute, generate
 from slipway.api.transcript import Piece
 from slipway.engine.messages import TokenLogprobs
 from slipway.text.messages import flat
 
 
 async def create_chat_completion(request: Request) -> Response:
-    return await generate(request, "chatcmpl-", ChatRequest, chat_order, ChatAnswer)
+    return await generate(request, FORM)
 
 
 class ChatAnswer(GeneratedAnswer):
@@ -135,6 +135,7 @@ class ChatAnswer(GeneratedAnswer):
         return self._format.chat(token_ids, logprobs)
 
 
+FORM = Form("chatcmpl-", ChatRequest, chat_order, ChatAnswer)
 routes = [
     InferenceRoute(
         "/v1/chat/completions",

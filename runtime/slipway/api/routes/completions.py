@@ -16,13 +16,13 @@ from slipway.api.prepare import completion_order
 from slipway.api.protocol.answers import Completion, CompletionChoice, CompletionLogprobs, Usage
 from slipway.api.protocol.completions import CompletionRequest
 from slipway.api.responses import DONE, event
-from slipway.api.routes.inference import InferenceRoute, generate
+from slipway.api.routes.inference import Form, InferenceRoute, generate
 from slipway.api.transcript import Piece
 from slipway.engine.messages import TokenLogprobs
 
 
 async def create_completion(request: Request) -> Response:
-    return await generate(request, "cmpl-", CompletionRequest, completion_order, CompletionAnswer)
+    return await generate(request, FORM)
 
 
 class CompletionAnswer(GeneratedAnswer):
@@ -138,6 +138,7 @@ class CompletionAnswer(GeneratedAnswer):
         return written
 
 
+FORM = Form("cmpl-", CompletionRequest, completion_order, CompletionAnswer)
 routes = [
     InferenceRoute(
         "/v1/completions",

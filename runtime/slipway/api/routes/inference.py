@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,35 +44,41 @@ class InferenceRoute(ApiRoute):
             await super().respond(request, send)
 
 
-async def generate(
-    request: Request,
-    prefix: str,
-    body_type: type[Body],
-    make_order: Callable[[Body, ServedModel, Settings, str], Order],
-    make_answer: Callable[[Frontend, Body, Run], Answer],
-    names: Mapping[str, str] | None = None,
-) -> Response:
-    """From a request's body to its answer, streamed or whole.
+@dataclass(frozen=True, slots=True)
+class Form(Generic[Body]):
+    """One way to ask for outputs and to answer."""
 
-    prefix  begins the answer's id
-    names   what the body calls fields that an order's errors name otherwise
-    """
+    prefix: str
+    """Begins the answer's id."""
+    body: type[Body]
+    make_order: Callable[[Body, ServedModel, Settings, str], Order]
+    make_answer: Callable[[Frontend, Body, Run], Answer]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the body calls fields that an order's errors name otherwise."""
+
+
+async def generate(request: Request, form: Form[Body]) -> Response:
+    """From a request's body to its answer, streamed or whole."""
     arrival = time.monotonic()
+    return await answered(request, form, await read_body(request, form.body), arrival)
+
+
+async def answered(request: Request, form: Form[Body], body: Body, arrival: float) -> Response:
+    """The same from a body that was read, of a request that came at `arrival`."""
     front = frontend(request)
-    body = await read_body(request, body_type)
     front.check_name(body.model)
     body.draw_seeds(front.seeds.of_next_request())
-    own_id = request_id(request, prefix, body.request_id)
+    own_id = request_id(request, form.prefix, body.request_id)
     model = front.model
-    make = partial(make_order, body, model, front.settings, own_id)
+    make = partial(form.make_order, body, model, front.settings, own_id)
     try:
         order = await front.prepare(make, short=body.is_quick and is_short(request))
         if order.grammar is not None:
             await front.grammars.check(order.grammar)
     except ApiError as error:
-        raise (renamed(error, names) if names else error) from None
+        raise renamed(error, form.names) from None
     run = front.submit(order, arrival, request.headers)
-    answer = make_answer(front, body, run)
+    answer = form.make_answer(front, body, run)
     if body.stream:
         return EventStream(answer.events(), close=run.abort)
     try:

@@ -20,7 +20,7 @@ from slipway.api.protocol.message_answers import AnthropicError, AnthropicMessag
 from slipway.api.protocol.messages import CountTokensRequest, MessagesRequest
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
-from slipway.api.routes.inference import InferenceRoute, generate
+from slipway.api.routes.inference import Form, InferenceRoute, generate
 
 
 class AnthropicRoute(ApiRoute):
@@ -53,7 +53,7 @@ def _with_bearer(scope: Scope) -> Scope:
 
 
 async def create_message(request: Request) -> Response:
-    return await generate(request, "msg_", MessagesRequest, _order, MessageAnswer, NAMES)
+    return await generate(request, FORM)
 
 
 def _order(body: MessagesRequest, model: ServedModel, settings: Settings, own_id: str) -> Order:
@@ -73,6 +73,7 @@ async def count_tokens(request: Request) -> Response:
     return json_response(TokensCount(input_tokens=await front.in_thread(counted)))
 
 
+FORM = Form("msg_", MessagesRequest, _order, MessageAnswer, NAMES)
 routes = [
     AnthropicInferenceRoute(
         "/v1/messages",

@@ -19,12 +19,12 @@ from slipway.api.response_input import NAMES, chat_of, messages_of
 from slipway.api.response_store import ResponseStore, Stored, Turns, not_stored
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
-from slipway.api.routes.inference import InferenceRoute, generate
+from slipway.api.routes.inference import Form, InferenceRoute, generate
 
 
 async def create_response(request: Request) -> Response:
     exchange = _Exchange(frontend(request).responses)
-    return await generate(request, "resp_", ResponsesRequest, exchange.order, exchange.answer, NAMES)
+    return await generate(request, Form("resp_", ResponsesRequest, exchange.order, exchange.answer, NAMES))
 
 
 class _Exchange:
