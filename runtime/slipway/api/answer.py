@@ -21,9 +21,9 @@ class GeneratedAnswer:
         settings, options = front.settings, body.stream_options
         as_ids = body.return_tokens_as_token_ids
         self._run = run
-        self._format = LogprobFormat(
-            run.order.rules.tokenizer, as_ids=settings.tokens_as_ids if as_ids is None else as_ids
-        )
+        if as_ids is None:
+            as_ids = settings.return_tokens_as_token_ids
+        self._format = LogprobFormat(run.order.rules.tokenizer, as_ids=as_ids)
         self._head: dict[str, Any] = {
             "id": run.order.request_id,
             "created": int(time.time()),
@@ -31,7 +31,7 @@ class GeneratedAnswer:
         }
         self._shows_ids = bool(body.return_token_ids)
         self._shows_prompt_logprobs = body.prompt_logprobs is not None
-        self._details = settings.prompt_tokens_details
+        self._details = settings.enable_prompt_tokens_details
         self._ends_with_usage = options is not None and bool(options.include_usage)
         self._counts_always = self._ends_with_usage and bool(options and options.continuous_usage_stats)
 

@@ -38,7 +38,7 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
         *(state.dev_routes if settings.dev_mode else []),
         *(state.profile_routes if settings.profiles else []),
     ]
-    if settings.docs:
+    if not settings.disable_fastapi_docs:
         routes += document_routes(tuple(routes), settings.root_path)
     app = Starlette(routes=routes, exception_handlers={HTTPException: errors.answer})
     app.state.frontend = front
@@ -69,7 +69,7 @@ def _add_middleware(app: Starlette, front: Frontend, arguments: Arguments) -> No
         Edge,
         admission=front.admission,
         root_path=front.settings.root_path,
-        request_id_header=front.settings.request_id_headers,
+        request_id_header=front.settings.enable_request_id_headers,
     )
 
 

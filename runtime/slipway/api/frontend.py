@@ -62,11 +62,11 @@ class Frontend:
         """Begin to admit requests."""
         self._model = served_model(texts, ready)
         self._grammars = GrammarChecks(self._model)
-        say_whose_work_it_is(self.settings.guided_backend)
+        say_whose_work_it_is(self.settings.guided_decoding_backend)
         self.metrics = ServerMetrics(
             self.settings.name,
             ready.max_model_len,
-            self.settings.show_hidden_metrics,
+            self.settings.show_hidden_metrics_for_version,
             self.admission.group.metrics_folder,
         )
         self.metrics.record_startup(ready.startup_seconds)
@@ -141,10 +141,11 @@ class Frontend:
     def logs_prompts_whole(self) -> bool:
         """What users write is in the log, all of it."""
         settings = self.settings
-        return settings.log_requests and settings.max_log_len is None and logger.isEnabledFor(logging.INFO)
+        logs = not settings.disable_log_requests and logger.isEnabledFor(logging.INFO)
+        return logs and settings.max_log_len is None
 
     def _log(self, order: Order) -> None:
-        if not self.settings.log_requests or not logger.isEnabledFor(logging.INFO):
+        if self.settings.disable_log_requests or not logger.isEnabledFor(logging.INFO):
             return
         limit = self.settings.max_log_len
         for prompt in order.prompts:
@@ -165,11 +166,11 @@ class Frontend:
 
 def _tracer(settings: Settings) -> Tracer | None:
     """Where traces are asked for: only then are the packages imported that send them."""
-    if not settings.traces_endpoint:
+    if not settings.otlp_traces_endpoint:
         return None
     from slipway.api.tracing import Tracer
 
-    return Tracer(settings.traces_endpoint, settings.name, settings.detailed_traces)
+    return Tracer(settings.otlp_traces_endpoint, settings.name, settings.detailed_traces)
 
 
 def _cache(settings: Settings, ready: Ready) -> dict[str, object]:

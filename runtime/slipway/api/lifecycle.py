@@ -108,7 +108,7 @@ class Lifecycle:
             sizes.add(news)
 
         self._start(self._engine.run(on_stats=on_stats))
-        if self._settings.log_stats:
+        if not self._settings.disable_log_stats:
             self._start(stats.run())
         if self._settings.batch_size_interval:
             self._start(sizes.run(self._settings.batch_size_interval))

@@ -159,7 +159,7 @@ def _tokenizer(settings: Settings) -> Tokenizer:
             tokenizer_revision=settings.tokenizer_revision,
             trust_remote_code=settings.trust_remote_code,
             download_dir=settings.download_dir,
-            token=settings.hub_token if isinstance(settings.hub_token, str) else None,
+            token=settings.hf_token if isinstance(settings.hf_token, str) else None,
         )
     except (ValueError, LoadError) as error:
         raise Exit(BAD_TOKENIZER, str(error), argument="tokenizer") from None
@@ -182,7 +182,7 @@ def _template(settings: Settings, tokenizer: Tokenizer) -> ChatTemplate | None:
 
 def _made(settings: Settings, tokenizer: Tokenizer, source: str) -> ChatTemplate:
     special: dict[str, Any] = dict(tokenizer.special_tokens)
-    return ChatTemplate(source, content_format=settings.content_format, **special)
+    return ChatTemplate(source, content_format=settings.chat_template_content_format, **special)
 
 
 def _generation_config(settings: Settings) -> tuple[GenerationDefaults, tuple[int, ...]]:
@@ -224,7 +224,7 @@ def _model_folder(settings: Settings) -> Path:
     path = hub.locate(
         settings.model,
         revision=settings.revision,
-        token=settings.hub_token,
+        token=settings.hf_token,
         download_dir=settings.download_dir,
         weights=False,
     )

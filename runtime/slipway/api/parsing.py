@@ -141,7 +141,7 @@ def check_tools(body: ChatRequest, settings: Settings) -> None:
         if choice.function.name not in tools_of(body):
             message = f"tool_choice names {choice.function.name!r}, which is not among the tools."
             raise ApiError(message, param="tool_choice", code="invalid_value")
-    elif choice in (None, "auto") and not settings.auto_tool_choice:
+    elif choice in (None, "auto") and not settings.enable_auto_tool_choice:
         message = (
             'tool_choice "auto", the default where tools are given, needs a server started '
             'with --enable-auto-tool-choice and --tool-call-parser. Send tool_choice: "none" '

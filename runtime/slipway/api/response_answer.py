@@ -65,9 +65,9 @@ class ResponseAnswer(PartsAnswer):
         self._response = described(body, run, front.settings.name, stored=turns is not None)
         self._turns = turns
         as_ids = body.return_tokens_as_token_ids
-        self._format = LogprobFormat(
-            run.order.rules.tokenizer, as_ids=front.settings.tokens_as_ids if as_ids is None else as_ids
-        )
+        if as_ids is None:
+            as_ids = front.settings.return_tokens_as_token_ids
+        self._format = LogprobFormat(run.order.rules.tokenizer, as_ids=as_ids)
         self._ids: list[str] = []
         """Of the items."""
         self._waiting: list[ChatTokenLogprob] = []

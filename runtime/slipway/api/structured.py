@@ -67,7 +67,7 @@ def grammar_of(
         return None
     param, kind, value = body.form
     new = body.structured_outputs
-    strict = settings.guided_without_fallback or "no-fallback" in options
+    strict = settings.guided_decoding_disable_fallback or "no-fallback" in options
     strict |= bool(new is not None and new.disable_fallback)
     if strict and kind not in _FOLLOWED.get(backend, {kind}):
         message = f"{backend} does not follow {param}, and falling back on another engine is off."
@@ -142,7 +142,7 @@ def _backend(body: Generation, settings: Settings) -> tuple[str, list[str]]:
     """Its name and options, as in `xgrammar:no-fallback`: the request's, else the server's."""
     written = body.guided_decoding_backend
     if written is None:
-        return settings.guided_backend, []
+        return settings.guided_decoding_backend, []
     try:
         check(ARGUMENTS["guided_decoding_backend"], written, "guided_decoding_backend")
     except ArgumentError as error:
@@ -161,8 +161,8 @@ def say_whose_work_it_is(backend: str) -> None:
 
 def _style(body: Generation, settings: Settings, backend: str, options: list[str]) -> JsonStyle:
     new = body.structured_outputs
-    tight = settings.guided_without_whitespace or "disable-any-whitespace" in options
-    closed = settings.guided_without_more_properties
+    tight = settings.guided_decoding_disable_any_whitespace or "disable-any-whitespace" in options
+    closed = settings.guided_decoding_disable_additional_properties
     pattern = body.guided_whitespace_pattern
     if new is not None:
         tight = tight if new.disable_any_whitespace is None else new.disable_any_whitespace

@@ -148,7 +148,7 @@ class Batch:
             stats.add(news)
 
         self._start(client.run(on_stats=on_stats))
-        if front.settings.log_stats:
+        if not front.settings.disable_log_stats:
             self._start(stats.run())
         if self._sockets:
             self._start(state_server(front).serve(sockets=self._sockets))

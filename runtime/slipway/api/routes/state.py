@@ -61,7 +61,7 @@ async def metrics(request: Request) -> Response:
 async def load(request: Request) -> Response:
     """Open generating requests, where --enable-server-load-tracking is on."""
     front = frontend(request)
-    tracked = front.settings.load_tracking
+    tracked = front.settings.enable_server_load_tracking
     return json_response(ServerLoad(server_load=front.admission.group.num_open if tracked else 0))
 
 
