@@ -30,7 +30,7 @@ SUITE := $(CACHE)/jsonschema-4.26.0
 export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
 .PHONY: help run python test check lint fast here aot programs product e2e soak bench
-.PHONY: generate setup setup-dev kernels clean cluster cluster-shell cluster-down
+.PHONY: generate setup setup-dev kernels browser clean cluster cluster-shell cluster-down
 
 help:
 	@echo "make run       serve the demo model at http://$(HOST):$(PORT)"
@@ -117,11 +117,15 @@ generate: setup-dev
 
 setup: $(CPU_VENV)/.cpu kernels
 
-setup-dev: $(VENV)/.dev $(CLIENTS)/.clients $(OLDEST)/triton $(SUITE) kernels
+setup-dev: $(VENV)/.dev $(CLIENTS)/.clients $(OLDEST)/triton $(SUITE) kernels browser
 
 # After an environment, whose making installs the compiler where there is none.
 kernels:
 	@tools/step "Compiling the CPU kernels" $(PYTHON) -m slipway_kernels.build >/dev/null
+
+# After an environment: two apt-get at once disturb each other.
+browser: | $(VENV)/.dev
+	@command -v chromium >/dev/null || tools/packages.sh chromium >&2 || echo "Without it the console is not tested." >&2
 
 $(CPU_VENV)/.cpu:
 	@tools/setup.sh "$(PYTHON)" "$(CPU_VENV)" cpu >&2

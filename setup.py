@@ -43,7 +43,11 @@ setup(
         *find_packages("kernels", include=["slipway_kernels", "slipway_kernels.*"]),
         *find_packages("operator", include=["slipway_operator", "slipway_operator.*"]),
     ],
-    package_data={"": ["py.typed"], "slipway_kernels": ["*/*.cpp", "*/*.inl", "*/*.h"]},
+    package_data={
+        "": ["py.typed"],
+        "slipway.api": ["console/*"],
+        "slipway_kernels": ["*/*.cpp", "*/*.inl", "*/*.h"],
+    },
     ext_modules=[Extension(LIBRARY, sources=[], optional=True)],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},
 )

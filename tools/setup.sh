@@ -20,14 +20,7 @@ else
   packages+=(python3 python3-venv)
 fi
 if ((${#packages[@]})); then
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    tools/step "Reading the lists of packages" apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive tools/step "Installing ${packages[*]}" \
-      apt-get install -yqq --no-install-recommends "${packages[@]}"
-  else
-    echo "Missing on this machine. Please type: sudo apt-get install -y ${packages[*]}" >&2
-    exit 1
-  fi
+  tools/packages.sh "${packages[@]}"
 fi
 
 echo "Installing Slipway's dependencies ($extras) into $venv and compiling its kernels; the first time takes a minute or two."

@@ -244,7 +244,8 @@ def test_the_ready_lines_say_what_this_model_answers(
         printed = server.wait_until_said("Ctrl-C ends the server.").partition("Ready after")[2]
         address, *_, body = shlex.split(printed.partition("curl ")[2].partition("Ctrl-C")[0])
         answer = httpx.post(address, content=body, headers={"Content-Type": "application/json"}, timeout=60)
-    assert printed.count("\n") <= 6
+    assert printed.partition("Ctrl-C")[0].count("\n") <= 5
+    assert (f"Open {server.url}/console in a browser" in printed) == path.endswith("/chat/completions")
     assert (f"  {command} {server.url}/v1\n" in printed) if command else ("--url" not in printed)
     assert address == server.url + path
     assert answer.status_code == 200, answer.text

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "slipway_kernels"
+CONSOLE = ROOT / "runtime" / "slipway" / "api" / "console"
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.so*", "*.egg-info", "build", "dist")
 LIBRARY = "slipway_kernels/_cpu.so"
 NO_COMPILER = {"CXX": "/nonexistent"}
@@ -105,6 +106,7 @@ def test_a_wheel_of_the_tree_holds_the_runtime_and_the_compiled_kernels_and_runs
     assert {LIBRARY, "slipway/py.typed", "slipway_kernels/cpu/slipway.h"} <= set(names)
     modules = {str(path.relative_to(ROOT / "runtime")) for path in (ROOT / "runtime").rglob("*.py")}
     assert modules <= set(names)
+    assert {f"slipway/api/console/{path.name}" for path in CONSOLE.iterdir()} <= set(names)
 
     site = installed(wheel, tmp_path / "site")
     dry = slipway(site, "serve", "x", "--dry-run", cwd=tmp_path)
@@ -118,10 +120,11 @@ def test_a_wheel_of_the_source_archive_has_the_kernels_too(source_archive: Path,
     assert LIBRARY in wheel.namelist()
 
 
-def test_the_source_archive_carries_every_kernel_file_and_no_tests(source_archive: Path):
+def test_the_source_archive_carries_all_that_is_built_of_it_and_no_tests(source_archive: Path):
     with tarfile.open(source_archive) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {path for suffix in ("cpp", "h", "inl", "py") for path in KERNELS.rglob(f"*.{suffix}")}
+    wanted |= set(CONSOLE.iterdir())
     assert {str(path.relative_to(ROOT)) for path in wanted} <= names
     assert {"LICENSE", "README.md", "pyproject.toml", "setup.py"} <= names
     assert not [name for name in names if name.startswith("tests")]

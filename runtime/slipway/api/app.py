@@ -19,6 +19,7 @@ from slipway.api.document import document_routes
 from slipway.api.edge import Edge
 from slipway.api.frontend import Frontend
 from slipway.api.routes import chat, completions, invocations, messages, models, responses, state, tokenize
+from slipway.api.routes.console import console_routes
 from slipway.exits import BAD_ARGUMENTS, Exit
 
 
@@ -39,7 +40,7 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
         *(state.profile_routes if settings.profiles else []),
     ]
     if not settings.disable_fastapi_docs:
-        routes += document_routes(tuple(routes), settings.root_path)
+        routes += [*document_routes(tuple(routes), settings.root_path), *console_routes()]
     app = Starlette(routes=routes, exception_handlers={HTTPException: errors.answer})
     app.state.frontend = front
     app.state.guard = guard(settings.api_keys)

@@ -23,13 +23,17 @@ def seconds_running(process: int | str = "self") -> float:
 def greeting(arguments: Arguments, settings: Settings, texts: Texts, ready: Ready) -> str:
     """At most six lines, with requests that this model can answer."""
     scheme = "https" if arguments["ssl_certfile"] else "http"
-    url = f"{scheme}://{_reachable(arguments['host'])}:{arguments['port']}{settings.root_path}/v1"
+    server = f"{scheme}://{_reachable(arguments['host'])}:{arguments['port']}{settings.root_path}"
+    url = f"{server}/v1"
     key = " -H 'Authorization: Bearer KEY'" if settings.api_keys else ""
     command, path, body = _first_request(texts)
     started = os.getppid() if arguments["api_server_count"] > 1 else "self"
     lines = [
         f"\nReady after {seconds_running(started):.1f} s: {settings.name} at {url} "
-        f"({ready.dtype}, {ready.max_model_len} tokens of context). Type in another terminal:",
+        f"({ready.dtype}, {ready.max_model_len} tokens of context).",
+        f"Open {server}/console in a browser, or type in another terminal:"
+        if texts.template is not None and not settings.disable_fastapi_docs
+        else "Type in another terminal:",
         *([f"  {os.environ.get('SLIPWAY_COMMAND', 'slipway')} {command} --url {url}"] if command else []),
         f"  curl {url}/{path} -H 'Content-Type: application/json'{key} \\",
         f"    -d '{body}'",

@@ -58,7 +58,7 @@ class Frontend:
     """First data-parallel rank on this node, where it is not the head node."""
 
     disable_fastapi_docs: bool = arg(False)
-    """Serve neither the OpenAPI document nor the Swagger and ReDoc pages."""
+    """Serve neither the console nor the OpenAPI document with its Swagger and ReDoc pages."""
 
     disable_frontend_multiprocessing: bool = arg(False)
     """Run the HTTP server and the engine in one process."""
