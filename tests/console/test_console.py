@@ -99,7 +99,7 @@ def test_a_key_is_asked_for_and_a_wrong_one_is_said_to_be(opened: Callable[[], P
     assert page.text("#key-note") == "This server answers only those who have its key."
     page.fill("#key", "wrong")
     page.press("Enter")
-    page.until("document.querySelector('#key-note').textContent.includes('not the one of this server')")
+    page.until("document.querySelector('#key-note').textContent.includes('none of this server')")
     page.fill("#key", KEY)
     page.press("Enter")
     assert page.until("document.querySelector('#model').value") == MODEL_NAME
