@@ -99,8 +99,9 @@ class Page:
         return self._browser.call(method, self._session, **params)
 
     def open(self, url: str) -> None:
+        before = self.value("performance.timeOrigin")
         self.call("Page.navigate", url=url)
-        self.until("document.readyState === 'complete'")
+        self.until(f"performance.timeOrigin !== {before} && document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is, as JSON; in the page's own world and under its policy."""
@@ -113,8 +114,8 @@ class Page:
         expression = f"((it) => it instanceof Element || it)({expression})"
         end = time.monotonic() + patience
         while not (value := self.value(expression)):
-            shown = self.value("document.body.innerText")
-            assert time.monotonic() < end, f"never true: {expression}\n{shown}"
+            if time.monotonic() > end:
+                raise AssertionError(f"never true: {expression}\n{self.value('document.body?.innerText')}")
             threading.Event().wait(0.05)
         return value
 
@@ -162,13 +163,15 @@ class Page:
 
     def fill(self, selector: str, text: str) -> None:
         """As typed over what the field had."""
-        self.value(
+        focused = self.value(
             f"""(() => {{
               const field = document.querySelector({json.dumps(selector)});
               field.focus();
               field.select();
+              return document.activeElement === field;
             }})()"""
         )
+        assert focused, f"{selector} cannot be typed into"
         if text:
             self.call("Input.insertText", text=text)
         else:

@@ -265,6 +265,7 @@ def test_the_live_figures_move_and_are_read_only_while_they_are_seen(page: Page)
 def test_reasoning_is_folded_in_front_of_the_answer(chromium: Browser, demo_model: Path) -> None:
     with live_server(demo_model, "--max-model-len", "2048", "--reasoning-parser", "deepseek_r1") as reasoning:
         page = chromium.page()
+        page.resize(*WIDE)
         page.open(f"{reasoning.url}/console")
         page.until("document.querySelector('#model').value")
         page.fill("[name=max_tokens]", "12")
