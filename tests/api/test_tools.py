@@ -95,6 +95,13 @@ def says(served: Served, *parts: str) -> None:
     served.engine.answer = lambda request: [*answer(request), 2]
 
 
+def test_a_second_call_that_breaks_off_leaves_the_only_one_that_is_told(start: Callable[..., Served]) -> None:
+    served = start(*AUTO)
+    says(served, TAGGED, '\n<tool_call>{"name": "now", "argum')
+    found = both(served, tools=TOOLS, parallel_tool_calls=False)
+    assert found["tool_calls"] == [["weather", '{"city": "Rome", "days": 2}']]
+
+
 def test_calls_that_the_model_decides_on(start: Callable[..., Served]) -> None:
     served = start(*AUTO)
     says(served, "Let me see.\n", TAGGED, "\n<tool_call>", '{"name": "now", "arguments": {}}</tool_call>')
@@ -106,6 +113,8 @@ def test_calls_that_the_model_decides_on(start: Callable[..., Served]) -> None:
         "finish_reason": "tool_calls",
     }
     assert both(served, tools=TOOLS, tool_choice="auto") == found
+    one = both(served, tools=TOOLS, parallel_tool_calls=False)
+    assert one == found | {"tool_calls": found["tool_calls"][:1]}
     # Nobody reads what no tools may be called in.
     as_text = both(served, tools=TOOLS, tool_choice="none")
     assert "<tool_call>" in as_text["content"]

@@ -14,7 +14,7 @@ from slipway.engine.messages import ReasoningBounds
 from slipway.text.channels import OPENING
 from slipway.text.parse.calls import CallFormat, CallParser, Section
 from slipway.text.parse.harmony import HARMONY
-from slipway.text.parse.output import NamedCall, Parser, Plain, Reasoned
+from slipway.text.parse.output import FirstCall, NamedCall, Parser, Plain, Reasoned
 from slipway.text.parse.shapes import JsonCall, Tools
 from slipway.text.parse.written import tag_of
 
@@ -66,6 +66,8 @@ def reading(body: ChatRequest, found: Formats, prompt: str, *, held: bool, chann
 def _answer(body: ChatRequest, calls: CallFormat | None, prompt: str) -> Callable[[], Parser]:
     """calls  how those that the model decides on are written"""
     tools, choice = tools_of(body), body.tool_choice
+    if calls is not None and body.parallel_tool_calls is False:
+        return lambda: FirstCall(calls.parser(tools, prompt))
     if calls is not None:
         return lambda: calls.parser(tools, prompt)
     if not body.forces_tools:

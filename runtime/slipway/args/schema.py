@@ -106,6 +106,7 @@ SHARED_WITH_BATCH = (
     "enable_prompt_tokens_details",
     "chat_template",
     "chat_template_content_format",
+    "trust_request_chat_template",
     "enable_auto_tool_choice",
     "tool_call_parser",
     "tool_parser_plugin",

@@ -59,6 +59,28 @@ class NamedCall:
         return self.push("")
 
 
+class FirstCall:
+    """Of several calls the first alone is told, to a client that takes one at a time."""
+
+    def __init__(self, answer: Parser) -> None:
+        self._answer = answer
+        self._num_calls = 0
+
+    @property
+    def broken_off(self) -> str | None:
+        return self._answer.broken_off if self._num_calls <= 1 else None
+
+    def push(self, text: str) -> list[Event]:
+        return [event for event in self._answer.push(text) if self._is_told(event)]
+
+    def finish(self) -> list[Event]:
+        return [event for event in self._answer.finish() if self._is_told(event)]
+
+    def _is_told(self, event: Event) -> bool:
+        self._num_calls += isinstance(event, CallBegin)
+        return self._num_calls <= 1 or isinstance(event, Content | Reasoning)
+
+
 class Reasoned:
     """Reasoning first; what is none is read by another."""
 
