@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.formats import Formats
+from slipway.api.held_tools import ChannelTools, HeldTools, OneTool, RequiredTools, TaggedTools
 from slipway.api.protocol.chat import ChatRequest, NamedTool
-from slipway.api.structured import ChannelTools, ForcedTools, HeldTools
 from slipway.engine.messages import ReasoningBounds
 from slipway.text.channels import OPENING
 from slipway.text.parse.calls import CallFormat, CallParser, Section
@@ -101,7 +101,7 @@ def held_tools(body: ChatRequest, found: Formats, *, channels: bool) -> HeldTool
     if channels:
         open_ = {name: {"type": "object"} | dict(schema) for name, schema in schemas.items()}
         return ChannelTools(open_ if named is None else {named: open_[named]}, forced=True)
-    return ForcedTools(schemas, named, parallel)
+    return RequiredTools(schemas, parallel) if named is None else OneTool(schemas[named])
 
 
 def _strict_tools(body: ChatRequest, found: Formats, parallel: bool, channels: bool) -> HeldTools | None:
@@ -114,11 +114,9 @@ def _strict_tools(body: ChatRequest, found: Formats, parallel: bool, channels: b
     }
     if strict.isdisjoint(schemas):
         return None
-    return (
-        ChannelTools(schemas, forced=False)
-        if channels
-        else tag_of(found.calls.written, schemas, parallel=parallel)
-    )
+    if channels:
+        return ChannelTools(schemas, forced=False)
+    return TaggedTools(tag_of(found.calls.written, schemas, parallel=parallel))
 
 
 def check_budget(body: ChatRequest, found: Formats) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
+from slipway.api.held_tools import HeldTools
 from slipway.api.model import ServedModel
 from slipway.api.protocol.common import Generation
 from slipway.args.errors import ArgumentError
 from slipway.args.schema import ARGUMENTS
 from slipway.args.values import check
 from slipway.text import structure
-from slipway.text.channels import of_answer, of_calls
+from slipway.text.channels import of_answer
 from slipway.text.errors import GrammarError
-from slipway.text.parse.shapes import Tools
 from slipway.text.structural_tag import of_structural_tag
 from slipway.text.structure import JsonStyle
 
@@ -83,47 +83,9 @@ def grammar_of(
         raise unfit(param, error) from None
 
 
-@dataclass(frozen=True, slots=True)
-class ForcedTools:
-    """Tools of which the output has to be calls.
-
-    schemas   of their arguments, by name
-    named     the one that the request names: the output is its arguments alone
-    parallel  there may be several calls
-    """
-
-    schemas: Tools
-    named: str | None
-    parallel: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelTools:
-    """Tools that are called in a channel: one has to be, or may be.
-
-    schemas  of their arguments, by name
-    """
-
-    schemas: Tools
-    forced: bool
-
-
-StructuralTag = dict[str, Any]
-"""The format of one."""
-HeldTools = ForcedTools | ChannelTools | StructuralTag
-
-
 def _of_tools(tools: HeldTools, style: JsonStyle, model: ServedModel) -> Grammar:
     try:
-        if isinstance(tools, ChannelTools):
-            text = of_calls(tools.schemas, _special_ids(model), style, forced=tools.forced)
-            return Grammar(text, "tools")
-        if isinstance(tools, dict):
-            return Grammar(of_structural_tag({"format": tools}, style, _special_ids(model)), "tools")
-        if tools.named is not None:
-            schema = {"type": "object"} | dict(tools.schemas[tools.named])
-            return Grammar(structure.of_json_schema(schema, style), "tools")
-        return Grammar(structure.of_tool_calls(tools.schemas, style, parallel=tools.parallel), "tools")
+        return Grammar(tools.grammar(style, _special_ids(model)), "tools")
     except GrammarError as error:
         raise unfit("tools", error) from None
 
