@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,3 +81,9 @@ def test_the_parent_of_several_api_processes_imports_nothing_of_the_api_itself()
 def test_no_package_shadows_pythons_operator_or_the_kernels_library():
     assert not (ROOT / "operator" / "__init__.py").exists()
     assert not (ROOT / "kernels" / "__init__.py").exists()
+
+
+def test_no_two_test_modules_have_one_name():
+    """pytest imports them by their names alone: the second would not be collected."""
+    counted = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, number in counted.items() if number > 1] == []
