@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import threading
@@ -130,6 +131,17 @@ def test_without_fallback_a_backend_is_held_to_what_it_follows(start: Callable[.
     wanted = {"grammar": 'start: "a"', "disable_fallback": True}
     fields = {"structured_outputs": wanted, "guided_decoding_backend": "lm-format-enforcer"}
     assert usual.post("/v1/chat/completions", CHAT | fields).status_code == 400
+
+
+def test_a_refused_grammar_leaves_nothing_in_the_log(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (
+        served.post("/v1/completions", PLAIN | {"guided_grammar": "start: nothing_such"}).status_code == 400
+    )
+    gc.collect()  # asyncio speaks of an exception that nobody asked for when its future goes
+    assert served.get("/live").status_code == 200
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_a_good_grammar_is_compiled_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,9 @@ class GrammarChecks:
             self._known.move_to_end(digest)
             return
         compiled = self._thread.submit(self._compile, grammar.text)
-        done, _ = await asyncio.wait([asyncio.wrap_future(compiled)], timeout=DEADLINE)
+        compiling = asyncio.wrap_future(compiled)
+        compiling.add_done_callback(_see)
+        done, _ = await asyncio.wait([compiling], timeout=DEADLINE)
         if not done:
             raise _late(compiled, grammar.param)
         if isinstance(error := compiled.exception(), GrammarError):
@@ -59,6 +61,12 @@ class GrammarChecks:
         from slipway.text.matcher import GrammarCompiler
 
         return GrammarCompiler(self._model.tokenizer, self._model.vocab_size, cache_bytes=0)
+
+
+def _see(compiling: asyncio.Future[None]) -> None:
+    """Ask for what it raised, which asyncio logs where nobody does: after the deadline nobody would."""
+    if not compiling.cancelled():
+        compiling.exception()
 
 
 def _late(compiled: Future[None], param: str) -> ApiError:
