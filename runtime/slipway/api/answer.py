@@ -14,16 +14,21 @@ from slipway.api.protocol.answers import PromptTokensDetails, Usage
 from slipway.api.protocol.common import Generation
 
 
+def logprob_format(front: Frontend, body: Generation, run: Run) -> LogprobFormat:
+    """As the request wants tokens written, else the server."""
+    as_ids = body.return_tokens_as_token_ids
+    if as_ids is None:
+        as_ids = front.settings.return_tokens_as_token_ids
+    return LogprobFormat(run.order.rules.tokenizer, as_ids=as_ids)
+
+
 class GeneratedAnswer:
     """Writes the outputs of a run: whole, or as the events of a stream."""
 
     def __init__(self, front: Frontend, body: Generation, run: Run) -> None:
         settings, options = front.settings, body.stream_options
-        as_ids = body.return_tokens_as_token_ids
         self._run = run
-        if as_ids is None:
-            as_ids = settings.return_tokens_as_token_ids
-        self._format = LogprobFormat(run.order.rules.tokenizer, as_ids=as_ids)
+        self._format = logprob_format(front, body, run)
         self._head: dict[str, Any] = {
             "id": run.order.request_id,
             "created": int(time.time()),
@@ -40,7 +45,7 @@ class GeneratedAnswer:
         run = self._run
         prompt_tokens = run.order.prompt_tokens
         if completion_tokens is None:
-            completion_tokens = sum(output.transcript.num_tokens for output in run.outputs)
+            completion_tokens = run.num_tokens
         return Usage(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,

@@ -104,6 +104,11 @@ class Run:
         self._metrics = metrics
         self._on_end = on_end
 
+    @property
+    def num_tokens(self) -> int:
+        """Of all outputs, as far as they were delivered."""
+        return sum(output.transcript.num_tokens for output in self.outputs)
+
     def start(self) -> None:
         """Hand all outputs to the engine. Raises ApiError where it has gone or they are too large for it."""
         order = self.order

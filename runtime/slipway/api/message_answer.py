@@ -132,7 +132,7 @@ class MessageAnswer(PartsAnswer):
         return MessageUsage(
             input_tokens=run.order.prompt_tokens - run.num_cached_tokens,
             cache_read_input_tokens=run.num_cached_tokens,
-            output_tokens=self._num_tokens,
+            output_tokens=run.num_tokens,
             output_tokens_details=(
                 ThinkingTokens(thinking_tokens=reasoning_tokens) if reasoning_tokens else UNSET
             ),

@@ -172,9 +172,4 @@ class PartsAnswer(ABC):
             return 0
         text = "".join(self._reasoning)
         counted = await self._front.in_thread(lambda: len(tokenizer.encode(text, add_special_tokens=False)))
-        return min(counted, self._num_tokens)
-
-    @property
-    def _num_tokens(self) -> int:
-        """Of the output, as far as it was delivered."""
-        return sum(output.transcript.num_tokens for output in self._run.outputs)
+        return min(counted, self._run.num_tokens)

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import orjson
 
+from slipway.api.answer import logprob_format
 from slipway.api.as_chat import assistant_turn, tool_call
 from slipway.api.errors import ApiError
 from slipway.api.frontend import Frontend
 from slipway.api.generate import Run
-from slipway.api.logprobs import LogprobFormat
 from slipway.api.parts import Kind, Part, PartsAnswer
 from slipway.api.protocol.answers import AnswerPart, ChatTokenLogprob
 from slipway.api.protocol.response_answers import (
@@ -64,10 +64,7 @@ class ResponseAnswer(PartsAnswer):
         super().__init__(front, run)
         self._response = described(body, run, front.settings.name, stored=turns is not None)
         self._turns = turns
-        as_ids = body.return_tokens_as_token_ids
-        if as_ids is None:
-            as_ids = front.settings.return_tokens_as_token_ids
-        self._format = LogprobFormat(run.order.rules.tokenizer, as_ids=as_ids)
+        self._format = logprob_format(front, body, run)
         self._ids: list[str] = []
         """Of the items."""
         self._waiting: list[ChatTokenLogprob] = []
@@ -144,9 +141,9 @@ class ResponseAnswer(PartsAnswer):
         response.usage = ResponseUsage(
             input_tokens=input_tokens,
             input_tokens_details=InputTokensDetails(cached_tokens=run.num_cached_tokens),
-            output_tokens=self._num_tokens,
+            output_tokens=run.num_tokens,
             output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning_tokens),
-            total_tokens=input_tokens + self._num_tokens,
+            total_tokens=input_tokens + run.num_tokens,
         )
         self._store()
         return response

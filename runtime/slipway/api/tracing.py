@@ -109,7 +109,7 @@ def attributes(run: Run, model: str) -> dict[str, AttributeValue]:
         "gen_ai.request.n": order.n,
         "gen_ai.usage.num_sequences": len(outputs),
         "gen_ai.usage.prompt_tokens": order.prompt_tokens,
-        "gen_ai.usage.completion_tokens": sum(output.transcript.num_tokens for output in outputs),
+        "gen_ai.usage.completion_tokens": run.num_tokens,
         "gen_ai.response.finish_reasons": [output.finish_reason for output in outputs],
         "gen_ai.latency.e2e": run.last_end - run.arrival,
     }
