@@ -16,7 +16,9 @@ from pydantic import (
     GetJsonSchemaHandler,
     StringConstraints,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import CoreSchema
@@ -41,6 +43,18 @@ def _all_whole(value: object) -> object:
     if isinstance(value, list) and float in set(map(type, value)):
         return [_whole(member) for member in value]
     return value
+
+
+def or_say(sentence: str) -> WrapValidator:
+    """Says what a value may be, where a union would speak of each of its branches."""
+
+    def check(value: object, validate: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate(value)
+        except ValueError:
+            raise ValueError(sentence) from None
+
+    return WrapValidator(check)
 
 
 def at_most(members: int) -> BeforeValidator:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, field_validator
+from pydantic import ConfigDict, Field, StringConstraints
 
 from slipway.api.errors import ApiError
-from slipway.api.protocol.base import Body, Count, Int, Name, Text, Unbuilt
+from slipway.api.protocol.base import Body, Count, Int, Name, Text, Unbuilt, or_say
 from slipway.api.protocol.common import Generation
 
 MAX_MESSAGES = 4096
@@ -24,19 +24,13 @@ class Message(Body):
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: Role
-    content: Text | Annotated[list[Json], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
+    content: Annotated[
+        Text | Annotated[list[Json], Field(max_length=MAX_PARTS, fail_fast=True)] | None,
+        or_say(f"content should be a string or a list of at most {MAX_PARTS} parts."),
+    ] = None
     name: Name | None = None
     tool_calls: Annotated[list[Json], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_call_id: Annotated[str, StringConstraints(max_length=256)] | None = None
-
-    @field_validator("content", mode="wrap")
-    @classmethod
-    def _say_what_content_is(cls, value: object, validate: Any) -> Any:
-        try:
-            return validate(value)
-        except ValueError:
-            message = f"content should be a string or a list of at most {MAX_PARTS} parts."
-            raise ValueError(message) from None
 
 
 class Function(Body):
@@ -70,7 +64,13 @@ class ChatRequest(Generation):
     logprobs: bool | None = None
     top_logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | NamedTool | None,
+        or_say(
+            'tool_choice should be "none", "auto", "required" or '
+            '{"type": "function", "function": {"name": …}}.'
+        ),
+    ] = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
     thinking_token_budget: Count | None = None
@@ -89,18 +89,6 @@ class ChatRequest(Generation):
     prediction: Annotated[Any, Unbuilt("a predicted output")] = None
     web_search_options: Annotated[Any, Unbuilt("web search")] = None
     mm_processor_kwargs: Annotated[Any, Unbuilt("multimodal input")] = None
-
-    @field_validator("tool_choice", mode="wrap")
-    @classmethod
-    def _say_what_a_choice_is(cls, value: object, validate: Any) -> Any:
-        try:
-            return validate(value)
-        except ValueError:
-            message = (
-                'tool_choice should be "none", "auto", "required" or '
-                '{"type": "function", "function": {"name": …}}.'
-            )
-            raise ValueError(message) from None
 
     @property
     def wanted_tokens(self) -> int | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from slipway.api.errors import ApiError
-from slipway.api.protocol.base import MAX_PROMPT_TOKENS, Int, Text, TokenIds, Unbuilt
+from slipway.api.protocol.base import MAX_PROMPT_TOKENS, Int, Text, TokenIds, Unbuilt, or_say
 from slipway.api.protocol.common import MAX_CHOICES, Generation
 
 MAX_PROMPTS = 1024
@@ -15,28 +15,20 @@ DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionRequest(Generation):
-    prompt: (
+    prompt: Annotated[
         Text
         | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
         | Annotated[TokenIds, Field(min_length=1)]
-        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
-    )
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)],
+        or_say(
+            "prompt should be a string, a list of strings, a list of token ids or a list of "
+            f"such lists; not empty, at most {MAX_PROMPTS} prompts of {MAX_PROMPT_TOKENS} tokens."
+        ),
+    ]
     best_of: Annotated[Int, Field(ge=1, le=MAX_CHOICES)] | None = None
     logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
     suffix: Annotated[Any, Unbuilt("a suffix")] = None
     prompt_embeds: Annotated[Any, Unbuilt("a prompt of embeddings")] = None
-
-    @field_validator("prompt", mode="wrap")
-    @classmethod
-    def _say_what_a_prompt_is(cls, value: object, validate: Any) -> Any:
-        try:
-            return validate(value)
-        except ValueError:
-            message = (
-                "prompt should be a string, a list of strings, a list of token ids or a list of "
-                f"such lists; not empty, at most {MAX_PROMPTS} prompts of {MAX_PROMPT_TOKENS} tokens."
-            )
-            raise ValueError(message) from None
 
     @property
     def prompts(self) -> list[str | list[int]]:

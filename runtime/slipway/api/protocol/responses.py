@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, StringConstraints, field_validator
+from pydantic import ConfigDict, Field, StringConstraints
 from typing_extensions import TypedDict
 
-from slipway.api.protocol.base import Body, Int, Kinded, Name, OrText, Text, Unbuilt
+from slipway.api.protocol.base import Body, Int, Kinded, Name, OrText, Text, Unbuilt, or_say
 from slipway.api.protocol.chat import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Json
 from slipway.api.protocol.common import OneOutput
 
@@ -121,7 +121,10 @@ class ResponsesRequest(OneOutput):
     instructions: Text | None = None
     max_output_tokens: Annotated[Int, Field(ge=1, le=1 << 30)] | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | NamedFunctionTool | None,
+        or_say('tool_choice should be "none", "auto", "required" or {"type": "function", "name": …}.'),
+    ] = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[Int, Field(ge=1, le=1 << 30)] | None = None
     """Of tools that servers run, of which there are none."""
@@ -161,15 +164,6 @@ class ResponsesRequest(OneOutput):
     prompt_cache_retention: Annotated[
         Any, Unbuilt("keeping a prompt cached for a time", nothing=(None, "in_memory"))
     ] = None
-
-    @field_validator("tool_choice", mode="wrap")
-    @classmethod
-    def _say_what_a_choice_is(cls, value: object, validate: Any) -> Any:
-        try:
-            return validate(value)
-        except ValueError:
-            message = 'tool_choice should be "none", "auto", "required" or {"type": "function", "name": …}.'
-            raise ValueError(message) from None
 
     @property
     def is_quick(self) -> bool:
