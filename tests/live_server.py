@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 
 @dataclass
@@ -37,6 +39,17 @@ class LiveServer:
         request = urllib.request.Request(self.url + path, body, headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
+
+    def status(self, path: str, body: bytes | None = None) -> int:
+        """Of the answer to a GET, or of a POST's; the rest of it is not read."""
+        client = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
+        try:
+            client.request(
+                "GET" if body is None else "POST", path, body, {"Content-Type": "application/json"}
+            )
+            return client.getresponse().status
+        finally:
+            client.close()
 
     def metrics(self) -> dict[str, float]:
         """Samples by name, the labels left out and summed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ import httpx
 import pytest
 from serving import Served
 
-from slipway.api.admission import Bodies
+from slipway.api.admission import LONG_BODY_BYTES, Bodies
 from slipway.api.errors import from_validation
 
 AS_JSON = {"Content-Type": "application/json"}
@@ -271,6 +273,36 @@ def test_a_long_context_lets_a_long_body_in() -> None:
     assert bodies.largest == 16 << 20
 
 
+def test_nodes_are_counted_before_objects_are_made_of_them(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipway.api.body.LONG_BODY_BYTES", 9000)
+    monkeypatch.setattr("slipway.api.body.MAX_NODES", 100)
+    for most in ([[]] * 97, [{"a": 1}] * 48):
+        fitting = served.post(
+            "/detokenize", content=json.dumps({"tokens": most}).ljust(9001), headers=AS_JSON
+        )
+        refused(fitting, 400, "tokens[0]", "should be a valid integer")
+    over = served.post("/detokenize", content=json.dumps({"tokens": [[]] * 98}).ljust(9001), headers=AS_JSON)
+    refused(over, 400, None, "101 lists, objects and keys; this server reads 100")
+    text = '{[: \\"\\\\' * 1200
+    assert served.post("/tokenize", {"prompt": text}).status_code == 200
+
+
+def test_long_texts_leave_the_threads_to_others(served: Served) -> None:
+    over = threading.Event()
+
+    async def beside_one_another() -> None:
+        work = (served.front.in_thread(lambda: over.wait(10), LONG_BODY_BYTES + 1) for _ in range(4))
+        long = asyncio.gather(*work)
+        other = served.front.in_thread(lambda: "done", LONG_BODY_BYTES)
+        assert await asyncio.wait_for(other, 5) == "done"
+        over.set()
+        assert await long == [True] * 4
+
+    asyncio.run(beside_one_another())
+
+
 def test_bodies_that_no_memory_is_left_for_are_told_to_come_again(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,10 +332,10 @@ def test_bodies_that_no_memory_is_left_for_are_told_to_come_again(
     ("path", "body", "param"),
     [
         ("/detokenize", {"tokens": ["x"] * 1_000_000}, "tokens[0]"),
-        ("/v1/completions", PLAIN | {"logit_bias": {str(n): "x" for n in range(400_000)}}, "logit_bias"),
+        ("/v1/completions", PLAIN | {"logit_bias": {str(n): "x" for n in range(250_000)}}, "logit_bias"),
         (
             "/v1/completions",
-            PLAIN | {"structured_outputs": {str(n): 1 for n in range(400_000)}},
+            PLAIN | {"structured_outputs": {str(n): 1 for n in range(250_000)}},
             "structured_outputs",
         ),
         ("/v1/chat/completions", {"messages": [1] * 1_000_000}, "messages"),
@@ -325,7 +357,7 @@ def test_a_long_body_is_checked_beside_the_event_loop_and_only_to_its_first_faul
     answer = served.post(path, body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].startswith(param)
-    assert [name.partition("_")[0] for name in threads] == ["text"]
+    assert [name.partition("_")[0] for name in threads] == ["long-text"]
     assert gc.isenabled()
 
 

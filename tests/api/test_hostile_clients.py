@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import threading
@@ -45,16 +44,6 @@ def as_json(**fields: object) -> bytes:
 
 def names(number: int) -> dict[str, str]:
     return {str(index): "x" for index in range(number)}
-
-
-def ask(server: LiveServer, path: str, body: bytes | None = None) -> int:
-    """The status of the answer."""
-    client = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
-    try:
-        client.request("GET" if body is None else "POST", path, body, {"Content-Type": "application/json"})
-        return client.getresponse().status
-    finally:
-        client.close()
 
 
 def connect(server: LiveServer) -> socket.socket:
@@ -103,7 +92,7 @@ def watched(server: LiveServer) -> Iterator[list[float]]:
     def watch() -> None:
         while not over.wait(0.02):
             begun = time.monotonic()
-            assert ask(server, "/live") == 200
+            assert server.status("/live") == 200
             took.append(time.monotonic() - begun)
 
     with ThreadPoolExecutor(1) as thread:
@@ -120,11 +109,11 @@ def test_hostile_clients_delay_nobody(tiny_models: Callable[[str], Path]) -> Non
     with live_server(tiny_models("llama"), *arguments) as server, crowd(server):
         with watched(server) as took, ThreadPoolExecutor(2) as threads:
             asked = {
-                name: threads.submit(ask, server, path, make()) for name, (path, _, make) in BODIES.items()
+                name: threads.submit(server.status, path, make()) for name, (path, _, make) in BODIES.items()
             }
             assert large_header(server).startswith(b"HTTP/1.1 431")
-            assert ask(server, "/v1/chat/completions", as_json(**CHAT)) == 200
+            assert server.status("/v1/chat/completions", as_json(**CHAT)) == 200
             told = {name: answer.result() for name, answer in asked.items()}
         assert told == {name: status for name, (_, status, _) in BODIES.items()}
         assert max(took) < PATIENCE
-        assert ask(server, "/v1/chat/completions", as_json(**CHAT)) == 200
+        assert server.status("/v1/chat/completions", as_json(**CHAT)) == 200

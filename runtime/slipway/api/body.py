@@ -11,7 +11,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from slipway.api.admission import SHORT_BODY_BYTES
+from slipway.api.admission import LONG_BODY_BYTES, SHORT_BODY_BYTES
 from slipway.api.errors import ApiError, from_validation, shown_value
 from slipway.api.frontend import frontend
 
@@ -19,6 +19,9 @@ MAX_DEPTH = 64
 """Levels of lists and objects within one another; a tool's JSON schema needs a dozen."""
 MAX_ITEMS = 1 << 20
 """Members of one list or object; the longest is a prompt of token ids."""
+MAX_NODES = 300_000
+"""Lists, objects and keys. The parser makes as many a second as it may before others notice that it holds
+the interpreter's lock: some 100 ms."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -37,9 +40,11 @@ async def read_one_of(request: Request, choose: Callable[[dict[str, Any]], type[
     front = frontend(request)
     with front.bodies.reading() as grown:
         body = await _read(request, grown)
+        request.state.body_bytes = len(body)
         if len(body) <= SHORT_BODY_BYTES:
             return _checked(body, choose)
-        return await front.in_thread(partial(_checked_apart, body, choose))
+        check = _checked_apart if len(body) > LONG_BODY_BYTES else _checked
+        return await front.in_thread(partial(check, body, choose), len(body))
 
 
 def check_media_type(header: str | None) -> None:
@@ -57,10 +62,10 @@ def check_media_type(header: str | None) -> None:
     raise ApiError(message, code="invalid_content_type")
 
 
-def is_short(request: Request) -> bool:
-    """Whether working on this body cannot hold up the event loop. Unknown lengths are long."""
-    declared = _declared(request)
-    return declared is not None and declared <= SHORT_BODY_BYTES
+def body_bytes(request: Request) -> int:
+    """The length of the body that was read."""
+    length: int = request.state.body_bytes
+    return length
 
 
 def _declared(request: Request) -> int | None:
@@ -84,7 +89,8 @@ async def _read(request: Request, grown: Callable[[int], None]) -> bytearray:
 
 def _checked_apart(body: bytearray, choose: Callable[[dict[str, Any]], type[Model]]) -> Model:
     """Without the garbage collector: it would look at each of a million new objects while the parser holds
-    the interpreter's lock, and JSON has no cycles."""
+    the interpreter's lock, and JSON has no cycles. No two threads do so at once (`Frontend.in_thread`)."""
+    _check_nodes(body)
     gc.disable()
     try:
         return _checked(body, choose)
@@ -113,6 +119,21 @@ def parse(body: bytes | bytearray) -> dict[str, Any]:
         raise ApiError("The body is valid JSON but not an object.", code="invalid_json")
     _check_extent(value)
     return value
+
+
+def _check_nodes(body: bytearray) -> None:
+    """Before the parser makes an object of each."""
+    if sum(body.count(mark) for mark in b"{[:") <= MAX_NODES:
+        return
+    import numpy as np  # which no API process needs but for this
+
+    # What is between quotes is no node. Of a run of backslashes, pairs stand for themselves.
+    bare = np.frombuffer(body.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+    quoted = np.bitwise_xor.accumulate(bare == ord('"'))
+    nodes = sum(int(np.count_nonzero((bare == mark) > quoted)) for mark in b"{[:")
+    if nodes > MAX_NODES:
+        message = f"The body holds {nodes} lists, objects and keys; this server reads {MAX_NODES} at most."
+        raise ApiError(message, code="request_too_large")
 
 
 def _check_extent(value: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from slipway.api.admission import Admission, Bodies
+from slipway.api.admission import LONG_BODY_BYTES, SHORT_BODY_BYTES, Admission, Bodies
 from slipway.api.beam import BeamRun
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
@@ -57,6 +57,7 @@ class Frontend:
         self._model: ServedModel | None = None
         self._grammars: GrammarChecks | None = None
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self._long_texts = ThreadPoolExecutor(1, thread_name_prefix="long-text")
 
     def open(self, texts: Texts, ready: Ready) -> None:
         """Begin to admit requests."""
@@ -75,7 +76,8 @@ class Frontend:
         self.admission.open()
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._long_texts):
+            threads.shutdown(wait=False, cancel_futures=True)
         if self._grammars is not None:
             self._grammars.close()
 
@@ -113,19 +115,23 @@ class Frontend:
                 code="model_not_found",
             )
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run what would hold up the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def in_thread(self, work: Callable[[], T], num_bytes: int) -> T:
+        """Run what would hold up the event loop, on a text of that length: long ones wait for one another,
+        not the others for them."""
+        threads = self._long_texts if num_bytes > LONG_BODY_BYTES else self._threads
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
 
-    async def prepare(self, make: Callable[[], Order], *, short: bool) -> Order:
-        """An order, made and logged; in a thread unless the request is `short`."""
+    async def prepare(self, make: Callable[[], Order], num_bytes: int, *, quick: bool) -> Order:
+        """An order, made and logged, of a body as long; in a thread unless that is short and `quick`."""
 
         def made() -> Order:
             order = make()
             self._log(order)
             return order
 
-        return made() if short else await self.in_thread(made)
+        if quick and num_bytes <= SHORT_BODY_BYTES:
+            return made()
+        return await self.in_thread(made, num_bytes)
 
     def submit(self, order: Order, arrival: float, headers: Headers) -> Run:
         """Start an order of a request that came at `arrival`. Raises ApiError 503 where the engine has

@@ -171,5 +171,8 @@ class PartsAnswer(ABC):
         if not self._reasoning or tokenizer is None:
             return 0
         text = "".join(self._reasoning)
-        counted = await self._front.in_thread(lambda: len(tokenizer.encode(text, add_special_tokens=False)))
-        return min(counted, self._run.num_tokens)
+
+        def counted() -> int:
+            return len(tokenizer.encode(text, add_special_tokens=False))
+
+        return min(await self._front.in_thread(counted, len(text)), self._run.num_tokens)

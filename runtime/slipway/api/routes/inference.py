@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
 
-from slipway.api.body import is_short, read_body
+from slipway.api.body import body_bytes, read_body
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError, renamed
 from slipway.api.frontend import Frontend, frontend, request_id
@@ -72,7 +72,7 @@ async def answered(request: Request, form: Form[Body], body: Body, arrival: floa
     model = front.model
     make = partial(form.make_order, body, model, front.settings, own_id)
     try:
-        order = await front.prepare(make, short=body.is_quick and is_short(request))
+        order = await front.prepare(make, body_bytes(request), quick=body.is_quick)
         if order.grammar is not None:
             await front.grammars.check(order.grammar)
     except ApiError as error:

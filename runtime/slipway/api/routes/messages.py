@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from slipway.api.body import read_body
+from slipway.api.body import body_bytes, read_body
 from slipway.api.configure import Settings
 from slipway.api.errors import in_our_words
 from slipway.api.frontend import frontend, request_id
@@ -70,7 +70,7 @@ async def count_tokens(request: Request) -> Response:
         chat = prompt_chat(body, model.texts.formats)
         return len(chat_prompt(chat, model, front.settings, must_fit=False)[1])
 
-    return json_response(TokensCount(input_tokens=await front.in_thread(counted)))
+    return json_response(TokensCount(input_tokens=await front.in_thread(counted, body_bytes(request))))
 
 
 FORM = Form("msg_", MessagesRequest, _order, MessageAnswer, NAMES)

@@ -6,7 +6,7 @@ from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.body import read_body
+from slipway.api.body import body_bytes, read_body
 from slipway.api.chat_prompt import render
 from slipway.api.frontend import frontend
 from slipway.api.model import ServedModel
@@ -22,7 +22,7 @@ async def tokenize(request: Request) -> Response:
     body = await read_body(request, TokenizeRequest)
     front.check_name(body.model)
     model = front.model
-    return await front.in_thread(lambda: json_response(_tokenized(body, model)))
+    return await front.in_thread(lambda: json_response(_tokenized(body, model)), body_bytes(request))
 
 
 def _tokenized(body: TokenizeRequest, model: ServedModel) -> Tokens:
@@ -58,7 +58,11 @@ async def detokenize(request: Request) -> Response:
     body = await read_body(request, DetokenizeRequest)
     front.check_name(body.model)
     model = front.model
-    return await front.in_thread(lambda: json_response(DetokenizedText(prompt=_detokenized(body, model))))
+
+    def detokenized() -> Response:
+        return json_response(DetokenizedText(prompt=_detokenized(body, model)))
+
+    return await front.in_thread(detokenized, body_bytes(request))
 
 
 def _detokenized(body: DetokenizeRequest, model: ServedModel) -> str:
