@@ -43,6 +43,8 @@ class Load:
     output_len: int
     rate: float = float("inf")
     shared_prefix: int = 0
+    chat: bool = False
+    """Whether prompts are written out, number by number, as the only message of a chat."""
     sampling: dict[str, object] = field(default_factory=dict)
     vocab: int = 1000
     seed: int = 0
@@ -56,11 +58,12 @@ class Load:
 
 
 async def request(url: str, model: str, prompt: list[int], load: Load) -> Result:
-    """Stream one completion."""
+    """Stream one completion, or answer of a chat."""
     result = Result()
+    message = {"role": "user", "content": " ".join(map(str, prompt))}
     body = {
         "model": model,
-        "prompt": prompt,
+        **({"messages": [message]} if load.chat else {"prompt": prompt}),
         "max_tokens": load.output_len,
         "temperature": 0,
         "ignore_eos": True,
@@ -69,7 +72,7 @@ async def request(url: str, model: str, prompt: list[int], load: Load) -> Result
     } | load.sampling
     started = time.perf_counter()
     try:
-        async for event in events(url, "/v1/completions", body):
+        async for event in events(url, "/v1/chat/completions" if load.chat else "/v1/completions", body):
             now = time.perf_counter() - started
             if "error" in event:
                 result.error = json.dumps(event["error"])

@@ -11,7 +11,8 @@ server to each other, with the 90 % interval of its median; with --json all figu
 --rounds with the scenarios whose interval is wider, 40 rounds at most; Ctrl-C or SIGTERM ends it after the
 last whole one.
 Scenarios: single 128 in, 128 out; ttft 512 in; prefix the same 512 again; cN: N streams of 128 in, 64 out at
-once; a trailing s (c8s) samples instead of taking the likeliest token.
+once, chatN: N chats of 32 numbers written out; a trailing s (c8s) samples instead of taking the
+likeliest token.
 """
 
 from __future__ import annotations
@@ -111,11 +112,12 @@ def start(name: str, command: str, model: str, patience: float = 300) -> Server:
 
 def measure(server: Server, scenario: str, seed: int) -> dict[str, float]:
     """Figures of one scenario in one round; higher is better for tok_s, lower for the rest."""
-    sampled = re.fullmatch(r"(single|c\d+)s", scenario)
+    sampled = re.fullmatch(r"(single|c\d+|chat\d+)s", scenario)
     kind, sampling = (sampled[1], SAMPLED) if sampled else (scenario, {})
+    chats = kind.startswith("chat")
 
     def go(requests: int, input_len: int, output_len: int) -> dict[str, object]:
-        load = Load(requests, requests, input_len, output_len, sampling=sampling, seed=seed)
+        load = Load(requests, requests, input_len, output_len, chat=chats, sampling=sampling, seed=seed)
         result = asyncio.run(run(server.url, server.model, load))
         if result["errors"]:
             raise SystemExit(f"{server.name}: {result['errors']}")
@@ -128,7 +130,7 @@ def measure(server: Server, scenario: str, seed: int) -> dict[str, float]:
     if kind == "prefix":
         go(1, 512, 1)
         return {"hit_ttft_s": go(1, 512, 1)["ttft_s"]["p50"]}  # type: ignore[index]
-    return {"tok_s": float(go(int(kind[1:]), 128, 64)["output_tok_s"])}  # type: ignore[arg-type]
+    return {"tok_s": float(go(int(kind.lstrip("chat")), 32 if chats else 128, 64)["output_tok_s"])}  # type: ignore[arg-type]
 
 
 def paired(ours: list[list[float]], theirs: list[list[float]]) -> tuple[float, float, float]:
