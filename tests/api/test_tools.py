@@ -382,6 +382,15 @@ def test_forms_and_forced_and_strict_calls_are_held_in_their_channels(
         grammar = served.engine.requests[-1].grammar
         assert ("functions.now" in grammar) == (tools is strict or choice != "auto")
         assert ("functions.weather" in grammar) == (choice == "required")
+    budget = {"thinking_token_budget": 5}
+    for fields in ({}, {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "required"}):
+        says(served, call if fields else thought + "<|channel|>final<|message|>Hi")
+        assert both(served, **fields, extra_body=budget)["reasoning_content"] == "Hm."
+        grammar = served.engine.requests[-1].grammar
+        assert "max_tokens=5" in grammar
+        assert ("functions.now" in grammar) == bool(fields)
+    both(served)
+    assert served.engine.requests[-1].grammar == ""
 
 
 def test_reasoning_in_a_channel_is_read_without_a_parser_of_calls(start: Callable[..., Served]) -> None:

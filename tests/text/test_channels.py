@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from vocabularies import byte_level
 
-from slipway.text import channels, structure
+from slipway.text import structure
+from slipway.text.channels import Channels
 from slipway.text.errors import GrammarError
 from slipway.text.fast import FastVocabulary
 from slipway.text.matcher import GrammarCompiler
@@ -62,7 +63,7 @@ def accepts(grammar: str, text: str) -> bool:
     ],
 )
 def test_an_answer_is_held_in_its_channel_behind_free_reasoning(form: str, good: str, bad: str) -> None:
-    grammar = channels.of_answer(form, known()[2])
+    grammar = Channels(known()[2]).of_answer(form)
     for begin in ("", THINK, THINK + THINK):
         for final in ("final", "final <|constrain|>json"):
             assert accepts(grammar, f"{begin}<|channel|>{final}<|message|>{good}")
@@ -73,7 +74,7 @@ def test_an_answer_is_held_in_its_channel_behind_free_reasoning(form: str, good:
 
 
 def test_calls_are_held_to_their_schemas_and_answers_are_free_where_none_is_forced() -> None:
-    forced, free = (channels.of_calls(TOOLS, known()[2], JSON, forced=one) for one in (True, False))
+    forced, free = (Channels(known()[2]).of_calls(TOOLS, JSON, forced=one) for one in (True, False))
     for begin in ("", THINK, THINK + SAY):
         for grammar in (forced, free):
             assert accepts(grammar, begin + CALL)
@@ -83,3 +84,28 @@ def test_calls_are_held_to_their_schemas_and_answers_are_free_where_none_is_forc
         final = f"{begin}<|channel|>final<|message|>It is {{sunny}}."
         assert accepts(free, final)
         assert not accepts(forced, final)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 4])
+def test_a_budget_bounds_the_one_message_of_reasoning(budget: int) -> None:
+    bounded = Channels(known()[2], budget)
+    calls = bounded.of_calls(TOOLS, JSON, forced=False)
+    form = bounded.of_answer(structure.of_regex("[0-9]{3}"))
+    final = "<|channel|>final<|message|>123"
+    long = THINK.replace("Hm, {x}.", "~" * (budget + 1))
+    fitting = THINK.replace("Hm, {x}.", "~" * budget)
+    for grammar in (calls, form):
+        assert accepts(grammar, final)
+        assert accepts(grammar, fitting + final)
+        assert not accepts(grammar, long + final)
+        assert not accepts(grammar, fitting + fitting + final)
+    for begin in (SAY, SAY + fitting, fitting + SAY + SAY):
+        assert accepts(calls, begin + CALL)
+        assert not accepts(form, begin + final)
+    assert not accepts(calls, fitting + SAY + fitting + CALL)
+    tokenizer, compiler, ids = known()
+    matcher = compiler.matcher(calls)
+    assert (
+        matcher.advance(tokenizer.encode(fitting.partition("<|end|>")[0], add_special_tokens=False)) is None
+    )
+    assert matcher.forced()[:1] == [ids["<|end|>"]]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slipway.api.configure import Settings
 from slipway.exits import BAD_ARGUMENTS, Exit
+from slipway.text.channels import Channels
 from slipway.text.parse.calls import CallFormat
 from slipway.text.parse.formats import call_format
 from slipway.text.parse.reasoning import FORMATS, ReasoningFormat
@@ -25,6 +26,8 @@ class Formats:
     """Special tokens that the parser of calls looks for: they stay in the text where it reads that."""
     reasoning_marks: frozenset[int] = frozenset()
     """The same of reasoning."""
+    channels: Channels | None = None
+    """Those that grammars can follow; None where the model has not all of their tokens."""
 
 
 def formats(settings: Settings, tokenizer: Tokenizer) -> Formats:
@@ -48,12 +51,19 @@ def formats(settings: Settings, tokenizer: Tokenizer) -> Formats:
         )
         raise Exit(BAD_ARGUMENTS, message, argument="reasoning_parser")
     ids = None if reasoning is None else _reasoning_ids(reasoning, tokenizer)
-    return Formats(calls, reasoning, ids, _marks(calls, tokenizer), _marks(reasoning, tokenizer))
+    channels = None if reasoning is None or not reasoning.channels else _channels(reasoning, tokenizer)
+    return Formats(calls, reasoning, ids, _marks(calls, tokenizer), _marks(reasoning, tokenizer), channels)
 
 
 def _marks(format_: CallFormat | ReasoningFormat | None, tokenizer: Tokenizer) -> frozenset[int]:
     ids = {tokenizer.token_id(marker) for marker in (format_.markers if format_ is not None else ())}
     return frozenset(token_id for token_id in ids if token_id in tokenizer.special_ids)
+
+
+def _channels(reasoning: ReasoningFormat, tokenizer: Tokenizer) -> Channels | None:
+    ids = {marker: tokenizer.token_id(marker) for marker in reasoning.markers}
+    special = {marker: found for marker, found in ids.items() if found in tokenizer.special_ids}
+    return Channels(special) if len(special) == len(ids) else None
 
 
 def _reasoning_ids(reasoning: ReasoningFormat, tokenizer: Tokenizer) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from slipway.text import structure
-from slipway.text.channels import of_calls
+from slipway.text.channels import Channels
 from slipway.text.parse.shapes import Tools
 from slipway.text.structural_tag import of_structural_tag
 from slipway.text.structure import JsonStyle
@@ -43,11 +43,12 @@ class RequiredTools:
 class ChannelTools:
     """They are called in a channel: one has to be where that is `forced`, or may be."""
 
+    channels: Channels
     schemas: Tools
     forced: bool
 
     def grammar(self, style: JsonStyle, special_ids: Mapping[str, int]) -> str:
-        return of_calls(self.schemas, special_ids, style, forced=self.forced)
+        return self.channels.of_calls(self.schemas, style, forced=self.forced)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
@@ -11,7 +11,7 @@ from slipway.api.formats import Formats
 from slipway.api.held_tools import ChannelTools, HeldTools, OneTool, RequiredTools, TaggedTools
 from slipway.api.protocol.chat import ChatRequest, NamedTool
 from slipway.engine.messages import ReasoningBounds
-from slipway.text.channels import OPENING
+from slipway.text.channels import OPENING, Channels
 from slipway.text.parse.calls import CallFormat, CallParser, Section
 from slipway.text.parse.harmony import HARMONY
 from slipway.text.parse.output import FirstCall, NamedCall, Parser, Plain, Reasoned
@@ -32,16 +32,18 @@ class Reading:
     """Of a reasoning whose end the engine has to know: a grammar begins there, or its length is bounded."""
 
 
-def reading(body: ChatRequest, found: Formats, prompt: str, *, held: bool, channels: bool) -> Reading | None:
+def reading(
+    body: ChatRequest, found: Formats, prompt: str, channels: Channels | None, *, held: bool
+) -> Reading | None:
     """How the outputs that follow this prompt are read; None where all of them is content.
 
+    channels  those that grammars follow
     held      a grammar holds what calls there may be among other text
-    channels  grammars leave the reasoning in its channel free
     Others begin behind the reasoning where a token of its own ends that; else with the first token, and
     there is no reasoning then.
     """
     calls = found.calls if tools_of(body) and not body.forces_tools else None
-    if channels and body.forces_tools:
+    if channels is not None and body.forces_tools:
         calls = HARMONY
     answer = _answer(body, calls, prompt)
     kept = frozenset[int]()
@@ -52,7 +54,7 @@ def reading(body: ChatRequest, found: Formats, prompt: str, *, held: bool, chann
         form is None
         or (calls is not None and calls.channels)
         or not form.is_on(body.chat_template_kwargs or {})
-        or (body.is_held and ids is None and not channels)
+        or (body.is_held and ids is None and channels is None)
     ):
         return None if answer is Plain else Reading(answer, kept)
     bounds = None
@@ -84,44 +86,48 @@ def tools_of(body: ChatRequest) -> Tools:
     return {tool.function.name: tool.function.parameters or {} for tool in body.tools or ()}
 
 
-def writes_channels(found: Formats, prompt: str) -> bool:
-    """Whether grammars can follow the channels: the model has their tokens, and the first one is to come."""
-    form = found.reasoning
-    of_model = form is not None and form.channels and len(found.reasoning_marks) == len(form.markers)
-    return of_model and prompt.endswith(OPENING)
+def channels_of(body: ChatRequest, found: Formats, prompt: str) -> Channels | None:
+    """Those that the outputs' grammars follow; None where the model has none, or the first is not to come."""
+    budget = body.thinking_token_budget
+    if found.channels is None or not prompt.endswith(OPENING):
+        return None
+    return found.channels if budget is None else replace(found.channels, budget=budget)
 
 
-def held_tools(body: ChatRequest, found: Formats, *, channels: bool) -> HeldTools | None:
-    """What the outputs have to call, or how where a tool is strict; None where they are free."""
+def held_tools(body: ChatRequest, found: Formats, channels: Channels | None) -> HeldTools | None:
+    """What the outputs have to call, or how where a tool is strict or channels are bounded; None where they
+    are free."""
     schemas = tools_of(body)
     parallel = body.parallel_tool_calls is not False
     if not body.forces_tools:
         return _strict_tools(body, found, parallel, channels)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
-    if channels:
+    if channels is not None:
         open_ = {name: {"type": "object"} | dict(schema) for name, schema in schemas.items()}
-        return ChannelTools(open_ if named is None else {named: open_[named]}, forced=True)
+        return ChannelTools(channels, open_ if named is None else {named: open_[named]}, forced=True)
     return RequiredTools(schemas, parallel) if named is None else OneTool(schemas[named])
 
 
-def _strict_tools(body: ChatRequest, found: Formats, parallel: bool, channels: bool) -> HeldTools | None:
+def _strict_tools(
+    body: ChatRequest, found: Formats, parallel: bool, channels: Channels | None
+) -> HeldTools | None:
     strict = {tool.function.name for tool in body.tools or () if tool.function.strict}
-    if found.calls is None or body.form is not None or not (found.calls.written or channels):
+    if body.form is not None:
         return None
     schemas = {
         name: {"type": "object"} | (dict(schema) if name in strict else {})
         for name, schema in tools_of(body).items()
     }
-    if strict.isdisjoint(schemas):
+    if channels is not None and (channels.budget >= 0 or not strict.isdisjoint(schemas)):
+        return ChannelTools(channels, schemas if found.calls is not None else {}, forced=False)
+    if channels is not None or strict.isdisjoint(schemas) or found.calls is None or not found.calls.written:
         return None
-    if channels:
-        return ChannelTools(schemas, forced=False)
     return TaggedTools(tag_of(found.calls.written, schemas, parallel=parallel))
 
 
-def check_budget(body: ChatRequest, found: Formats) -> None:
+def check_budget(body: ChatRequest, found: Formats, channels: Channels | None) -> None:
     """Raises ApiError for a budget of reasoning that nobody can keep."""
-    if body.thinking_token_budget is not None and found.reasoning_ids is None:
+    if body.thinking_token_budget is not None and found.reasoning_ids is None and channels is None:
         message = (
             f"thinking_token_budget is {body.thinking_token_budget}, and this server cannot end reasoning: "
             "that needs a --reasoning-parser whose reasoning ends by a token of the model."

@@ -7,7 +7,7 @@ from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
-from slipway.api.parsing import Reading, check_budget, check_tools, held_tools, reading, writes_channels
+from slipway.api.parsing import Reading, channels_of, check_budget, check_tools, held_tools, reading
 from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
@@ -76,7 +76,6 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     """Raises ApiError with the field at fault."""
     body.check()
     check_tools(body, settings)
-    check_budget(body, model.texts.formats)
     check_limits(body, settings, top_logprobs=body.top_logprobs, prompt_logprobs=body.prompt_logprobs)
     text, token_ids = chat_prompt(body, model, settings)
     token_ids = _truncated(token_ids, body, body.wanted_tokens, model)
@@ -91,10 +90,11 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
         num_prompt_logprobs=-1 if body.prompt_logprobs is None else body.prompt_logprobs,
     )
     formats = model.texts.formats
-    channels = writes_channels(formats, text)
-    tools = held_tools(body, formats, channels=channels)
+    channels = channels_of(body, formats, text)
+    check_budget(body, formats, channels)
+    tools = held_tools(body, formats, channels)
     grammar = grammar_of(body, model, settings, tools, channels=channels)
-    found = reading(body, formats, text, held=grammar is not None, channels=channels)
+    found = reading(body, formats, text, channels, held=grammar is not None)
     prompts = [Prompt(token_ids, params)]
     beams = beams_of(body, body.choices, params.stop_token_ids, settings)
     return _order(body, prompts, body.choices, model, request_id, grammar, found=found, beams=beams)

@@ -17,7 +17,7 @@ from slipway.args.errors import ArgumentError
 from slipway.args.schema import ARGUMENTS
 from slipway.args.values import check
 from slipway.text import structure
-from slipway.text.channels import of_answer
+from slipway.text.channels import Channels
 from slipway.text.errors import GrammarError
 from slipway.text.structural_tag import of_structural_tag
 from slipway.text.structure import JsonStyle
@@ -53,12 +53,12 @@ def grammar_of(
     settings: Settings,
     tools: HeldTools | None = None,
     *,
-    channels: bool = False,
+    channels: Channels | None = None,
 ) -> Grammar | None:
     """The grammar of a request; None where its output is free. Raises ApiError with the field at fault.
 
     tools     those of which one has to be called, whatever form content would have; or how they may be
-    channels  the output is in channels, and the form is that of the last
+    channels  those that the output is in: the form is that of the last
     """
     backend, options = _backend(body, settings)
     if tools is not None:
@@ -78,7 +78,7 @@ def grammar_of(
             text = of_structural_tag(value, style, _special_ids(model))
         else:
             text = _WRITE[kind](value, style)
-        return Grammar(of_answer(text, _special_ids(model)) if channels else text, param)
+        return Grammar(text if channels is None else channels.of_answer(text), param)
     except GrammarError as error:
         raise unfit(param, error) from None
 

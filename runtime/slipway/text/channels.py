@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from slipway.text.parse.harmony import CHANNEL, CONSTRAIN, END, MESSAGE, START
@@ -13,41 +14,58 @@ OPENING = f"{START}assistant"
 """Where prompts end; an output goes on with a channel."""
 
 
-def of_answer(grammar: str, special_ids: Mapping[str, int]) -> str:
-    """Reasoning, then an answer that follows a grammar."""
-    first, *others = json.loads(grammar)["grammars"]
-    final = (
-        f'{_token(CHANNEL, special_ids)} "final" {_json(special_ids)}? {_token(MESSAGE, special_ids)} @answer'
-    )
-    return of_parts(_start(special_ids, ("analysis",), final), {"name": "answer"} | first, *others)
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Those of a model with these special tokens.
 
-
-def of_calls(
-    tools: Mapping[str, Any], special_ids: Mapping[str, int], style: JsonStyle, *, forced: bool
-) -> str:
-    """Reasoning and what is said before calling, then a call.
-
-    tools   the schema of each one's arguments, by its name
-    forced  there is a call; else there may be an answer instead
+    budget  tokens of reasoning, which is one message then; below 0: any number
     """
-    channel, message = _token(CHANNEL, special_ids), _token(MESSAGE, special_ids)
-    last = [] if forced else [f'{channel} "final" {_json(special_ids)}? {message} {ANY}']
-    for name, schema in tools.items():
-        header = f"{channel} {json.dumps(f'commentary to=functions.{name}')} {_json(special_ids)}? {message}"
-        last.append(f"{header} %json {json.dumps(styled(schema, style))}")
-    return of_parts(_start(special_ids, ("analysis", "commentary"), " | ".join(last)))
 
+    special_ids: Mapping[str, int]
+    budget: int = -1
 
-def _start(special_ids: Mapping[str, int], channels: tuple[str, ...], last: str) -> str:
-    channel, message, end, start = (_token(one, special_ids) for one in (CHANNEL, MESSAGE, END, START))
-    names = " | ".join(map(json.dumps, channels))
-    free = f'{channel} ({names}) {message} {ANY} {end} {start} "assistant"'
-    return f"start: free* last\nfree: {free}\nlast: {last}"
+    def of_answer(self, grammar: str) -> str:
+        """Reasoning, then an answer that follows a grammar."""
+        first, *others = json.loads(grammar)["grammars"]
+        start = self._start(self._final("@answer"))
+        return of_parts(start, {"name": "answer"} | first, *others)
 
+    def of_calls(self, tools: Mapping[str, Any], style: JsonStyle, *, forced: bool) -> str:
+        """Reasoning and what is said before calling, then a call.
 
-def _json(special_ids: Mapping[str, int]) -> str:
-    return f'(" " {_token(CONSTRAIN, special_ids)} "json")'
+        tools   the schema of each one's arguments, by its name
+        forced  there is a call; else there may be an answer instead
+        """
+        last = [] if forced else [self._final(ANY)]
+        for name, schema in tools.items():
+            header = self._header(json.dumps(f"commentary to=functions.{name}"), self._json)
+            last.append(f"{header} %json {json.dumps(styled(schema, style))}")
+        return of_parts(self._start(" | ".join(last), says=True))
 
+    def _start(self, last: str, *, says: bool = False) -> str:
+        """says  there may be messages in front of the last that are no reasoning"""
+        behind = f'{self._token(END)} {self._token(START)} "assistant"'
+        thought = f"{self._header(json.dumps('analysis'))} text {behind}"
+        said = f"{self._header(json.dumps('commentary'))} {ANY} {behind}"
+        free = "thought*" if self.budget < 0 else "thought?"
+        rules = [f"thought: {thought}", f"said: {said}", f"last: {last}"]
+        if says:
+            free = "(thought | said)*" if self.budget < 0 else "said* thought? said*"
+        rules.append(f"text: {ANY}" if self.budget < 0 else self._bounded_text())
+        return "\n".join([f"start: {free} last", *rules])
 
-def _token(text: str, special_ids: Mapping[str, int]) -> str:
-    return f"<[{special_ids[text]}]>"
+    def _bounded_text(self) -> str:
+        return f"text[max_tokens={self.budget}]: {ANY}" if self.budget else 'text: ""'
+
+    def _final(self, text: str) -> str:
+        return f"{self._header(json.dumps('final'), self._json)} {text}"
+
+    def _header(self, name: str, form: str = "") -> str:
+        return f"{self._token(CHANNEL)} {name} {form} {self._token(MESSAGE)}"
+
+    @property
+    def _json(self) -> str:
+        return f'(" " {self._token(CONSTRAIN)} "json")?'
+
+    def _token(self, text: str) -> str:
+        return f"<[{self.special_ids[text]}]>"
