@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,15 @@ from live_server import LiveServer, live_server
 CLIENTS = 8
 
 
-def fuzz(server: LiveServer, examples: int, folder: Path) -> int:
-    """Send `examples` requests an operation; how many there were. Raises AssertionError for a failure."""
+def fuzz(server: LiveServer, folder: Path, phases: str, examples: int, seed: int = 1) -> int:
+    """Send about so many `examples` an operation; how many requests there were. Raises AssertionError for a
+    server's fault."""
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", server.url + "/openapi.json"),
         # One worker: CPython 3.11 counts the depth of syntax trees for all threads together, and hypothesis
         # reads source in each ("AST constructor recursion depth mismatch").
         *("--checks", "not_a_server_error", "--max-examples", str(examples), "--workers", "1"),
-        *("--phases", "examples,coverage,fuzzing", "--mode", "all", "--seed", "1", "--no-color"),
+        *("--phases", phases, "--mode", "all", "--seed", str(seed), "--no-color"),
         *("--request-timeout", "60", "--suppress-health-check", "all", "--generation-database", "none"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
@@ -102,7 +104,7 @@ def test_five_thousand_hostile_bodies_delay_nobody(tiny_models: Callable[[str], 
 @pytest.mark.slow
 def test_some_hundred_generated_requests_do_no_harm(tiny_models: Callable[[str], Path], tmp_path: Path):
     with live_server(tiny_models("llama"), "--max-model-len", "128") as server:
-        assert fuzz(server, 5, tmp_path) > 100
+        assert fuzz(server, tmp_path, "examples,coverage,fuzzing", 5) > 100
         assert_it_serves_on(server)
 
 
@@ -110,11 +112,10 @@ def test_some_hundred_generated_requests_do_no_harm(tiny_models: Callable[[str],
 def test_twenty_thousand_generated_requests_delay_nobody(tiny_models: Callable[[str], Path], tmp_path: Path):
     wanted = int(os.environ.get("FUZZ_REQUESTS", "20000"))
     with live_server(tiny_models("llama"), "--max-model-len", "128", "--disable-log-requests") as server:
-        sent, examples = 0, 100
         with probed(server) as found:
+            sent, seeds = fuzz(server, tmp_path, "examples,coverage", 1), count(1)
             while sent < wanted:
-                sent += fuzz(server, examples, tmp_path)
-                examples *= 2
+                sent += fuzz(server, tmp_path, "fuzzing", 300, next(seeds))
         print(f"\n{sent} requests")
         assert_nobody_was_delayed(found)
         assert_it_serves_on(server)
