@@ -208,6 +208,18 @@ def test_a_form_holds_behind_the_reasoning_where_a_token_ends_it(
     assert served.engine.requests[-1].reasoning is None
 
 
+def test_a_stream_that_breaks_off_within_a_call_asks_for_none(start: Callable[..., Served]) -> None:
+    served = start("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    says(served, TAGGED[:50])
+    stream = served.openai().chat.completions.create(
+        model=MODEL,
+        messages=SAY,  # type: ignore[arg-type]
+        tools=TOOLS,  # type: ignore[arg-type]
+        stream=True,
+    )
+    assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "stop"
+
+
 def test_a_required_call_is_read_from_a_list(served: Served) -> None:
     says(
         served,

@@ -28,12 +28,15 @@ class Message:
         self._reasoning = reasoning
         self._named = named
         self._num_calls = 0
+        self._broken_off = False
+        """What a stream has told of the last call is not all of it."""
 
     def deltas(self, text: str, *, last: bool) -> list[ChatDelta]:
         """What more text adds to the message; `last` where the output is over with it."""
         events = self._parser.push(text)
         if last:
             events += self._parser.finish()
+            self._broken_off = self._parser.broken_off is not None
         return [delta for event in events if (delta := self._delta(event))]
 
     def whole(self, text: str, *, role: str, echo: str) -> ChatMessage:
@@ -62,7 +65,8 @@ class Message:
 
     def finish_reason(self, reason: str | None) -> str | None:
         """Why the output ended, as clients are told."""
-        return "tool_calls" if reason == "stop" and self._num_calls and not self._named else reason
+        calls = self._num_calls and not self._named and not self._broken_off
+        return "tool_calls" if reason == "stop" and calls else reason
 
     def _delta(self, event: Event) -> ChatDelta | None:
         match event:

@@ -42,7 +42,8 @@ def reading(
     Others begin behind the reasoning where a token of its own ends that; else with the first token, and
     there is no reasoning then.
     """
-    calls = found.calls if tools_of(body) and not body.forces_tools else None
+    free = body.form is None or body.form[1] == "structural_tag"
+    calls = found.calls if free and tools_of(body) and not body.forces_tools else None
     if channels is not None and body.forces_tools:
         calls = HARMONY
     answer = _answer(body, calls, prompt)
@@ -57,11 +58,14 @@ def reading(
         or (body.is_held and ids is None and channels is None)
     ):
         return None if answer is Plain else Reading(answer, kept)
-    bounds = None
+    said, bounds = body.continued, None
     if ids is not None and (held or body.is_held or budget is not None):
-        bounds = ReasoningBounds(*ids, form.begins_inside(prompt), -1 if budget is None else budget)
+        inside = form.begins_inside(prompt, said)
+        bounds = ReasoningBounds(*ids, inside, -1 if budget is None else budget)
     return Reading(
-        lambda: Reasoned(form.parser(prompt), answer(), kept=form.kept), kept | found.reasoning_marks, bounds
+        lambda: Reasoned(form.parser(prompt, said), answer(), kept=form.kept),
+        kept | found.reasoning_marks,
+        bounds,
     )
 
 

@@ -188,3 +188,5 @@ OTHERS: list[tuple[str, Write]] = [
 
 BARE = {"llama3_json", "llama4_json", "pythonic", "xlam", "granite", "llama4_pythonic"}
 """Whose calls may begin an output without a mark."""
+KNOWN_ALONE = "function call{"
+"""Behind what prose may say, too, only tools that are there are called."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
-from formats import BARE, OTHERS, WRITE, Call, Write
+from formats import BARE, KNOWN_ALONE, OTHERS, WRITE, Call, Write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,8 @@ def test_each_name_is_tried() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_calls_come_out_as_they_went_in_at_every_cut(name: str, write: Write, case: str) -> None:
     calls = CASES[case]
+    if write(calls).startswith(KNOWN_ALONE):
+        calls = [call for call in calls if call[0] in TOOLS]
     text = write(calls)
     whole = events_of(name, text)
     assert calls_in(whole) == calls, text
@@ -226,3 +229,52 @@ def test_a_number_too_long_for_python_is_no_exception() -> None:
     text = '<tool_call>{"x": ' + "9" * 5000 + ', "name": "now", "arguments": {}}</tool_call>'
     assert events_of("hermes", text) == [Content(text)]
     assert streamed("hermes", text) == [Content(text)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("xlam", 'So:\n```json\n{"name": "Alice", "age": 5}\n```'),
+        ("xlam", 'So:\n```json\n[{"name": "Alice", "arguments": {}}]\n```'),
+        ("gigachat3", 'A function call {"name": "x"} is JSON.'),
+        ("glm45", "The tag <tool_call>opens\na call, and </tool_call> ends it."),
+        ("pythonic", "[now(a=" + "-" * 3000 + "1)]"),
+        ("pythonic", "[now(a=1+1)]"),
+        ("hermes", '<tool_call>{"name": "\\ud83d", "arguments": {}}</tool_call>'),
+        ("hermes", '<tool_call>{"id": "\\ud83d", "name": "now", "arguments": {}}</tool_call>'),
+        ("pythonic", '[now(a="\\ud83d!")]'),
+        ("pythonic", '[now(a="\\ude00")]'),
+        ("pythonic", '[now(a="\\U0000d83d")]'),
+        ("mistral", "[TOOL_CALLS]" + "a" * 5000 + "{}"),
+    ],
+    ids=lambda case: str(case)[:40],
+)
+def test_what_is_no_call_of_a_tool_is_content(name: str, text: str) -> None:
+    assert calls_in(events_of(name, text)) == []
+    assert content_in(events_of(name, text)) == text
+    for event in streamed(name, *text):
+        event.text.encode() if isinstance(event, Content | Arguments) else event.name.encode()  # type: ignore[union-attr]
+
+
+def test_halves_of_a_character_are_joined() -> None:
+    (call,) = calls_in(events_of("pythonic", r'[now(a="\ud83d\ude00")]'))
+    assert call == ("now", {"a": "\U0001f600"})
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 200])
+def test_all_text_behind_a_call_that_breaks_is_kept_for_a_whole_answer(size: int) -> None:
+    text = 'Sure. <tool_call>{"name": "now", "arguments": {"a": 1,}}</tool_call>\nThat is all.'
+    parser = call_format("hermes").parser(TOOLS, "")
+    for at in range(0, len(text), size):
+        parser.push(text[at : at + size])
+    parser.finish()
+    assert parser.broken_off == text.removeprefix("Sure.")
+
+
+def test_a_number_without_end_costs_what_it_is_long() -> None:
+    parser = call_format("hermes").parser(TOOLS, "")
+    parser.push('<tool_call>{"name": "now", "arguments": {"a": 0.')
+    begun = time.process_time()
+    for _ in range(50_000):
+        parser.push("3333")
+    assert time.process_time() - begun < 2

@@ -107,6 +107,14 @@ class ChatRequest(Generation):
         return self.forces_tools or super().is_held
 
     @property
+    def continued(self) -> str | None:
+        """What the assistant has said of the message that the output goes on with; None where one begins."""
+        if not self.continue_final_message:
+            return None
+        said = self.messages[-1].content
+        return said if isinstance(said, str) else "".join(part.get("text") or "" for part in said or ())
+
+    @property
     def is_quick(self) -> bool:
         return self.chat_template is None and super().is_quick
 

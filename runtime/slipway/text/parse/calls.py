@@ -48,6 +48,7 @@ class CallFormat:
     opens     each of these in free text is the mark of a section
     bare      an output that begins with one of these is a section from there, without a mark
     implies   each of these in free text begins a section whose mark was left out, where it calls a known tool
+    common    of `opens`, those that other text has, too: the first call behind one is of a known tool
     tokens    special tokens that are to stay in the text, beside those of the sections
     written   how calls are written where a tool is strict, each of the ways; none where that holds nothing
     channels  calls are messages among others: its parser tells reasoning, too
@@ -57,6 +58,7 @@ class CallFormat:
     sections: tuple[Section, ...]
     bare: tuple[str, ...] = ()
     implies: tuple[str, ...] = ()
+    common: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
     written: tuple[Written, ...] = ()
     channels: bool = False
@@ -89,7 +91,9 @@ class CallParser(Incremental):
     def broken_off(self) -> str | None:
         """The text of a call that has begun and not ended, at the output's end."""
         call = self._call
-        return call.space + self._reader.text if call is not None and call.begun else None
+        if call is None or not call.begun:
+            return None
+        return "".join((call.space, self._reader.text, *self._unread))
 
     def _read(self) -> Reading[None]:
         """The whole output: content, and sections of calls."""
@@ -118,7 +122,7 @@ class CallParser(Incremental):
         num_calls = self.num_calls
         try:
             reader.at = len(marker)
-            yield from self._section(bare=not marker)
+            yield from self._section(bare=not marker or marker in self._format.common)
         except Broken:
             if self._call is not None and self._call.begun:
                 return  # it stays open: nothing follows

@@ -15,12 +15,16 @@ class Incremental(ABC):
     def __init__(self) -> None:
         self._reader = Reader()
         self._events: list[Event] = []
+        self._unread: list[str] = []
+        """What came behind the end of what could be read."""
         self._running: Iterator[None] | None = self._read()
 
     def push(self, text: str) -> list[Event]:
         """What more text tells."""
-        if self._running is not None:
-            self._reader.feed(text)
+        if self._running is None:
+            self._unread.append(text)
+            return []
+        self._reader.feed(text)
         return self._go_on()
 
     def finish(self) -> list[Event]:

@@ -43,9 +43,12 @@ def kept_value(reader: Reader) -> Reading[Any]:
     parts: list[str] = []
     yield from read_value(reader, parts.append)
     try:
-        return json.loads("".join(parts))
-    except ValueError:  # Python reads no number of thousands of digits
-        raise Broken("a value is too long") from None
+        value = json.loads("".join(parts))
+        if isinstance(value, str):
+            value.encode()
+        return value
+    except ValueError:  # Python reads no number of thousands of digits, and writes no half of a character
+        raise Broken("a value is too long, or has half a character") from None
 
 
 def read_string(reader: Reader, emit: Emit) -> Reading[None]:

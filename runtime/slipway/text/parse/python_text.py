@@ -12,6 +12,8 @@ from slipway.text.parse.reader import Broken, Emit, Reader, Reading
 IDENTIFIER = re.compile(r"[^\W\d][\w.\-]*")
 """Names of functions, which may have dots and hyphens."""
 _WORD = re.compile(r"[\w.+-]*")
+_NUMBER = re.compile(r"[+-]?[\d.][\w.]*([eE][+-]?\d+)?")
+"""One number and no more, as Python's reader takes any expression."""
 _PLAIN = re.compile(r"[^'\"\\]+")
 _CONSTANTS = {
     "True": "true",
@@ -42,6 +44,8 @@ def read_literal(reader: Reader, emit: Emit, depth: int = 0) -> Reading[None]:
 
 
 def _number(word: str) -> str:
+    if not _NUMBER.fullmatch(word):
+        raise Broken(f"{word[:40]!r} is no value")
     try:
         return json.dumps(ast.literal_eval(word), allow_nan=False)
     except (ValueError, SyntaxError, TypeError):
@@ -72,17 +76,33 @@ _ESCAPES = {"x": 2, "u": 4, "U": 8}
 
 
 def _escape(reader: Reader) -> Reading[str]:
-    """As Python reads it; what is no escape of Python's is its own text."""
+    """As Python reads it, and halves of a character as JSON does; what is no escape is its own text."""
     pair = yield from reader.peek(2)
     digits = _ESCAPES.get(pair[1:], 0)
     whole = yield from reader.peek(2 + digits)
     if len(whole) < 2 + digits or len(pair) < 2:
         raise Broken("the text ends in an escape")
     reader.at += len(whole)
+    if digits == 4 and _is_half(whole, 0xD800):
+        other = yield from reader.peek(6)
+        if not _is_half(other, 0xDC00):
+            raise Broken("half a character")
+        reader.at += len(other)
+        return json.dumps(json.loads(f'"{whole}{other}"'), ensure_ascii=False)[1:-1]
     try:
-        return json.dumps(ast.literal_eval(f'"{whole}"'), ensure_ascii=False)[1:-1]
+        char = ast.literal_eval(f'"{whole}"')
+        char.encode()
+    except UnicodeEncodeError:
+        raise Broken("half a character") from None
     except (ValueError, SyntaxError):
         return json.dumps(whole)[1:-1]
+    return json.dumps(char, ensure_ascii=False)[1:-1]
+
+
+def _is_half(escape: str, first: int) -> bool:
+    """Of the 1,024 halves of characters from there on."""
+    found = re.fullmatch(r"\\u([0-9a-fA-F]{4})", escape)
+    return found is not None and first <= int(found[1], 16) < first + 0x400
 
 
 def _read_items(reader: Reader, emit: Emit, end: str, depth: int) -> Reading[None]:

@@ -14,6 +14,8 @@ Reading = Generator[None, None, T]
 """Each `yield` waits for more text, or for the end."""
 Emit = Callable[[str], None]
 
+LONGEST_RUN = 4096
+"""Characters of a name or a number. It is looked at whole each time that more of it comes."""
 _SPACE = re.compile(r"\s*")
 
 
@@ -122,10 +124,15 @@ class Reader:
             yield
 
     def match(self, pattern: re.Pattern[str]) -> Reading[str]:
-        """The longest text of a pattern whose every beginning is one, too: a run of letters, or none."""
+        """The longest text of a pattern whose every beginning is one, too: a run of letters, or none.
+
+        Raises Broken for one that no model means.
+        """
         while True:
             found = pattern.match(self.text, self.at)
             end = found.end() if found else self.at
+            if end - self.at > LONGEST_RUN:
+                raise Broken("a name or number is too long")
             if end < len(self.text) or self.over:
                 text = self.text[self.at : end]
                 self.at = end

@@ -34,9 +34,9 @@ class ReasoningFormat:
     kept: bool = False
     channels: bool = False
 
-    def parser(self, prompt: str) -> Incremental:
-        """What reads an output that follows this prompt."""
-        return ReasoningParser(self, inside=self.begins_inside(prompt))
+    def parser(self, prompt: str, said: str | None = None) -> Incremental:
+        """What reads an output that follows this prompt, and in that what the assistant has `said` of it."""
+        return ReasoningParser(self, inside=self.begins_inside(prompt, said))
 
     @property
     def markers(self) -> frozenset[str]:
@@ -47,8 +47,14 @@ class ReasoningFormat:
         """Whether these keywords of the template let the model reason."""
         return self.switch is None or bool(keywords.get(*self.switch))
 
-    def begins_inside(self, prompt: str) -> bool:
-        """Whether the output goes on with reasoning: the prompt has begun it, or the model does unsaid."""
+    def begins_inside(self, prompt: str, said: str | None = None) -> bool:
+        """Whether the output goes on with reasoning: the prompt has begun it, or the model does unsaid.
+
+        said  what the prompt ends with, where the output goes on with that
+        """
+        if said is not None:
+            begun, ended = (max(map(said.rfind, marks), default=-1) for marks in (self.begins, self.ends))
+            return begun > ended
         prompt = prompt.rstrip()
         if prompt.endswith(self.ends):  # a template says so that there is none
             return False
@@ -63,7 +69,7 @@ class HarmonyReasoning(ReasoningFormat):
     ends: tuple[str, ...] = ()
     channels: bool = True
 
-    def parser(self, prompt: str) -> Incremental:
+    def parser(self, prompt: str, said: str | None = None) -> Incremental:
         return HarmonyParser(None, prompt)
 
     @property

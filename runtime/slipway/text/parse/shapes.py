@@ -167,7 +167,9 @@ class TaggedCall:
     def __call__(self, reader: Reader, call: Call) -> Reading[None]:
         yield from reader.expect(self.opens)
         name = yield from self._name(reader)
-        call.begin(name)
+        begun = not call.tools or name in call.tools  # any other may be a word behind what is no mark
+        if begun:
+            call.begin(name)
         properties = (call.tools.get(name) or {}).get("properties")
         known = properties if isinstance(properties, Mapping) else {}
         call.arguments("{")
@@ -176,6 +178,9 @@ class TaggedCall:
             yield from reader.skip_space()
             if not (yield from reader.take(self.key[0])):
                 break
+            if not begun:
+                begun = True
+                call.begin(name)
             parts: list[str] = []
             if (yield from reader.until((self.key[1],), parts.append)) is None:
                 raise Broken("an argument's name does not end")
@@ -184,6 +189,8 @@ class TaggedCall:
             between = ", "
             yield from self._value(reader, call, known.get(argument))
         yield from reader.expect(self.end)
+        if not begun:
+            call.begin(name)
         call.arguments("}")
 
     def _name(self, reader: Reader) -> Reading[str]:

@@ -13,7 +13,8 @@ from slipway.text.parse.shapes import JsonCall
 
 FORMATS = {
     "gigachat3": CallFormat(
-        ("function call", "<|function_call|>"),
-        (Section(JsonCall(), enters="<|role_sep|>"), Section(JsonCall())),
+        ("function call<|role_sep|>", "function call", "<|function_call|>"),
+        (Section(JsonCall()),),
+        common=("function call",),
     )
 }

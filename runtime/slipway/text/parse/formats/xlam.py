@@ -18,5 +18,6 @@ FORMATS = {
             Section(JsonCall(), trails=_BEHIND),
         ),
         bare=("[",),
+        common=("```json",),
     )
 }
