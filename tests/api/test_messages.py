@@ -177,6 +177,41 @@ def test_a_call_that_is_cut_is_text_where_the_answer_is_whole(start: Callable[..
     assert said.startswith(block.text)
 
 
+def test_a_stream_that_breaks_off_within_a_call_asks_for_none(start: Callable[..., Served]) -> None:
+    served = start(*AUTO)
+    says(served, CALL[:60])
+    assert client(served).messages.create(model=MODEL, **BODY, tools=TOOLS).stop_reason == "end_turn"
+    *_, end, _ = raw_events(served, tools=TOOLS)
+    assert end["delta"]["stop_reason"] == "end_turn"
+
+
+@pytest.mark.parametrize("number", ["18446744073709551616", "1e999", '"\\ud83d"'])
+def test_arguments_are_handed_on_as_the_model_wrote_them(start: Callable[..., Served], number: str) -> None:
+    served = start(*AUTO)
+    says(served, '<tool_call>\n{"name": "now", "arguments": {"id": ' + number + "}}\n</tool_call>")
+    answer = served.post("/v1/messages", {"model": MODEL, **BODY, "tools": TOOLS})
+    assert f'"input":{{"id": {number}}}' in answer.text
+    assert answer.json()["stop_reason"] == "tool_use"
+    assert [event["type"] for event in raw_events(served, tools=TOOLS)][-1] == "message_stop"
+
+
+def test_arguments_too_deep_to_be_read_are_text(served: Served) -> None:
+    says(served, '{"a": ' + "[" * 2000 + "]" * 2000 + "}")
+    choice = {"type": "tool", "name": "now"}
+    answer = served.post("/v1/messages", BODY | {"tools": TOOLS, "tool_choice": choice, "max_tokens": 400})
+    assert (answer.status_code, answer.json()["content"][0]["type"]) == (200, "text")
+
+
+def test_turns_of_one_side_are_one(served: Served) -> None:
+    says(served, "Yes.")
+    both(served, messages=[*SAY, {"role": "user", "content": "and more"}])
+    assert prompt(served).count("<|im_start|>user") == 1
+    assert prompt(served).index("Tell me") < prompt(served).index("and more")
+    asked = [{"role": "assistant", "content": text} for text in ("One.", "Two.")]
+    both(served, messages=[*SAY, *asked, *SAY])
+    assert prompt(served).count("<|im_start|>assistant") == 2  # with the one to come
+
+
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}])
 def test_calls_can_be_demanded(served: Served, choice: dict[str, Any]) -> None:
     arguments = '{"city": "Bern"}'
@@ -201,8 +236,9 @@ def test_thinking_is_a_block_unless_it_is_turned_off(start: Callable[..., Served
     assert details.thinking_tokens == len(served.tokenizer.encode("I think", add_special_tokens=False))
     deltas = [e["delta"]["type"] for e in raw_events(served) if e["type"] == "content_block_delta"]
     assert list(dict.fromkeys(deltas)) == ["thinking_delta", "signature_delta", "text_delta"]
-    for off in ({"type": "disabled"}, {"type": "adaptive", "display": "omitted"}):
-        assert [block.type for block in both(served, thinking=off).content] == ["text"]
+    assert [block.type for block in both(served, thinking={"type": "disabled"}).content] == ["text"]
+    thinking, text = both(served, thinking={"type": "adaptive", "display": "omitted"}).content
+    assert (thinking.thinking, bool(thinking.signature), text.text) == ("", True, "So it is.")
     # What it thought goes back to it.
     both(served, messages=[*SAY, {"role": "assistant", "content": answer.content}, *SAY])
 
@@ -250,6 +286,18 @@ def test_a_form_is_held_to_and_parsed(served: Served) -> None:
 def test_an_answer_that_the_client_has_begun_goes_on(served: Served) -> None:
     both(served, messages=[*SAY, {"role": "assistant", "content": "The capital is"}])
     assert prompt(served).endswith("The capital is")
+
+
+def test_what_goes_on_with_an_answer_is_no_thinking(start: Callable[..., Served]) -> None:
+    served = start("--reasoning-parser", "deepseek_r1")
+    says(served, " Paris.")
+    begun = [*SAY, {"role": "assistant", "content": "The capital is"}]
+    assert [(block.type, block.text) for block in both(served, messages=begun).content] == [
+        ("text", " Paris.")
+    ]  # type: ignore[union-attr]
+    says(served, " Paris.</think>So it is.")
+    begun = [*SAY, {"role": "assistant", "content": "<think>The capital is"}]
+    assert [block.type for block in both(served, messages=begun).content] == ["thinking", "text"]
 
 
 def test_fields_reach_the_engine(served: Served) -> None:

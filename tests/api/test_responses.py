@@ -215,8 +215,11 @@ def test_reasoning_is_an_item_of_its_own(start: Callable[..., Served]) -> None:
     added = [event["part"]["type"] for event in events if event["type"].endswith("part.added")]
     assert added == ["reasoning_text", "output_text"]
     # It goes back to the model's template as the assistant's.
+    served = start("--chat-template", "{% for m in messages %}[{{ m.reasoning_content }}]{% endfor %}")
+    says(served, "Yes.")
     said: Any = [item.model_dump(exclude_none=True) for item in answer.output]
     assert both(served, input=[*said, {"role": "user", "content": "Why?"}]).status == "completed"
+    assert prompt(served) == "[I think][]"
 
 
 class Answer(BaseModel):
@@ -257,6 +260,26 @@ def test_log_probabilities_are_of_the_text(served: Served) -> None:
     assert both(served, input="Hi", max_output_tokens=3).output[0].content[0].logprobs == []  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_log_probabilities_of_reasoning_are_not_the_texts(start: Callable[..., Served], size: int) -> None:
+    served = start("--reasoning-parser", "deepseek_r1")
+    tokens = served.tokenizer.encode("I think</think>So it is.", add_special_tokens=False)
+    says(served, *(served.tokenizer.decode(tokens[at : at + size]) for at in range(0, len(tokens), size)))
+    answer = both(served, input="Hi", include=["message.output_text.logprobs"], top_logprobs=1)
+    text = answer.output[1].content[0]  # type: ignore[union-attr, index]
+    assert text.text == "So it is."  # type: ignore[union-attr]
+    assert "".join(one.token for one in text.logprobs) == "So it is."  # type: ignore[union-attr]
+
+
+def test_a_call_that_is_whole_is_complete_whatever_ends_the_output(start: Callable[..., Served]) -> None:
+    served = start(*AUTO)
+    says(served, CALL, "\n\n\n")
+    length = len(served.tokenizer.encode(CALL, add_special_tokens=False)) + 1
+    answer = both(served, input="Hi", tools=TOOLS, max_output_tokens=length)
+    assert (answer.status, answer.output[0].type) == ("incomplete", "function_call")
+    assert answer.output[0].status == "completed"  # type: ignore[union-attr]
+
+
 def test_fields_reach_the_engine_and_come_back(served: Served) -> None:
     answer = both(
         served, input="Hi", temperature=0.5, top_p=0.25, metadata={"a": "b"}, truncation="auto", store=True,
@@ -277,6 +300,9 @@ def test_what_is_too_long_is_cut_where_the_client_says_so(served: Served) -> Non
     answer = both(served, input="word " * 2000, truncation="auto", max_output_tokens=8)
     assert answer.usage is not None
     assert answer.usage.input_tokens == 504
+    answer = both(served, input="word " * 2000, truncation="auto")
+    assert answer.usage is not None
+    assert (answer.usage.input_tokens, answer.output_text) == (512 - 512 // 4, SENTENCE)
 
 
 def test_a_failure_ends_the_stream_with_its_reason(served: Served) -> None:

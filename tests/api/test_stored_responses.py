@@ -56,6 +56,44 @@ def test_a_stored_response_is_shown_and_forgotten(storing: Served, stream: bool)
         client.responses.retrieve(kept_out.id)
 
 
+def test_numbers_of_any_size_are_stored(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "1")
+    storing = start(*AUTO, "--chat-template", "{% for m in messages %}[{{ m.tool_calls }}]{% endfor %}")
+    says(storing, CALL.replace('"Rome"', "18446744073709551616"))
+    first = storing.openai().responses.create(model=MODEL, input="Hi", tools=TOOLS)
+    says(storing, "Well.")
+    storing.openai().responses.create(model=MODEL, input="And?", previous_response_id=first.id, tools=TOOLS)
+    assert "18446744073709551616" in prompt(storing)
+
+
+def test_no_client_names_a_response(storing: Served) -> None:
+    asked: Any = {"model": MODEL, "input": "Hi", "extra_headers": {"X-Request-Id": "a/b"}}
+    first, second = (storing.openai().responses.create(**asked) for _ in range(2))
+    third = storing.openai().responses.create(**asked, extra_body={"request_id": "c"})
+    assert len({first.id, second.id, third.id}) == 3
+    for answer in (first, second, third):
+        assert storing.openai().responses.retrieve(answer.id).id == answer.id
+
+
+def test_a_long_conversation_is_prepared_as_a_long_body(
+    storing: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(storing, "Well.")
+    first = storing.openai().responses.create(model=MODEL, input="word " * 100)
+    seen: list[int] = []
+    prepare = storing.front.prepare
+
+    async def watched(make: Any, num_bytes: int, *, quick: bool) -> Any:
+        seen.append(num_bytes)
+        return await prepare(make, num_bytes, quick=quick)
+
+    monkeypatch.setattr(storing.front, "prepare", watched)
+    storing.openai().responses.create(model=MODEL, input="And?", previous_response_id=first.id)
+    assert seen[0] > 500
+
+
 def test_a_conversation_goes_on_from_a_stored_response(storing: Served) -> None:
     client = storing.openai()
     says(storing, "Let me see.", CALL)

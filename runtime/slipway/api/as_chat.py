@@ -29,7 +29,7 @@ def missing(param: str, kind: str) -> ApiError:
 def assistant_turn(texts: list[str], reasoning: list[str], calls: list[Json]) -> Json:
     """One message of the assistant. White space alone beside calls is no content."""
     turn: Json = {"role": "assistant"}
-    if any(texts) or not calls:
+    if any(map(str.strip, texts)) or not calls:
         turn["content"] = content_of(texts)
     if reasoning:
         turn["reasoning_content"] = "".join(reasoning)

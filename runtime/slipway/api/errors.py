@@ -116,10 +116,11 @@ def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
     """The same error, for a client whose request calls the fields otherwise; `names` are ours → theirs."""
     if not names:
         return error
-    pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+    pattern = re.compile(rf"'[^']*'|\"[^\"]*\"|\b({'|'.join(map(re.escape, names))})\b")
 
     def told(text: str) -> str:
-        return pattern.sub(lambda found: names[found[0]], text)
+        """What is quoted is the client's own."""
+        return pattern.sub(lambda found: names[found[0]] if found[1] else found[0], text)
 
     return ApiError(
         told(error.detail),

@@ -196,7 +196,12 @@ def frontend(request: Request) -> Frontend:
 
 def request_id(request: Request, prefix: str, asked: str | None = None) -> str:
     """The prefix and an id: from the body, the X-Request-Id header or drawn."""
-    return prefix + (asked or clean_id(request.headers.get("x-request-id")) or uuid.uuid4().hex)
+    asked = asked or clean_id(request.headers.get("x-request-id"))
+    return prefix + asked if asked else drawn_id(prefix)
+
+
+def drawn_id(prefix: str) -> str:
+    return prefix + uuid.uuid4().hex
 
 
 def clean_id(header: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 from starlette.exceptions import HTTPException
 
 from slipway.api.errors import ApiError
@@ -62,9 +62,8 @@ class MessageAnswer(PartsAnswer):
     def __init__(self, front: Frontend, body: MessagesRequest, run: Run) -> None:
         super().__init__(front, run)
         thinking = body.thinking
-        self._shows_reasoning = thinking is None or (
-            thinking.type != "disabled" and thinking.display != "omitted"
-        )
+        self._shows_reasoning = thinking is None or thinking.type != "disabled"
+        self._omits_reasoning = thinking is not None and thinking.display == "omitted"
         self._message = AnthropicMessage(
             id=run.order.request_id, model=front.settings.name, content=[], usage=self._usage()
         )
@@ -86,7 +85,7 @@ class MessageAnswer(PartsAnswer):
         empty: dict[str, Block] = {
             "text": TextBlock(text=""),
             "reasoning": ThinkingBlock(thinking="", signature=""),
-            "call": ToolUseBlock(id=part.call_id, name=part.name, input={}),
+            "call": ToolUseBlock(id=part.call_id, name=part.name, input=Raw(b"{}")),
         }
         return [BlockStart(index=part.index, content_block=empty[part.kind])]
 
@@ -94,12 +93,14 @@ class MessageAnswer(PartsAnswer):
         match part.kind:
             case "text":
                 return [BlockDelta(index=part.index, delta=TextDelta(text=text))]
+            case "reasoning" if self._omits_reasoning:
+                return []
             case "reasoning":
                 return [BlockDelta(index=part.index, delta=ThinkingDelta(thinking=text))]
             case "call":
                 return [BlockDelta(index=part.index, delta=InputJsonDelta(partial_json=text))]
 
-    def _ended(self, part: Part, *, cut: bool) -> list[AnswerPart]:
+    def _ended(self, part: Part) -> list[AnswerPart]:
         stop = BlockStop(index=part.index)
         if part.kind == "reasoning":
             return [BlockDelta(index=part.index, delta=SignatureDelta(signature=SIGNATURE)), stop]
@@ -112,20 +113,21 @@ class MessageAnswer(PartsAnswer):
 
     def _finished(self, reasoning_tokens: int) -> AnthropicMessage:
         message = self._message
-        message.content = [_block(part) for part in self._parts]
+        message.content = [self._block(part) for part in self._parts]
         message.stop_reason, message.stop_sequence = self._stop()
         message.usage = self._usage(reasoning_tokens)
         return message
 
     def _failed(self, error: ApiError) -> list[AnswerPart]:
-        return [anthropic_error(error, self._message.id)]
+        return [anthropic_error(error, self._message.id.replace("msg_", "req_", 1))]
 
     def _stop(self) -> tuple[StopReason, str | None]:
         if isinstance(self._stop_reason, str):
             return "stop_sequence", self._stop_reason
         if self._finish_reason == "length":
             return "max_tokens", None
-        return "tool_use" if any(part.kind == "call" for part in self._parts) else "end_turn", None
+        calls = [part for part in self._parts if part.kind == "call"]
+        return "tool_use" if calls and not calls[-1].cut else "end_turn", None
 
     def _usage(self, reasoning_tokens: int = 0) -> MessageUsage:
         run = self._run
@@ -138,10 +140,9 @@ class MessageAnswer(PartsAnswer):
             ),
         )
 
-
-def _block(part: Part) -> Block:
-    if part.kind == "reasoning":
-        return ThinkingBlock(thinking=part.text, signature=SIGNATURE)
-    if part.kind == "call" and (arguments := part.arguments) is not None:
-        return ToolUseBlock(id=part.call_id, name=part.name, input=arguments)
-    return TextBlock(text=part.text)
+    def _block(self, part: Part) -> Block:
+        if part.kind == "reasoning":
+            return ThinkingBlock(thinking="" if self._omits_reasoning else part.text, signature=SIGNATURE)
+        if part.kind == "call" and (arguments := part.arguments) is not None:
+            return ToolUseBlock(id=part.call_id, name=part.name, input=Raw(arguments.encode()))
+        return TextBlock(text=part.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from slipway.api.as_chat import (
@@ -64,8 +65,8 @@ def _conversation(body: Conversation, found: Formats) -> dict[str, Any]:
     messages: list[Json] = []
     if body.system:
         messages.append({"role": "system", "content": content_of([one["text"] for one in body.system])})
-    for index, message in enumerate(body.messages):
-        messages += _messages_of(message, f"messages[{index}]")
+    for role, turn in groupby(enumerate(body.messages), lambda one: one[1].role):
+        messages += _messages_of(role, [block for index, one in turn for block in _blocks(one, index)])
     fields: dict[str, Any] = {"messages": messages}
     if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
         # The answer goes on with what the client has begun of it.
@@ -100,24 +101,29 @@ def _add_thinking(fields: dict[str, Any], body: Conversation, found: Formats) ->
     fields["chat_template_kwargs"] = kwargs or None
 
 
-def _messages_of(message: MessageParam, place: str) -> list[Json]:
-    """One message, and before what the user says the results of each tool. Raises ApiError."""
-    for index, block in enumerate(message.content):
-        _check(block, message.role, f"{place}.content[{index}]")
-    if message.role == "assistant":
-        return [_assistant(message.content)]
+def _blocks(message: MessageParam, index: int) -> list[BlockParam]:
+    """Raises ApiError for those that it may not have."""
+    for number, block in enumerate(message.content):
+        _check(block, message.role, f"messages[{index}].content[{number}]")
+    return message.content
+
+
+def _messages_of(role: str, blocks: list[BlockParam]) -> list[Json]:
+    """What one side says until the other does, and before what the user says the results of each tool."""
+    if role == "assistant":
+        return [_assistant(blocks)]
     messages: list[Json] = []
     texts: list[str] = []
-    for block in message.content:
+    for block in blocks:
         if block["type"] == "text":
             texts.append(block.get("text") or "")
             continue
         if texts:
-            messages.append({"role": message.role, "content": content_of(texts)})
+            messages.append({"role": role, "content": content_of(texts)})
             texts = []
         messages.append(_result(block))
     if texts or not messages:
-        messages.append({"role": message.role, "content": content_of(texts)})
+        messages.append({"role": role, "content": content_of(texts)})
     return messages
 
 

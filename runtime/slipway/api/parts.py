@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import msgspec
+from typing import Literal
 
 from slipway.api.errors import ApiError, of_stream
 from slipway.api.frontend import Frontend
@@ -32,17 +31,20 @@ class Part:
     call_id: str = ""
     pieces: list[str] = field(default_factory=list)
     logprobs: list[ChatTokenLogprob] = field(default_factory=list)
+    cut: bool = False
+    """The output ended within it."""
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
 
     @property
-    def arguments(self) -> dict[str, Any] | None:
-        """Of a call; None where the output's end has cut them."""
+    def arguments(self) -> str | None:
+        """Of a call, a JSON object as the model wrote it; None where the output's end has cut them."""
         try:
-            return msgspec.json.decode(self.text or "{}", type=dict[str, Any])
-        except msgspec.DecodeError:
+            # Of Python's own reader, which takes what models write: numbers and escapes that others refuse.
+            return self.text or "{}" if isinstance(json.loads(self.text or "{}"), dict) else None
+        except (ValueError, RecursionError):
             return None
 
 
@@ -98,8 +100,8 @@ class PartsAnswer(ABC):
         """It has more text, which it holds already."""
 
     @abstractmethod
-    def _ended(self, part: Part, *, cut: bool) -> list[AnswerPart]:
-        """It is complete, or `cut` by the output's end."""
+    def _ended(self, part: Part) -> list[AnswerPart]:
+        """It is complete, or cut by the output's end."""
 
     @abstractmethod
     def _over(self, reasoning_tokens: int) -> list[AnswerPart]:
@@ -147,17 +149,19 @@ class PartsAnswer(ABC):
         self._parts.append(self._open)
         return [*ended, *self._begun(self._open)]
 
-    def _close(self, *, cut: bool = False) -> list[AnswerPart]:
-        ended = [] if self._open is None else self._ended(self._open, cut=cut)
+    def _close(self) -> list[AnswerPart]:
+        ended = [] if self._open is None else self._ended(self._open)
         self._open = None
         return ended
 
     def _end(self) -> list[AnswerPart]:
         """The output is over; where it said nothing, clients still look for its text."""
         begun = [] if self._parts else self._next("text")
-        in_call = self._open is not None and self._open.kind == "call"
-        cut = self._finish_reason == "length" or (in_call and self._parser.broken_off is not None)
-        return [*begun, *self._close(cut=cut)]
+        if self._open is not None:
+            in_call = self._open.kind == "call"
+            broken = self._parser.broken_off is not None or self._open.arguments is None
+            self._open.cut = broken if in_call else self._finish_reason == "length"
+        return [*begun, *self._close()]
 
     def _call_back(self, text: str) -> None:
         """The last call is content after all."""

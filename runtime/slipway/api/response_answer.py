@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -78,9 +80,9 @@ class ResponseAnswer(PartsAnswer):
 
     def _read(self, piece: Piece) -> list[Event]:
         """Log-probabilities go with the text that their tokens brought; other parts have none."""
-        events = super()._read(piece)
         if piece.logprobs is not None:
             self._waiting += self._format.chat(piece.token_ids, piece.logprobs).content
+        events = super()._read(piece)
         if events and not any(isinstance(event, Content) for event in events):
             self._waiting = []
         return events
@@ -98,7 +100,7 @@ class ResponseAnswer(PartsAnswer):
         place = self._place(part)
         match part.kind:
             case "text":
-                logprobs, self._waiting = self._waiting, []
+                logprobs, self._waiting = split(self._waiting, text)
                 part.logprobs += logprobs
                 return self._numbered(OutputTextDelta(**place, delta=text, logprobs=logprobs))
             case "reasoning":
@@ -106,12 +108,9 @@ class ResponseAnswer(PartsAnswer):
             case "call":
                 return self._numbered(ArgumentsDelta(**place, delta=text))
 
-    def _ended(self, part: Part, *, cut: bool) -> list[AnswerPart]:
+    def _ended(self, part: Part) -> list[AnswerPart]:
         place, text = self._place(part), part.text
-        if part.kind == "text":
-            part.logprobs += self._waiting
-            self._waiting = []
-        item = self._item(part, "incomplete" if cut else "completed")
+        item = self._item(part, "incomplete" if part.cut else "completed")
         self._response.output[part.index :] = [item]
         done: list[StreamEvent] = []
         match part.kind:
@@ -164,7 +163,7 @@ class ResponseAnswer(PartsAnswer):
             return
         said = {kind: [part.text for part in self._parts if part.kind == kind] for kind in _PREFIXES}
         calls = [
-            tool_call(part.call_id, part.name, arguments)
+            tool_call(part.call_id, part.name, arguments)  # as text: no number of it is too large
             for part in self._parts
             if part.kind == "call" and (arguments := part.arguments) is not None
         ]
@@ -197,6 +196,18 @@ class ResponseAnswer(PartsAnswer):
         if isinstance(content, ReasoningText):
             return ReasoningItem(id=own_id, status=status, content=[content])
         return OutputMessage(id=own_id, status=status, content=[content])
+
+
+def split(
+    waiting: list[ChatTokenLogprob], text: str
+) -> tuple[list[ChatTokenLogprob], list[ChatTokenLogprob]]:
+    """The tokens that a text is made of, and those behind them. What stands before them was no text."""
+    ends = list(accumulate(len(one.token) for one in waiting))
+    at = "".join(one.token for one in waiting).rfind(text)
+    if at < 0:  # a character that several tokens share
+        return waiting, []
+    first, last = bisect_right(ends, at), bisect_left(ends, at + len(text))
+    return waiting[first : last + 1], waiting[last + 1 :]
 
 
 def described(body: ResponsesRequest, run: Run, model: str, *, stored: bool) -> ResponseObject:

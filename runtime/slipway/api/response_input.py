@@ -32,12 +32,18 @@ NAMES = {
 """Fields of a chat request → what they are called here."""
 
 
-def chat_of(body: ResponsesRequest, messages: Sequence[Json]) -> ChatRequest:
-    """The request as a chat of these messages. Raises ApiError."""
+ANSWER_SHARE = 4
+"""Of the context, one part in so many is left for an answer without a maximum where its input is cut."""
+
+
+def chat_of(body: ResponsesRequest, messages: Sequence[Json], max_model_len: int) -> ChatRequest:
+    """The request as a chat of these messages, for a context of so many tokens. Raises ApiError."""
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
     effort = body.reasoning.effort if body.reasoning else None
-    cuts = body.truncation == "auto" and body.truncate_prompt_tokens is None
-    shared = body.shared() | ({"truncate_prompt_tokens": -1} if cuts else {})
+    shared = body.shared()
+    if body.truncation == "auto" and body.truncate_prompt_tokens is None:
+        room = body.max_output_tokens or max_model_len // ANSWER_SHARE
+        shared |= {"truncate_prompt_tokens": max(max_model_len - room, 1)}
     chat = chat_request(
         **shared,
         messages=[*instructions, *messages],

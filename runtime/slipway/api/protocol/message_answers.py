@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from slipway.api.protocol.answers import AnswerPart
 
@@ -21,7 +21,8 @@ class ThinkingBlock(AnswerPart, kw_only=True, tag_field="type", tag="thinking"):
 class ToolUseBlock(AnswerPart, kw_only=True, tag_field="type", tag="tool_use"):
     id: str
     name: str
-    input: dict[str, Any]
+    input: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+    """As the model wrote it."""
 
 
 Block = TextBlock | ThinkingBlock | ToolUseBlock

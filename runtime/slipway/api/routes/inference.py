@@ -15,7 +15,7 @@ from starlette.types import Send
 from slipway.api.body import body_bytes, read_body
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError, renamed
-from slipway.api.frontend import Frontend, frontend, request_id
+from slipway.api.frontend import Frontend, drawn_id, frontend, request_id
 from slipway.api.generate import Order, Run
 from slipway.api.model import ServedModel
 from slipway.api.protocol.answers import AnswerPart
@@ -55,6 +55,10 @@ class Form(Generic[Body]):
     make_answer: Callable[[Frontend, Body, Run], Answer]
     names: Mapping[str, str] = field(default_factory=dict)
     """What the body calls fields that an order's errors name otherwise."""
+    kept: bool = False
+    """Answers are found again by their ids: no client may choose one."""
+    more_bytes: Callable[[Body], int] = lambda body: 0
+    """Bytes that an order is made of beside the body."""
 
 
 async def generate(request: Request, form: Form[Body]) -> Response:
@@ -68,11 +72,12 @@ async def answered(request: Request, form: Form[Body], body: Body, arrival: floa
     front = frontend(request)
     front.check_name(body.model)
     body.draw_seeds(front.seeds.of_next_request())
-    own_id = request_id(request, form.prefix, body.request_id)
+    own_id = drawn_id(form.prefix) if form.kept else request_id(request, form.prefix, body.request_id)
     model = front.model
+    num_bytes = body_bytes(request) + form.more_bytes(body)
     make = partial(form.make_order, body, model, front.settings, own_id)
     try:
-        order = await front.prepare(make, body_bytes(request), quick=body.is_quick)
+        order = await front.prepare(make, num_bytes, quick=body.is_quick)
         if order.grammar is not None:
             await front.grammars.check(order.grammar)
     except ApiError as error:

@@ -24,7 +24,16 @@ from slipway.api.routes.inference import Form, InferenceRoute, generate
 
 async def create_response(request: Request) -> Response:
     exchange = _Exchange(frontend(request).responses)
-    return await generate(request, Form("resp_", ResponsesRequest, exchange.order, exchange.answer, NAMES))
+    form = Form(
+        "resp_",
+        ResponsesRequest,
+        exchange.order,
+        exchange.answer,
+        NAMES,
+        kept=True,
+        more_bytes=exchange.find_earlier,
+    )
+    return await generate(request, form)
 
 
 class _Exchange:
@@ -32,20 +41,24 @@ class _Exchange:
 
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
+        self._earlier: Turns = ()
         self._turns: Turns | None = None
 
-    def order(self, body: ResponsesRequest, model: ServedModel, settings: Settings, own_id: str) -> Order:
-        """Raises ApiError."""
-        earlier: Turns = ()
+    def find_earlier(self, body: ResponsesRequest) -> int:
+        """Look up what the request goes on from; its bytes. Raises ApiError 404."""
         if (previous := body.previous_response_id) is not None:
             stored = None if self._store is None else self._store.get(previous)
             if stored is None:
                 raise not_stored(previous, self._store, "previous_response_id")
-            earlier = stored.turns
+            self._earlier = stored.turns
+        return sum(map(len, self._earlier))
+
+    def order(self, body: ResponsesRequest, model: ServedModel, settings: Settings, own_id: str) -> Order:
+        """Raises ApiError."""
         messages = messages_of(body.input)
         if self._store is not None and body.store is not False:
-            self._turns = (*earlier, *map(orjson.dumps, messages))
-        chat = chat_of(body, [*map(orjson.loads, earlier), *messages])
+            self._turns = (*self._earlier, *map(orjson.dumps, messages))
+        chat = chat_of(body, [*map(orjson.loads, self._earlier), *messages], model.max_model_len)
         return chat_order(chat, model, settings, own_id)
 
     def answer(self, front: Frontend, body: ResponsesRequest, run: Run) -> ResponseAnswer:
