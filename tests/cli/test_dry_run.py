@@ -171,6 +171,16 @@ def test_a_measurement_of_an_engine_has_no_use_for_a_servers_variables(dry, monk
     assert not err
 
 
+@pytest.mark.parametrize("kind", ["latency", "throughput"])
+def test_a_measurement_of_an_engine_warns_of_what_is_about_answers(dry, kind):
+    words = ["--otlp-traces-endpoint", "http://x", "--reasoning-parser", "qwen3", "--disable-log-stats"]
+    words += ["--served-model-name", "a", "--guided-decoding-backend", "outlines"]
+    err = dry("bench", kind, *words)[1]
+    for flag in words:
+        told = f"slipway bench {kind}: warning: {flag} has no effect in this measurement"
+        assert (told in err) == flag.startswith("--")
+
+
 def test_a_measurement_of_a_server_has_no_option_of_an_engine(dry):
     printed, _ = dry("bench", "serve", "--request-rate", "2.5", "--percentile-metrics", "ttft,e2el")
     assert printed["request_rate"] == 2.5

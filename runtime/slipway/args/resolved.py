@@ -15,8 +15,8 @@ from slipway.args.declare import Argument, Disposition
 from slipway.args.derive import Warn
 from slipway.args.errors import ArgumentError, NotBuiltError
 from slipway.args.objects import check_object, merge_key
-from slipway.args.rules import BATCH_RULES, RULES
-from slipway.args.schema import ARGUMENTS, RUN_BATCH, SERVE, Schema
+from slipway.args.rules import rules_of
+from slipway.args.schema import ARGUMENTS, SERVE, Schema
 from slipway.envs import BY_NAME
 from slipway.exits import NOT_SUPPORTED
 
@@ -108,7 +108,7 @@ def resolve(
     _check_template(values["chat_template"])
     _apply_dispositions(values, given, warn)
     _warn_of_hollow(values, given | from_environment, warn)
-    for rule in (*RULES, *(BATCH_RULES if schema is RUN_BATCH else ())):
+    for rule in rules_of(schema):
         sentence = rule.finds(values, frozenset(given))
         if sentence and not rule.warns:
             raise ArgumentError(sentence, rule.argument)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway.args.declare import Argument
-from slipway.args.schema import ARGUMENTS, RUN_BATCH
+from slipway.args.schema import ARGUMENTS, OF_ANSWERS, RUN_BATCH, Schema
 from slipway.args.values import near
 from slipway.metrics import METRICS, parse_version
 
@@ -326,3 +326,26 @@ BATCH_RULES: tuple[Rule, ...] = (
     Rule("drain_grace", _nothing_arrives, warns=True),
 )
 """What `slipway run-batch` adds."""
+
+
+def _nothing_answers(name: str) -> Rule:
+    def finds(values: Values, given: Given) -> str | None:
+        if name not in given:
+            return None
+        return (
+            f"{_flag(name)} has no effect in this measurement: it is about what a server answers or tells, "
+            "and an engine alone is measured."
+        )
+
+    return Rule(name, finds, warns=True)
+
+
+MEASUREMENT_RULES: tuple[Rule, ...] = tuple(map(_nothing_answers, OF_ANSWERS))
+"""What the measurements of an engine add."""
+
+
+def rules_of(schema: Schema) -> tuple[Rule, ...]:
+    """All that hold for a command with an engine's arguments."""
+    if schema is RUN_BATCH:
+        return (*RULES, *BATCH_RULES)
+    return (*RULES, *MEASUREMENT_RULES) if schema.command.startswith("bench ") else RULES

@@ -144,6 +144,24 @@ OF_AN_ENGINE = tuple(
 )
 """Without what only a server has; the model is one of the measurement's own arguments."""
 
+OF_ANSWERS = (
+    "disable_log_stats",
+    "generation_config",
+    "override_generation_config",
+    "served_model_name",
+    "skip_tokenizer_init",
+    "guided_decoding_backend",
+    "guided_decoding_disable_additional_properties",
+    "guided_decoding_disable_any_whitespace",
+    "guided_decoding_disable_fallback",
+    "reasoning_effort",
+    "reasoning_parser",
+    "collect_detailed_traces",
+    "otlp_traces_endpoint",
+    "show_hidden_metrics_for_version",
+)
+"""The engine's arguments, as vLLM groups them, that act where a server answers and not in the engine."""
+
 
 def _measurement(kind: str, own: tuple[Group, ...], *, of_engine: bool) -> Schema:
     about = ("help", "config", "dry_run") if of_engine else ("help", "dry_run")
