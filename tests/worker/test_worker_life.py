@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from slipway.engine.executor import Worker
 from slipway.engine.params import SamplingParams
 from slipway.engine.plan import PageGrant, SlotStart, StepPlan
 from slipway.engine.start import loader
+from slipway.exits import BAD_ARGUMENTS, Exit
 from slipway.load.checkpoint import open_checkpoint
 from slipway.model.kv import kv_layout
 from slipway.worker.cache_size import CacheMemory
@@ -81,18 +83,49 @@ def test_every_worker_is_loaded_measured_filled_warmed_stepped_and_closed(
 def test_a_step_without_chunks_is_as_large_as_the_context_that_is_served(
     tiny_models: Callable[[str], Path],
 ) -> None:
-    config = EngineConfig(
-        model=str(tiny_models("llama")),
-        use_tqdm_on_load=False,
-        enable_chunked_prefill=False,
-        max_num_batched_tokens=8,
-        max_num_seqs=4,
-    )
+    config = unchunked(tiny_models("llama"), max_num_seqs=400)
     plan = plan_model(open_checkpoint(config, quiet), config)
     worker: Worker = loader("cpu")(plan, config, quiet)
     worker.allocate(4)  # pages of sixteen tokens
     assert plan.max_model_len > 64
-    assert worker.token_budget == 64 + 3
+    assert worker.token_budget == 64 + 399
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_budget_of_a_step_without_chunks_is_the_one_that_was_asked_for_and_takes_every_prompt(
+    tiny_models: Callable[[str], Path], device: str
+) -> None:
+    folder = tiny_models("llama")
+
+    def budget(tokens: int) -> int:
+        config = unchunked(folder, device=device, max_model_len=64, max_num_batched_tokens=tokens)
+        plan = plan_model(open_checkpoint(config, quiet), config)
+        worker: Worker = loader(device)(plan, config, quiet)
+        worker.allocate(20)
+        return worker.token_budget
+
+    assert budget(64) == 64
+    with pytest.raises(Exit) as caught:
+        budget(63)
+    assert caught.value.exit_code is BAD_ARGUMENTS
+    assert caught.value.argument == "max_num_batched_tokens"
+    assert caught.value.message == (
+        "--max-num-batched-tokens 63 is smaller than the 64 tokens that requests may have, with chunked "
+        "prefill off: a prompt longer than 63 tokens could never run"
+    )
+    assert caught.value.hint == (
+        "Set it to 64 or more or leave it out, set --max-model-len 63 or less, or drop "
+        "--no-enable-chunked-prefill."
+    )
+
+
+def unchunked(folder: Path, **settings: Any) -> EngineConfig:
+    return EngineConfig(
+        model=str(folder),
+        use_tqdm_on_load=False,
+        enable_chunked_prefill=False,
+        **{"max_num_seqs": 4, **settings},
+    )
 
 
 MODELS = {"Program", "FallbackModel", "Decoder", "FallbackDecoder"}

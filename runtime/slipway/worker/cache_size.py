@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slipway.engine.config import EngineConfig
-from slipway.exits import KV_CACHE_TOO_SMALL, Exit
+from slipway.exits import BAD_ARGUMENTS, KV_CACHE_TOO_SMALL, Exit
 from slipway.model.kv import KVLayout
 
 if TYPE_CHECKING:
@@ -50,9 +50,27 @@ class CacheSize:
 
 
 def token_budget(config: EngineConfig, max_model_len: int, default: int) -> int:
-    """Most tokens of a step; without chunks it takes the longest prompt beside all others."""
-    budget = config.max_num_batched_tokens or default
-    return budget if config.enable_chunked_prefill else max(budget, max_model_len + config.max_num_seqs - 1)
+    """Most tokens of a step: what was asked for, else `default`, or more without chunks.
+
+    Then it takes the longest prompt beside all others. Raises Exit where what was asked for does not take the
+    longest prompt alone.
+    """
+    asked = config.max_num_batched_tokens
+    if config.enable_chunked_prefill:
+        return asked or default
+    if asked is None:
+        return max(default, max_model_len + config.max_num_seqs - 1)
+    if asked < max_model_len:
+        message = (
+            f"--max-num-batched-tokens {asked} is smaller than the {max_model_len} tokens that requests may "
+            f"have, with chunked prefill off: a prompt longer than {asked} tokens could never run"
+        )
+        hint = (
+            f"Set it to {max_model_len} or more or leave it out, set --max-model-len {asked} or less, "
+            "or drop --no-enable-chunked-prefill."
+        )
+        raise Exit(BAD_ARGUMENTS, message, hint, "max_num_batched_tokens")
+    return asked
 
 
 def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:

@@ -27,7 +27,10 @@ class Scheduler:
     """
 
     enable_chunked_prefill: bool = arg(True, negatable=True, tri_state=True, optional_value=True)
-    """Compute a long prompt in several steps, as much as each has room for."""
+    """Compute a long prompt in several steps, as much as each has room for.
+
+    Off, a prompt waits for a step that takes the whole of it.
+    """
 
     long_prefill_token_threshold: int = arg(0, minimum=0, unit="tokens")
     """Prompts longer than this count as long. 0 is 4 % of the context length."""
@@ -39,7 +42,9 @@ class Scheduler:
     max_num_batched_tokens: HumanInt = arg(2048, minimum=1, unit="tokens")
     """Most tokens of a step. More gives throughput, fewer let running requests wait less.
 
-    On CPU it is 256 where it is not given: products reach their full rate there.
+    On CPU it is 256 where it is not given: products reach their full rate there. With chunked prefill off,
+    what is not given is at least the longest prompt and one token of every other request, and what is given
+    and smaller than the longest prompt is refused.
     """
 
     max_num_partial_prefills: int = arg(1, minimum=1)

@@ -30,7 +30,8 @@ TOKEN_BUDGET = 2048
 def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWorker:
     """A worker that has its weights, and neither slots nor pages.
 
-    Raises LoadError where checkpoint and configuration disagree, and Exit where memory does not suffice.
+    Raises LoadError where checkpoint and configuration disagree, and Exit where memory does not suffice or a
+    step is too small.
     """
     device = device_in_use()
     if device.type == "cpu":
