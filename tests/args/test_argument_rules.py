@@ -144,6 +144,23 @@ WARNED = {
 }
 
 
+VARIABLES = {
+    "a key of a hash that has none": (
+        ["--prefix-caching-hash-algo", "sha256"],
+        {"SLIPWAY_PREFIX_HASH_SECRET": "s3cret"},
+        "SLIPWAY_PREFIX_HASH_SECRET has no effect with --prefix-caching-hash-algo sha256: only builtin "
+        "has a key.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("argv", "environ", "warning"), VARIABLES.values(), ids=VARIABLES)
+def test_a_variable_that_an_argument_makes_idle_warns(argv, environ, warning):
+    assert warning in resolve(["m", *argv], environ).warnings
+    assert not resolve(["m"], environ).warnings
+    assert not resolve(["m", *argv], {}).warnings
+
+
 def with_model(argv: list[str]) -> list[str]:
     return argv if argv and argv[0].endswith(".gguf") else ["some/model", *argv]
 

@@ -17,6 +17,7 @@ from slipway.args.errors import ArgumentError, NotBuiltError
 from slipway.args.objects import check_object, merge_key
 from slipway.args.rules import rules_of
 from slipway.args.schema import ARGUMENTS, SERVE, Schema
+from slipway.args.variables import check_variables
 from slipway.envs import BY_NAME
 from slipway.exits import NOT_SUPPORTED
 
@@ -83,7 +84,8 @@ def resolve(
 ) -> Resolved:
     """Parse, merge and cross-check. Reads no file but --config and --chat-template.
 
-    Raises ArgumentError for what is malformed, out of range, contradictory or refused; exit 2.
+    Raises ArgumentError for what is malformed, out of range, contradictory or refused, and
+    InvalidEnvironment for a malformed variable; exit 2.
     """
     written, file = _sources(argv, environ, schema)
     warnings: dict[str, None] = {}  # ordered, and each only once
@@ -114,6 +116,7 @@ def resolve(
             raise ArgumentError(sentence, rule.argument)
         if sentence:
             warn(sentence)
+    check_variables(values, environ, warn)
     shown = {name: values[name] for name, argument in schema.arguments.items() if not argument.about_command}
     resolved = Resolved(shown, frozenset(given & shown.keys()), from_environment & shown.keys(), (), dry_run)
     unbuilt = resolved.unbuilt() if dry_run else []

@@ -59,7 +59,12 @@ class Cache:
     """Number of blocks in the KV cache, whatever the memory says. For tests of preemption."""
 
     prefix_caching_hash_algo: str = arg("builtin", choices=("builtin", "sha256"))
-    """Hash of prefix blocks. Where tenants share a server, sha256 keeps one from guessing another's."""
+    """Hash of prefix blocks.
+
+    builtin is keyed by a secret drawn at each start, or by SLIPWAY_PREFIX_HASH_SECRET, so that nobody outside
+    can make two prompts meet. sha256 has no key: any process gives a block the same hash. With either, the time
+    of an answer tells whether its prefix was cached; a cache_salt for each tenant keeps them apart.
+    """
 
     swap_space: float = arg(4.0, minimum=0, unit="GiB per device", cuda_only=True)
     """Host memory for the KV cache of preempted requests, with --preemption-mode swap.
