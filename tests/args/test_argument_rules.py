@@ -161,6 +161,21 @@ def test_a_variable_that_an_argument_makes_idle_warns(argv, environ, warning):
     assert not resolve(["m", *argv], {}).warnings
 
 
+@pytest.mark.parametrize(
+    ("variable", "usual"), [("VLLM_ENABLE_V1_MULTIPROCESSING", "1"), ("VLLM_ENABLE_RESPONSES_API_STORE", "0")]
+)
+def test_what_several_api_processes_cannot_share_is_refused_even_in_a_dry_run(variable, usual):
+    other = "0" if usual == "1" else "1"
+    for dry in ([], ["--dry-run"]):
+        with pytest.raises(
+            ArgumentError, match=f"--api-server-count 2 .* {variable}={other} asks for"
+        ) as caught:
+            resolve(["m", "--api-server-count", "2", *dry], {variable: other})
+        assert caught.value.argument == "api_server_count"
+        resolve(["m", "--api-server-count", "2", *dry], {variable: usual})
+        resolve(["m", *dry], {variable: other})
+
+
 def with_model(argv: list[str]) -> list[str]:
     return argv if argv and argv[0].endswith(".gguf") else ["some/model", *argv]
 

@@ -57,11 +57,8 @@ def _serve(resolved: Resolved) -> int:
     environment = envs.read(os.environ)
     begin(resolved, environment)
     sockets = listen(resolved["host"], resolved["port"])
-    count = resolved["api_server_count"]
-    if count > 1:
-        _check_count(count, resolved, environment)
     with engine_started(resolved, environment) as engine:
-        if count > 1:
+        if resolved["api_server_count"] > 1:
             from slipway.api.supervisor import run
         else:
             from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s
@@ -81,21 +78,6 @@ def engine_started(arguments: Arguments, environment: envs.Environment) -> Itera
         yield engine
     finally:
         engine.stop(patience=0)
-
-
-def _check_count(count: int, arguments: Arguments, environment: envs.Environment) -> None:
-    """Raises Exit for what several API processes cannot share."""
-    if _in_process(arguments, environment):
-        why = "needs an engine in a process of its own, and VLLM_ENABLE_V1_MULTIPROCESSING=0 asks for one in "
-        why += "the process of the API"
-    elif environment.enable_responses_api_store:
-        why = (
-            "has no process that every client meets again, and VLLM_ENABLE_RESPONSES_API_STORE=1 asks for one"
-        )
-    else:
-        return
-    message = f"--api-server-count {count} {why}."
-    raise Exit(BAD_ARGUMENTS, message, "Drop one of them.", "api_server_count")
 
 
 def _in_process(arguments: Arguments, environment: envs.Environment) -> bool:

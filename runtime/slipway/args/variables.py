@@ -6,16 +6,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipway.args.derive import Warn
+from slipway.args.errors import ArgumentError
 from slipway.envs import BY_NAME, Value
 
 
 def check_variables(values: Mapping[str, Any], environ: Mapping[str, str], warn: Warn) -> None:
-    """Raises InvalidEnvironment at a malformed variable."""
+    """Raises ArgumentError where both together cannot be had, InvalidEnvironment at a malformed variable."""
+    if values["api_server_count"] > 1:
+        _check_processes(values["api_server_count"], environ)
     if values["prefix_caching_hash_algo"] != "builtin" and _value("SLIPWAY_PREFIX_HASH_SECRET", environ):
         warn(
             "SLIPWAY_PREFIX_HASH_SECRET has no effect with --prefix-caching-hash-algo "
             f"{values['prefix_caching_hash_algo']}: only builtin has a key."
         )
+
+
+def _check_processes(count: int, environ: Mapping[str, str]) -> None:
+    """What several API processes cannot share."""
+    if not _value("VLLM_ENABLE_V1_MULTIPROCESSING", environ):
+        why = "needs an engine in a process of its own, and VLLM_ENABLE_V1_MULTIPROCESSING=0 asks for one in "
+        why += "the process of the API"
+    elif _value("VLLM_ENABLE_RESPONSES_API_STORE", environ):
+        why = (
+            "has no process that every client meets again, and VLLM_ENABLE_RESPONSES_API_STORE=1 asks for one"
+        )
+    else:
+        return
+    raise ArgumentError(f"--api-server-count {count} {why}. Drop one of them.", "api_server_count")
 
 
 def _value(name: str, environ: Mapping[str, str]) -> Value:

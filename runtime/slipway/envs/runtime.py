@@ -250,7 +250,7 @@ SERVING = (
         False,
         "Keeps the responses of /v1/responses in memory, so that clients can read them again and go on from "
         "them.",
-        allow("the newest 4,096 and 64 MiB at most, in each process; whoever has the key can read them"),
+        allow("the newest 4,096 and 64 MiB at most, in one API process; whoever has the key can read them"),
         implemented(),
     ),
     Variable(

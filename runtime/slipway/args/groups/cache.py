@@ -62,8 +62,8 @@ class Cache:
     """Hash of prefix blocks.
 
     builtin is keyed by a secret drawn at each start, or by SLIPWAY_PREFIX_HASH_SECRET, so that nobody outside
-    can make two prompts meet. sha256 has no key: any process gives a block the same hash. With either, the time
-    of an answer tells whether its prefix was cached; a cache_salt for each tenant keeps them apart.
+    can make two prompts meet. sha256 has no key: any process gives a block the same hash. With either, the
+    time of an answer tells whether its prefix was cached; a cache_salt for each tenant keeps them apart.
     """
 
     swap_space: float = arg(4.0, minimum=0, unit="GiB per device", cuda_only=True)
