@@ -10,6 +10,7 @@ import pytest
 
 from slipway.args import ArgumentError, resolve
 from slipway.args.declare import Argument, Disposition, Kind
+from slipway.args.errors import NotBuiltError
 from slipway.args.schema import ARGUMENTS, SERVE, help_text
 from slipway.args.status import IMPLEMENTED, NOT_BUILT, REFUSED, WARNED, arguments, status_of
 
@@ -195,7 +196,8 @@ def test_a_device_that_is_found_counts_as_cuda(tmp_path, monkeypatch):
 def test_a_setting_of_something_not_built_warns(argument):
     resolved = resolve(line(argument), {})
     resolved.refuse_unbuilt()
-    assert any(warning.startswith(f"{argument.flag} has no effect yet") for warning in resolved.warnings)
+    assert f"{argument.flag} has no effect: {argument.unbuilt.feature} is not built yet." in resolved.warnings
+    assert status_of(argument).status == WARNED
 
 
 @of(
@@ -231,8 +233,15 @@ def test_the_status_table_accounts_for_every_argument():
     assert set(entries) == {argument.flag for argument in SERVE.arguments.values()}
     by_disposition = {Disposition.WARN: {WARNED}, Disposition.REFUSE: {REFUSED}}
     for argument in SERVE.arguments.values():
-        allowed = by_disposition.get(argument.disposition, {IMPLEMENTED, NOT_BUILT})
-        assert entries[argument.flag] in allowed
+        tunes = argument.unbuilt and argument.unbuilt.tunes
+        built = {WARNED} if tunes else {IMPLEMENTED, NOT_BUILT}
+        assert entries[argument.flag] in by_disposition.get(argument.disposition, built)
+
+
+@of(lambda a: status_of(a).status == NOT_BUILT)
+def test_what_is_listed_as_not_built_ends_a_start(argument):
+    with pytest.raises(NotBuiltError):
+        resolve(line(argument), {}).refuse_unbuilt()
 
 
 def test_what_is_not_simply_implemented_has_a_reason():

@@ -87,6 +87,11 @@ class Unbuilt:
     asks: Callable[[Any], bool] | None = None
     tunes: bool = False
 
+    @property
+    def idle(self) -> str:
+        """Why an argument that only tunes the feature has no effect."""
+        return f"{self.feature} is not built yet"
+
     def asked_by(self, value: object, default: object) -> bool:
         if value is None or value is False or value in ("", [], {}) or value == default:
             return False

@@ -137,7 +137,8 @@ def _fate(argument: Argument) -> Iterable[str]:
     if argument.cuda_only:
         yield "acts on CUDA only"
     if argument.unbuilt:
-        yield f"not supported yet: {argument.unbuilt.feature}"
+        lacks = argument.unbuilt
+        yield f"has no effect: {lacks.idle}" if lacks.tunes else f"not supported yet: {lacks.feature}"
 
 
 def _bounds(argument: Argument) -> Iterable[str]:

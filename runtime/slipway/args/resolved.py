@@ -242,7 +242,7 @@ def _apply_dispositions(values: dict[str, Any], given: set[str], warn: Warn) -> 
                 f"what acts is {acting}."
             )
         elif argument.unbuilt and argument.unbuilt.tunes and value != argument.default:
-            warn(f"{argument.flag} has no effect yet: {argument.unbuilt.feature} is not built.")
+            warn(f"{argument.flag} has no effect: {argument.unbuilt.idle}.")
 
 
 def _warn_of_hollow(values: Mapping[str, Any], named: set[str], warn: Warn) -> None:

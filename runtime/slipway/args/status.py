@@ -36,6 +36,8 @@ def status_of(argument: Argument) -> Entry:
     if lacks is None:
         keys = f", by {', '.join(argument.acting_keys)}: {argument.reason}" if argument.acting_keys else ""
         return Entry(argument.flag, IMPLEMENTED, f"acts on CUDA only{keys}" if argument.cuda_only else "")
+    if lacks.tunes:
+        return Entry(argument.flag, WARNED, lacks.idle)
     works = [str(value) for value in lacks.works if value != argument.default and value]
     if works:
         return Entry(argument.flag, IMPLEMENTED, f"{', '.join(works)} so far; not built yet: {lacks.feature}")

@@ -44,7 +44,7 @@ class Parallel:
         words={"none": None},
         unbuilt=Unbuilt("workers started by Ray or an outside launcher", works=("auto", "uni", "mp")),
     )
-    """What starts workers. Unset or auto: one process each where this node's devices suffice, else Ray."""
+    """What starts workers. There is one, a part of the engine, whether this is unset, auto, uni or mp."""
 
     enable_eplb: bool = arg(False, no_effect_without=("enable_expert_parallel",), unbuilt=EXPERT_PARALLEL)
     """Move experts between devices while serving, to balance their load."""
