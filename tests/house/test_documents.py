@@ -18,6 +18,7 @@ import pytest
 
 import platform_pages
 from live_server import LiveServer, live_server
+from slipway.api.routes import state
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "docs/design", "docs/kubernetes")
@@ -301,6 +302,14 @@ def test_every_path_that_a_guide_names_is_there(path: Path):
 def test_a_lost_path_is_seen():
     text = "`tests/house` `Makefile` `/live` `pytest tests/gone.py` `gone.md` `bench/*/gone.py` `bench/*.py`"
     assert lost_paths(text) == ["tests/gone.py", "gone.md", "bench/*/gone.py"]
+
+
+def test_the_security_notes_name_every_path_that_needs_no_key_or_is_there_for_debugging():
+    notes = (ROOT / "SECURITY.md").read_text()
+    told = next(part for part in notes.split("\n- ") if part.startswith("**The key.**"))
+    open_ = {route.path for route in state.routes if route.public}
+    debugging = {route.path for route in (*state.dev_routes, *state.profile_routes)}
+    assert {path for path in {*open_, "/console", *debugging} if f"`{path}`" not in told} == set()
 
 
 def test_the_map_has_every_room_of_the_runtime():

@@ -3,7 +3,9 @@
 Jinja's immutable sandbox keeps a template from everything but the values it is given. What it lacks are
 limits: every turn of a loop and every call looks at the clock here, and what can make a long text out of
 short ones looks at its length first. Not bounded is a single call of a string method or filter: a few of
-them in a row can still square the size of a text, so templates come from the model or the operator alone.
+them in a row can still square the size of a text. Who writes a template may thus fill the memory of the
+process, and learns nothing and runs nothing by it: the model and whoever starts the server, and a client only
+where that one trusts clients so far (--trust-request-chat-template).
 """
 
 from __future__ import annotations

@@ -207,7 +207,11 @@ class Frontend:
     """Python file with more tool call parsers, in FORMATS by name. It runs arbitrary code in the server."""
 
     trust_request_chat_template: bool = arg(False)
-    """Let a request bring its own chat_template. It runs in the sandbox of all templates."""
+    """Let a request bring its own chat_template. It runs in the sandbox of all templates.
+
+    A template reaches nothing but the chat, within 10 s, but a few calls of a text's own methods can fill the
+    memory: give this where clients are trusted so far.
+    """
 
     uvicorn_log_level: str = arg("info", choices=("critical", "error", "warning", "info", "debug", "trace"))
     """What the HTTP server logs."""
