@@ -36,6 +36,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:(?:bin/)?slipway|make|pip|python -m) [^`…]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`]+)`")
+ITALICS = re.compile(r"(?<!\*)\*([^*]+)\*(?!\*)")
 PATH = re.compile(r"[\w.*][\w.*-]*(/[\w.*-]+)+/?|[\w*-]+\.(md|py|toml)")
 # A file that names the machine it was written on, or those who write it.
 LEAKS = re.compile(r"(?<![\w.-])/(?:work|root)/|\.\./shared|\bsessions\b|\b(?:this|last|next) session\b")
@@ -302,6 +303,21 @@ def test_every_path_that_a_guide_names_is_there(path: Path):
 def test_a_lost_path_is_seen():
     text = "`tests/house` `Makefile` `/live` `pytest tests/gone.py` `gone.md` `bench/*/gone.py` `bench/*.py`"
     assert lost_paths(text) == ["tests/gone.py", "gone.md", "bench/*/gone.py"]
+
+
+def named_commits(text: str) -> set[str]:
+    """What stands in italics: subjects, which may be broken over lines."""
+    return {" ".join(words.split()) for words in ITALICS.findall(CODE.sub("", FENCE.sub("", text)))}
+
+
+def test_every_commit_that_the_recipes_name_is_in_the_history():
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no clone")
+    if run(["git", "rev-parse", "--is-shallow-repository"], ROOT).strip() == "true":
+        pytest.skip("the clone is shallow")
+    named = named_commits((ROOT / "CONTRIBUTING.md").read_text().partition("\n## Recipes\n")[2])
+    assert len(named) > 5
+    assert named - set(run(["git", "log", "--format=%s"], ROOT).splitlines()) == set()
 
 
 def test_the_security_notes_name_every_path_that_needs_no_key_or_is_there_for_debugging():
