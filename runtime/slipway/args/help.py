@@ -24,8 +24,8 @@ def show(schema: Schema, topic: str) -> int:
 
 
 def text(schema: Schema, topic: str) -> str:
-    """Reserved word, then group, then argument, then keyword; case, dashes and underscores are one."""
-    word = topic.lower().replace("_", "-").lstrip("-")
+    """Reserved word, then group, then argument, then keyword; case, dash, underscore and space are one."""
+    word = _spelled(topic).lstrip("-")
     if not topic:
         return full(schema)
     if word == "listgroup":
@@ -36,10 +36,22 @@ def text(schema: Schema, topic: str) -> str:
     found = schema.find(word.removeprefix("no-")) or schema.find(word)
     if found is not None:
         return describe(found)
-    matches = [argument for argument in schema.arguments.values() if word in argument.name.replace("_", "-")]
+    matches = [argument for argument in schema.arguments.values() if word in _searched(argument)]
     if matches:
         return "\n\n".join(map(describe, matches))
-    return f"No group and no argument of `slipway {schema.command}` has {topic!r} in its name.\n{FORMS}"
+    return (
+        f"No group and no argument of `slipway {schema.command}` is called {topic!r} or mentions it.\n{FORMS}"
+    )
+
+
+def _searched(argument: Argument) -> str:
+    """Its name and its summary, in the spelling of a topic."""
+    summary, _, _ = help_text(argument).partition("\n\n")
+    return _spelled(f"{argument.name} {summary}")
+
+
+def _spelled(text: str) -> str:
+    return "-".join(text.lower().replace("_", "-").split())
 
 
 def full(schema: Schema) -> str:
