@@ -71,6 +71,7 @@ SAMPLING = [
     ({"bad_words": [f"{n} " * 12 for n in range(900)]}, "bad_words", "at most 8192 are looked for"),
     ({"prompt_logprobs": 21}, "prompt_logprobs", "--max-logprobs"),
     ({"priority": 1}, "priority", "--scheduling-policy priority"),
+    ({"prompt_embeds": "AAAA"}, "prompt_embeds", "not supported yet"),
     ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "-2"),
     ({"cache_salt": ""}, "cache_salt", "character"),
     ({"request_id": "a b"}, "request_id", "a b"),
@@ -130,7 +131,6 @@ COMPLETION = [
     ({"logprobs": 21}, "logprobs", "21"),
     ({"logprobs": True}, "logprobs", "true"),
     ({"suffix": "end"}, "suffix", "not supported yet"),
-    ({"prompt_embeds": "AAAA"}, "prompt_embeds", "not supported yet"),
 ]
 
 

@@ -72,6 +72,7 @@ class Generation(Structured, BeamFields):
     priority: Annotated[Int, Field(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
 
+    prompt_embeds: Annotated[Any, Unbuilt("a prompt of embeddings")] = None
     logits_processors: Annotated[Any, Unbuilt("a logits processor")] = None
     kv_transfer_params: Annotated[Any, Unbuilt("KV cache transfer")] = None
 

@@ -28,7 +28,6 @@ class CompletionRequest(Generation):
     best_of: Annotated[Int, Field(ge=1, le=MAX_CHOICES)] | None = None
     logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
     suffix: Annotated[Any, Unbuilt("a suffix")] = None
-    prompt_embeds: Annotated[Any, Unbuilt("a prompt of embeddings")] = None
 
     @property
     def prompts(self) -> list[str | list[int]]:
