@@ -142,7 +142,7 @@ FILES = (
         "VLLM_CACHE_ROOT",
         "path",
         None,
-        "Folder below which the server keeps what it downloads and compiles for itself.",
+        "Folder below which the server keeps what it downloads for itself.",
         operator_default("a path on the cache volume; another must lie on a mounted volume too"),
         implemented(),
         effective_default="SLIPWAY_CACHE, else ~/.cache/slipway",

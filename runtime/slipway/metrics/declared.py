@@ -39,7 +39,7 @@ STATE = (
     ),
     _gauge(
         name="vllm:num_requests_waiting",
-        summary="Requests that wait for their first step.",
+        summary="Requests that wait for their first step, or after a preemption for their next.",
         unit="requests",
     ),
     _gauge(
