@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -33,6 +33,8 @@ _SWEEP_TICKS = 10
 """Of uvicorn, 0.1 s each: how often connections are looked at for what has taken too long."""
 _MOST_LOOKED_AT = 16
 """Of those at rest, for one that may be closed."""
+_MOST_REFUSED = 128
+"""Connections over the limit that are told so at any time; more are closed without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class Limits:
     """In which what a refused client still sends is thrown away: closing at once would reset the connection,
     and the reason be lost."""
     connections: int = 8192
+    """Of which each counts from its accept on: one whose TLS handshake has yet to come is at rest."""
+    handshake_seconds: float = 10.0
+    """From the accept to the end of a TLS handshake."""
 
 
 class Connections(ServerState):
@@ -65,24 +70,55 @@ class Connections(ServerState):
         self.limits = limits
         self.at_rest: dict[Connection, None] = {}
         """Those without a request, the longest at rest first."""
+        self.handshakes: dict[Connection, Callable[[], object]] = {}
+        """Those whose TLS handshake is under way, the oldest first, and what ends each."""
+
+    @property
+    def num_accepted(self) -> int:
+        return len(self.connections) + len(self.handshakes)
+
+    def expect(self, connection: Connection, end: Callable[[], object]) -> None:
+        """Count one that begins its TLS handshake, which `end` breaks off, until `admit` or `forget`."""
+        if self.num_accepted >= self.limits.connections:
+            self._make_room()  # else the new one is turned away once it can be told so
+        self.handshakes[connection] = end
+
+    def forget(self, connection: Connection) -> None:
+        """Its handshake has failed, or has ended long ago."""
+        self.handshakes.pop(connection, None)
 
     def admit(self, connection: Connection) -> None:
         """Take one more; over the limit one at rest gives way, else the new one is turned away."""
-        if len(self.connections) > self.limits.connections:
-            for oldest in [*islice(self.at_rest, _MOST_LOOKED_AT)]:
-                if oldest.close_at_rest(0.0):
-                    break
-            else:
-                connection.refuse(_too_many(self.limits.connections))
-                return
-        self.at_rest[connection] = None
+        self.forget(connection)
+        excess = len(self.connections) - self.limits.connections
+        if excess <= 0 or self._make_room():
+            self.at_rest[connection] = None
+        elif excess <= _MOST_REFUSED:
+            connection.refuse(_too_many(self.limits.connections))
+        else:
+            connection.transport.abort()
+
+    def _make_room(self) -> bool:
+        """Close the one that is longest at rest or in its handshake, where there is one."""
+        beginner = next(iter(self.handshakes), None)
+        for resting in [*islice(self.at_rest, _MOST_LOOKED_AT)]:
+            if beginner is not None and beginner.moved < resting.moved:
+                break
+            if resting.close_at_rest(0.0):
+                if resting.scheme == "https":  # else it stays until its peer says farewell, too
+                    resting.transport.abort()
+                return True
+        if beginner is None:
+            return False
+        self.handshakes.pop(beginner)()
+        return True
 
 
 class Connection(HttpToolsProtocol):
     """One client's: bounded in what it sends before a route sees it, and in the time that it takes."""
 
-    _moved: float
-    """When something last came or an answer ended, by the loop's clock."""
+    moved: float
+    """When it was accepted, something last came or an answer ended, by the loop's clock."""
     _begun: float = 0.0
     """When the message that is coming began, or the latest answer ended."""
     _part: Literal["head", "body"] | None = None
@@ -102,9 +138,10 @@ class Connection(HttpToolsProtocol):
         assert isinstance(self.server_state, Connections)
         self._all = self.server_state
         self._limits = self.server_state.limits
+        self.moved = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._moved = self.loop.time()
+        self.moved = self.loop.time()
         super().connection_made(transport)
         self._all.admit(self)
 
@@ -115,7 +152,7 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        self._moved = self.loop.time()
+        self.moved = self.loop.time()
         self._all.at_rest.pop(self, None)
         self._unplaced += len(data)
         super().data_received(data)
@@ -128,7 +165,7 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= self._limits.pipelined:
             raise ValueError("too many requests wait")  # they are answered, and the connection closes
         super().on_message_begin()
-        self._part, self._begun, self._unplaced, self._body_bytes = "head", self._moved, 0, 0
+        self._part, self._begun, self._unplaced, self._body_bytes = "head", self.moved, 0, 0
 
     def on_headers_complete(self) -> None:
         limits = self._limits
@@ -156,7 +193,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self._moved = self._begun = self.loop.time()
+        self.moved = self._begun = self.loop.time()
         self._body_bytes = 0
         super().on_response_complete()
         self._rest()
@@ -199,9 +236,9 @@ class Connection(HttpToolsProtocol):
 
     def look(self, now: float) -> None:
         """End what has taken too long."""
-        limits, waited = self._limits, now - self._moved
+        limits, waited = self._limits, now - self.moved
         if self._stalled is not None or self.transport.is_closing():
-            if now - (self._stalled or self._moved) > KEEP_ALIVE_SECONDS:
+            if now - (self._stalled or self.moved) > KEEP_ALIVE_SECONDS:
                 self.transport.abort()
         elif self._refused:
             if not self._open and now - self._begun > limits.linger_seconds:
@@ -239,7 +276,7 @@ class Connection(HttpToolsProtocol):
 
         Timers come before sockets in a turn of the loop: after a long turn a request may be there unseen.
         """
-        if self._open or self.transport.is_closing() or self.loop.time() - self._moved < seconds:
+        if self._open or self.transport.is_closing() or self.loop.time() - self.moved < seconds:
             return False
         if _readable(self.transport.get_extra_info("socket").fileno()):
             return False
@@ -250,6 +287,8 @@ class Connection(HttpToolsProtocol):
 
 class HttpServer(uvicorn.Server):
     """Signals are the life cycle's."""
+
+    server_state: Connections
 
     def __init__(self, config: uvicorn.Config, limits: Limits | None = None) -> None:
         super().__init__(config)

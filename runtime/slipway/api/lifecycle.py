@@ -22,7 +22,7 @@ from slipway.api.frontend import Frontend
 from slipway.api.greeting import greeting
 from slipway.api.group import Group, as_failed, show_opening
 from slipway.api.listen import room_for
-from slipway.api.sharing import SharingServer
+from slipway.api.sharing import AcceptingServer
 from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.engine.client import EngineClient
 from slipway.engine.launch import STOP_SIGNALS, Engine
@@ -231,4 +231,6 @@ def http_server(front: Frontend, arguments: Arguments) -> HttpServer:
         raise Exit(TLS_FILES_BAD, message, argument="ssl_certfile") from None
     limits = Limits(connections=room_for(Limits().connections))
     group = front.admission.group
-    return HttpServer(config, limits) if group.alone else SharingServer(config, limits, group)
+    if group.alone and config.ssl is None:
+        return HttpServer(config, limits)
+    return AcceptingServer(config, limits, group)

@@ -1,7 +1,12 @@
-"""Sockets that several processes listen on, of which each takes its share of the connections.
+"""Servers that accept for themselves: where several processes listen on a socket, and under TLS.
+
+Of what several listen on, each takes its share of the connections.
 
 The kernel wakes all of them, and who runs first would take what waits: of 64 connections that came at once,
 58 to 64 mostly went to one of two processes. So who holds more than another leaves one to that for a moment.
+
+An event loop that accepts under TLS tells of a connection when its handshake has ended. A client that never
+begins one is nothing to it but an open file, so connections are counted, and bounded, from here on.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import Any
 
 import uvicorn
 
-from slipway.api.connections import HttpServer, Limits
+from slipway.api.connections import Connection, HttpServer, Limits
 from slipway.api.group import ABSENT, Group
 
 LEAVE_SECONDS = 0.002
@@ -77,41 +82,49 @@ class Listener:
         """It is closed at once."""
 
 
-class SharingServer(HttpServer):
-    """One process's HTTP server."""
+class AcceptingServer(HttpServer):
+    """One process's HTTP server. Each connection gets the TLS context that `config.ssl` is when it comes."""
 
     def __init__(self, config: uvicorn.Config, limits: Limits, group: Group) -> None:
         super().__init__(config, limits)
         self._group = group
-        self._begun: set[asyncio.Task[Any]] = set()
-        """Connections whose TLS handshake may be under way."""
+        self._begun: set[asyncio.Task[None]] = set()
+        """What makes transports of accepted sockets, under TLS until the end of the handshake."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.servers = [Listener(one, self._group, self._take) for one in sockets or ()]  # type: ignore[misc]
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
-        self._group.num_connections = len(self.server_state.connections)
+        self._group.num_connections = self.server_state.num_accepted
         return await super().on_tick(counter)
 
     async def take_leave(self, linger: float) -> None:
         self._group.set_phase(ABSENT)  # nothing is left to others, nor by them to us
         await super().take_leave(linger)
 
-    def _take(self, connection: socket.socket) -> None:
-        task = asyncio.create_task(self._connect(connection))
+    def _take(self, accepted: socket.socket) -> None:
+        connection = Connection(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        task = asyncio.create_task(self._connect(connection, accepted))
+
+        def ended(_: object) -> None:
+            self._begun.discard(task)
+            self.server_state.forget(connection)
+            if task.cancelled():
+                accepted.close()  # nobody has, if it was before the first step
+
         self._begun.add(task)
-        task.add_done_callback(self._begun.discard)
+        if self.config.ssl is not None:
+            self.server_state.expect(connection, task.cancel)
+        task.add_done_callback(ended)
 
-    async def _connect(self, connection: socket.socket) -> None:
-        config, loop = self.config, asyncio.get_running_loop()
-
-        def protocol() -> asyncio.Protocol:
-            make: Any = config.http_protocol_class
-            made: asyncio.Protocol = make(
-                config=config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-            return made
-
+    async def _connect(self, connection: Connection, accepted: socket.socket) -> None:
+        loop, limits, context = asyncio.get_running_loop(), self.server_state.limits, self.config.ssl
+        patience: dict[str, Any] = {}
+        if context is not None:
+            patience["ssl_handshake_timeout"] = limits.handshake_seconds
+            patience["ssl_shutdown_timeout"] = limits.linger_seconds
         with contextlib.suppress(OSError):  # it has gone, or its handshake failed
-            await loop.connect_accepted_socket(protocol, connection, ssl=config.ssl)
+            await loop.connect_accepted_socket(lambda: connection, accepted, ssl=context, **patience)
