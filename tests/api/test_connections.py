@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,15 +119,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return certificate(tmp_path_factory.mktemp("tls"), "first")
 
 
-def say_hello(address: tuple[str, int], cert: str) -> ssl.SSLSocket:
-    """A client's connection that has had its answer, for a thread beside the server's."""
+def say_hello(address: tuple[str, int], cert: str, own: Path | None = None) -> ssl.SSLSocket:
+    """A client's connection that has had its answer, for a thread beside the server's; `own` is its
+    certificate with the key. Raises OSError where the server or the client takes no such connection."""
     context = ssl.create_default_context(cafile=cert)
+    if own is not None:
+        context.load_cert_chain(own)
     connected = context.wrap_socket(socket.create_connection(address, 10), server_hostname=address[0])
     connected.send(REQUEST)
     got = b""
-    while not got.endswith((b"Hi", b"}")):
-        got += connected.recv(4096) or b"}"
-    assert got.endswith(b"Hi"), got
+    while not got.endswith(b"Hi"):
+        if not (more := connected.recv(4096)):
+            raise ConnectionResetError(got)
+        got += more
     return connected
 
 

@@ -371,28 +371,6 @@ def test_tls_serves_https(start: Callable[..., Served], tmp_path_factory: pytest
     assert httpx.get(served.url + "/health", verify=context).status_code == 200
 
 
-async def test_changed_certificates_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncio
-
-    from slipway.api import tls
-
-    monkeypatch.setattr(tls, "SECONDS_BETWEEN_LOOKS", 0.001)
-    cert, key = certificate(tmp_path, "first")
-    loaded = asyncio.Event()
-
-    class Context(ssl.SSLContext):
-        def load_cert_chain(self, *files: Any, **keywords: Any) -> None:
-            super().load_cert_chain(*files, **keywords)
-            loaded.set()
-
-    context = Context(ssl.PROTOCOL_TLS_SERVER)
-    task = asyncio.create_task(tls.refresh(context, certificate=cert, key=key, authorities=None))
-    await asyncio.sleep(0)
-    certificate(tmp_path, "second")
-    await asyncio.wait_for(loaded.wait(), 10)
-    task.cancel()
-
-
 def test_the_api_process_imports_nothing_heavy() -> None:
     program = (
         "import sys, slipway.api.server, slipway.api.lifecycle\n"

@@ -145,16 +145,8 @@ class Lifecycle:
         show_opening(warnings, greeting)
 
     def _refresh_tls(self, http: HttpServer) -> None:
-        arguments = self._arguments
-        if http.config.ssl is not None and arguments["enable_ssl_refresh"]:
-            self._start(
-                tls.refresh(
-                    http.config.ssl,
-                    certificate=arguments["ssl_certfile"],
-                    key=arguments["ssl_keyfile"],
-                    authorities=arguments["ssl_ca_certs"],
-                )
-            )
+        if http.config.ssl is not None and self._arguments["enable_ssl_refresh"]:
+            self._start(tls.refresh(http.config))
 
     async def _show_failure(self, cause: Exit) -> None:
         """Let probes see that the server is sick before it ends, or for as long as someone wants to look."""
