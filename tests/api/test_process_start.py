@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
 import tempfile
 import threading
@@ -13,11 +15,14 @@ import pytest
 
 from live_server import live_server
 from slipway import call_trace, plugins
+from slipway.engine.config import EngineConfig
+from slipway.engine.launch import EngineProcess
 from slipway.exits import Exit
 
 PLUGIN = """
-import os, sys
+import logging, os, sys
 def greet():
+    logging.getLogger("slipway.engine").warning("a greeting is due")
     print(f"greetings from {os.path.basename(sys.argv[0])} {os.getpid()}", flush=True)
 def fail():
     raise RuntimeError("not today")
@@ -56,6 +61,64 @@ def test_a_plugin_that_is_not_there_or_fails_ends_the_start(installed: Path, nam
     with pytest.raises(Exit, match=words) as caught:
         plugins.load([name])
     assert caught.value.exit_code.code == 2
+
+
+LOG_CONFIG = {
+    "version": 1,
+    "formatters": {"plain": {"format": "FORM %(name)s %(message)s"}},
+    "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["out"]},
+}
+
+
+@pytest.fixture
+def log_config(tmp_path: Path) -> str:
+    (tmp_path / "logs.json").write_text(json.dumps(LOG_CONFIG))
+    return str(tmp_path / "logs.json")
+
+
+def test_loggers_that_a_log_configuration_does_not_name_still_log(log_config: str) -> None:
+    script = (
+        "import logging, sys\n"
+        "from slipway import logs, envs\n"
+        "known = logging.getLogger('slipway.api')\n"
+        "logs.configure_logging(sys.argv[1], envs.read({}))\n"
+        "known.warning('I am there')"
+    )
+    words = [sys.executable, "-c", script, log_config]
+    assert subprocess.run(words, capture_output=True, text=True).stderr == "FORM slipway.api I am there\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        ("VLLM_LOGGING_PREFIX", "PRE:", r"PRE:WARNING \d\d-\d\d .* slipway\.engine: a greeting is due"),
+        ("VLLM_CONFIGURE_LOGGING", "0", "a greeting is due"),  # as Python does where nothing is set up
+        ("VLLM_LOGGING_LEVEL", "ERROR", None),
+        ("VLLM_LOGGING_CONFIG_PATH", "{file}", r"FORM slipway\.engine a greeting is due"),
+        (None, "{file}", r"FORM slipway\.engine a greeting is due"),
+    ],
+)
+def test_the_engine_logs_as_it_is_told(
+    variable: str | None,
+    value: str,
+    line: str | None,
+    installed: Path,
+    log_config: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    value = value.format(file=log_config)
+    if variable is not None:
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(installed), *sys.path]))
+    monkeypatch.setenv("VLLM_PLUGINS", "greeter")
+    engine = EngineProcess(EngineConfig(model="/nowhere", log_config_file=None if variable else value))
+    engine._wait(60)
+    engine.stop()
+    found = [one for one in capfd.readouterr().err.splitlines() if "a greeting is due" in one]
+    assert len(found) == (line is not None)
+    assert line is None or re.fullmatch(line, found[0])
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ RUNTIME, KERNELS = ROOT / "runtime" / "slipway", ROOT / "kernels" / "slipway_ker
 
 ROOMS = (
     ("driver", "machine", "envs", "exits"),
-    ("contract", "extras", "plugins", "call_trace"),
+    ("contract", "extras", "plugins", "call_trace", "logs"),
+    ("begin",),
     ("metrics",),
     ("args",),
     ("load",),

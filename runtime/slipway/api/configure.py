@@ -52,7 +52,6 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         "skip_warmup": environment.skip_warmup,
         "threads": environment.threads,
         "timed": bool(arguments["otlp_traces_endpoint"] and arguments["collect_detailed_traces"]),
-        "log_level": environment.logging_level.lower(),
         "profile_folder": environment.torch_profiler_dir,
         "record": environment.slipway_record,
     }

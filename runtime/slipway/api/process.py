@@ -14,11 +14,11 @@ from typing import Any
 import uvloop
 
 from slipway import envs
-from slipway.api.begin import begin
 from slipway.api.configure import api_settings
 from slipway.api.connections import HttpServer
 from slipway.api.group import Group, Membership, Obey, Opened, as_exit, as_failed, hear, say
 from slipway.api.lifecycle import Lifecycle
+from slipway.begin import begin
 from slipway.engine.client import EngineClient
 from slipway.engine.messages import Failed
 from slipway.exits import BY_CODE, ENGINE_DIED, INTERNAL_ERROR, Exit, ExitCode
@@ -33,7 +33,7 @@ SECONDS_BETWEEN_ENTRIES = 1.0
 def run(told: Membership, line: socket, memory: int, sockets: list[socket]) -> int:
     """Serve on `sockets` until the parent ends it; returns the exit code. Raises Exit for a failure."""
     environment = envs.read(os.environ)
-    begin(told.arguments, environment, f"[api {told.index}] ")
+    begin(told.arguments["log_config_file"], environment, f"[api {told.index}] ")
     share(told.metrics_folder, told.index)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         life = ProcessLife(told, Parent(line), memory, sockets, environment)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from slipway import envs
-from slipway.api.begin import begin
 from slipway.api.configure import Arguments, api_settings, engine_config
 from slipway.api.listen import listen
 from slipway.args import Resolved
+from slipway.begin import begin
 from slipway.engine.launch import STOP_SIGNALS, Engine, EngineProcess, EngineThread
 from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
 from slipway.extras import missing
@@ -55,7 +55,7 @@ def cause_of(error: Exception) -> Exit:
 def _serve(resolved: Resolved) -> int:
     gc.set_threshold(1 << 20)  # what is made until the server opens mostly stays: lifecycle.py sets it back
     environment = envs.read(os.environ)
-    begin(resolved, environment)
+    begin(resolved["log_config_file"], environment)
     sockets = listen(resolved["host"], resolved["port"])
     with engine_started(resolved, environment) as engine:
         if resolved["api_server_count"] > 1:

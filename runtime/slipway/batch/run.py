@@ -16,7 +16,6 @@ from starlette.applications import Starlette
 
 from slipway import envs
 from slipway.api.app import build_app
-from slipway.api.begin import begin
 from slipway.api.configure import api_settings
 from slipway.api.engine_life import in_daemon, mourn, opened, warnings_of, watch
 from slipway.api.frontend import Frontend
@@ -30,6 +29,7 @@ from slipway.batch.files import Input, Output, Written
 from slipway.batch.lines import Refused, answer_line
 from slipway.batch.progress import Progress
 from slipway.batch.questions import Open, Questions
+from slipway.begin import begin
 from slipway.engine.client import EngineClient
 from slipway.engine.launch import STOP_SIGNALS
 from slipway.exits import BAD_ARGUMENTS, INTERRUPTED, Exit
@@ -66,7 +66,7 @@ class BatchArguments:
 
 
 def _run(arguments: BatchArguments, environment: envs.Environment) -> int:
-    begin(arguments, environment)
+    begin(arguments["log_config_file"], environment)
     sockets = listen(arguments["url"], arguments["port"], "url") if arguments["enable_metrics"] else []
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Batch(arguments, environment, sockets).run())

@@ -16,6 +16,7 @@ from slipway.engine.launch import STOP_SIGNALS, EngineProcess, EngineThread
 from slipway.engine.messages import AddRequest, Ready
 from slipway.engine.params import SamplingParams
 from slipway.exits import BAD_ARGUMENTS, BY_CODE, INTERNAL_ERROR, Exit
+from slipway.logs import configure_logging
 
 Work = Callable[["Engine"], Awaitable[None]]
 
@@ -61,6 +62,7 @@ def with_engine(arguments: Arguments, work: Work) -> bool:
     config = engine_config(arguments, environment)
     # A terminal's Ctrl-C is for the whole group; the engine inherits that it is not for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    configure_logging(arguments["log_config_file"], environment)
     engine = EngineProcess(config) if environment.enable_v1_multiprocessing else EngineThread(config)
     client = EngineClient(engine.socket_path, engine=engine)
     try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from functools import partial
 
 import msgspec
 
-from slipway.call_trace import trace_calls
+from slipway.begin import begin
 from slipway.engine.config import EngineConfig
 from slipway.engine.launch import die_with_parent
 from slipway.engine.start import run_engine
@@ -20,11 +21,8 @@ def main() -> int:
     die_with_parent()
     with os.fdopen(config_fd, "rb") as pipe:
         config = msgspec.json.decode(pipe.read(), type=EngineConfig)
-    environment = read(os.environ)
-    if environment.trace_function:
-        trace_calls()
-    listener = socket.socket(fileno=listener_fd)
-    return run_engine(config, listener, parent_fd, environment.plugins or ())
+    begun = partial(begin, config.log_config_file, read(os.environ))
+    return run_engine(config, socket.socket(fileno=listener_fd), parent_fd, begun)
 
 
 if __name__ == "__main__":

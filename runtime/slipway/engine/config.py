@@ -87,7 +87,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     timed: bool = False
     """Each Delta tells how long the steps took that its request was part of."""
     threads: int | None = None
-    log_level: str = "info"
+    log_config_file: str | None = None
     profile_folder: str | None = None
     """Where traces of steps are written, which calls start and stop."""
     record: str | None = None

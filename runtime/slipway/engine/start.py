@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slipway import driver, plugins
+from slipway import driver
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
 from slipway.engine.cuda_files import use_given
@@ -45,16 +45,15 @@ log = logging.getLogger("slipway.engine")
 
 
 def run_engine(
-    config: EngineConfig, listener: socket.socket, parent: int, plugin_names: Sequence[str] = ()
+    config: EngineConfig, listener: socket.socket, parent: int, begin: Callable[[], None] = lambda: None
 ) -> int:
     """Serve until `parent` ends. Returns the exit status; what went wrong has been told to the clients.
 
-    plugin_names  what this process loads first; none in a process that has loaded its own
+    begin  what is due first, in a process of the engine's own
     """
-    logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     hub = Hub(listener, parent)
     try:
-        plugins.load(plugin_names)
+        begin()
         start = Start.of(config, hub)
         core = start.core(hub)
         gc.freeze()  # what loading left lives as long as we: a full collection over it takes 100 ms

@@ -98,7 +98,10 @@ class Frontend:
     """Address to listen on. A container passes 0.0.0.0."""
 
     log_config_file: FilePath | None = arg()
-    """Logging configuration, JSON, for the engine's and the HTTP server's loggers."""
+    """Logging configuration, JSON, for the engine's and the HTTP server's loggers.
+
+    Loggers that it does not name go on as they are, unless it sets disable_existing_loggers.
+    """
 
     lora_modules: list[Json] | None = arg(
         item_pair=("name", "path"),

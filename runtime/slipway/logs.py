@@ -1,4 +1,4 @@
-"""Logging of the API process."""
+"""Logging of the server's processes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import logging.config
 from pathlib import Path
 from typing import Any
 
-from slipway.api.configure import Arguments
 from slipway.envs import Environment
 from slipway.exits import BAD_ARGUMENTS, Exit
 
 
-def configure_logging(arguments: Arguments, environment: Environment, process: str = "") -> None:
+def configure_logging(config_file: str | None, environment: Environment, process: str = "") -> None:
     """As --log-config-file says, else VLLM_LOGGING_CONFIG_PATH, else one line for each record.
 
     There the line names the `process`, where there are several.
 
     Raises Exit where the file cannot be read or is no logging configuration.
     """
-    path = arguments["log_config_file"] or environment.logging_config_path
+    path = config_file or environment.logging_config_path
     if path is not None:
         _from_file(Path(path).expanduser())
     elif environment.configure_logging:
@@ -33,7 +32,8 @@ def configure_logging(arguments: Arguments, environment: Environment, process: s
 
 def _from_file(path: Path) -> None:
     try:
-        logging.config.dictConfig(_parsed(path))
+        # Loggers are made as modules are imported: those that the file does not name would fall silent.
+        logging.config.dictConfig({"disable_existing_loggers": False} | _parsed(path))
     except (OSError, ValueError, TypeError, AttributeError, ImportError) as error:
         message = f"The logging configuration {path} cannot be used: {error}."
         raise Exit(BAD_ARGUMENTS, message, argument="log_config_file") from None
