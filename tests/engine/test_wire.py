@@ -25,10 +25,12 @@ from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import (
     PROTOCOL_VERSION,
     AddRequest,
+    Call,
     Delta,
     FromEngine,
     Hello,
     Ready,
+    Reply,
     Stats,
     TokenLogprobs,
 )
@@ -147,6 +149,59 @@ async def test_open_streams_raise_when_the_engine_goes(tmp_path: Path):
     assert client.state == "dead"
     with pytest.raises(EngineDead):
         client.submit(ask("b", 5, 9))
+
+
+@asynccontextmanager
+async def asked(folder: Path) -> AsyncIterator[tuple[EngineClient, Hub, asyncio.Task[None]]]:
+    """A client that is ready, the engine's end of its wire, and what reads for the client."""
+    path = str(folder / "engine.sock")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    hub = Hub(listener)
+    hub.broadcast(Ready(1000, 1000, 64, 4, "float32", "Null", {}))
+    client = EngineClient(path, client_id=7)
+    reading = asyncio.create_task(client.run(on_stats=lambda stats: None))
+    try:
+        await asyncio.to_thread(hub.poll, 5)
+        await asyncio.wait_for(client.wait_ready(), 5)
+        yield client, hub, reading
+    finally:
+        hub.close()
+        await reading
+
+
+async def heard(hub: Hub) -> Call:
+    """The next call that comes to the engine."""
+    async with asyncio.timeout(5):
+        while True:
+            for inbound in await asyncio.to_thread(hub.poll, 0.1):
+                if isinstance(inbound.message, Call):
+                    return inbound.message
+
+
+async def test_an_answer_that_comes_late_is_not_for_the_next_caller(tmp_path: Path):
+    async with asked(tmp_path) as (client, hub, _):
+        with pytest.raises(TimeoutError):
+            await client.call("start_profile", timeout=0.01)
+        late = await heard(hub)
+        calling = asyncio.create_task(client.call("check"))
+        call = await heard(hub)
+        hub.send(7, Reply(late.call_id, "too late"))
+        hub.send(7, Reply(call.call_id, "ok"))
+        assert await asyncio.wait_for(calling, 5) == "ok"
+
+
+async def test_an_answer_to_a_caller_who_leaves_as_it_comes_hurts_nobody(tmp_path: Path):
+    async with asked(tmp_path) as (client, hub, reading):
+        calling = asyncio.create_task(client.call("check"))
+        call = await heard(hub)
+        (future,) = client._calls.values()
+        future.cancel()  # its caller is told in a later turn of the loop
+        client._take(lambda stats: None, Reply(call.call_id, "ok"))
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        assert not reading.done()
 
 
 class KilledEngine:

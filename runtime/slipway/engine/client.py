@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Literal
 
 import msgspec
@@ -139,6 +140,8 @@ class EngineClient:
         self._engine = engine
         self._streams: dict[str, Stream] = {}
         self._calls: dict[int, asyncio.Future[str]] = {}
+        self._call_ids = count()
+        """Each is used once: the answer to a call that was given up may come late."""
         self._transport: asyncio.WriteTransport | None = None
         self._changed = asyncio.Event()
         self._heard = time.monotonic()
@@ -202,7 +205,7 @@ class EngineClient:
         """Ask an administrative question. Raises TimeoutError after `timeout` seconds."""
         if self.state != "ready":
             raise EngineDead(self._cause())
-        call_id = max(self._calls, default=0) + 1
+        call_id = next(self._call_ids)
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
         self._write(Call(call_id, method))
@@ -243,8 +246,9 @@ class EngineClient:
             case Failed():
                 self.failure = message
             case Reply(call_id, result):
-                if call_id in self._calls:
-                    self._calls[call_id].set_result(result)
+                future = self._calls.get(call_id)
+                if future is not None and not future.done():  # else its caller has gone
+                    future.set_result(result)
 
     def _become(self, state: Literal["ready", "dead"]) -> None:
         self.state = state
