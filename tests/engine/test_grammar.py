@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -215,3 +216,22 @@ def test_a_matcher_knows_all_tokens_before_each_draw_and_only_its_steps_have_mas
         assert sorted(set(matcher.asked)) == matcher.asked
         assert len(b.core.grammars._matchers) == len(b.core.grammars._drafts) == 0
         assert b.masks[-1] is None
+
+
+def test_a_request_that_leaves_while_its_matcher_is_made_is_not_told_to_wait_any_more() -> None:
+    made = threading.Event()
+
+    def make_slowly(message: AddRequest) -> Matcher:
+        made.wait(10)
+        return Following()
+
+    with bench() as b:
+        b.core.grammars = Grammars(make_slowly)
+        b.add("gone", 5, 4, grammar="any")
+        b.turn()
+        b.turn()
+        assert b.hub.stats[-1].num_waiting == 1
+        b.abort("gone")
+        b.run()
+        assert b.hub.stats[-1].num_waiting == 0
+        made.set()

@@ -166,12 +166,14 @@ class EngineCore:
             else:
                 del self._requests[request.client_id, request.id]
                 request.ended = True
+                self._checked = False
                 self._send({request.client_id: [failure(request.id, error)]}, [], [])
 
     def _end(self, key: tuple[int, str], *, failed: bool = False) -> None:
         request = self._requests.pop(key, None)
         if request is not None:
             request.ended = True
+            self._checked = False  # clients were told that it waits or runs
             if not self.grammars.end(request):
                 self.scheduler.end(request, failed=failed)
 
