@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -44,6 +47,28 @@ def test_nothing_is_left_to_a_process_that_has_gone(three: list[Group]) -> None:
     for index in (1, 2):
         three[0].clear(index)
     assert not three[0].crowded
+
+
+PLACES = """
+import os, sys
+from slipway.api.group import Group
+group = Group.shared(int(sys.argv[1]), 0, "")
+sys.stdin.read()
+print(*(group.next_arrival() for _ in range(5000)))
+"""
+
+
+def test_no_two_requests_have_the_same_place_whichever_process_they_come_to() -> None:
+    file = group_memory(2)
+    words = [sys.executable, "-c", PLACES, str(file)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(words, pass_fds=[file], **pipes) for _ in range(2)]
+    for process in processes:
+        process.stdin.close()  # both begin
+    places = [int(word) for process in processes for word in process.stdout.read().split()]
+    assert sorted(places) == [*range(10_000)]
+    assert [process.wait() for process in processes] == [0, 0]
+    os.close(file)
 
 
 def ready_engine() -> EngineClient:

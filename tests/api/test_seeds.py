@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from serving import MODEL, Served
 
+from slipway.api.group import Group
 from slipway.api.seeds import Seeds
 
 
@@ -48,7 +49,7 @@ def test_without_one_nothing_is_fixed(start: Callable[..., Served]) -> None:
 
 
 def test_the_order_is_that_of_arrival_and_not_of_the_threads_that_prepare() -> None:
-    one, other = Seeds(3), Seeds(3)
+    one, other = (Seeds(3, Group.of_one().next_arrival) for _ in range(2))
     first, second = one.of_next_request(), one.of_next_request()
     overtaking = second(), first()
     assert overtaking == tuple(reversed((other.of_next_request()(), other.of_next_request()())))

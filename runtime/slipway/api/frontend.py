@@ -48,7 +48,7 @@ class Frontend:
         self.engine = engine
         self.admission = Admission(engine, max_concurrency=settings.max_concurrency, group=group)
         self.bodies = Bodies()
-        self.seeds = Seeds(settings.seed)
+        self.seeds = Seeds(settings.seed, self.admission.group.next_arrival)
         self.created = int(time.time())
         self.responses = ResponseStore() if settings.response_store else None
         """Those of /v1/responses; None where none are stored."""

@@ -5,11 +5,12 @@ Imports little: the parent needs nothing else of the API.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import mmap
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from socket import socket
 
 import msgspec
@@ -96,28 +97,38 @@ def show_opening(warnings: Iterable[str], greeting: str) -> None:
 
 
 class Group:
-    """What the processes of a server know of each other: three numbers for each, which it alone writes.
+    """What the processes of a server know of each other: three numbers for each, which it alone writes, and
+    one that they count together.
 
     In memory that they share; its parent clears the numbers of one that was killed.
     """
 
     def __init__(
-        self, numbers: list[int] | memoryview[int], index: int, metrics_folder: str | None = None
+        self,
+        numbers: list[int] | memoryview[int],
+        index: int,
+        metrics_folder: str | None = None,
+        file: int | None = None,
     ) -> None:
-        self._numbers = numbers
+        """numbers  three for each process, and the number of requests that have had a place
+
+        file     what holds them, where there are several processes
+        """
+        self._numbers, self._arrivals = numbers[:-1], numbers[-1:]
+        self._file = file
         self._index = index
         self.metrics_folder = metrics_folder
         """Where they sum their metrics; None where there is but one."""
 
     @classmethod
     def of_one(cls) -> Group:
-        return cls(list(_NUMBERS), 0)
+        return cls([*_NUMBERS, 0], 0)
 
     @classmethod
     def shared(cls, file: int, index: int, metrics_folder: str) -> Group:
         """As the process of this index sees it, over a file of `group_memory`."""
         memory = mmap.mmap(file, os.fstat(file).st_size)
-        return cls(memoryview(memory).cast("q"), index, metrics_folder)
+        return cls(memoryview(memory).cast("q"), index, metrics_folder, file)
 
     @property
     def alone(self) -> bool:
@@ -157,6 +168,25 @@ class Group:
         """One request more or less in this process."""
         self._numbers[_WIDTH * self._index + 1] += change
 
+    def next_arrival(self) -> int:
+        """The place, from 0, of a request in the order in which they come to the server."""
+        with self._lock():
+            place = self._arrivals[0]
+            self._arrivals[0] = place + 1
+        return place
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """No other process is within; the kernel lets go for one that is killed there."""
+        if self._file is None:
+            yield
+            return
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
     def clear(self, index: int) -> None:
         """Forget a process that has gone."""
         for place, number in enumerate((ABSENT, 0, 0), _WIDTH * index):
@@ -164,7 +194,7 @@ class Group:
 
 
 def group_memory(count: int) -> int:
-    """A file without a name that holds what `count` processes share: all of them load."""
+    """A file without a name that holds what `count` processes share: all of them load, no request came."""
     file = os.memfd_create("slipway-api")
-    os.write(file, b"".join(n.to_bytes(_NUMBER_BYTES, "little") for n in _NUMBERS * count))
+    os.write(file, b"".join(n.to_bytes(_NUMBER_BYTES, "little") for n in (*_NUMBERS * count, 0)))
     return file

@@ -21,15 +21,16 @@ class Seeds:
     """Drawn at random; with a seed of the server's a function of it and of the request's place in the order
     of arrival, so that the same requests in the same order are answered alike after every start."""
 
-    def __init__(self, server_seed: int | None) -> None:
+    def __init__(self, server_seed: int | None, next_arrival: Callable[[], int]) -> None:
+        """next_arrival  of how many requests a place was asked before, in all processes of the server"""
         self._server_seed = server_seed
-        self._arrivals = count()
+        self._next_arrival = next_arrival
 
     def of_next_request(self) -> Draw:
         """Called as a request arrives, before threads may overtake one another."""
         if self._server_seed is None:
             return random_seed
-        return partial(_mixed, self._server_seed, next(self._arrivals), count())
+        return partial(_mixed, self._server_seed, self._next_arrival(), count())
 
 
 def _mixed(server_seed: int, request: int, prompts: count[int]) -> int:

@@ -252,7 +252,8 @@ class Model:
     """Seed of what is random in the server.
 
     Where it is given, requests without a seed draw theirs from it and from the order in which they come:
-    after each start the same requests in the same order get the same answers. Else each is drawn at random.
+    after each start the same requests in the same order get the same answers, whichever of several API
+    processes they meet. Else each is drawn at random.
     """
 
     served_model_name: list[str] | None = arg()
