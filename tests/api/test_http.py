@@ -210,6 +210,20 @@ def test_a_root_path_may_be_stripped_by_the_proxy_or_not(start: Callable[..., Se
     assert served.get("/llm/openapi.json").json()["servers"] == [{"url": "/llm"}]
 
 
+@pytest.mark.parametrize("arguments", [(), ("--root-path", "/llm"), ("--api-key", "secret")])
+def test_a_slash_too_many_is_taken_back_without_a_word_on_host_and_prefix(
+    start: Callable[..., Served], arguments: tuple[str, ...]
+) -> None:
+    served = start(*arguments)
+    answer = served.get("/console/?a=%20b")
+    assert (answer.status_code, answer.headers["location"]) == (307, "../console?a=%20b")
+    assert served.get("/console/", follow_redirects=True).text == served.get("/console").text
+    posted = served.post("/v1/completions/", BODY)
+    assert (posted.status_code, posted.headers["location"]) == (307, "../completions")
+    for path in ("/", "/console//", "/nothing/"):
+        assert served.get(path).status_code == 404
+
+
 def test_the_documents_can_be_removed(start: Callable[..., Served]) -> None:
     served = start("--disable-fastapi-docs")
     for path in ("/docs", "/redoc", "/openapi.json"):

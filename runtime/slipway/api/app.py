@@ -5,12 +5,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import RedirectResponse
+from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api import errors
 from slipway.api.auth import guard
@@ -18,6 +24,7 @@ from slipway.api.configure import Arguments
 from slipway.api.document import document_routes
 from slipway.api.edge import Edge
 from slipway.api.frontend import Frontend
+from slipway.api.route import ApiRoute
 from slipway.api.routes import chat, completions, invocations, messages, models, responses, state, tokenize
 from slipway.api.routes.console import console_routes
 from slipway.exits import BAD_ARGUMENTS, Exit
@@ -42,10 +49,30 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
     if not settings.disable_fastapi_docs:
         routes += [*document_routes(tuple(routes), settings.root_path), *console_routes()]
     app = Starlette(routes=routes, exception_handlers={HTTPException: errors.answer})
+    app.router.redirect_slashes = False
+    app.router.default = partial(_without_slash, routes, app.router.default)
     app.state.frontend = front
     app.state.guard = guard(settings.api_keys)
     _add_middleware(app, front, arguments)
     return app
+
+
+async def _without_slash(
+    routes: Sequence[ApiRoute], otherwise: ASGIApp, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Redirect from a route's path with a slash behind it to the route.
+
+    To a relative address, unlike Starlette: behind a proxy the server knows neither the scheme that clients
+    use nor, where `--root-path` is stripped, that it was there.
+    """
+    path: str = scope["path"]
+    route_scope = scope | {"path": path[:-1]}
+    if not path.endswith("/") or all(route.matches(route_scope)[0] is Match.NONE for route in routes):
+        await otherwise(scope, receive, send)
+        return
+    query = scope["query_string"].decode("latin-1")
+    address = f"../{quote(path[:-1].rpartition('/')[2], safe='')}" + (f"?{query}" if query else "")
+    await RedirectResponse(address)(scope, receive, send)
 
 
 def _add_middleware(app: Starlette, front: Frontend, arguments: Arguments) -> None:
