@@ -171,6 +171,36 @@ def test_a_killed_process_takes_its_streams_alone_and_another_takes_its_place(de
         assert (after["vllm:num_requests_running"], after["vllm:num_requests_waiting"]) == (0, 0)
 
 
+def test_a_process_that_a_signal_without_a_name_ends_is_replaced(tiny: Path) -> None:
+    with live_server(tiny, *TWO) as server:
+        killed = api_process(server, 0)
+        os.kill(killed, 40)
+        server.wait_until_said("API process 0 was killed by signal 40")
+        wait_until(lambda: api_process(server, 0) != killed, "another process")
+
+
+def test_a_process_killed_as_it_drains_shows_in_the_exit_status(demo_model: Path) -> None:
+    with live_server(demo_model, *TWO, "--drain-grace", "1") as server:
+        with Streams(server) as streams:
+            killed = api_process(server, 0)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_until_refused()
+            os.kill(killed, signal.SIGKILL)
+            streams.go_on()
+            assert all(whole(stream.rest()) for stream in streams.all if stream.index == 1)
+        assert server.process.wait(20) == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_a_key_need_not_be_utf_8(tiny: Path, number: str) -> None:
+    key = b"k\xff"
+    with live_server(tiny, "--api-server-count", number, "--api-key", os.fsdecode(key)) as server:
+        for given, status in ((key, 200), (b"k\xfe", 401)):
+            headers = {b"Authorization": b"Bearer " + given}
+            answer = httpx.get(f"{server.url}/v1/models", headers=headers, timeout=60, trust_env=False)
+            assert answer.status_code == status
+
+
 def test_a_killed_engine_ends_all_processes_with_one_cause(demo_model: Path, tmp_path: Path) -> None:
     log = tmp_path / "termination"
     with live_server(demo_model, *TWO, env={"SLIPWAY_TERMINATION_LOG": str(log)}) as server:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import EngineProcess
+from slipway.engine.launch import EngineProcess, signal_name, start_module
 from slipway.exits import WORKER_KILLED
 
 
@@ -29,3 +32,22 @@ def test_the_process_starts_before_its_parent_imports_what_takes_time() -> None:
     )
     words = [sys.executable, "-c", script]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+def test_a_child_is_told_keys_and_paths_that_are_no_utf_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "child.py").write_text(
+        "import os, sys\n"
+        "from slipway.engine.config import EngineConfig\n"
+        "from slipway.engine.launch import told\n"
+        "config = told(int(sys.argv[1]), EngineConfig)\n"
+        "sys.exit(os.fsencode(config.model) + os.fsencode(config.hf_token) != b'/\\xff\\xfe')"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    config = EngineConfig(model=os.fsdecode(b"/\xff"), hf_token=os.fsdecode(b"\xfe"))
+    assert start_module("child", config, ()).wait(60) == 0
+
+
+def test_every_signal_has_a_name() -> None:
+    assert [signal_name(9), signal_name(40)] == ["SIGKILL", "signal 40"]

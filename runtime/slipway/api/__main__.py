@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import sys
 from socket import socket
 
-import msgspec
-
 from slipway.api.group import Membership, as_failed, say
 from slipway.api.server import cause_of
-from slipway.engine.launch import STOP_SIGNALS, die_with_parent
+from slipway.engine.launch import STOP_SIGNALS, die_with_parent, told
 
 
 def main() -> int:
@@ -20,13 +17,12 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the parent says what to obey
     gc.set_threshold(1 << 20)  # as server.py does
     config_fd, line_fd, memory, *listening = map(int, sys.argv[1:])
-    with os.fdopen(config_fd, "rb") as pipe:
-        told = msgspec.json.decode(pipe.read(), type=Membership)
+    membership = told(config_fd, Membership)
     line = socket(fileno=line_fd)
     try:
         from slipway.api.process import run  # what it misses is said to the parent
 
-        return run(told, line, memory, [socket(fileno=file) for file in listening])
+        return run(membership, line, memory, [socket(fileno=file) for file in listening])
     except Exception as error:
         cause = cause_of(error)
         line.setblocking(True)

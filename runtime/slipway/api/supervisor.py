@@ -32,7 +32,7 @@ from slipway.api.group import (
 )
 from slipway.args import Resolved
 from slipway.engine.client import EngineClient
-from slipway.engine.launch import STOP_SIGNALS, Engine, start_module
+from slipway.engine.launch import STOP_SIGNALS, Engine, signal_name, start_module
 from slipway.engine.messages import Failed
 from slipway.exits import INTERNAL_ERROR, WORKER_KILLED
 
@@ -154,7 +154,7 @@ class Supervisor:
         self._processes.remove(child)
         self._group.clear(child.told.index)
         if self._leaving or self._failure is not None:
-            self._status = max(self._status, status)
+            self._status = max(self._status, status if status >= 0 else 128 - status)
         else:
             self._replace(child, status)
         if not self._processes:
@@ -162,7 +162,7 @@ class Supervisor:
 
     def _replace(self, child: ApiProcess, status: int) -> None:
         """Start another in its place, unless too many have been lost lately."""
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
         lost = f"API process {child.told.index} {how}"
         self._lost.append(time.monotonic())
         if len(self._lost) <= MAX_LOST or self._lost[-1] - self._lost[0] > SECONDS_OF_LOSSES:

@@ -7,11 +7,9 @@ import socket
 import sys
 from functools import partial
 
-import msgspec
-
 from slipway.begin import begin
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import die_with_parent
+from slipway.engine.launch import die_with_parent, told
 from slipway.engine.start import run_engine
 from slipway.envs import read
 
@@ -19,8 +17,7 @@ from slipway.envs import read
 def main() -> int:
     config_fd, listener_fd, parent_fd = map(int, sys.argv[1:])
     die_with_parent()
-    with os.fdopen(config_fd, "rb") as pipe:
-        config = msgspec.json.decode(pipe.read(), type=EngineConfig)
+    config = told(config_fd, EngineConfig)
     begun = partial(begin, config.log_config_file, read(os.environ))
     return run_engine(config, socket.socket(fileno=listener_fd), parent_fd, begun)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -27,6 +28,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What ends a server. The API blocks them before it starts an engine, whose process inherits that."""
 _PR_SET_PDEATHSIG = 1
 
+T = TypeVar("T")
+
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent ends, also in the middle of a long step."""
@@ -34,7 +37,7 @@ def die_with_parent() -> None:
 
 
 def start_module(module: str, config: object, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-    """`python -m MODULE CONFIG DESCRIPTORS…`, all of them inherited; the first gives `config` as JSON."""
+    """`python -m MODULE CONFIG DESCRIPTORS…`, all of them inherited; the first gives `config` to `told`."""
     config_read, config_write = os.pipe()
     inherited = (config_read, *descriptors)
     process = subprocess.Popen(
@@ -42,8 +45,25 @@ def start_module(module: str, config: object, descriptors: Sequence[int]) -> sub
     )
     os.close(config_read)
     with os.fdopen(config_write, "wb") as pipe, contextlib.suppress(BrokenPipeError):
-        pipe.write(msgspec.json.encode(config))
+        pipe.write(json.dumps(msgspec.to_builtins(config)).encode())
     return process
+
+
+def told(file: int, kind: type[T]) -> T:
+    """What `start_module` wrote.
+
+    By `json`, which has words for bytes outside of UTF-8, as Python holds them in keys and paths.
+    """
+    with os.fdopen(file, "rb") as pipe:
+        return msgspec.convert(json.load(pipe), kind)
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; real-time signals have no names."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class Parent(Protocol):
@@ -106,7 +126,7 @@ class EngineProcess(Engine):
             return "The engine closed its socket and did not exit.", ENGINE_DIED
         if status == -signal.SIGKILL:
             return "The engine process was killed (SIGKILL).", WORKER_KILLED
-        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        how = signal_name(-status) if status < 0 else f"status {status}"
         return f"The engine process ended with {how}; its log may say more.", ENGINE_DIED
 
     def _wait(self, patience: float) -> None:
