@@ -77,9 +77,16 @@ async function connect() {
 }
 
 function show({ ready, phase, done, total }) {
-  const how = total ? ` ${Math.floor((100 * done) / total)} %` : " …";
-  byId("state").textContent = ready ? "Ready" : `${PHASES[phase] ?? "Starting"}${phase === "away" ? "" : how}`;
+  byId("state").textContent = ready ? "Ready" : `${PHASES[phase] ?? "Starting"}${extent(phase, done, total)}`;
   byId("state").className = ready ? "state ready" : "state";
+}
+
+/** How far a phase is; of one that drains, `total` is the number of open requests. */
+function extent(phase, done, total) {
+  if (phase === "away") return "";
+  if (!total) return " …";
+  if (phase === "draining") return `: ${total} ${total === 1 ? "request is" : "requests are"} open`;
+  return ` ${Math.floor((100 * done) / total)} %`;
 }
 
 const dialog = byId("key-dialog");
