@@ -66,7 +66,7 @@ async def _without_slash(
     use nor, where `--root-path` is stripped, that it was there.
     """
     path: str = scope["path"]
-    route_scope = scope | {"path": path[:-1]}
+    route_scope = {**scope, "path": path[:-1]}
     if not path.endswith("/") or all(route.matches(route_scope)[0] is Match.NONE for route in routes):
         await otherwise(scope, receive, send)
         return
