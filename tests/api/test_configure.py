@@ -59,7 +59,6 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
         ([], {"SLIPWAY_RECORD": "/tmp/r"}, "record", "/tmp/r"),
         ([], {"VLLM_SKIP_WARMUP": "1"}, "skip_warmup", True),
         ([], {"SLIPWAY_PREFIX_HASH_SECRET": "ours"}, "prefix_hash_secret", "ours"),
-        (["--log-config-file", "/logs.json"], {}, "log_config_file", "/logs.json"),
     ],
     ids=str,
 )

@@ -122,6 +122,17 @@ def test_the_engine_logs_as_it_is_told(
 
 
 @pytest.mark.slow
+def test_every_process_of_a_server_logs_as_its_file_says(
+    installed: Path, tiny_models: Callable[[str], Path], log_config: str
+) -> None:
+    environ = {"PYTHONPATH": ":".join([str(installed), *sys.path]), "VLLM_PLUGINS": "greeter"}
+    arguments = ("--api-server-count", "2", "--log-config-file", log_config)
+    with live_server(tiny_models("llama"), *arguments, env=environ) as server:
+        said = "".join(server.lines)
+    assert said.count("FORM slipway.engine a greeting is due") == 4  # parent, engine and two of the API
+
+
+@pytest.mark.slow
 def test_both_processes_load_plugins_write_calls_and_log_sizes_of_steps(
     installed: Path, tiny_models: Callable[[str], Path], tmp_path: Path
 ) -> None:

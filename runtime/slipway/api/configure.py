@@ -24,8 +24,13 @@ class Arguments(Protocol):
     def redacted(self) -> Mapping[str, Any]: ...
 
 
-def engine_config(arguments: Arguments, environment: Environment) -> EngineConfig:
-    """The arguments that concern the engine; what is unset stays for it to decide."""
+def engine_config(
+    arguments: Arguments, environment: Environment, log_config_file: str | None = None
+) -> EngineConfig:
+    """The arguments that concern the engine; what is unset stays for it to decide.
+
+    log_config_file  an argument of servers, which other commands that start an engine do not have
+    """
     cache_bytes = arguments["kv_cache_memory_bytes"]
     on_cpu = arguments["device"] != "cuda"
     if cache_bytes is None and on_cpu and environment.cpu_kvcache_space is not None:
@@ -52,6 +57,7 @@ def engine_config(arguments: Arguments, environment: Environment) -> EngineConfi
         "skip_warmup": environment.skip_warmup,
         "threads": environment.threads,
         "timed": bool(arguments["otlp_traces_endpoint"] and arguments["collect_detailed_traces"]),
+        "log_config_file": log_config_file,
         "profile_folder": environment.torch_profiler_dir,
         "record": environment.slipway_record,
     }
@@ -179,5 +185,5 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
 
 def _of_same_name(told: type, arguments: Arguments, derived: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of what is told: those that are `derived`, and for others the argument of that name."""
-    same = {name: arguments[name] for name in told.__annotations__ if name in ARGUMENTS}
+    same = {name: arguments[name] for name in told.__annotations__.keys() - derived if name in ARGUMENTS}
     return {**same, **derived}

@@ -69,7 +69,7 @@ def _serve(resolved: Resolved) -> int:
 @contextmanager
 def engine_started(arguments: Arguments, environment: envs.Environment) -> Iterator[Engine]:
     """An engine that ends with the block. The signals that end a server stay blocked."""
-    config = engine_config(arguments, environment)
+    config = engine_config(arguments, environment, arguments["log_config_file"])
     # They wait until the event loop takes them: what they raise could come where Python swallows it. Nor does
     # a terminal's Ctrl-C, which is for the whole group, reach the engine's process.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

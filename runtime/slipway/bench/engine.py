@@ -62,7 +62,7 @@ def with_engine(arguments: Arguments, work: Work) -> bool:
     config = engine_config(arguments, environment)
     # A terminal's Ctrl-C is for the whole group; the engine inherits that it is not for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    configure_logging(arguments["log_config_file"], environment)
+    configure_logging(None, environment)
     engine = EngineProcess(config) if environment.enable_v1_multiprocessing else EngineThread(config)
     client = EngineClient(engine.socket_path, engine=engine)
     try:
