@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import reprlib
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
@@ -26,6 +28,7 @@ from slipway.api.seeds import Seeds
 from slipway.api.structured import say_whose_work_it_is
 from slipway.engine.client import EngineClient
 from slipway.engine.messages import Ready, Stats
+from slipway.engine.params import SamplingParams
 from slipway.metrics.declared import CACHE_LABELS
 from slipway.metrics.registry import ServerMetrics
 
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 TEXT_THREADS = 2
 """Tokenizing lets go of the interpreter's lock, rendering does not; more threads gain nothing."""
 MAX_REQUEST_ID = 128
+LOGGED_MEMBERS = 16
+"""Of each list in the parameters of a request."""
 
 T = TypeVar("T")
 logger = logging.getLogger("slipway.api.requests")
@@ -154,20 +159,32 @@ class Frontend:
         if self.settings.disable_log_requests or not logger.isEnabledFor(logging.INFO):
             return
         limit = self.settings.max_log_len
-        for prompt in order.prompts:
+        for index, prompt in enumerate(order.prompts):
             shown = prompt.token_ids if limit is None else prompt.token_ids[:limit]
             tokenizer = order.rules.tokenizer
             text = tokenizer.decode(shown, skip_special_tokens=False) if tokenizer else None
             logger.info(
-                "request %s: prompt %r, %d tokens %s, n %d, %s%s",
+                "request %s: prompt %r, %d tokens %s, %s",
                 order.request_id,
                 text if limit is None or text is None else text[:limit],
                 len(prompt.token_ids),
                 shown,
-                order.n,
-                prompt.params,
-                f", held to {order.grammar.text[:limit]}" if order.grammar else "",
+                _how(order, limit) if index == 0 else "as the first",
             )
+
+
+def _how(order: Order, limit: int | None) -> str:
+    """What a request's prompts have in common, for its log; the seed is the first one's."""
+    held = f", held to {order.grammar.text[:limit]}" if order.grammar else ""
+    return f"n {order.n}, {_shown(order.prompts[0].params, limit)}{held}"
+
+
+def _shown(params: SamplingParams, limit: int | None) -> str:
+    """Parameters with the beginnings of their lists."""
+    beginnings = reprlib.Repr()
+    beginnings.maxtuple = LOGGED_MEMBERS if limit is None else min(limit, LOGGED_MEMBERS)
+    values = msgspec.structs.asdict(params).items()
+    return f"SamplingParams({', '.join(f'{name}={beginnings.repr(value)}' for name, value in values)})"
 
 
 def _tracer(settings: Settings) -> Tracer | None:

@@ -8,6 +8,7 @@ from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
 from slipway.api.parsing import Reading, channels_of, check_budget, check_tools, held_tools, reading
+from slipway.api.products import check_outputs, check_parameters
 from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
@@ -22,8 +23,6 @@ from slipway.api.sampling import (
 from slipway.api.structured import Grammar, grammar_of
 from slipway.api.transcript import TranscriptRules
 
-MAX_OUTPUTS = 1024
-"""Outputs of one request: prompts × candidates."""
 MAX_PROMPT_LOGPROBS = 1 << 20
 """Of all prompts of one request: read and written at once, they hold up the event loop for some 0.5 s."""
 
@@ -35,12 +34,13 @@ def completion_order(
     body.check()
     check_limits(body, settings, logprobs=body.logprobs, prompt_logprobs=body.prompt_logprobs)
     prompts = body.prompts
-    if len(prompts) * body.candidates > MAX_OUTPUTS:
-        message = (
-            f"{len(prompts)} prompts with {body.candidates} outputs each are more than the "
-            f"{MAX_OUTPUTS} outputs that one request may have; split it."
-        )
-        raise ApiError(message, param="prompt", code="invalid_value")
+    check_outputs(len(prompts), body.candidates)
+    params_of = sampling_params(
+        body,
+        model,
+        num_logprobs=_completion_logprobs(body),
+        num_prompt_logprobs=_prompt_logprobs(body),
+    )
     add_special_tokens = body.add_special_tokens is not False
     ready = []
     for prompt in prompts:
@@ -58,13 +58,7 @@ def completion_order(
             model=model,
             param="prompt",
         )
-        params = sampling_params(
-            body,
-            model,
-            max_tokens=max(budget, 1),  # 0 only echoes; the engine still computes one
-            num_logprobs=_completion_logprobs(body),
-            num_prompt_logprobs=_prompt_logprobs(body),
-        )
+        params = params_of(max(budget, 1))  # 0 only echoes; the engine still computes one
         ready.append(Prompt(token_ids, params))
     grammar = grammar_of(body, model, settings)
     beams = beams_of(body, body.candidates, params.stop_token_ids, settings)
@@ -77,18 +71,18 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     body.check()
     check_tools(body, settings)
     check_limits(body, settings, top_logprobs=body.top_logprobs, prompt_logprobs=body.prompt_logprobs)
+    params_of = sampling_params(
+        body,
+        model,
+        num_logprobs=body.num_logprobs,
+        num_prompt_logprobs=-1 if body.prompt_logprobs is None else body.prompt_logprobs,
+    )
     text, token_ids = chat_prompt(body, model, settings)
     token_ids = _truncated(token_ids, body, body.wanted_tokens, model)
     budget = token_budget(
         body.wanted_tokens, None, prompt_tokens=len(token_ids), model=model, param="messages"
     )
-    params = sampling_params(
-        body,
-        model,
-        max_tokens=budget,
-        num_logprobs=body.num_logprobs,
-        num_prompt_logprobs=-1 if body.prompt_logprobs is None else body.prompt_logprobs,
-    )
+    params = params_of(budget)
     formats = model.texts.formats
     channels = channels_of(body, formats, text)
     check_budget(body, formats, channels)
@@ -132,6 +126,8 @@ def _order(
             param="stop",
             code="no_tokenizer",
         )
+    if beams is None:  # a beam takes nothing of these along
+        check_parameters(prompts[0].params, grammar, len(prompts) * n)
     logprobs = sum(len(one.token_ids) * (one.params.num_prompt_logprobs + 1) for one in prompts)
     if logprobs > MAX_PROMPT_LOGPROBS:
         message = (

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
+
+import msgspec
 
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
@@ -20,23 +24,18 @@ Number = TypeVar("Number", int, float)
 
 
 def sampling_params(
-    request: Generation,
-    model: ServedModel,
-    *,
-    max_tokens: int,
-    num_logprobs: int = -1,
-    num_prompt_logprobs: int = -1,
-) -> SamplingParams:
-    """Parameters of the first child; child i has seed + i. Raises ApiError for what the model's
-    vocabulary does not have and for fields that contradict each other."""
+    request: Generation, model: ServedModel, *, num_logprobs: int = -1, num_prompt_logprobs: int = -1
+) -> Callable[[int], SamplingParams]:
+    """Makes of its `max_tokens` the parameters of a prompt's first child, prompt by prompt in their order;
+    child i has seed + i. What all prompts have in common is looked at once.
+
+    Raises ApiError for what the model's vocabulary does not have and for fields that contradict each other.
+    """
     defaults = model.defaults
     temperature = _first(request.temperature, defaults.temperature, 1.0)
     _check_token_ids(request, model)
-    if (request.min_tokens or 0) > max_tokens:
-        message = f"min_tokens is {request.min_tokens}, more than the {max_tokens} of max_tokens."
-        raise ApiError(message, param="min_tokens", code="invalid_value")
-    params = SamplingParams(
-        max_tokens=max_tokens,
+    common = SamplingParams(
+        max_tokens=0,
         min_tokens=request.min_tokens or 0,
         temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
         top_k=max(_first(request.top_k, defaults.top_k, 0), 0),
@@ -46,7 +45,6 @@ def sampling_params(
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
         repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),
-        seed=request.seed_of_prompt(),
         num_logprobs=num_logprobs,
         num_prompt_logprobs=num_prompt_logprobs,
         logit_bias=tuple((int(key), bias) for key, bias in (request.logit_bias or {}).items()),
@@ -54,8 +52,15 @@ def sampling_params(
         bad_words=_bad_words(request.bad_words or [], model),
         stop_token_ids=_stop_token_ids(request, model),
     )
-    _check_choice(params, model)
-    return params
+    _check_choice(common, model)
+    return partial(_of_prompt, request, common)
+
+
+def _of_prompt(request: Generation, common: SamplingParams, max_tokens: int) -> SamplingParams:
+    if common.min_tokens > max_tokens:
+        message = f"min_tokens is {common.min_tokens}, more than the {max_tokens} of max_tokens."
+        raise ApiError(message, param="min_tokens", code="invalid_value")
+    return msgspec.structs.replace(common, max_tokens=max_tokens, seed=request.seed_of_prompt())
 
 
 def check_limits(request: Generation, settings: Settings, **logprobs: int | None) -> None:
@@ -154,15 +159,18 @@ def _check_choice(params: SamplingParams, model: ServedModel) -> None:
 def _bad_words(words: list[str], model: ServedModel) -> tuple[tuple[int, ...], ...]:
     """Each word as it stands at the start of a text and after a space."""
     sequences: dict[tuple[int, ...], None] = {}
-    for word in words:
-        for text in (word, f" {word.lstrip()}"):
-            token_ids = tuple(model.encode(text, add_special_tokens=False))
-            if token_ids:
-                sequences[token_ids] = None
-    total = sum(map(len, sequences))
-    if total > MAX_BAD_TOKENS:
-        message = f"bad_words are {total} tokens, at most {MAX_BAD_TOKENS} are looked for; give fewer."
-        raise ApiError(message, param="bad_words", code="invalid_value")
+    total = 0
+    for text in dict.fromkeys(text for word in words for text in (word, f" {word.lstrip()}")):
+        token_ids = tuple(model.encode(text, add_special_tokens=False))
+        if not token_ids or token_ids in sequences:
+            continue
+        sequences[token_ids] = None
+        total += len(token_ids)
+        if total > MAX_BAD_TOKENS:
+            message = (
+                f"bad_words are {total} tokens or more, at most {MAX_BAD_TOKENS} are looked for; give fewer."
+            )
+            raise ApiError(message, param="bad_words", code="invalid_value")
     return tuple(sequences)
 
 

@@ -1,0 +1,44 @@
+"""What the fields of one request may come to together, where each by itself is within its bounds."""
+
+from __future__ import annotations
+
+from slipway.api.errors import ApiError
+from slipway.api.structured import Grammar
+from slipway.engine.params import SamplingParams
+
+MAX_OUTPUTS = 1024
+"""Outputs of one request: prompts × candidates."""
+MAX_PARAMETERS = 1 << 20
+"""Members of lists in the parameters of all outputs of one request, and grammars at four characters for one:
+each output has its own copy, on the wire and in the engine."""
+
+
+def check_outputs(prompts: int, candidates: int) -> None:
+    if prompts * candidates > MAX_OUTPUTS:
+        message = (
+            f"{prompts} prompts with {candidates} outputs each are more than the "
+            f"{MAX_OUTPUTS} outputs that one request may have; split it."
+        )
+        raise ApiError(message, param="prompt", code="invalid_value")
+
+
+def check_parameters(params: SamplingParams, grammar: Grammar | None, outputs: int) -> None:
+    """Raises ApiError with the largest field. One output may have whatever its body says."""
+    members = {
+        "allowed_token_ids": len(params.allowed_token_ids),
+        "logit_bias": len(params.logit_bias),
+        "bad_words": sum(map(len, params.bad_words)),
+        "stop_token_ids": len(params.stop_token_ids),
+    }
+    if grammar is not None:
+        members[grammar.param] = len(grammar.text) // 4
+    total = sum(members.values())
+    if outputs > 1 and total * outputs > MAX_PARAMETERS:
+        param = max(members, key=lambda name: members[name])
+        said = " and ".join(name for name, number in members.items() if number)
+        message = (
+            f"Of {said} each of the {outputs} outputs has its own copy, {total} ids (or four characters of a "
+            f"grammar): {total * outputs} are more than the {MAX_PARAMETERS} that one request may have. "
+            f"Make {param} shorter, or split the request."
+        )
+        raise ApiError(message, param=param, code="invalid_value")

@@ -1,0 +1,86 @@
+"""Fields of one request that are harmless each by itself, and what they come to together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from serving import Served
+from test_bad_input import CHAT, PLAIN, refused
+
+LIMIT = 1000
+"""In place of the products' own, which bodies of megabytes would be needed for."""
+
+
+@pytest.fixture
+def encoded(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that were tokenized."""
+    tokenizer, texts = served.front.model.tokenizer, list[str]()
+    encode = tokenizer.encode
+
+    def noted(text: str, **keywords: Any) -> list[int]:
+        texts.append(text)
+        return encode(text, **keywords)
+
+    monkeypatch.setattr(tokenizer, "encode", noted)
+    return texts
+
+
+def test_bad_words_are_tokenized_once_for_all_prompts(served: Served, encoded: list[str]) -> None:
+    body = {"prompt": ["a"] * 20, "bad_words": ["b"] * 1000, "max_tokens": 1}
+    assert served.post("/v1/completions", body).status_code == 200
+    assert sorted(encoded) == [" b", *["a"] * 20, "b"]
+    assert len({request.params.bad_words for request in served.engine.requests}) == 1
+    assert len({request.params.seed for request in served.engine.requests}) == 20
+
+
+def test_no_more_bad_words_are_tokenized_than_are_looked_for(
+    served: Served, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipway.api.sampling.MAX_BAD_TOKENS", 20)
+    body = PLAIN | {"bad_words": [f"word {n}" for n in range(1000)]}
+    refused(served.post("/v1/completions", body), 400, "bad_words", "at most 20 are looked for")
+    assert len(encoded) < 10
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"allowed_token_ids": [*range(200)], "logit_bias": {"5": 1}}, "allowed_token_ids"),
+        ({"logit_bias": {str(token): 1 for token in range(200)}}, "logit_bias"),
+        ({"bad_words": [f"{n} " * 12 for n in range(7)]}, "bad_words"),
+        ({"stop_token_ids": [*range(200)]}, "stop_token_ids"),
+        ({"guided_regex": "a" * 1200}, "guided_regex"),
+    ],
+)
+def test_what_every_output_has_of_its_own_is_bounded(
+    served: Served, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], param: str
+) -> None:
+    monkeypatch.setattr("slipway.api.products.MAX_PARAMETERS", LIMIT)
+    for path, body in (
+        ("/v1/completions", PLAIN | {"prompt": ["a", "b", "c"], "n": 2}),
+        ("/v1/completions", PLAIN | {"n": 1, "best_of": 6}),
+        ("/v1/chat/completions", CHAT | {"n": 6}),
+    ):
+        refused(served.post(path, body | fields), 400, param, "each of the 6 outputs")
+        few = {name: 1 if name in ("n", "best_of") else value for name, value in body.items()}
+        assert served.post(path, few | fields).status_code == 200
+
+
+def test_parameters_are_logged_once_a_request_and_cut(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "slipway.api.requests")
+    long = {"allowed_token_ids": [*range(500)], "logit_bias": {str(token): 1 for token in range(500)}}
+    body = {"prompt": ["a", "b"], "max_tokens": 1, "temperature": 0.25, **long}
+    for limit in ("none", "3"):
+        caplog.clear()
+        start("--max-log-len", limit).post("/v1/completions", body)
+        first, second = (record.message for record in caplog.records if "request cmpl-" in record.message)
+        assert "temperature=0.25" in first
+        shown = ", ".join(map(str, range(3 if limit == "3" else 16)))
+        assert f"allowed_token_ids=({shown}, ...)" in first
+        assert "temperature" not in second
+        assert len(first) < 1200
