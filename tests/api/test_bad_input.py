@@ -246,7 +246,7 @@ def test_every_way_to_say_json_is_taken(served: Served, kind: str) -> None:
 def test_more_prompt_logprobs_than_the_loop_can_write_are_refused(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slipway.api.prepare.MAX_PROMPT_LOGPROBS", 100)
+    monkeypatch.setattr("slipway.api.products.MAX_PROMPT_LOGPROBS", 100)
     most = {"prompt": [[5] * 10, [6] * 10], "max_tokens": 1, "prompt_logprobs": 4}
     assert served.post("/v1/completions", most).status_code == 200
     more = most | {"prompt_logprobs": 5}

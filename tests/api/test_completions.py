@@ -337,3 +337,21 @@ def test_a_text_that_no_context_holds_is_refused_before_it_is_tokenized(
     cut = served.post("/v1/completions", {"prompt": text, "max_tokens": 3, "truncate_prompt_tokens": 5})
     assert cut.json()["usage"]["prompt_tokens"] == 5
     assert served.engine.requests[-1].prompt_token_ids == encode(text)[-5:]
+
+
+def test_an_echo_is_what_truncation_leaves_of_the_prompt(served: Served) -> None:
+    wanted = {"max_tokens": 2, "echo": True, "logprobs": 0, "return_token_ids": True}
+    for prompt in ("Tell me of Paris", served.tokenizer.encode("Tell me of Paris")):
+        body = {"prompt": prompt, "truncate_prompt_tokens": 3, **wanted}
+        (choice,) = served.post("/v1/completions", body).json()["choices"]
+        left, told = served.tokenizer.decode(choice["prompt_token_ids"]), choice["logprobs"]
+        assert choice["text"] == left + served.tokenizer.decode(choice["token_ids"])
+        assert "".join(told["tokens"]) == choice["text"]
+        assert told["text_offset"][3] == len(left)
+
+
+def test_the_token_behind_nothing_but_an_echo_stops_nothing(served: Served) -> None:
+    first = served.tokenizer.encode(SENTENCE)[0]
+    body = {"prompt": "Tell me", "max_tokens": 0, "echo": True, "stop_token_ids": [first]}
+    (choice,) = served.post("/v1/completions", body).json()["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("length", None)

@@ -84,3 +84,23 @@ def test_parameters_are_logged_once_a_request_and_cut(
         assert f"allowed_token_ids=({shown}, ...)" in first
         assert "temperature" not in second
         assert len(first) < 1200
+
+
+def test_log_probabilities_of_prompts_are_bounded_as_often_as_an_answer_has_them(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipway.api.products.MAX_PROMPT_LOGPROBS", 100)
+    prompt = {"prompt": [5] * 20, "max_tokens": 1}
+    for fields, param in (
+        ({"prompt_logprobs": 1, "n": 3}, "prompt_logprobs"),
+        ({"logprobs": 1, "echo": True, "n": 3}, "logprobs"),
+        ({"logprobs": 0, "echo": True, "prompt_logprobs": 0, "n": 3}, "prompt_logprobs"),
+    ):
+        answer = served.post("/v1/completions", prompt | fields)
+        refused(answer, 400, param, "120 log-probabilities")
+        assert served.post("/v1/completions", prompt | fields | {"n": 2}).status_code == 200
+    best = prompt | {"prompt_logprobs": 1, "n": 1, "best_of": 3}
+    assert served.post("/v1/completions", best).status_code == 200
+    chat = CHAT | {"prompt_logprobs": 1, "n": 30, "max_tokens": 1}
+    assert served.post("/v1/chat/completions", chat).status_code == 200
+    assert {one.params.num_prompt_logprobs for one in served.engine.requests[-29:]} == {-1}

@@ -15,7 +15,6 @@ class Whole:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -33,7 +32,6 @@ async def gather(run: Run) -> list[Whole]:
         texts[piece.number].append(piece.text)
         whole.token_ids += piece.token_ids
         whole.logprobs += piece.logprobs or ()
-        whole.prompt_logprobs = whole.prompt_logprobs or piece.prompt_logprobs
         whole.finish_reason = piece.finish_reason
         whole.stop_reason = piece.stop_reason
     for whole, parts in zip(wholes, texts, strict=True):

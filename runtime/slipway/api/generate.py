@@ -16,7 +16,14 @@ from slipway.api.sampling import child_seed
 from slipway.api.structured import Grammar
 from slipway.api.transcript import Piece, Transcript, TranscriptRules
 from slipway.engine.client import EngineClient, EngineDead, Stream
-from slipway.engine.messages import AddRequest, Delta, ReasoningBounds, RequestTiming, Work
+from slipway.engine.messages import (
+    AddRequest,
+    Delta,
+    ReasoningBounds,
+    RequestTiming,
+    TokenLogprobs,
+    Work,
+)
 from slipway.engine.params import SamplingParams
 from slipway.engine.wire import FrameTooLarge
 from slipway.metrics.registry import ServerMetrics
@@ -32,6 +39,8 @@ class Prompt:
 
     token_ids: list[int]
     params: SamplingParams
+    text: str = ""
+    """Where it is to stand before its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,8 @@ class Run:
         self.outputs: list[Output] = []
         self.num_cached_tokens = 0
         """Prompt tokens that prefix hits spared, over all prompts."""
+        self.prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(order.prompts)
+        """Of each prompt, where they are asked for: there before the first piece of its outputs."""
         self._engine = engine
         self._metrics = metrics
         self._on_end = on_end
@@ -119,6 +130,8 @@ class Run:
                 engine_id = f"{order.request_id}-{number}-{next(serial)}"
                 seed = child_seed(prompt.params.seed, child)
                 params = msgspec.structs.replace(prompt.params, seed=seed)
+                if child:  # they would all have the same
+                    params = msgspec.structs.replace(params, num_prompt_logprobs=-1)
                 request = AddRequest(
                     engine_id,
                     prompt.token_ids,
@@ -152,7 +165,9 @@ class Run:
                     if output.finish_reason:
                         return
             else:
-                async for output, delta in _merged(self.outputs):
+                n = self.order.n
+                groups = [self.outputs[begin : begin + n] for begin in range(0, len(self.outputs), n)]
+                async for output, delta in _merged(groups):
                     yield self._take(output, delta)
         except EngineDead as dead:
             self.error = str(dead)
@@ -176,6 +191,8 @@ class Run:
             self._end(output, delta, "error")
             raise failed(delta)
         piece = output.transcript.take(delta)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs[output.number // self.order.n] = delta.prompt_logprobs
         if delta.num_cached_tokens:
             output.num_cached_tokens = delta.num_cached_tokens
             if output.number % self.order.n == 0:
@@ -229,9 +246,11 @@ def engine_gone(dead: EngineDead) -> ApiError:
     return ApiError(message, status=503, code="engine_dead", headers={"Retry-After": "5"})
 
 
-async def _merged(outputs: list[Output]) -> AsyncIterator[tuple[Output, Delta]]:
-    """Deltas of many streams in the order in which they come, until every output has ended."""
-    waiting = {_next(output): output for output in outputs}
+async def _merged(groups: list[list[Output]]) -> AsyncIterator[tuple[Output, Delta]]:
+    """Deltas of many streams in the order in which they come, until every output has ended. The outputs of a
+    prompt wait for news of its first one, which brings what is known of the prompt."""
+    waiting = {_next(first): first for first, *_ in groups}
+    behind = {first.number: others for first, *others in groups}
     try:
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -240,6 +259,8 @@ async def _merged(outputs: list[Output]) -> AsyncIterator[tuple[Output, Delta]]:
                 yield output, task.result()
                 if not output.finish_reason:
                     waiting[_next(output)] = output
+                for other in behind.pop(output.number, ()):
+                    waiting[_next(other)] = other
     finally:
         for task in waiting:
             task.cancel()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from slipway.api.protocol.answers import (
     ChatLogprobs,
     ChatTokenLogprob,
@@ -25,6 +27,7 @@ class LogprobFormat:
     def __init__(self, tokenizer: Tokenizer | None, *, as_ids: bool) -> None:
         self._tokenizer = tokenizer
         self._as_ids = as_ids or tokenizer is None
+        self._known_bytes: dict[int, list[int] | None] = {}
 
     def token(self, token_id: int) -> str:
         """The token's text, or `token_id:N` where texts are not wanted."""
@@ -92,7 +95,11 @@ class LogprobFormat:
         return entries
 
     def _bytes(self, token_id: int) -> list[int] | None:
-        return None if self._tokenizer is None else list(self._tokenizer.token_bytes(token_id))
+        """One list for all places where a token stands: of a long answer they are the greater part."""
+        if token_id not in self._known_bytes:
+            tokenizer = self._tokenizer
+            self._known_bytes[token_id] = None if tokenizer is None else [*tokenizer.token_bytes(token_id)]
+        return self._known_bytes[token_id]
 
     def _alternatives(self, token_id: int, one: TokenLogprobs) -> dict[str, float]:
         """The likeliest tokens, and the one that stands there if it is not among them."""
@@ -102,6 +109,11 @@ class LogprobFormat:
 
     def _ranked(self, token_id: int, logprob: float, rank: int) -> PromptTokenLogprob:
         return PromptTokenLogprob(logprob=floor(logprob), rank=rank, decoded_token=self.token(token_id))
+
+
+def likeliest(one: TokenLogprobs, number: int) -> TokenLogprobs:
+    """The same with at most so many alternatives."""
+    return msgspec.structs.replace(one, top=one.top[:number])
 
 
 def floor(logprob: float) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from slipway.api.chat_prompt import render_chat
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
 from slipway.api.parsing import Reading, channels_of, check_budget, check_tools, held_tools, reading
-from slipway.api.products import check_outputs, check_parameters
+from slipway.api.products import check_outputs, check_parameters, check_prompt_logprobs
 from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
@@ -22,9 +24,7 @@ from slipway.api.sampling import (
 )
 from slipway.api.structured import Grammar, grammar_of
 from slipway.api.transcript import TranscriptRules
-
-MAX_PROMPT_LOGPROBS = 1 << 20
-"""Of all prompts of one request: read and written at once, they hold up the event loop for some 0.5 s."""
+from slipway.engine.params import SamplingParams
 
 
 def completion_order(
@@ -41,29 +41,39 @@ def completion_order(
         num_logprobs=_completion_logprobs(body),
         num_prompt_logprobs=_prompt_logprobs(body),
     )
-    add_special_tokens = body.add_special_tokens is not False
-    ready = []
-    for prompt in prompts:
-        if isinstance(prompt, str):
-            _check_length(prompt, body, body.max_tokens, model, "prompt")
-            token_ids = model.encode(prompt, add_special_tokens=add_special_tokens)
-        else:
-            check_vocabulary(prompt, model, "prompt")
-            token_ids = prompt
-        token_ids = _truncated(token_ids, body, body.max_tokens, model)
-        budget = token_budget(
-            body.max_tokens,
-            DEFAULT_MAX_TOKENS,
-            prompt_tokens=len(token_ids),
-            model=model,
-            param="prompt",
-        )
-        params = params_of(max(budget, 1))  # 0 only echoes; the engine still computes one
-        ready.append(Prompt(token_ids, params))
+    ready = [_completion_prompt(prompt, body, model, params_of) for prompt in prompts]
+    shown = {"prompt_logprobs": body.prompt_logprobs, "logprobs": body.logprobs if body.echo else None}
+    check_prompt_logprobs(shown, ready, body.choices)
     grammar = grammar_of(body, model, settings)
-    beams = beams_of(body, body.candidates, params.stop_token_ids, settings)
+    beams = beams_of(body, body.candidates, ready[0].params.stop_token_ids, settings)
     n = body.candidates if beams is None else body.choices
     return _order(body, ready, n, model, request_id, grammar, beams=beams)
+
+
+def _completion_prompt(
+    prompt: str | list[int],
+    body: CompletionRequest,
+    model: ServedModel,
+    params_of: Callable[[int], SamplingParams],
+) -> Prompt:
+    if isinstance(prompt, str):
+        _check_length(prompt, body, body.max_tokens, model, "prompt")
+        whole = model.encode(prompt, add_special_tokens=body.add_special_tokens is not False)
+    else:
+        check_vocabulary(prompt, model, "prompt")
+        whole = prompt
+    token_ids = _truncated(whole, body, body.max_tokens, model)
+    budget = token_budget(
+        body.max_tokens, DEFAULT_MAX_TOKENS, prompt_tokens=len(token_ids), model=model, param="prompt"
+    )
+    params = params_of(max(budget, 1))  # 0 only echoes; the engine still computes one
+    if not body.echo:
+        return Prompt(token_ids, params)
+    if isinstance(prompt, str) and len(token_ids) == len(whole):
+        return Prompt(token_ids, params, prompt)
+    tokenizer = model.texts.tokenizer
+    text = "" if tokenizer is None else tokenizer.decode(token_ids, skip_special_tokens=False)
+    return Prompt(token_ids, params, text)
 
 
 def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, request_id: str) -> Order:
@@ -90,6 +100,7 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     grammar = grammar_of(body, model, settings, tools, channels=channels)
     found = reading(body, formats, text, channels, held=grammar is not None)
     prompts = [Prompt(token_ids, params)]
+    check_prompt_logprobs({"prompt_logprobs": body.prompt_logprobs}, prompts, 1)
     beams = beams_of(body, body.choices, params.stop_token_ids, settings)
     return _order(body, prompts, body.choices, model, request_id, grammar, found=found, beams=beams)
 
@@ -128,13 +139,6 @@ def _order(
         )
     if beams is None:  # a beam takes nothing of these along
         check_parameters(prompts[0].params, grammar, len(prompts) * n)
-    logprobs = sum(len(one.token_ids) * (one.params.num_prompt_logprobs + 1) for one in prompts)
-    if logprobs > MAX_PROMPT_LOGPROBS:
-        message = (
-            f"The answer would hold {logprobs} log-probabilities of prompts, more than the "
-            f"{MAX_PROMPT_LOGPROBS} that one request may have; ask for fewer of each token, or split it."
-        )
-        raise ApiError(message, param="prompt_logprobs", code="invalid_value")
     rules = TranscriptRules(
         tokenizer=model.texts.tokenizer,
         stops=tuple(body.stop or ()),

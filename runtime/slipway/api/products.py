@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from slipway.api.errors import ApiError
+from slipway.api.generate import Prompt
 from slipway.api.structured import Grammar
 from slipway.engine.params import SamplingParams
 
@@ -11,6 +14,10 @@ MAX_OUTPUTS = 1024
 MAX_PARAMETERS = 1 << 20
 """Members of lists in the parameters of all outputs of one request, and grammars at four characters for one:
 each output has its own copy, on the wire and in the engine."""
+
+
+MAX_PROMPT_LOGPROBS = 1 << 20
+"""Of prompts, in one answer: read and written at once, they hold up the event loop for some 0.5 s."""
 
 
 def check_outputs(prompts: int, candidates: int) -> None:
@@ -42,3 +49,19 @@ def check_parameters(params: SamplingParams, grammar: Grammar | None, outputs: i
             f"Make {param} shorter, or split the request."
         )
         raise ApiError(message, param=param, code="invalid_value")
+
+
+def check_prompt_logprobs(asked: Mapping[str, int | None], prompts: Sequence[Prompt], shown: int) -> None:
+    """Raises ApiError.
+
+    asked  by the name of each field that shows them: alternatives beside each token; None shows nothing
+    shown  how often an answer has those of one prompt
+    """
+    numbers = {name: number + 1 for name, number in asked.items() if number is not None}
+    total = sum(len(prompt.token_ids) for prompt in prompts) * sum(numbers.values()) * shown
+    if total > MAX_PROMPT_LOGPROBS:
+        message = (
+            f"The answer would hold {total} log-probabilities of prompts, more than the "
+            f"{MAX_PROMPT_LOGPROBS} that one request may have; ask for fewer of each token, or split it."
+        )
+        raise ApiError(message, param=max(numbers, key=lambda name: numbers[name]), code="invalid_value")

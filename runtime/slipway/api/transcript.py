@@ -38,7 +38,6 @@ class Piece:
     text: str
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -78,7 +77,6 @@ class Transcript:
             "",
             delta.token_ids,
             delta.logprobs,
-            delta.prompt_logprobs,
             delta.finish_reason,
         )
         if delta.stop_token_id in self._own_stop_ids:

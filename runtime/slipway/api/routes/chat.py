@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from slipway.api.answer import GeneratedAnswer
 from slipway.api.frontend import Frontend
-from slipway.api.gather import Whole, gather
+from slipway.api.gather import Whole
 from slipway.api.generate import Run
 from slipway.api.message import Message
 from slipway.api.prepare import chat_order
@@ -52,15 +52,15 @@ class ChatAnswer(GeneratedAnswer):
 
     async def whole(self) -> ChatCompletion:
         """The body of an answer that is not streamed."""
-        wholes = await gather(self._run)
-        prompt_ids, prompt_logprobs = self._run.order.prompts[0].token_ids, wholes[0].prompt_logprobs
-        shown = prompt_logprobs if self._shows_prompt_logprobs else None
+        return await self._in_one_piece(self._completion)
+
+    def _completion(self, wholes: list[Whole]) -> ChatCompletion:
         return ChatCompletion(
             **self._head,
             choices=[self._choice(index, whole) for index, whole in enumerate(wholes)],
             usage=self._usage(),
-            prompt_logprobs=UNSET if shown is None else self._format.prompt(prompt_ids, shown),
-            prompt_token_ids=prompt_ids if self._shows_ids else UNSET,
+            prompt_logprobs=self._logprobs_of_prompt(0),
+            prompt_token_ids=self._run.order.prompts[0].token_ids if self._shows_ids else UNSET,
         )
 
     async def events(self) -> AsyncIterator[bytes]:

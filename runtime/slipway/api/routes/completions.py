@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from slipway.api.answer import GeneratedAnswer
 from slipway.api.frontend import Frontend
-from slipway.api.gather import Whole, gather
+from slipway.api.gather import Whole
 from slipway.api.generate import Run
+from slipway.api.logprobs import likeliest
 from slipway.api.prepare import completion_order
 from slipway.api.protocol.answers import Completion, CompletionChoice, CompletionLogprobs, Usage
 from slipway.api.protocol.completions import CompletionRequest
@@ -31,21 +32,16 @@ class CompletionAnswer(GeneratedAnswer):
     def __init__(self, front: Frontend, body: CompletionRequest, run: Run) -> None:
         super().__init__(front, body, run)
         self._body = body
-        self._prompts = [self._written(prompt) for prompt in body.prompts] if body.echo else []
         self._shows_ids |= run.order.rules.tokenizer is None
         self._offsets = [0] * len(run.outputs)
         self._only_echo = body.max_tokens == 0
 
-    def _written(self, prompt: str | list[int]) -> str:
-        """A prompt as text, to stand before its output."""
-        tokenizer = self._run.order.rules.tokenizer
-        if isinstance(prompt, str) or tokenizer is None:
-            return prompt if isinstance(prompt, str) else ""
-        return tokenizer.decode(prompt, skip_special_tokens=False)
-
     async def whole(self) -> Completion:
         """The body of an answer that is not streamed."""
-        kept = self._best(await gather(self._run))
+        return await self._in_one_piece(self._completion)
+
+    def _completion(self, wholes: list[Whole]) -> Completion:
+        kept = self._best(wholes)
         choices = [self._choice(index, number, whole) for index, (number, whole) in enumerate(kept)]
         delivered = sum(len(whole.token_ids) for _, whole in kept)
         return Completion(**self._head, choices=choices, usage=self._counted(delivered))
@@ -53,15 +49,17 @@ class CompletionAnswer(GeneratedAnswer):
     async def events(self) -> AsyncIterator[bytes]:
         """The same, as server-sent events."""
         begun = [False] * len(self._run.outputs)
+        delivered = 0
         chunk = Completion(**self._head, choices=[], usage=None if self._ends_with_usage else UNSET)
         async for piece in self._run.pieces():
+            delivered += len(piece.token_ids)
             choice = self._chunk_choice(piece, first=not begun[piece.number])
             if choice is None:
                 continue
             begun[piece.number] = True
             chunk.choices = [choice]
             if self._counts_always:
-                chunk.usage = self._counted()
+                chunk.usage = self._counted(delivered)
             yield event(chunk)
         if self._ends_with_usage:
             yield event(Completion(**self._head, choices=[], usage=self._counted()))
@@ -89,44 +87,44 @@ class CompletionAnswer(GeneratedAnswer):
             whole.text,
             whole.token_ids,
             whole.logprobs,
-            whole.prompt_logprobs,
             whole.finish_reason,
             whole.stop_reason,
         )
         choice = self._chunk_choice(piece, first=True)
         assert choice is not None
         choice.index = index
-        if self._shows_prompt_logprobs and whole.prompt_logprobs is not None:
-            prompt_ids = self._run.outputs[number].prompt.token_ids
-            choice.prompt_logprobs = self._format.prompt(prompt_ids, whole.prompt_logprobs)
+        choice.prompt_logprobs = self._logprobs_of_prompt(number // self._run.order.n)
         return choice
 
     def _chunk_choice(self, piece: Piece, *, first: bool) -> CompletionChoice | None:
         """One entry of `choices`; None where there is nothing to tell. The first carries the echo."""
-        with_logprobs, last = self._body.logprobs is not None, piece.finish_reason is not None
-        prompt_ids = self._run.outputs[piece.number].prompt.token_ids
-        text, token_ids, logprobs = piece.text, piece.token_ids, piece.logprobs or ()
-        if self._only_echo:
-            text, token_ids, logprobs = "", [], ()
+        if self._only_echo:  # what the engine computed all the same
+            piece = Piece(piece.number, "", [], finish_reason=piece.finish_reason and "length")
+        num_logprobs, last = self._body.logprobs, piece.finish_reason is not None
+        prompt = self._run.outputs[piece.number].prompt
+        text, token_ids = piece.text, piece.token_ids
+        logprobs: Sequence[TokenLogprobs | None] = piece.logprobs or ()
         own_ids = token_ids
         if first and self._body.echo:
-            text = self._prompts[piece.number // self._run.order.n] + text
-            if with_logprobs:
-                token_ids = [*prompt_ids, *token_ids]
-                logprobs = [*(piece.prompt_logprobs or ()), *logprobs]
-        if not text and not last and not ((with_logprobs or self._shows_ids) and token_ids):
+            text = prompt.text + text
+            if num_logprobs is not None:
+                token_ids = [*prompt.token_ids, *token_ids]
+                of_prompt = self._run.prompt_logprobs[piece.number // self._run.order.n] or ()
+                logprobs = [*(one and likeliest(one, num_logprobs) for one in of_prompt), *logprobs]
+        shows_tokens = num_logprobs is not None or self._shows_ids
+        if not text and not last and not (shows_tokens and token_ids):
             return None
         choice = CompletionChoice(
             index=piece.number,
             text=text,
-            logprobs=self._logprobs(piece.number, token_ids, logprobs) if with_logprobs else None,
-            finish_reason="length" if self._only_echo and last else piece.finish_reason,
+            logprobs=None if num_logprobs is None else self._logprobs(piece.number, token_ids, logprobs),
+            finish_reason=piece.finish_reason,
         )
         if last:
             choice.stop_reason = piece.stop_reason
         if self._shows_ids:
             choice.token_ids = own_ids
-            choice.prompt_token_ids = prompt_ids if first else UNSET
+            choice.prompt_token_ids = prompt.token_ids if first else UNSET
         return choice
 
     def _logprobs(
