@@ -11,9 +11,8 @@ import heapq
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from slipway.api.generate import Output, Prompt, Run, engine_gone, failed, serial
+from slipway.api.generate import Output, Prompt, Run, engine_gone, serial
+from slipway.api.logprobs import likeliest
 from slipway.api.protocol.beam import Beams
 from slipway.api.transcript import Piece
 from slipway.engine.client import EngineDead, Stream
@@ -44,13 +43,18 @@ class BeamSearch:
         """At most `width`, best first."""
 
     @property
+    def length(self) -> int:
+        """Tokens of each running beam."""
+        return len(self.running[0].token_ids)
+
+    @property
     def best(self) -> list[Beam]:
         return [beam for _, beam in self._finished]
 
     def advance(self, found: Sequence[TokenLogprobs]) -> None:
         """Take the likeliest next tokens of each running beam."""
         width = self._beams.width
-        length = len(self.running[0].token_ids) + 1
+        length = self.length + 1
         candidates = heapq.nsmallest(
             max(2, 1 + len(self._ends)) * width,  # `width` of them can run on, whatever ends
             (
@@ -109,23 +113,32 @@ class BeamRun(Run):
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Each output in one piece."""
-        beams = self.order.beams
+        order, beams = self.order, self.order.beams
         assert beams is not None
         searches = [
-            (prompt, BeamSearch(beams, frozenset(prompt.params.stop_token_ids), prompt.params.max_tokens))
-            for prompt in self.order.prompts
+            BeamSearch(beams, frozenset(prompt.params.stop_token_ids), prompt.params.max_tokens)
+            for prompt in order.prompts
         ]
+        num_cached = [0] * len(searches)
         try:
-            while under_way := [pair for pair in searches if not pair[1].over]:
+            while under_way := [pair for pair in enumerate(searches) if not pair[1].over]:
                 # All are submitted before the first is waited for: the engine computes them in one batch.
-                asked = [(search, self._ask(prompt, search, beams)) for prompt, search in under_way]
-                for search, streams in asked:
-                    search.advance([await self._tops(stream) for stream in streams])
+                asked = [(pair, self._ask(order.prompts[pair[0]], pair[1], beams)) for pair in under_way]
+                for (index, search), streams in asked:
+                    outputs = self.outputs[index * order.n : (index + 1) * order.n]
+                    news = [await self._news(stream, outputs) for stream in streams]
+                    if search.length == 0:
+                        num_cached[index] = news[0].num_cached_tokens
+                        self.prompt_logprobs[index] = news[0].prompt_logprobs
+                    search.advance([delta.logprobs[0] for delta in news if delta.logprobs])
+                    for output in outputs:
+                        self._observe(output, 1)
         except EngineDead as dead:
+            self.error = str(dead)
             raise engine_gone(dead) from None
         for output in self.outputs:
-            index, child = divmod(output.number, self.order.n)
-            yield self._take(output, self._whole(output, searches[index][1].best[child]))
+            index, child = divmod(output.number, order.n)
+            yield self._take(output, self._whole(output, searches[index].best[child], num_cached[index]))
 
     def abort(self) -> None:
         for engine_id in self._live:
@@ -135,7 +148,12 @@ class BeamRun(Run):
     def _ask(self, prompt: Prompt, search: BeamSearch, beams: Beams) -> list[Stream]:
         """Has the engine compute what may follow on each running beam."""
         order, streams = self.order, []
-        params = SamplingParams(max_tokens=1, temperature=0.0, num_logprobs=beams.num_tops)
+        params = SamplingParams(
+            max_tokens=1,
+            temperature=0.0,
+            num_logprobs=beams.num_tops,
+            num_prompt_logprobs=-1 if search.length else prompt.params.num_prompt_logprobs,
+        )
         for beam in search.running:
             engine_id = f"{order.request_id}-{next(serial)}"
             token_ids = [*prompt.token_ids, *beam.token_ids]
@@ -144,24 +162,23 @@ class BeamRun(Run):
             self._live.add(engine_id)
         return streams
 
-    async def _tops(self, stream: Stream) -> TokenLogprobs:
-        """What a request of one token answers."""
+    async def _news(self, stream: Stream, outputs: list[Output]) -> Delta:
+        """What a request of one token answers, for the outputs of its prompt."""
         delta = await anext(stream)
         self._live.discard(delta.request_id)
         if delta.finish_reason == "error":
-            raise failed(delta)
-        assert delta.logprobs is not None
-        return delta.logprobs[0]
+            raise self._failed(delta, outputs)
+        return delta
 
-    def _whole(self, output: Output, beam: Beam) -> Delta:
+    def _whole(self, output: Output, beam: Beam, num_cached_tokens: int) -> Delta:
         """A beam as the engine would tell of an output that came at once."""
         params, last = output.prompt.params, beam.token_ids[-1]
-        shown = [msgspec.structs.replace(one, top=one.top[: params.num_logprobs]) for one in beam.logprobs]
-        stopped = last in params.stop_token_ids
+        stopped, number = last in params.stop_token_ids, params.num_logprobs
         return Delta(
             self.order.request_id,
             list(beam.token_ids),
             "stop" if stopped else "length",
             last if stopped else None,
-            shown if params.num_logprobs >= 0 else None,
+            [likeliest(one, number) for one in beam.logprobs] if number >= 0 else None,
+            num_cached_tokens=num_cached_tokens,
         )

@@ -161,6 +161,7 @@ class Run:
             if len(self.outputs) == 1:
                 output = self.outputs[0]
                 async for delta in output.stream:
+                    self._observe(output, len(delta.token_ids))
                     yield self._take(output, delta)
                     if output.finish_reason:
                         return
@@ -168,6 +169,7 @@ class Run:
                 n = self.order.n
                 groups = [self.outputs[begin : begin + n] for begin in range(0, len(self.outputs), n)]
                 async for output, delta in _merged(groups):
+                    self._observe(output, len(delta.token_ids))
                     yield self._take(output, delta)
         except EngineDead as dead:
             self.error = str(dead)
@@ -183,13 +185,10 @@ class Run:
             on_end(self)
 
     def _take(self, output: Output, delta: Delta) -> Piece:
-        self._observe(output, len(delta.token_ids))
         output.timing = delta.timing or output.timing
         output.work = delta.work or output.work
         if delta.finish_reason == "error":
-            self.error = "" if delta.unfit else delta.error
-            self._end(output, delta, "error")
-            raise failed(delta)
+            raise self._failed(delta, [output])
         piece = output.transcript.take(delta)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs[output.number // self.order.n] = delta.prompt_logprobs
@@ -200,6 +199,16 @@ class Run:
         if piece.finish_reason is not None:
             self._end(output, delta, piece.finish_reason)
         return piece
+
+    def _failed(self, delta: Delta, outputs: list[Output]) -> ApiError:
+        """Ends those outputs that the engine could not go on with, and says so."""
+        for output in outputs:
+            self._end(output, delta, "error")
+        if delta.unfit:
+            return ApiError(f"The request cannot be answered: {delta.error}.", code="invalid_value")
+        self.error = delta.error
+        message = f"The request failed in the engine: {delta.error}"
+        return ApiError(message, status=500, code="request_failed")
 
     def _end(self, output: Output, delta: Delta | None, reason: str) -> None:
         output.finish_reason = reason
@@ -230,14 +239,6 @@ class Run:
             for _ in range(num_tokens):
                 self._metrics.record_inter_token(between)
         output.last_news = now
-
-
-def failed(delta: Delta) -> ApiError:
-    """The answer to a request that the engine could not go on with."""
-    if delta.unfit:
-        return ApiError(f"The request cannot be answered: {delta.error}.", code="invalid_value")
-    message = f"The request failed in the engine: {delta.error}"
-    return ApiError(message, status=500, code="request_failed")
 
 
 def engine_gone(dead: EngineDead) -> ApiError:

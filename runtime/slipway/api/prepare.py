@@ -10,7 +10,7 @@ from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
 from slipway.api.parsing import Reading, channels_of, check_budget, check_tools, held_tools, reading
-from slipway.api.products import check_outputs, check_parameters, check_prompt_logprobs
+from slipway.api.products import check_beams, check_outputs, check_parameters, check_prompt_logprobs
 from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
@@ -45,7 +45,7 @@ def completion_order(
     shown = {"prompt_logprobs": body.prompt_logprobs, "logprobs": body.logprobs if body.echo else None}
     check_prompt_logprobs(shown, ready, body.choices)
     grammar = grammar_of(body, model, settings)
-    beams = beams_of(body, body.candidates, ready[0].params.stop_token_ids, settings)
+    beams = beams_of(body, body.candidates, ready, body.max_tokens, settings)
     n = body.candidates if beams is None else body.choices
     return _order(body, ready, n, model, request_id, grammar, beams=beams)
 
@@ -101,7 +101,7 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     found = reading(body, formats, text, channels, held=grammar is not None)
     prompts = [Prompt(token_ids, params)]
     check_prompt_logprobs({"prompt_logprobs": body.prompt_logprobs}, prompts, 1)
-    beams = beams_of(body, body.choices, params.stop_token_ids, settings)
+    beams = beams_of(body, body.choices, prompts, body.wanted_tokens, settings)
     return _order(body, prompts, body.choices, model, request_id, grammar, found=found, beams=beams)
 
 
@@ -162,11 +162,15 @@ def _order(
     )
 
 
-def beams_of(body: Generation, width: int, ends: tuple[int, ...], settings: Settings) -> Beams | None:
+def beams_of(
+    body: Generation, width: int, prompts: list[Prompt], wanted: int | None, settings: Settings
+) -> Beams | None:
     """How a request's beams are searched; None where its outputs are drawn. Raises ApiError."""
     if not body.use_beam_search:
         return None
-    num_tops = width + len(ends)
+    check_beams(width, prompts, wanted)
+    params = prompts[0].params
+    num_tops = width + len(params.stop_token_ids)
     if num_tops > settings.max_logprobs:
         message = (
             f"A beam search of width {width} has to see the {num_tops} likeliest tokens at each step, more "
@@ -174,7 +178,7 @@ def beams_of(body: Generation, width: int, ends: tuple[int, ...], settings: Sett
         )
         raise ApiError(message, param="n", code="invalid_value")
     penalty = 1.0 if body.length_penalty is None else body.length_penalty
-    return Beams(width, penalty, body.early_stopping or False, num_tops)
+    return Beams(width, penalty, body.early_stopping or False, max(num_tops, params.num_logprobs))
 
 
 def _check_length(text: str, body: Generation, wanted: int | None, model: ServedModel, param: str) -> None:

@@ -19,6 +19,10 @@ each output has its own copy, on the wire and in the engine."""
 MAX_PROMPT_LOGPROBS = 1 << 20
 """Of prompts, in one answer: read and written at once, they hold up the event loop for some 0.5 s."""
 
+MAX_BEAM_TOKENS = 1 << 21
+"""Of all beams of one request with their prompts, which are told to the engine again for each token: it reads
+so many in some 80 ms."""
+
 
 def check_outputs(prompts: int, candidates: int) -> None:
     if prompts * candidates > MAX_OUTPUTS:
@@ -65,3 +69,14 @@ def check_prompt_logprobs(asked: Mapping[str, int | None], prompts: Sequence[Pro
             f"{MAX_PROMPT_LOGPROBS} that one request may have; ask for fewer of each token, or split it."
         )
         raise ApiError(message, param=max(numbers, key=lambda name: numbers[name]), code="invalid_value")
+
+
+def check_beams(width: int, prompts: Sequence[Prompt], wanted: int | None) -> None:
+    """Raises ApiError. `wanted` are the tokens that the request asks for, None where it does not say."""
+    total = width * sum(len(prompt.token_ids) + (wanted or 0) for prompt in prompts)
+    if total > MAX_BEAM_TOKENS:
+        message = (
+            f"{width} beams of each prompt come to {total} tokens with their prompts and max_tokens, more "
+            f"than the {MAX_BEAM_TOKENS} that one search may have. Use fewer beams, or split the request."
+        )
+        raise ApiError(message, param="use_beam_search", code="invalid_value")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from slipway.api.errors import ApiError
-from slipway.api.protocol.base import Body
+from slipway.api.protocol.base import Body, or_say
 
 EarlyStopping = bool | Literal["never"]
 
@@ -45,13 +45,15 @@ class Beams:
     """True: over when `width` beams have finished. False: when none that runs could beat the worst of them if
     it ended now. "never": when none could with the best length."""
     num_tops: int
-    """The likeliest tokens to know of each beam: `width` that may run on, and all that end it."""
+    """The likeliest tokens to know of each beam: at least `width` that may run on, and all that end it."""
 
 
 class BeamFields(Body):
     use_beam_search: bool | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
-    early_stopping: EarlyStopping | None = None
+    early_stopping: Annotated[
+        EarlyStopping | None, or_say('early_stopping should be true, false or "never".')
+    ] = None
 
     def check_beams(self) -> None:
         """Raises ApiError for what beam search does not have, and for what only it has."""
