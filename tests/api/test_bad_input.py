@@ -415,6 +415,8 @@ def test_a_path_that_is_not_there_answers_in_the_same_shape(
 def test_a_bad_tokenize_is_refused(served: Served) -> None:
     refused(served.post("/tokenize", {}), 400, "prompt", "neither")
     refused(served.post("/tokenize", CHAT | PLAIN), 400, "prompt", "both")
+    both = CHAT | {"continue_final_message": True, "add_generation_prompt": True}
+    refused(served.post("/tokenize", both), 400, "add_generation_prompt", "both true")
     refused(served.post("/detokenize", {"tokens": [-1]}), 400, "tokens[0]", "-1")
     refused(served.post("/detokenize", {"tokens": [512]}), 400, "tokens", "512")
     refused(served.post("/detokenize", {}), 400, "tokens", "missing")

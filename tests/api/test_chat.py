@@ -140,6 +140,10 @@ def test_tools_documents_and_settings_reach_the_template(start: Callable[..., Se
     }
     assert served.post("/v1/chat/completions", body).status_code == 200
     assert prompt_of(served) == "high|glad|weather,|T"
+    for effort in ("xhigh", "max"):
+        body["reasoning_effort"] = effort
+        assert served.post("/v1/chat/completions", body).status_code == 200
+        assert prompt_of(served) == "high|glad|weather,|T"
 
 
 def test_a_template_that_refuses_is_the_clients_error(start: Callable[..., Served]) -> None:
@@ -160,6 +164,15 @@ def test_tokenize_shows_what_a_chat_becomes(served: Served) -> None:
     assert tokens["count"] == len(tokens["tokens"]) == len(tokens["token_strs"])
     assert tokens["max_model_len"] == 512
     assert served.post("/detokenize", {"tokens": tokens["tokens"]}).json() == {"prompt": PROMPT}
+
+
+def test_tokenize_tells_the_template_what_a_chat_does(start: Callable[..., Served]) -> None:
+    served = start("--chat-template", TEMPLATE, "--reasoning-effort", "low")
+    for fields in ({}, {"reasoning_effort": "max", "documents": [{"title": "T"}]}):
+        body = {"messages": HELLO, **fields}
+        assert served.post("/v1/chat/completions", body | {"max_tokens": 1}).status_code == 200
+        tokens = served.post("/tokenize", body).json()["tokens"]
+        assert tokens == served.engine.requests[-1].prompt_token_ids
 
 
 def test_the_servers_generation_settings_apply(start: Callable[..., Served]) -> None:

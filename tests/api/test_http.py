@@ -134,6 +134,7 @@ def test_every_served_name_is_listed_and_the_first_answers(start: Callable[..., 
     assert client.completions.create(model="a/two", prompt="a", max_tokens=1).model == "one"
     with pytest.raises(openai.NotFoundError, match="three"):
         client.models.retrieve("three")
+    assert served.get("/v1/models/").status_code == 404
 
 
 def test_while_loading_it_lives_and_requests_are_told_to_wait(start: Callable[..., Served]) -> None:

@@ -7,10 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from slipway.api.errors import ApiError, from_validation
+from slipway.api.protocol.chat import EFFORTS as EFFORTS
 from slipway.api.protocol.chat import ChatRequest, Json
-
-EFFORTS = {"xhigh": "high", "max": "high"}
-"""More than templates know of: the most that they do."""
 
 
 def chat_request(**fields: Any) -> ChatRequest:

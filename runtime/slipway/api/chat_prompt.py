@@ -6,47 +6,27 @@ from typing import Any
 
 from slipway.api.errors import ApiError, not_supported
 from slipway.api.model import ServedModel
-from slipway.api.protocol.chat import ChatRequest, Json, Message, Tool
+from slipway.api.protocol.chat import Message, TemplateFields
 from slipway.text.messages import TEXT_PARTS
-from slipway.text.template import ChatTemplate
 
 
-def render_chat(body: ChatRequest, model: ServedModel, *, default_effort: str | None) -> str:
+def render_chat(
+    body: TemplateFields, messages: list[Message], model: ServedModel, *, default_effort: str | None
+) -> str:
     """The prompt's text. Raises ApiError where the template refuses the messages."""
     effort = body.reasoning_effort or default_effort
     kwargs = {"reasoning_effort": effort} if effort else {}
-    return render(
-        body.messages,
-        body.tools,
-        add_generation_prompt=body.prompt_ends_open,
-        continue_final_message=bool(body.continue_final_message),
-        documents=body.documents,
-        kwargs=kwargs | (body.chat_template_kwargs or {}),
-        template=model.template_of(body.chat_template),
-    )
-
-
-def render(
-    messages: list[Message],
-    tools: list[Tool] | None,
-    *,
-    add_generation_prompt: bool,
-    continue_final_message: bool,
-    documents: list[Json] | None = None,
-    kwargs: Json,
-    template: ChatTemplate,
-) -> str:
-    """Raises ApiError where the template refuses the messages."""
+    template = model.template_of(body.chat_template)
     for index, message in enumerate(messages):
         _check_parts(message, index)
     try:
         return template.render(
             [message.model_dump(exclude_none=True) for message in messages],
-            tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            documents=documents,
-            kwargs=kwargs,
+            tools=[tool.model_dump(exclude_none=True) for tool in body.tools] if body.tools else None,
+            add_generation_prompt=body.prompt_ends_open,
+            continue_final_message=bool(body.continue_final_message),
+            documents=body.documents,
+            kwargs=kwargs | (body.chat_template_kwargs or {}),
         )
     except ValueError as error:
         raise ApiError(str(error), param="messages", code="invalid_value") from None

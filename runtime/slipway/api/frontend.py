@@ -111,7 +111,12 @@ class Frontend:
 
     def check_name(self, name: str | None) -> None:
         """Raises ApiError 404 for a model that is not served; no name means the one that is."""
-        if name and name not in self.settings.served_names:
+        if name:
+            self.check_exists(name)
+
+    def check_exists(self, name: str) -> None:
+        """Raises ApiError 404 for what is no model's name, such as the empty one."""
+        if name not in self.settings.served_names:
             raise ApiError(
                 f"The model `{name}` does not exist. This server has "
                 f"{', '.join(self.settings.served_names)}.",

@@ -110,7 +110,7 @@ def chat_prompt(
 ) -> tuple[str, list[int]]:
     """The prompt as text and as tokens. Raises ApiError where the template refuses the messages, or the
     context cannot hold them."""
-    text = render_chat(body, model, default_effort=settings.reasoning_effort)
+    text = render_chat(body, body.messages, model, default_effort=settings.reasoning_effort)
     if must_fit:
         _check_length(text, body, body.wanted_tokens, model, "messages")
     return text, model.encode(text, add_special_tokens=bool(body.add_special_tokens))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from slipway.api.errors import ApiError
 from slipway.api.protocol.base import Body, Count, Int, Name, Text, Unbuilt, or_say
@@ -14,6 +14,13 @@ MAX_MESSAGES = 4096
 MAX_PARTS = 1024
 MAX_TOOLS = 512
 
+EFFORTS = {"xhigh": "high", "max": "high"}
+"""More than templates know of: the most that they do."""
+
+Effort = Annotated[
+    Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"],
+    AfterValidator(lambda effort: EFFORTS.get(effort, effort)),
+]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Json = dict[str, Any]
 
@@ -58,12 +65,37 @@ class NamedTool(Body):
     function: NamedFunction
 
 
-class ChatRequest(Generation):
+class TemplateFields(Body):
+    """What the chat template is told beside the messages."""
+
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    documents: Annotated[list[Json], Field(max_length=1024, fail_fast=True)] | None = None
+    chat_template: Text | None = None
+    chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
+    reasoning_effort: Effort | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @property
+    def prompt_ends_open(self) -> bool:
+        """The template writes the start of the answer that the model is to fill."""
+        return self.add_generation_prompt is not False and not self.continue_final_message
+
+    def check_end(self) -> None:
+        """Raises ApiError where the prompt would end in two ways."""
+        if self.continue_final_message and self.add_generation_prompt:
+            message = (
+                "continue_final_message and add_generation_prompt are both true: the prompt ends "
+                "either inside the last message or with the start of a new one. Set one of them."
+            )
+            raise ApiError(message, param="add_generation_prompt", code="invalid_value")
+
+
+class ChatRequest(Generation, TemplateFields):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Int, Field(ge=0, le=1 << 20)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | NamedTool | None,
         or_say(
@@ -74,12 +106,6 @@ class ChatRequest(Generation):
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
     thinking_token_budget: Count | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
-    documents: Annotated[list[Json], Field(max_length=1024, fail_fast=True)] | None = None
-    chat_template: Text | None = None
-    chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
     functions: Annotated[Any, Unbuilt("the old functions field (use tools)")] = None
     function_call: Annotated[
         Any, Unbuilt("the old function_call field (use tool_choice)", nothing=(None, "none"))
@@ -123,11 +149,6 @@ class ChatRequest(Generation):
         """Alternatives to report with each token; -1 reports nothing."""
         return (self.top_logprobs or 0) if self.logprobs else -1
 
-    @property
-    def prompt_ends_open(self) -> bool:
-        """The template writes the start of the answer that the model is to fill."""
-        return self.add_generation_prompt is not False and not self.continue_final_message
-
     def check(self) -> None:
         """What one field cannot know of another. Raises ApiError."""
         self.check_shared()
@@ -138,9 +159,4 @@ class ChatRequest(Generation):
         if self.top_logprobs and not self.logprobs:
             message = f"top_logprobs is {self.top_logprobs} without logprobs: true, which it needs."
             raise ApiError(message, param="top_logprobs", code="invalid_value")
-        if self.continue_final_message and self.add_generation_prompt:
-            message = (
-                "continue_final_message and add_generation_prompt are both true: the prompt ends "
-                "either inside the last message or with the start of a new one. Set one of them."
-            )
-            raise ApiError(message, param="add_generation_prompt", code="invalid_value")
+        self.check_end()

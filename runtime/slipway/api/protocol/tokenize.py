@@ -8,10 +8,10 @@ from pydantic import Field
 
 from slipway.api.errors import ApiError
 from slipway.api.protocol.base import Body, ModelName, Text, TokenIds
-from slipway.api.protocol.chat import MAX_MESSAGES, MAX_TOOLS, Json, Message, Tool
+from slipway.api.protocol.chat import MAX_MESSAGES, Message, TemplateFields
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(TemplateFields):
     """Either a prompt or messages, which the chat template turns into one."""
 
     model: ModelName | None = None
@@ -19,12 +19,7 @@ class TokenizeRequest(Body):
     messages: (
         Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] | None
     ) = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    chat_template: Text | None = None
-    chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
 
     def check(self) -> None:
@@ -33,6 +28,7 @@ class TokenizeRequest(Body):
                 "neither." if self.prompt is None else "both."
             )
             raise ApiError(message, param="prompt", code="invalid_value")
+        self.check_end()
 
 
 class DetokenizeRequest(Body):

@@ -19,7 +19,7 @@ async def list_models(request: Request) -> Response:
 async def show_model(request: Request) -> Response:
     front = frontend(request)
     name = request.path_params["name"]
-    front.check_name(name)
+    front.check_exists(name)
     return json_response(_card(front, name))
 
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.body import body_bytes, read_body
-from slipway.api.chat_prompt import render
+from slipway.api.chat_prompt import render_chat
 from slipway.api.frontend import frontend
 from slipway.api.model import ServedModel
 from slipway.api.protocol.answers import DetokenizedText, TokenizerInfo, Tokens
@@ -22,25 +22,21 @@ async def tokenize(request: Request) -> Response:
     body = await read_body(request, TokenizeRequest)
     front.check_name(body.model)
     model = front.model
-    return await front.in_thread(lambda: json_response(_tokenized(body, model)), body_bytes(request))
+    effort = front.settings.reasoning_effort
+
+    def tokenized() -> Response:
+        return json_response(_tokenized(body, model, effort))
+
+    return await front.in_thread(tokenized, body_bytes(request))
 
 
-def _tokenized(body: TokenizeRequest, model: ServedModel) -> Tokens:
+def _tokenized(body: TokenizeRequest, model: ServedModel, default_effort: str | None) -> Tokens:
     body.check()
     if body.messages is None:
         text, add_special_tokens = body.prompt or "", body.add_special_tokens is not False
     else:
         add_special_tokens = bool(body.add_special_tokens)
-        text = render(
-            body.messages,
-            body.tools,
-            add_generation_prompt=(
-                body.add_generation_prompt is not False and not body.continue_final_message
-            ),
-            continue_final_message=bool(body.continue_final_message),
-            kwargs=body.chat_template_kwargs or {},
-            template=model.template_of(body.chat_template),
-        )
+        text = render_chat(body, body.messages, model, default_effort=default_effort)
     token_ids = model.encode(text, add_special_tokens=add_special_tokens)
     texts = (
         [model.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None
