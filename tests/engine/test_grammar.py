@@ -18,6 +18,8 @@ from slipway.engine.matcher import Matcher
 from slipway.engine.messages import AddRequest
 from slipway.engine.params import SamplingParams
 from slipway.engine.replay import read_record, replay
+from slipway.engine.request import FIRST_MASK_SECONDS
+from slipway.engine.scheduler import DRAFT_MASK_SECONDS, MASK_SECONDS, MAX_FORCED
 from slipway.engine.start import Start
 from slipway_kernels.sampling import reference
 
@@ -235,3 +237,82 @@ def test_a_request_that_leaves_while_its_matcher_is_made_is_not_told_to_wait_any
         b.run()
         assert b.hub.stats[-1].num_waiting == 0
         made.set()
+
+
+class Clock:
+    """Seconds of a processor that masks have taken."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Slow:
+    """Forces all that the bench's worker draws; each mask takes time."""
+
+    def __init__(self, clock: Clock, seconds: float, prompt: int) -> None:
+        self.clock, self.seconds, self.place = clock, seconds, prompt
+        self.num_asked = 0
+
+    def advance(self, tokens: Sequence[int]) -> int | None:
+        self.place += len(tokens)
+        return None
+
+    def forced(self) -> list[int]:
+        self.num_asked += 1
+        return list(range(self.place, self.place + 500))
+
+    def masks(self, drafts: Sequence[int]) -> NDArray[np.uint32]:
+        self.clock.now += self.seconds * (1 + len(drafts))
+        return np.full((1 + len(drafts), 4), 0xFFFFFFFF, np.uint32)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("slipway.engine.grammar.time.thread_time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("seconds", [0.07, 0.004])
+def test_slow_masks_share_a_bounded_time_of_each_step(overlap: bool, seconds: float, clock: Clock) -> None:
+    limits = {"token_budget": 600, "max_requests": 40, "num_pages": 4000, "forced": True}
+    with bench(**limits, overlap=overlap, prefix_caching=False) as b:
+        b.core.grammars = Grammars(lambda message: Slow(clock, seconds, len(message.prompt_token_ids)))
+        for number in range(30):
+            b.add(f"slow {number}", 5, 30, grammar="slow")
+        b.add("free", 5, 60)
+        longest, before, num_steps = 0.0, 0.0, 0
+        while b.hub.inbox or b.core.has_work:
+            b.turn()
+            longest, before = max(longest, clock.now - before), clock.now
+            if not num_steps and "free" in b.hub.deltas and b.hub.deltas["free"][-1].finish_reason:
+                num_steps = b.core.num_steps
+        # Starting requests are of unknown slowness: a step begins so many that a mask's usual time fits.
+        first = MASK_SECONDS / FIRST_MASK_SECONDS * seconds
+        assert longest <= first + MASK_SECONDS + DRAFT_MASK_SECONDS + seconds
+        assert 60 <= num_steps <= 66, "others get a token in each step"
+        for number in range(30):
+            assert b.tokens(f"slow {number}") == expected(5, 30)
+
+
+def test_a_step_verifies_some_dozens_of_forced_tokens(clock: Clock) -> None:
+    with bench(token_budget=600, num_pages=4000, forced=True) as b:
+        b.core.grammars = Grammars(lambda message: Slow(clock, 0.0, len(message.prompt_token_ids)))
+        b.add("quick", 5, 300, grammar="quick")
+        b.run()
+        assert b.tokens("quick") == expected(5, 300)
+        assert max(max(plan.num_drafts) for plan in b.plans) == MAX_FORCED
+
+
+def test_nobody_asks_what_is_forced_where_plans_name_no_drafts(clock: Clock) -> None:
+    with bench() as b:
+        matcher = Slow(clock, 0.0, 5)
+        b.core.grammars = Grammars(lambda message: matcher)
+        b.add("masked", 5, 9, grammar="any")
+        b.run()
+        assert b.tokens("masked") == expected(5, 9)
+        assert matcher.num_asked == 0

@@ -234,6 +234,34 @@ def test_what_takes_too_long_is_refused(compiler: GrammarCompiler, monkeypatch: 
             ask()
 
 
+def test_the_masks_of_one_step_are_refused_where_their_sum_takes_too_long(
+    compiler: GrammarCompiler, encode: Callable[[str], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = compiler.matcher(structure.of_regex("(hello )+"))
+    monkeypatch.setattr(matcher, "SLOW_STEP", 0.0)
+    with pytest.raises(GrammarError, match="takes too long"):
+        begun.masks(encode("hello hello"))
+
+
+def test_what_is_forced_is_found_once(
+    compiler: GrammarCompiler, encode: Callable[[str], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "hello world, the cat and the dog"
+    begun = compiler.matcher(structure.of_regex(f"{text} [a-z]"))
+    forced = begun.forced()
+    assert len(forced) > 3
+    monkeypatch.setattr(matcher, "SLOW", -1.0)  # asking again would raise
+    for place in range(len(forced)):
+        assert begun.forced() == forced[place:]
+        assert begun.advance(forced[place : place + 1]) is None
+    monkeypatch.undo()
+    again = compiler.matcher(structure.of_regex("hello( world| you)! yes"))
+    assert again.advance(encode("hello")) is None
+    again.forced()
+    assert again.advance(encode(" you")) is None
+    assert b"".join(map(tokenizer("byte level").token_bytes, again.forced())).startswith(b"!")
+
+
 def test_the_cache_keeps_what_was_used_last_within_its_bytes() -> None:
     known = tokenizer("byte level")
     compiler = GrammarCompiler(known, known.vocab_size, 1 << 20)

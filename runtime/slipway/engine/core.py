@@ -12,6 +12,7 @@ import msgspec
 
 from slipway.engine.executor import Executor
 from slipway.engine.grammar import Grammars, MakeMatcher, no_grammar
+from slipway.engine.grants import Grant, Step
 from slipway.engine.messages import (
     AbortRequests,
     AddRequest,
@@ -26,7 +27,7 @@ from slipway.engine.messages import (
 from slipway.engine.plan import Masks, StepOutput
 from slipway.engine.profile import ProfileError, Profiler
 from slipway.engine.request import Request
-from slipway.engine.scheduler import Grant, Scheduler, Step
+from slipway.engine.scheduler import Scheduler
 from slipway.engine.wire import FrameTooLarge, Hub
 from slipway.text.errors import GrammarError
 
@@ -248,7 +249,8 @@ class EngineCore:
             delta.logprobs = output.logprobs.get(index)
         complete = None
         if request.masked:
-            complete = self.grammars.advance(request, tokens, output.drafts.get(index, []))
+            drafts, forced = output.drafts.get(index, []), self.scheduler.limits.forced
+            complete = self.grammars.advance(request, tokens, drafts, forced=forced)
         end(request, delta, complete)
         if failed and delta.finish_reason is None:  # else it had ended before that
             delta.finish_reason, delta.unfit = "error", request.masked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slipway.engine.config import EngineConfig
+from slipway.engine.grants import Grant, Step
 from slipway.engine.matcher import Matcher
 from slipway.engine.messages import AddRequest
 from slipway.engine.plan import Masks
 from slipway.engine.reasoning import ReasoningFirst
 from slipway.engine.request import Request
-from slipway.engine.scheduler import Grant, Step
 
 if TYPE_CHECKING:
     from slipway.text.matcher import GrammarCompiler
@@ -118,13 +119,18 @@ class Grammars:
             making.cancel()
         return making is not None
 
-    def advance(self, request: Request, tokens: list[int], drafts: list[int]) -> int | None:
+    def advance(
+        self, request: Request, tokens: list[int], drafts: list[int], *, forced: bool = True
+    ) -> int | None:
         """A step has drawn these tokens of a request with a matcher, and left these drafts. The number of
-        tokens that complete its text; None while it goes on."""
+        tokens that complete its text; None while it goes on.
+
+        forced  steps verify the tokens that grammars force: else nobody asks for them
+        """
         matcher = self._matchers[request]
         complete = matcher.advance(tokens)
         if complete is None:
-            request.forced = matcher.forced()
+            request.forced = matcher.forced() if forced else []
             self._drafts[request] = drafts
         return complete
 
@@ -145,7 +151,10 @@ class Grammars:
                 continue
             try:
                 drafts = grant.forced or self._drafts.get(request, [])[: grant.num_drafts]
+                begun = time.thread_time()  # and not what others have of the processor
                 found = matcher.masks(drafts)
+                took = (time.thread_time() - begun) / len(found)
+                request.mask_seconds = max(took, request.mask_seconds / 4)  # one that was quick tells little
                 missing = grant.num_drafts - len(drafts)
                 masks[index] = np.pad(found, ((0, missing), (0, 0)), mode="edge") if missing else found
             except Exception as error:

@@ -8,6 +8,9 @@ from dataclasses import InitVar, dataclass, field
 from slipway.engine.messages import AddRequest, RequestTiming, TokenLogprobs, Work
 from slipway.engine.params import SamplingParams
 
+FIRST_MASK_SECONDS = 0.005
+"""What a mask counts for before one has been timed: that of a schema takes less."""
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -37,6 +40,8 @@ class Request:
     """Positions that are ever computed: that of the last token that may be drawn is not."""
     masked: bool = field(init=False)
     """A grammar bounds what it may draw."""
+    mask_seconds: float = field(init=False)
+    """Of a processor, that the next of its masks may take."""
     identity: bytes = field(init=False)
     """What beside its tokens decides whose blocks it may share: the root of its block keys."""
     arrival: float = field(init=False)
@@ -87,6 +92,7 @@ class Request:
         self.num_prompt = len(self.tokens)
         self.max_computed = self.num_prompt + self.params.max_tokens - 1
         self.masked = bool(message.grammar) or message.reasoning is not None
+        self.mask_seconds = FIRST_MASK_SECONDS if self.masked else 0.0
         # The length in front: no two pairs make one text.
         identity = f"{len(message.adapter)} {message.adapter}{message.cache_salt}"
         self.identity = identity.encode("utf-8", "surrogatepass")

@@ -6,16 +6,21 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
+from slipway.engine.grants import Grant, PlanInMaking, Step
 from slipway.engine.kv_cache import KVCache, PrefixHit
-from slipway.engine.plan import PageCopy, PageGrant, SlotStart, StepPlan
+from slipway.engine.plan import PageGrant, SlotStart, StepPlan
 from slipway.engine.request import Request
 
 OVERTAKEN_STEPS = 16
 """Steps in which others may be admitted before a request that waits for pages; then they are kept for it."""
 LOOKED_PAST = 8
 """Waiting requests that one step looks past."""
+MASK_SECONDS = 0.1
+"""Of the processor, for the masks of a step: those of running requests, and those of requests that start."""
+DRAFT_MASK_SECONDS = 0.02
+"""Of these, for masks behind drafts."""
+MAX_FORCED = 32
+"""Forced tokens that a step verifies for a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,82 +43,6 @@ class SchedulerLimits:
     long_prompt: int = 0
     by_priority: bool = False
     delay_factor: float = 0.0
-
-
-class Grant(msgspec.Struct, frozen=True, gc=False):
-    """What a step computes of one request: `num_drafts` of its `num_new` tokens are guesses to verify."""
-
-    num_new: int
-    draws: bool
-    pages: list[PageGrant] = []
-    num_drafts: int = 0
-    forced: Sequence[int] = ()
-    """The drafts, where a grammar says what they are."""
-
-
-NEXT_TOKEN = Grant(1, True)
-"""Nearly all grants: one object stands for them, so that a step makes none."""
-Step = dict[Request, Grant]
-"""In the plan's order."""
-
-
-class _Plan:
-    """A plan in the making, and what is left of the step."""
-
-    def __init__(self, token_budget: int) -> None:
-        self.tokens_left = token_budget
-        self.starts: dict[Request, SlotStart] = {}
-        self.grants: Step = {}
-        self.swap_out: list[PageCopy] = []
-        self.swap_in: list[PageCopy] = []
-        self.preempted = False
-
-    def add(self, request: Request, grant: Grant) -> None:
-        self.grants[request] = grant
-        self.tokens_left -= grant.num_new
-        request.granted += grant.num_new
-        request.num_steps += 1
-        request.num_drawing += grant.draws
-
-    def add_next(self, requests: list[Request]) -> None:
-        """Grant each its next token: as `add` with NEXT_TOKEN, for as many as there may be."""
-        for request in requests:
-            self.grants[request] = NEXT_TOKEN
-            request.granted += 1
-            request.num_steps += 1
-            request.num_drawing += 1
-        self.tokens_left -= len(requests)
-
-    def add_drafts(self, request: Request, count: int, pages: list[PageGrant], forced: Sequence[int]) -> None:
-        """Let a request that draws its next token verify so many drafts."""
-        self.grants[request] = Grant(1 + count, True, self.grants[request].pages + pages, count, forced)
-        request.granted += count
-        self.tokens_left -= count
-
-    def withdraw(self, request: Request) -> None:
-        """Take back what this plan has granted the request."""
-        self.starts.pop(request, None)
-        grant = self.grants.pop(request, None)
-        if grant is not None:
-            self.tokens_left += grant.num_new
-            request.granted -= grant.num_new
-            request.num_steps -= 1
-            request.num_drawing -= grant.draws
-
-    def build(self) -> StepPlan:
-        grants = self.grants.values()
-        return StepPlan(
-            list(self.starts.values()),
-            [page for grant in grants if grant.pages for page in grant.pages],
-            [request.slot for request in self.grants],
-            [grant.num_new for grant in grants],
-            [grant.num_drafts for grant in grants],
-            [grant.draws for grant in grants],
-            [request.granted for request in self.grants],
-            self.swap_out,
-            self.swap_in,
-            {index: grant.forced for index, grant in enumerate(grants) if grant.forced},
-        )
 
 
 class Scheduler:
@@ -150,6 +79,8 @@ class Scheduler:
         self._last_prompt_seconds = 0.0
         self._turn = 0
         """Where granting begins when a step has no room for all that need their next token."""
+        self._masked_turn = 0
+        """The same of requests whose masks take long, when a step has no time for all of them."""
 
     @property
     def has_work(self) -> bool:
@@ -164,7 +95,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> tuple[StepPlan, Step]:
         """The next step. `now` is `time.monotonic()`."""
-        plan = _Plan(self.limits.token_budget)
+        plan = PlanInMaking(self.limits.token_budget)
         decodes: list[Request] = []
         prompts: list[Request] = []
         for request in self.running:
@@ -173,6 +104,8 @@ class Scheduler:
                 decodes.append(request)
             elif left:
                 prompts.append(request)
+        if self._num_masked:
+            decodes = self._in_time(decodes)
         late = self._grant_decodes(plan, decodes, bool(prompts))
         for request in prompts:
             self._grant(request, request.num_left, plan)
@@ -214,7 +147,24 @@ class Scheduler:
             del self.waiting[self._place(self.waiting, request)]
             self.cache.forget(request)
 
-    def _grant_decodes(self, plan: _Plan, decodes: list[Request], prompts: bool) -> list[Request]:
+    def _in_time(self, decodes: list[Request]) -> list[Request]:
+        """Those for whose masks a step has time. Where it has not for all, none waits that takes no more
+        than its share; the others take turns, one at least."""
+        if sum(request.mask_seconds for request in decodes) <= MASK_SECONDS:
+            return decodes
+        share = MASK_SECONDS / len(decodes)
+        found = [request for request in decodes if request.mask_seconds <= share]
+        slow = [request for request in decodes if request.mask_seconds > share]
+        left = MASK_SECONDS - sum(request.mask_seconds for request in found)
+        turn = self._masked_turn % len(slow)
+        for self._masked_turn, request in enumerate(slow[turn:] + slow[:turn], turn + 1):
+            found.append(request)
+            left -= request.mask_seconds
+            if left <= 0:
+                break
+        return found
+
+    def _grant_decodes(self, plan: PlanInMaking, decodes: list[Request], prompts: bool) -> list[Request]:
         """Give each its next token; returns those for which a step has no room beside a chunk of a prompt.
 
         Where a step cannot hold all of them they take turns.
@@ -234,7 +184,9 @@ class Scheduler:
             self._grant(request, 1, plan)
         return late
 
-    def _grant(self, request: Request, left: int, plan: _Plan, found: Sequence[PageGrant] = ()) -> None:
+    def _grant(
+        self, request: Request, left: int, plan: PlanInMaking, found: Sequence[PageGrant] = ()
+    ) -> None:
         """A chunk of what is left; where pages are short those of the last by promise are taken.
 
         found  pages of a prefix hit, of a request that starts
@@ -258,7 +210,7 @@ class Scheduler:
         except Exception as error:
             self._fail(request, plan, error)
 
-    def _grant_spare(self, plan: _Plan, late: list[Request]) -> None:
+    def _grant_spare(self, plan: PlanInMaking, late: list[Request]) -> None:
         """What is left of the step: next tokens that had to wait for prompts, then drafts. Nobody pays."""
         for request in late:
             pages = self.cache.extend(request, 1) if plan.tokens_left else None
@@ -266,19 +218,24 @@ class Scheduler:
                 plan.add(request, Grant(1, True, pages))
         limits = self.limits
         has_drafts = limits.num_drafts or (limits.forced and self._num_masked)
+        mask_seconds = DRAFT_MASK_SECONDS
         for request, grant in list(plan.grants.items()) if has_drafts else ():
             if grant.num_new == 1 and grant.draws:
                 forced: Sequence[int] = ()
                 if limits.forced and request.forced:  # of which steps under way draw the first
-                    forced = request.forced[request.granted - len(request.tokens) :]
+                    first = request.granted - len(request.tokens)
+                    forced = request.forced[first : first + MAX_FORCED]
                 most = min(
                     len(forced) or limits.num_drafts, plan.tokens_left, request.max_computed - request.granted
                 )
+                if most * request.mask_seconds > mask_seconds:
+                    most = int(mask_seconds / request.mask_seconds)
                 pages = self.cache.extend(request, most) if most > 0 else None
                 if pages is not None:
+                    mask_seconds -= most * request.mask_seconds
                     plan.add_drafts(request, most, pages, forced[:most])
 
-    def _admit(self, plan: _Plan, prompts: list[Request], now: float) -> None:
+    def _admit(self, plan: PlanInMaking, prompts: list[Request], now: float) -> None:
         """Start waiting requests, the oldest promise first, as long as there are slots, tokens and pages.
 
         What waits for something that is under way is overtaken; what waits for pages only for a while.
@@ -290,9 +247,9 @@ class Scheduler:
         partial = [request for request in prompts if request.in_prompt]
         num_partial, num_long = len(partial), sum(map(self._is_long, partial))
         short_of_pages: list[Request] = []
-        place, admitted = 0, False
+        place, admitted, mask_seconds = 0, False, MASK_SECONDS
         while place < min(len(self.waiting), LOOKED_PAST) and num_partial < limits.max_partial:
-            if plan.tokens_left <= 0 or not self._free_slots:
+            if plan.tokens_left <= 0 or not self._free_slots or mask_seconds <= 0:
                 break
             request = self.waiting[place]
             try:
@@ -308,6 +265,7 @@ class Scheduler:
                     self._start(request, hit, plan, now)
                     num_partial += request.in_prompt
                     num_long += request.in_prompt and self._is_long(request)
+                    mask_seconds -= request.mask_seconds
                     admitted = True
                 elif request.num_preemptions or request.num_overtaken >= OVERTAKEN_STEPS:
                     break  # what is freed from now on is for this one
@@ -334,7 +292,7 @@ class Scheduler:
         oldest = min(request.arrival for request in self.waiting)
         return now - oldest < self.limits.delay_factor * self._last_prompt_seconds
 
-    def _start(self, request: Request, hit: PrefixHit, plan: _Plan, now: float) -> None:
+    def _start(self, request: Request, hit: PrefixHit, plan: PlanInMaking, now: float) -> None:
         del self.waiting[self._place(self.waiting, request)]
         bisect.insort(self.running, request, key=self._order)
         request.slot = self._free_slots.pop()
@@ -357,12 +315,12 @@ class Scheduler:
         )
         self._grant(request, request.num_left, plan, pages)
 
-    def _fail(self, request: Request, plan: _Plan, error: Exception) -> None:
+    def _fail(self, request: Request, plan: PlanInMaking, error: Exception) -> None:
         """Leave the request out of the plan; the core ends it."""
         plan.withdraw(request)
         self.failures.append((request, error))
 
-    def _preempt(self, request: Request, plan: _Plan) -> None:
+    def _preempt(self, request: Request, plan: PlanInMaking) -> None:
         plan.withdraw(request)
         copies = self.cache.swap_out(request)
         plan.swap_out += copies

@@ -21,6 +21,9 @@ LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
 """llguidance's own but for the states of a lexer, of up to 2 KiB each, which grow while it matches."""
 SLOW = 0.25
 """Seconds of a processor that one mask may take: all that runs waits for it."""
+SLOW_STEP = 1.0
+"""Seconds that those of one step may take, whose number the engine chooses by the time of those before."""
+TOO_SLOW = "it takes too long to follow; say it more simply"
 NO_TEXT = "no text that it allows can be written with the model's tokens"
 CACHED_BYTES = 256 << 10, 512
 """What a compiled grammar counts for: so much, and so much a character of it; measured 0.2 MB at 600."""
@@ -76,10 +79,14 @@ class GrammarMatcher:
         self._matcher = matcher
         self._num_words = num_words
         self._ends = ends
+        self._forced: list[int] = []
+        """Of those that were asked for last, the ones that have not been drawn since."""
 
     def advance(self, tokens: Sequence[int]) -> int | None:
         """These tokens have been drawn. The number of them with which the text is complete, so that nothing
         can follow; None while something can. Raises GrammarError for one that was not allowed."""
+        drawn = len(tokens)
+        self._forced = self._forced[drawn:] if self._forced[:drawn] == list(tokens) else []
         for count, token in enumerate(tokens, 1):
             if token in self._ends:
                 return count
@@ -91,19 +98,24 @@ class GrammarMatcher:
 
     def forced(self) -> list[int]:
         """The tokens to come about which the grammar leaves no choice."""
-        return _quickly(self._matcher.compute_ff_tokens)
+        if not self._forced:  # to find them takes time for each, and they stay the same
+            self._forced = _quickly(self._matcher.compute_ff_tokens)
+        return self._forced
 
     def masks(self, drafts: Sequence[int]) -> NDArray[np.uint32]:
         """[1 + len(drafts), ⌈vocab / 32⌉]: bits of the tokens that may come next, then after each draft.
 
         Behind a draft that is not allowed, or that completes the text, everything is.
-        Raises GrammarError where nothing may come.
+        Raises GrammarError where nothing may come, and where it takes too long.
         """
+        begun = time.thread_time()
         rows = np.empty((1 + len(drafts), self._num_words), np.uint32)
         place, row_bytes = rows.ctypes.data, 4 * self._num_words
         taken = 0
         for number, row in enumerate(rows):
             self._fill(row, place + number * row_bytes)
+            if time.thread_time() - begun > SLOW_STEP:
+                raise GrammarError(TOO_SLOW)
             if number == len(drafts) or not _allows(row, drafts[number]) or drafts[number] in self._ends:
                 break
             self._matcher.consume_token(drafts[number])
@@ -135,7 +147,7 @@ def _quickly(ask: Callable[..., T], *arguments: int) -> T:
         begun = time.thread_time()
         ask(*arguments)
         if time.thread_time() - begun > SLOW:
-            raise GrammarError("it takes too long to follow; say it more simply")
+            raise GrammarError(TOO_SLOW)
     return answer
 
 
