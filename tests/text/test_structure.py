@@ -101,6 +101,10 @@ def test_a_grammar_is_lark_or_ebnf(grammar: str, good: list[str], bad: list[str]
         (lambda: of_structural_tag({"format": {"type": "poem"}}), 'any_text, .*and not "poem"'),
         (lambda: of_structural_tag({"format": {**ONE_CALL, "triggers": ["<tool"]}}), "no tag begins with"),
         (lambda: of_structural_tag({"format": {**ONE_CALL, "tags": [3]}}), "begin of a format should be"),
+        (lambda: of_structural_tag({"format": {**ONE_CALL, "triggers": [["<fn="]]}}), "each of triggers"),
+        (lambda: of_structural_tag({"format": {**ONE_CALL, "triggers": [""]}}), "each of triggers"),
+        (lambda: of_structural_tag({"format": {**ONE_CALL, "triggers": ["<fn", "<fn"]}}), "begins the other"),
+        (lambda: of_structural_tag({"format": {**ONE_CALL, "triggers": ["<fn=", "<"]}}), "begins the other"),
         (lambda: of_structural_tag({"structures": [{}], "triggers": ["x"]}), "begin, schema and end"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -159,3 +163,28 @@ def test_free_text_is_held_to_a_tag_after_its_trigger_alone() -> None:
 )
 def test_formats_nest(wanted: dict[str, Any], good: list[str], bad: list[str]) -> None:
     check(of_structural_tag({"format": wanted}), good, bad)
+
+
+def nested(content: Any, levels: int, triggers: list[str], begins: list[str]) -> Any:
+    for _ in range(levels):
+        tags = [{"begin": begin, "content": content, "end": ">"} for begin in begins]
+        content = {"type": "triggered_tags", "triggers": triggers, "tags": tags}
+    return content
+
+
+def test_a_structural_tag_is_refused_before_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it shares in memory: what is written ends at the bound, and not where all of it is done."""
+    written: list[str] = []
+
+    def terminal(pattern: str) -> str:
+        written.append(pattern)
+        return "/x/"
+
+    monkeypatch.setattr("slipway.text.structural_tag.regex_terminal", terminal)
+    content = {"type": "regex", "pattern": "x"}
+    for triggers in (["<", "<"], ["<", "<a"]):
+        with pytest.raises(GrammarError, match="one begins the other"):
+            of_structural_tag({"format": nested(content, 30, triggers, ["<a", "<b"])})
+    with pytest.raises(GrammarError, match="256 Ki"):
+        of_structural_tag({"format": nested(content, 30, ["<"], ["<a", "<b"])})
+    assert len(written) < structure.MAX_GRAMMAR

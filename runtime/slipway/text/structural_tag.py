@@ -9,10 +9,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from slipway.text.errors import GrammarError
-from slipway.text.structure import ANY, JSON, JsonStyle, grammars, lark, regex_terminal, styled
+from slipway.text.structure import (
+    ANY,
+    JSON,
+    MAX_GRAMMAR,
+    TOO_LONG,
+    JsonStyle,
+    grammars,
+    lark,
+    regex_terminal,
+    styled,
+)
 
 MAX_DEPTH = 32
 MAX_TAGS = 512
@@ -54,6 +65,8 @@ class _Writing:
         self._special_ids = special_ids
         self._rules: list[str] = []
         self._others: dict[str, str] = {}
+        self._length = 0
+        """Characters of both."""
         self._formats: dict[str, Callable[[dict[str, Any], int], str]] = {
             "any_text": lambda wanted, depth: ANY,
             "const_string": lambda wanted, depth: self._literal(_text(wanted, "value")),
@@ -78,7 +91,9 @@ class _Writing:
             raise GrammarError(f"a format's type is one of {known}, and not {json.dumps(kind)[:80]}")
         if depth > MAX_DEPTH:
             raise GrammarError(f"formats nest more than {MAX_DEPTH} levels deep")
-        return self._formats[kind](wanted, depth + 1)
+        text = self._formats[kind](wanted, depth + 1)
+        _check_length(self._length + len(text))
+        return text
 
     def _elements(self, wanted: dict[str, Any], depth: int) -> list[str]:
         return [self._format(element, depth) for element in _list(wanted, "elements")]
@@ -89,6 +104,7 @@ class _Writing:
     def _nested(self, text: str) -> str:
         name = f"grammar_{len(self._others)}"
         self._others[name] = lark(text)
+        self._grow(self._others[name])
         return f"@{name}"
 
     def _tag(self, wanted: dict[str, Any], depth: int, begun: str = "") -> str:
@@ -101,17 +117,17 @@ class _Writing:
 
     def _triggered(self, wanted: dict[str, Any], depth: int) -> str:
         """Free text; after each trigger in it, one of the tags that begin with that."""
-        triggers, tags = _list(wanted, "triggers"), _list(wanted, "tags")
+        tags = _list(wanted, "tags")
         begins = [_text(tag, "begin") for tag in tags]
         options = []
-        for trigger in map(str, triggers):
+        for trigger in _triggers(wanted):
             begun = [tag for tag, begin in zip(tags, begins, strict=True) if begin.startswith(trigger)]
-            if not trigger or not begun:
+            if not begun:
                 raise GrammarError(f"no tag begins with the trigger {json.dumps(trigger)[:80]}")
             inside = " | ".join(self._tag(tag, depth, trigger) for tag in begun)
             options.append(f"{self._until(trigger)} ({inside})")
         for begin in begins:
-            if not begin.startswith(tuple(map(str, triggers))):
+            if not begin.startswith(tuple(wanted["triggers"])):
                 raise GrammarError(f"no trigger begins the tag {json.dumps(begin)[:80]}")
         one = self._rule(f": {' | '.join(options)}")
         if wanted.get("stop_after_first"):
@@ -136,7 +152,12 @@ class _Writing:
         """A rule of its own; its name."""
         name = f"rule_{len(self._rules)}"
         self._rules.append(name + text)
+        self._grow(text)
         return name
+
+    def _grow(self, text: str) -> None:
+        self._length += len(text)
+        _check_length(self._length)
 
     def _literal(self, text: str) -> str:
         """A text, its special tokens as such."""
@@ -146,6 +167,25 @@ class _Writing:
         parts = filter(None, re.split(f"({'|'.join(map(re.escape, within))})", text))
         ids = self._special_ids
         return " ".join(f"<[{ids[part]}]>" if part in ids else json.dumps(part) for part in parts)
+
+
+def _check_length(length: int) -> None:
+    if length > MAX_GRAMMAR:
+        raise GrammarError(TOO_LONG)
+
+
+def _triggers(wanted: dict[str, Any]) -> list[str]:
+    """Texts of which none begins another: each tag is behind one of them, then, and is written once."""
+    triggers = _list(wanted, "triggers")
+    for trigger in triggers:
+        if not isinstance(trigger, str) or not trigger:
+            raise GrammarError(f"each of triggers is a text, and not {json.dumps(trigger)[:80]}")
+    ordered = sorted(triggers)
+    for one, next_ in pairwise(ordered):  # all that begin with one text stand behind it
+        if next_.startswith(one):
+            shown = f"{json.dumps(one)[:80]} and {json.dumps(next_)[:80]}"
+            raise GrammarError(f"of two triggers one begins the other: {shown}; leave out the longer")
+    return triggers
 
 
 def _text(wanted: Any, key: str) -> str:

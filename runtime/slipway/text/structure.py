@@ -16,6 +16,7 @@ from slipway.text.json_schema import prepared
 
 MAX_GRAMMAR = 256 << 10
 """Characters of a grammar: what compiles within a second or two."""
+TOO_LONG = f"the grammar is longer than {MAX_GRAMMAR >> 10} Ki characters"
 
 ANY = r"/(?s:.*)/"
 """Any text, in Lark; no special token is of it."""
@@ -123,15 +124,12 @@ def lark(text: str) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     if len(text) > MAX_GRAMMAR:
-        raise GrammarError(_TOO_LONG)
+        raise GrammarError(TOO_LONG)
     try:
         converted: str = gbnf_to_lark(text)
     except Exception as error:  # its parser raises what comes
         raise GrammarError(f"the EBNF grammar cannot be read: {error}") from None
     return converted
-
-
-_TOO_LONG = f"the grammar is longer than {MAX_GRAMMAR >> 10} Ki characters"
 
 
 def grammars(first: str, others: dict[str, str]) -> str:
@@ -147,5 +145,5 @@ def of_parts(first: str, *others: dict[str, Any]) -> str:
 def _grammar(*parts: dict[str, Any]) -> str:
     text = json.dumps({"grammars": parts})
     if len(text) > MAX_GRAMMAR:
-        raise GrammarError(_TOO_LONG)
+        raise GrammarError(TOO_LONG)
     return text
