@@ -86,6 +86,13 @@ def test_calls_are_held_to_their_schemas_and_answers_are_free_where_none_is_forc
         assert not accepts(forced, final)
 
 
+def test_a_call_of_a_tool_without_parameters_has_an_object_of_arguments() -> None:
+    grammar = Channels(known()[2]).of_calls({"now": {}}, JSON, forced=True)
+    begin, arguments = CALL.replace("weather", "now").split("{")
+    assert accepts(grammar, f"{begin}{{{arguments}")
+    assert not accepts(grammar, f"{begin}5")
+
+
 @pytest.mark.parametrize("budget", [0, 1, 4])
 def test_a_budget_bounds_the_one_message_of_reasoning(budget: int) -> None:
     bounded = Channels(known()[2], budget)

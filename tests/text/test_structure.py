@@ -114,6 +114,19 @@ def test_what_cannot_be_read_is_refused_with_the_reason(write: Any, reason: str)
         compiled(write())
 
 
+@pytest.mark.parametrize(
+    "schema", [{}, {"properties": {"a": {"type": "integer"}}}, {"type": ["object", "null"]}], ids=str
+)
+def test_a_calls_arguments_are_an_object_whatever_its_schema_leaves_open(schema: dict[str, Any]) -> None:
+    good, bad = ['{"a": 1}', "{}"], ["5", "null", '"{}"', "[]", "true"]
+    check(structure.of_arguments(schema), good, bad)
+    calls = structure.of_tool_calls({"now": schema})
+    check(calls, *([f'[{{"name": "now", "parameters": {one}}}]' for one in texts] for texts in (good, bad)))
+    for write in (structure.of_arguments, lambda schema: structure.of_tool_calls({"now": schema})):
+        with pytest.raises(GrammarError, match='type "object", and not "string"'):
+            write({"type": "string"})
+
+
 def test_free_text_is_held_to_a_tag_after_its_trigger_alone() -> None:
     good = ["", "no call", 'hi <fn=x>{"a": 1}</fn> and <fn=x>{"a": 2}</fn>', "a < b, <fn"]
     bad = ['<fn=x>{"a": "s"}</fn>', "<fn=y>", '<fn=x>{"a": 1}']

@@ -25,7 +25,7 @@ class OneTool:
     schema: Mapping[str, Any]
 
     def grammar(self, style: JsonStyle, special_ids: Mapping[str, int]) -> str:
-        return structure.of_json_schema({"type": "object"} | dict(self.schema), style)
+        return structure.of_arguments(self.schema, style)
 
 
 @dataclass(frozen=True, slots=True)

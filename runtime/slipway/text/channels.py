@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway.text.parse.harmony import CHANNEL, CONSTRAIN, END, MESSAGE, START
-from slipway.text.structure import ANY, JsonStyle, of_parts, styled
+from slipway.text.structure import ANY, JsonStyle, arguments_of, of_parts, styled
 
 OPENING = f"{START}assistant"
 """Where prompts end; an output goes on with a channel."""
@@ -39,7 +39,7 @@ class Channels:
         last = [] if forced else [self._final(ANY)]
         for name, schema in tools.items():
             header = self._header(json.dumps(f"commentary to=functions.{name}"), self._json)
-            last.append(f"{header} %json {json.dumps(styled(schema, style))}")
+            last.append(f"{header} %json {json.dumps(styled(arguments_of(schema), style))}")
         return of_parts(self._start(" | ".join(last), says=True))
 
     def _start(self, last: str, *, says: bool = False) -> str:

@@ -78,15 +78,28 @@ def of_grammar(text: str) -> str:
 def of_tool_calls(tools: Mapping[str, Any], style: JsonStyle = JSON, *, parallel: bool = True) -> str:
     """A list of calls, `[{"name": …, "parameters": …}, …]`, of at least one of these tools.
 
-    tools     the schema of each one's arguments, by its name
+    tools     the schema of each one's arguments, by its name; it may leave out that they are an object
     parallel  there may be several
     """
     calls = []
     for name, schema in tools.items():
         begin = json.dumps(f'{{"name": {json.dumps(name)}, "parameters": ')
-        calls.append(f'{begin} %json {json.dumps(styled(schema, style))} "}}"')
+        calls.append(f'{begin} %json {json.dumps(styled(arguments_of(schema), style))} "}}"')
     more = '(", " call)*' if parallel else ""
     return _grammar({"lark_grammar": f'start: "[" call {more} "]"\ncall: {" | ".join(calls)}'})
+
+
+def of_arguments(schema: Mapping[str, Any], style: JsonStyle = JSON) -> str:
+    """The arguments of a call, by the schema of its tool."""
+    return of_json_schema(arguments_of(schema), style)
+
+
+def arguments_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool's schema so that all that is valid by it are arguments: an object, whether it says so or not."""
+    named = schema.get("type", "object")
+    if named != "object" and not (isinstance(named, list) and "object" in named):
+        raise GrammarError(f'parameters of a tool have the type "object", and not {json.dumps(named)[:80]}')
+    return dict(schema) | {"type": "object"}
 
 
 def styled(schema: Any, style: JsonStyle) -> dict[str, Any]:
