@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -153,7 +154,7 @@ INSTANCES = st.one_of(CONSTANTS, st.dictionaries(st.sampled_from("kxy"), CONSTAN
 @given(
     st.lists(BRANCHES, min_size=1, max_size=4), OBJECTS, SIMPLE, st.lists(INSTANCES, min_size=20, max_size=20)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_one_of_accepts_nothing_that_is_of_two_branches(
     branches: list[Any], a: Any, b: Any, instances: list[Any]
 ) -> None:
@@ -232,6 +233,13 @@ def test_what_says_nothing_is_left_out_and_what_can_be_said_otherwise_is(
         ({"oneOf": [{}] * 257}, "at most 256"),
         (json.loads('{"items":' * 70 + "{}" + "}" * 70), "64 levels"),
         ({"enum": ["x" * 1000] * 300}, "256 Ki"),
+        ({"format": {}}, "format"),
+        ({"format": ["date"]}, "format"),
+        ({"oneOf": [{"type": "string"}], "anyOf": [{}], "allOf": 5}, "allOf is a list of schemas, and not 5"),
+        ({"prefixItems": "ab"}, "prefixItems is a list"),
+        ({"propertyNames": {"minLength": "1}|x{"}}, "propertyNames"),
+        ('{"const":' + "[" * 500 + "]" * 500 + "}", "200 levels"),
+        ('{"oneOf":[{"const":' + "[" * 990 + "]" * 990 + "}]}", "200 levels|recursion"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -263,3 +271,81 @@ def test_the_style_decides_white_space_and_more_properties() -> None:
     for style, expected in styles.items():
         matcher = compiled(structure.of_json_schema(schema, style))
         assert [accepts(matcher, text) for text in texts] == expected, style
+
+
+KEYWORDS = (
+    *("$defs", "$id", "$ref", "$schema", "additionalProperties", "allOf", "anyOf", "const", "dependencies"),
+    *(
+        "enum",
+        "exclusiveMinimum",
+        "format",
+        "if",
+        "items",
+        "maxItems",
+        "minLength",
+        "minimum",
+        "not",
+        "oneOf",
+    ),
+    *("pattern", "prefixItems", "properties", "propertyNames", "required", "then", "type", "uniqueItems"),
+)
+WORDS = st.sampled_from(("string", "object", "number", "date", "#/$defs/type", "#", "a"))
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | WORDS | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(KEYWORDS), ANY_JSON, max_size=5) | ANY_JSON, st.booleans(), st.booleans()
+)
+def test_any_json_as_a_schema_is_a_grammar_or_refused(schema: Any, as_text: bool, closed: bool) -> None:
+    style = JsonStyle(additional_properties=not closed)
+    with contextlib.suppress(GrammarError):
+        compiled(structure.of_json_schema(json.dumps(schema) if as_text else schema, style))
+
+
+LISTED = {"const": [1] * 80_000}
+NAMES = {"enum": [str(number) for number in range(5000)]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$defs": {"a": {"const": [1] * 100_000}}}, "256 Ki"),
+        (
+            {"$defs": {"a": LISTED}, "items": [{"oneOf": [{"$ref": "#/$defs/a"}, {"type": "string"}]}] * 40},
+            "too many",
+        ),
+        (
+            {
+                "$defs": {"a": NAMES},
+                "items": [{"type": "object", "propertyNames": {"$ref": "#/$defs/a"}}] * 500,
+            },
+            "too many",
+        ),
+        (
+            {
+                "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}] * 9000}},
+                "oneOf": [{"$ref": "#/$defs/a"}] * 99,
+            },
+            "too many",
+        ),
+    ],
+    ids=["long", "long values", "referred names", "a loop"],
+)
+def test_what_is_looked_at_is_counted_by_its_length(
+    schema: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spelled: list[int] = []
+
+    def spell(value: Any) -> str:
+        spelled.append(len(text := json.dumps(value)))
+        return text
+
+    monkeypatch.setattr("slipway.text.json_schema._spelled", spell)
+    with pytest.raises(GrammarError, match=reason):
+        structure.of_json_schema(schema)
+    assert sum(spelled) < 8 * structure.MAX_GRAMMAR

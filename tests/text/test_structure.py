@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -30,6 +31,9 @@ ONE_CALL: dict[str, Any] = {
     "triggers": ["<fn="],
     "tags": [{"begin": "<fn=x>", "content": {"type": "json_schema", "json_schema": INTEGER}, "end": "</fn>"}],
 }
+
+DEEP = reduce(lambda inner, _: [inner], range(20_000), [])
+"""JSON of so many levels."""
 
 
 def check(grammar: str, good: list[str], bad: list[str]) -> None:
@@ -99,6 +103,8 @@ def test_a_grammar_is_lark_or_ebnf(grammar: str, good: list[str], bad: list[str]
         (lambda: of_structural_tag({}), "a format, or structures and triggers"),
         (lambda: of_structural_tag("{"), "not valid JSON"),
         (lambda: of_structural_tag({"format": {"type": "poem"}}), 'any_text, .*and not "poem"'),
+        (lambda: of_structural_tag({"format": {"type": ["tag"]}}), r'any_text, .*and not \["tag"\]'),
+        (lambda: of_structural_tag({"format": {"type": DEEP}}), "nests too deeply"),
         (lambda: of_structural_tag({"format": {**ONE_CALL, "triggers": ["<tool"]}}), "no tag begins with"),
         (lambda: of_structural_tag({"format": {**ONE_CALL, "tags": [3]}}), "begin of a format should be"),
         (lambda: of_structural_tag({"format": {**ONE_CALL, "triggers": [["<fn="]]}}), "each of triggers"),

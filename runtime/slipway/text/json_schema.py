@@ -17,9 +17,13 @@ Json = Any
 Schema = dict[str, Any]
 
 MAX_DEPTH = 64
+MAX_NESTING = 200
+"""Levels of the JSON, of which a schema within a schema takes two at most; the rest is values."""
 MAX_BRANCHES = 256
 MAX_WORK = 50_000
-"""Comparisons of branches and listed values looked at, in one schema."""
+"""Comparisons of branches, and listed values looked at by their length, in one schema."""
+WORK_CHARACTERS = 16
+"""Of a value: comparing more of them is more work."""
 
 FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
@@ -32,7 +36,8 @@ _SCHEMAS = frozenset(
         *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
     )
 )
-_LISTS = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
+_ONLY_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+_LISTS = _ONLY_LISTS | {"items"}
 _MAPS = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
 _COUNTS = frozenset(
     (
@@ -41,7 +46,7 @@ _COUNTS = frozenset(
     )
 )
 _SAY_NOTHING: dict[str, Callable[[Schema, Json], bool]] = {
-    "format": lambda schema, value: value not in FORMATS,
+    "format": lambda schema, value: isinstance(value, str) and value not in FORMATS,
     "uniqueItems": lambda schema, value: value is False,
     "not": lambda schema, value: value is False,
     "propertyNames": lambda schema, value: value in (True, {}, {"type": "string"}),
@@ -66,7 +71,13 @@ def prepared(schema: Json, *, additional_properties: bool = True) -> Json:
     additional_properties  where false, objects that say nothing of them have no others than they list
     Raises GrammarError.
     """
-    return _Preparing(schema, additional_properties).schema(schema, 0)
+    layer = [schema] if isinstance(schema, dict | list) else []
+    for _ in range(MAX_NESTING):
+        within = (one.values() if isinstance(one, dict) else one for one in layer)
+        layer = [each for several in within for each in several if isinstance(each, dict | list)]
+        if not layer:
+            return _Preparing(schema, additional_properties).schema(schema, 0)
+    raise GrammarError(f"the schema's JSON nests more than {MAX_NESTING} levels deep")
 
 
 class _Preparing:
@@ -100,6 +111,8 @@ class _Preparing:
 
     def _value(self, key: str, value: Json, depth: int) -> Json:
         """A keyword's value with the schemas in it prepared."""
+        if key in _ONLY_LISTS and not isinstance(value, list):
+            raise GrammarError(f"{key} is a list of schemas, and not {json.dumps(value)[:80]}")
         if key in _LISTS and isinstance(value, list):
             return [self.schema(each, depth) for each in value]
         if key in _MAPS and isinstance(value, dict):
@@ -132,7 +145,7 @@ class _Preparing:
         names = schema.get("propertyNames")
         if isinstance(names, dict) and isinstance(names.get("$ref"), str) and len(names) == 1:
             names = self._referred(names["$ref"])
-        if isinstance(names, dict) and not listed and (said := _names(names)) is not None:
+        if isinstance(names, dict) and not listed and (said := self._names(names)) is not None:
             del schema["propertyNames"]
             keyword, allowed = said
             schema[keyword] = dict.fromkeys(allowed, schema.get("additionalProperties", True))
@@ -143,7 +156,7 @@ class _Preparing:
     def _say_one_of(self, schema: Schema) -> None:
         """As `anyOf`, where no instance is of two branches."""
         branches = schema["oneOf"]
-        if not isinstance(branches, list) or len(branches) > MAX_BRANCHES:
+        if len(branches) > MAX_BRANCHES:
             raise GrammarError(f"oneOf is a list of at most {MAX_BRANCHES} schemas")
         alternatives = self._parted(branches)
         del schema["oneOf"]
@@ -154,7 +167,7 @@ class _Preparing:
 
     def _parted(self, branches: list[Json]) -> list[Json]:
         """The branches, so narrowed that no instance is of two. Raises GrammarError where one may be."""
-        known = [_Known(self._facts(branch)) for branch in branches]
+        known = [_Known(self._facts(branch), self._values) for branch in branches]
         tagged: set[int] = set()
         for second in range(len(branches)):
             self._spend(second)
@@ -190,22 +203,45 @@ class _Preparing:
                 left.append(self._referred(schema["$ref"]))
                 if self._ref_stands_alone:
                     continue
-            left += schema["allOf"] if isinstance(schema.get("allOf"), list) else ()
-            properties = schema.get("properties")
-            for each in (schema, *(properties.values() if isinstance(properties, dict) else ())):
-                listed = each.get("enum") if isinstance(each, dict) else None
-                self._spend(1 + (len(listed) if isinstance(listed, list) else 0))
+            every = schema["allOf"] if isinstance(schema.get("allOf"), list) else []
+            self._spend(len(every))
+            left += every
             yield schema
+
+    def _values(self, schema: Schema) -> set[str] | None:
+        """Those that `const` and `enum` allow, as JSON in one spelling; None where there is neither."""
+        listed = [schema["const"]] if "const" in schema else schema.get("enum")
+        values = {_spelled(value) for value in listed} if isinstance(listed, list) else None
+        self._spend(1 + sum(1 + len(value) // WORK_CHARACTERS for value in values or ()))
+        return values
+
+    def _names(self, schema: Schema) -> tuple[str, list[str]] | None:
+        """`propertyNames` as the keyword that lists them and its keys; None where it says more than that."""
+        said = {key: value for key, value in schema.items() if key not in ("type", "title", "description")}
+        if said.keys() <= {"const", "enum"} and (values := self._values(said)) is not None:
+            names = [name for name in map(json.loads, sorted(values)) if isinstance(name, str)]
+            return "properties", names
+        if said.keys() == {"pattern"} and isinstance(said["pattern"], str):
+            return "patternProperties", [said["pattern"]]
+        if said and said.keys() <= {"minLength", "maxLength"}:
+            least, most = said.get("minLength", 0), said.get("maxLength", "")
+            if all(type(bound) is int for bound in said.values()):
+                return "patternProperties", [f"^[\\s\\S]{{{least},{most}}}$"]
+        return None
 
     def _spend(self, work: int) -> None:
         self._work += work
         if self._work > MAX_WORK:
-            raise GrammarError("oneOf has too many branches and values to tell apart; say anyOf")
+            raise GrammarError(
+                "oneOf and propertyNames have too many branches and values to look at; say anyOf, "
+                "or list fewer"
+            )
 
     def _referred(self, reference: str) -> Json:
         """What a reference within this schema leads to; None for others, of which nothing is known then."""
         if self._has_bases or not reference.startswith("#/"):
             return None
+        self._spend(len(reference) // WORK_CHARACTERS)
         found = self._root
         for part in reference[2:].split("/"):
             part = part.replace("~1", "/").replace("~0", "~")
@@ -216,7 +252,8 @@ class _Preparing:
 class _Known:
     """What is known of a branch's instances, so that two may be told apart."""
 
-    def __init__(self, facts: Iterator[Schema]) -> None:
+    def __init__(self, facts: Iterator[Schema], listed: Callable[[Schema], set[str] | None]) -> None:
+        """listed  the values that a schema lists, as JSON; None where it lists none"""
         self.types: set[str] | None = None
         """That they can have; None: any."""
         self.values: set[str] | None = None
@@ -224,15 +261,16 @@ class _Known:
         self.tags: dict[str, set[str]] = {}
         """Properties whose values are listed, which are objects' alone."""
         for schema in facts:
-            types, values = _types(schema), _values(schema)
+            values = listed(schema)
+            types = _types(schema, values)
             if types is not None:
                 self.types = types if self.types is None else self.types & types
             if values is not None:
                 self.values = values if self.values is None else self.values & values
             properties = schema.get("properties")
             for name, each in properties.items() if isinstance(properties, dict) else ():
-                if isinstance(each, dict) and (listed := _values(each)) is not None:
-                    self.tags[name] = self.tags.get(name, listed) & listed
+                if isinstance(each, dict) and (of_it := listed(each)) is not None:
+                    self.tags[name] = self.tags.get(name, of_it) & of_it
         if self.types != {"object"}:
             self.tags = {}
 
@@ -243,9 +281,10 @@ class _Known:
         return self.values is not None and other.values is not None and not self.values & other.values
 
 
-def _types(schema: Schema) -> set[str] | None:
-    """An integer is a number; None where any type may come."""
-    if (values := _values(schema)) is not None:
+def _types(schema: Schema, values: set[str] | None) -> set[str] | None:
+    """Those that its instances have, or the values that it lists. An integer is a number; None where any
+    type may come."""
+    if values is not None:
         return {_type_of(json.loads(value)) for value in values}
     named = schema.get("type")
     named = [named] if isinstance(named, str) else named
@@ -269,14 +308,6 @@ def _type_of(value: Json) -> str:
     return "object"
 
 
-def _values(schema: Schema) -> set[str] | None:
-    """Those that `const` and `enum` allow, as JSON in one spelling; None where there is neither."""
-    if "const" in schema:
-        return {_spelled(schema["const"])}
-    listed = schema.get("enum")
-    return {_spelled(value) for value in listed} if isinstance(listed, list) else None
-
-
 def _spelled(value: Json) -> str:
     return json.dumps(_whole(value), sort_keys=True)
 
@@ -291,17 +322,3 @@ def _whole(value: Json) -> Json:
         case dict():
             return {key: _whole(each) for key, each in value.items()}
     return value
-
-
-def _names(schema: Schema) -> tuple[str, list[str]] | None:
-    """`propertyNames` as the keyword that lists them and its keys; None where it says more than that."""
-    said = {key: value for key, value in schema.items() if key not in ("type", "title", "description")}
-    if said.keys() <= {"const", "enum"} and (values := _values(said)) is not None:
-        names = [name for name in map(json.loads, sorted(values)) if isinstance(name, str)]
-        return "properties", names
-    if said.keys() == {"pattern"} and isinstance(said["pattern"], str):
-        return "patternProperties", [said["pattern"]]
-    if said and said.keys() <= {"minLength", "maxLength"}:
-        least, most = said.get("minLength", 0), said.get("maxLength", "")
-        return "patternProperties", [f"^[\\s\\S]{{{least},{most}}}$"]
-    return None

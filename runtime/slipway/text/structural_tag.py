@@ -47,7 +47,10 @@ def of_structural_tag(tag: Any, style: JsonStyle = JSON, special_ids: Mapping[st
             wanted = {"type": "triggered_tags", "triggers": triggers, "tags": list(map(_as_tag, structures))}
         case _:
             raise GrammarError("a structural tag has a format, or structures and triggers")
-    return _Writing(style, special_ids or {}).whole(wanted)
+    try:
+        return _Writing(style, special_ids or {}).whole(wanted)
+    except RecursionError:
+        raise GrammarError("the structural tag's JSON nests too deeply") from None
 
 
 def _as_tag(structure: Any) -> dict[str, Any]:
@@ -86,7 +89,7 @@ class _Writing:
 
     def _format(self, wanted: Any, depth: int) -> str:
         kind = wanted.get("type") if isinstance(wanted, dict) else None
-        if kind not in self._formats:
+        if not isinstance(kind, str) or kind not in self._formats:
             known = ", ".join(sorted(self._formats))
             raise GrammarError(f"a format's type is one of {known}, and not {json.dumps(kind)[:80]}")
         if depth > MAX_DEPTH:

@@ -109,6 +109,12 @@ def styled(schema: Any, style: JsonStyle) -> dict[str, Any]:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
             raise GrammarError(f"the schema is not valid JSON: {error}") from None
+    try:
+        long = len(json.dumps(schema)) > MAX_GRAMMAR
+    except RecursionError:
+        raise GrammarError("the schema's JSON nests too deeply") from None
+    if long:
+        raise GrammarError(TOO_LONG)
     ready = prepared(schema, additional_properties=style.additional_properties)
     if not isinstance(ready, dict):  # true and false
         ready = {"allOf": [ready]}
