@@ -279,6 +279,19 @@ def test_a_strict_tool_holds_behind_the_reasoning(
     assert served.engine.requests[-1].reasoning == ReasoningBounds(*ids, False)  # type: ignore[arg-type]
 
 
+def test_the_engine_knows_that_a_call_ends_the_reasoning(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, end, stop = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+    form = ReasoningFormat((begin,), (end,), inside=True, stops=(stop, "<|no_token|>"))
+    monkeypatch.setitem(FORMATS, "kimi_k2", form)
+    served = start("--reasoning-parser", "kimi_k2")
+    ids = [served.tokenizer.token_id(text) for text in (begin, end, stop)]
+    both(served, extra_body={"thinking_token_budget": 7})
+    expected = ReasoningBounds(ids[0], ids[1], True, 7, (ids[2],))  # type: ignore[arg-type]
+    assert served.engine.requests[-1].reasoning == expected
+
+
 def test_tools_whose_arguments_cannot_be_held_to_are_refused_where_they_have_to_be_called(
     served: Served,
 ) -> None:

@@ -45,13 +45,15 @@ class Counting:
         return rows
 
 
-def matcher(inside: bool, budget: int) -> ReasoningFirst:
-    return ReasoningFirst(ReasoningBounds(BEGIN, END, inside, budget), Counting(), WORDS)
+def matcher(inside: bool, budget: int, stops: tuple[int, ...] = ()) -> ReasoningFirst:
+    return ReasoningFirst(ReasoningBounds(BEGIN, END, inside, budget, stops), Counting(), WORDS)
 
 
-@given(st.booleans(), st.integers(-1, 4), st.data())
-def test_what_is_allowed_ahead_is_allowed_then(inside: bool, budget: int, data: st.DataObject) -> None:
-    ahead, then = matcher(inside, budget), matcher(inside, budget)
+@given(st.booleans(), st.integers(-1, 4), st.sampled_from([(), (10,), (5,), (5, 10)]), st.data())
+def test_what_is_allowed_ahead_is_allowed_then(
+    inside: bool, budget: int, stops: tuple[int, ...], data: st.DataObject
+) -> None:
+    ahead, then = matcher(inside, budget, stops), matcher(inside, budget, stops)
     tokens: list[int] = []
     for _ in range(12):
         (row,) = then.masks(())
@@ -64,7 +66,7 @@ def test_what_is_allowed_ahead_is_allowed_then(inside: bool, budget: int, data: 
         if then.advance([token]) is not None:
             break
     rows = ahead.masks(tokens)
-    again = matcher(inside, budget)
+    again = matcher(inside, budget, stops)
     for place, token in enumerate(tokens):
         assert (again.masks(())[0] == rows[place]).all(), (tokens, place)
         again.advance([token])
@@ -84,3 +86,23 @@ def test_the_budget_ends_it() -> None:
     assert one.masks(())[0] == 1 << END
     assert one.advance([END, 10]) is None
     assert one.forced() == [11, 12]
+
+
+def test_a_token_that_stops_it_is_the_first_of_the_grammar() -> None:
+    one = matcher(True, 2, (10,))
+    assert one.advance([5, 10]) is None
+    assert one.masks(())[0] == 1 << 11, "neither the budget nor the end is left"
+    assert one.advance([11, 12]) == 2
+
+
+def test_a_token_that_stops_it_waits_for_the_end_where_the_grammar_does_not_begin_with_it() -> None:
+    one = matcher(True, -1, (5,))
+    assert one.masks(())[0] == 0xFFFFFFFF & ~(1 << 5)
+    assert one.advance([6, END, 10, 11, 12]) == 5
+
+
+def test_a_token_that_stops_it_ends_the_budget_where_the_answer_is_free() -> None:
+    one = ReasoningFirst(ReasoningBounds(BEGIN, END, True, 2, (5,)), None, WORDS)
+    assert one.advance([6, 5, 6, 6]) is None
+    assert one.forced() == []
+    assert (one.masks([6, 5]) == 0xFFFFFFFF).all()

@@ -22,6 +22,8 @@ class Formats:
     reasoning: ReasoningFormat | None = None
     reasoning_ids: tuple[int, int] | None = None
     """The tokens that begin reasoning, or -1, and end it; None where its end is no token of its own."""
+    reasoning_stops: tuple[int, ...] = ()
+    """Tokens of the answer that end reasoning, too."""
     call_marks: frozenset[int] = frozenset()
     """Special tokens that the parser of calls looks for: they stay in the text where it reads that."""
     reasoning_marks: frozenset[int] = frozenset()
@@ -52,7 +54,9 @@ def formats(settings: Settings, tokenizer: Tokenizer) -> Formats:
         raise Exit(BAD_ARGUMENTS, message, argument="reasoning_parser")
     ids = None if reasoning is None else _reasoning_ids(reasoning, tokenizer)
     channels = None if reasoning is None or not reasoning.channels else _channels(reasoning, tokenizer)
-    return Formats(calls, reasoning, ids, _marks(calls, tokenizer), _marks(reasoning, tokenizer), channels)
+    stops = () if reasoning is None else _stops(reasoning, tokenizer)
+    marks = _marks(calls, tokenizer), _marks(reasoning, tokenizer)
+    return Formats(calls, reasoning, ids, stops, *marks, channels)
 
 
 def _marks(format_: CallFormat | ReasoningFormat | None, tokenizer: Tokenizer) -> frozenset[int]:
@@ -72,3 +76,8 @@ def _reasoning_ids(reasoning: ReasoningFormat, tokenizer: Tokenizer) -> tuple[in
         return None
     begin = tokenizer.token_id(reasoning.begins[0])
     return -1 if begin is None else begin, end
+
+
+def _stops(reasoning: ReasoningFormat, tokenizer: Tokenizer) -> tuple[int, ...]:
+    ids = map(tokenizer.token_id, reasoning.stops)
+    return tuple(token_id for token_id in ids if token_id is not None)

@@ -61,7 +61,7 @@ def reading(
     said, bounds = body.continued, None
     if ids is not None and (held or body.is_held or budget is not None):
         inside = form.begins_inside(prompt, said)
-        bounds = ReasoningBounds(*ids, inside, -1 if budget is None else budget)
+        bounds = ReasoningBounds(*ids, inside, -1 if budget is None else budget, found.reasoning_stops)
     return Reading(
         lambda: Reasoned(form.parser(prompt, said), answer(), kept=form.kept),
         kept | found.reasoning_marks,

@@ -33,6 +33,8 @@ class ReasoningBounds(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The output begins within the reasoning."""
     budget: int = -1
     """Tokens after which it is ended; -1: any number."""
+    stops: tuple[int, ...] = ()
+    """Tokens of the answer that end it, too, such as those that begin a call."""
 
 
 class AddRequest(Message, frozen=True):
