@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -37,6 +38,12 @@ class Site(ThreadingHTTPServer):
         """Files asked for, and from which byte on."""
         self.breaks_after = 0
         """Bytes of a file after which the connection ends, once."""
+        self.list_breaks = False
+        """The list of files ends in its midst."""
+        self.statuses: list[int] = []
+        """Answered first, to what is asked next: 0 hangs up, 1 keeps silent."""
+        self.knows_ranges = True
+        self.ended = threading.Event()
         self.token = ""
         self.lies = False
 
@@ -47,7 +54,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url, site = urlsplit(self.path), self.server
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
-        if site.token and f"m_session_id={site.token}" not in self.headers.get("Cookie", ""):
+        status = site.statuses.pop(0) if site.statuses else 200
+        if status == 1:
+            site.ended.wait(5)
+        elif status >= 400:
+            self.send_error(status)
+        elif status == 0:
+            return
+        elif site.token and f"m_session_id={site.token}" not in self.headers.get("Cookie", ""):
             self.send_error(403)
         elif query["Revision"] != "master":
             self.send_error(404)
@@ -62,7 +76,8 @@ class Handler(BaseHTTPRequestHandler):
                 for name, content in site.files.items()
             ]
             entries.append({"Path": "onnx", "Size": 0, "Type": "tree", "Sha256": ""})
-            self.answer(200, json.dumps({"Code": 200, "Data": {"Files": entries}}).encode())
+            listed = json.dumps({"Code": 200, "Data": {"Files": entries}}).encode()
+            self.answer(200, listed, 100 if site.list_breaks else 0)
         elif url.path == f"/api/v1/models/{MODEL}/repo":
             self.file(query["FilePath"])
         else:
@@ -72,6 +87,7 @@ class Handler(BaseHTTPRequestHandler):
         site = self.server
         first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
         site.sent.append((name, first))
+        first = first if site.knows_ranges else 0
         content = site.files[name][first:]
         cut, site.breaks_after = site.breaks_after, 0
         self.answer(206 if first else 200, content, cut)
@@ -102,6 +118,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         for name in ("HF_HUB_OFFLINE", "MODELSCOPE_API_TOKEN"):
             monkeypatch.delenv(name, raising=False)
         yield site
+        site.ended.set()
         site.shutdown()
         thread.join()
 
@@ -146,6 +163,87 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(site: Site) -> None
     site.breaks_after = 1000
     assert fetched(locate(MODEL))["model.safetensors"] == WEIGHTS
     assert site.sent == [("model.safetensors", 0), ("model.safetensors", 1000)]
+
+
+@pytest.mark.parametrize("status", [0, 408, 429, 500, 503])
+def test_what_passes_does_not_end_a_download(site: Site, status: int) -> None:
+    locate(MODEL, weights=False)
+    site.statuses = [200, status, status]  # the list comes, the file twice not
+    assert fetched(locate(MODEL))["model.safetensors"] == WEIGHTS
+
+
+def test_a_busy_site_is_asked_for_its_list_again(site: Site) -> None:
+    site.statuses = [429, 503]
+    assert fetched(locate(MODEL))["model.safetensors"] == WEIGHTS
+
+
+def test_a_site_that_stays_busy_is_given_up(site: Site) -> None:
+    site.statuses = [200, *[503] * modelscope.ATTEMPTS]
+    with pytest.raises(LoadError, match="broke off: HTTP status 503") as caught:
+        locate(MODEL)
+    assert caught.value.code == "Interrupted"
+    assert not site.statuses
+
+
+@pytest.mark.parametrize("status", [0, 1, 503])
+def test_a_list_that_does_not_come_is_the_network(
+    site: Site, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(modelscope, "TIMEOUT", 0.2)
+    site.statuses = [status] * modelscope.ATTEMPTS
+    with pytest.raises(LoadError, match="cannot be had from ModelScope") as caught:
+        locate(MODEL)
+    assert caught.value.code == "NoNetwork"
+
+
+@pytest.mark.parametrize("status", [0, 1, 503])
+def test_what_was_fetched_is_found_while_the_site_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(modelscope, "TIMEOUT", 0.2)
+    folder = locate(MODEL)
+    site.statuses = [status]
+    assert locate(MODEL) == folder
+
+
+def test_what_was_fetched_is_found_where_the_list_breaks_off(site: Site) -> None:
+    folder = locate(MODEL)
+    site.list_breaks = True
+    assert locate(MODEL) == folder
+
+
+def interrupted(site: Site) -> None:
+    """A download of the weights that has ended after 1,000 bytes."""
+    locate(MODEL, weights=False)
+    site.breaks_after = 1000
+    site.statuses = [200, 200, *[503] * modelscope.ATTEMPTS]
+    with pytest.raises(LoadError, match="broke off"):
+        locate(MODEL)
+    site.sent.clear()
+
+
+def test_a_proxy_that_knows_no_ranges_costs_what_was_there(site: Site) -> None:
+    interrupted(site)
+    site.knows_ranges = False
+    told: list[tuple[str, int, int]] = []
+    folder = locate(MODEL, progress=lambda *step: told.append(step))
+    assert fetched(folder)["model.safetensors"] == WEIGHTS
+    assert site.sent == [("model.safetensors", 1000)]
+    assert [done for _, done, _ in told][:2] == [1000, 0]
+    assert told[-1] == ("download", len(WEIGHTS), len(WEIGHTS))
+
+
+def test_a_download_that_goes_on_needs_space_for_its_rest_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(site)
+    free = modelscope.SPARE + len(WEIGHTS) - 1001
+    monkeypatch.setattr(modelscope.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(LoadError, match="There is no space for") as caught:
+        locate(MODEL)
+    assert caught.value.code == "NoSpace"
+    free += 1
+    assert fetched(locate(MODEL))["model.safetensors"] == WEIGHTS
 
 
 def test_a_site_that_sends_nothing_more_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

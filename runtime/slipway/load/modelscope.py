@@ -29,7 +29,9 @@ MASTER = "master"
 TIMEOUT = 60.0
 ATTEMPTS = 5
 PAUSE = 1.0
-"""Seconds before a broken download goes on, once more each time."""
+"""Seconds before what failed is tried again, once more each time."""
+FAILURES = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
+"""Of the site or of the way to it, before an answer and within one. A refusal, HTTPError, is a URLError."""
 CHUNK = 1 << 20
 MOST_LISTED = 64 << 20
 """Bytes of a list of files."""
@@ -45,6 +47,40 @@ class RemoteFile:
     size: int
     sha256: str
     """Empty where the site does not say."""
+
+
+class Part:
+    """A file under way: what has come of it on the disk, and the digest of that."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        """Of a file that is open for reading and appending."""
+        self._target = target
+        self._digest = hashlib.sha256()
+        self.size = 0
+        """Bytes."""
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def read(self) -> Iterator[int]:
+        """Take in what an earlier try left, giving its bytes."""
+        self._target.seek(0)
+        while octets := self._target.read(CHUNK):
+            self._take(octets)
+            yield len(octets)
+
+    def add(self, octets: bytes) -> None:
+        self._target.write(octets)
+        self._take(octets)
+
+    def empty(self) -> None:
+        self._target.truncate(0)
+        self._digest, self.size = hashlib.sha256(), 0
+
+    def _take(self, octets: bytes) -> None:
+        self._digest.update(octets)
+        self.size += len(octets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +124,34 @@ class Repository:
     def _listed(self) -> list[RemoteFile]:
         """As the site lists them, or listed them when it could be asked last."""
         kept = self._place / ".files.json"
-        query = urllib.parse.urlencode({"Revision": self.revision or MASTER, "Recursive": "true"})
         try:
-            with self._opened(f"repo/files?{query}") as answer:
-                listed = answer.read(MOST_LISTED)
+            listed = self._list(1 if kept.is_file() else ATTEMPTS)
+            files = self._parsed(listed)
         except LoadError as error:
             if error.code != "NoNetwork" or not kept.is_file():
                 raise
             return self._parsed(kept.read_bytes())
-        files = self._parsed(listed)
         kept.parent.mkdir(parents=True, exist_ok=True)
         fresh = kept.with_suffix(f".{threading.get_native_id()}")
         fresh.write_bytes(listed)
         fresh.replace(kept)
         return files
+
+    def _list(self, attempts: int) -> bytes:
+        """The site's list of files. Asked again where the site is busy, not where it cannot be reached."""
+        query = urllib.parse.urlencode({"Revision": self.revision or MASTER, "Recursive": "true"})
+        attempt = 1
+        while True:
+            try:
+                with self._opened(f"repo/files?{query}") as answer:
+                    return answer.read(MOST_LISTED)
+            except urllib.error.HTTPError as error:
+                if attempt == attempts or not _passes(error.code):
+                    raise self._refused(error) from None
+            except FAILURES as error:
+                raise self._unreachable(_said(error)) from None
+            time.sleep(PAUSE * attempt)
+            attempt += 1
 
     def _parsed(self, listed: bytes) -> list[RemoteFile]:
         try:
@@ -146,6 +196,11 @@ class Repository:
         """Beside the files: which version of one is there."""
         return self._place / ".versions" / file.name
 
+    def _part(self, file: RemoteFile) -> Path:
+        """What has come of a file so far, named by its version, too."""
+        path = self._place / file.name
+        return path.with_name(f".{path.name}.{file.sha256[:16] or file.size}.part")
+
     def _has(self, file: RemoteFile) -> bool:
         try:
             same = self._version(file).read_text() == f"{file.size} {file.sha256}"
@@ -154,78 +209,84 @@ class Repository:
             return False
 
     def _fetch(self, missing: list[RemoteFile]) -> None:
-        needed = sum(file.size for file in missing)
+        total = sum(file.size for file in missing)
+        needed = total - sum(_size(self._part(file)) for file in missing)
         self._place.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._place).free
-        if missing and needed + SPARE > free:
+        if needed and needed + SPARE > free:
             raise self._no_space(f"it needs {needed / 1e9:.2f} GB and {free / 1e9:.2f} GB are free")
         done = 0
         for file in missing:
             for octets in self._downloaded(file):
                 done += octets
                 if self.progress is not None:
-                    self.progress("download", min(done, needed), needed)
+                    self.progress("download", min(done, total), total)
 
     def _downloaded(self, file: RemoteFile) -> Iterator[int]:
-        """Fetch one file, going on where an earlier try stopped; gives the bytes as they are there.
+        """Fetch one file, going on where an earlier try stopped; gives how many bytes came, less than 0
+        where it begins anew.
 
         The API and the engine may want the same file: the second waits for the first.
         """
         path, version = self._place / file.name, self._version(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         version.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{file.sha256[:16] or file.size}.part")
         with version.with_name(f"{version.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self._has(file):  # from who had the lock before
-                yield from self._completed(file, part)
-                part.replace(path)
+                yield from self._completed(file)
+                self._part(file).replace(path)
                 version.write_text(f"{file.size} {file.sha256}")
 
-    def _completed(self, file: RemoteFile, part: Path) -> Iterator[int]:
-        """Make `part` all of the file. Raises LoadError where its bytes are others than listed."""
-        with part.open("a+b") as target:
-            target.seek(0)
-            digest = hashlib.sha256()
-            while octets := target.read(CHUNK):
-                digest.update(octets)
-                yield len(octets)
-            for octets in self._rest(file, target):
-                digest.update(octets)
-                yield len(octets)
-            if target.tell() != file.size or digest.hexdigest() != (file.sha256 or digest.hexdigest()):
-                part.unlink()
+    def _completed(self, file: RemoteFile) -> Iterator[int]:
+        """Make the part all of the file. Raises LoadError where its bytes are others than listed."""
+        with self._part(file).open("a+b") as target:
+            part = Part(target)
+            yield from part.read()
+            yield from self._rest(file, part)
+            if part.size != file.size or part.sha256 != (file.sha256 or part.sha256):
+                self._part(file).unlink()
                 raise LoadError(
                     "BadCheckpoint",
                     f"{file.name} of {self._named} came with other bytes than the site promised.",
                     hint="Start again; if it happens again, ask who publishes the model.",
                 )
 
-    def _rest(self, file: RemoteFile, target: BinaryIO) -> Iterator[bytes]:
-        """What `target` has not yet; written to it."""
+    def _rest(self, file: RemoteFile, part: Part) -> Iterator[int]:
+        """Bring what the part has not yet."""
         query = urllib.parse.urlencode({"Revision": self.revision or MASTER, "FilePath": file.name})
+        reached = part.size
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                while (first := target.tell()) < file.size:
-                    with self._opened(f"repo?{query}", first) as answer:
+                while part.size < file.size:
+                    with self._opened(f"repo?{query}", part.size) as answer:
+                        if part.size and answer.status != 206:  # a proxy that knows no ranges
+                            yield -part.size
+                            part.empty()
                         while octets := answer.read(CHUNK):
-                            target.write(octets)
-                            yield octets
-                    if target.tell() == first:
+                            part.add(octets)
+                            yield len(octets)
+                    if part.size <= reached:
                         raise ConnectionError("nothing more came")
+                    reached = part.size
                 return
-            except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            except FAILURES as error:
+                if isinstance(error, urllib.error.HTTPError) and not _passes(error.code):
+                    raise self._refused(error) from None
                 if attempt == ATTEMPTS:
                     raise LoadError(
                         "Interrupted",
-                        f"The download of {self._named} broke off: {error}.",
+                        f"The download of {self._named} broke off: {_said(error)}.",
                         hint="Start again: it continues where it stopped.",
                     ) from None
                 time.sleep(PAUSE * attempt)
 
     @contextmanager
     def _opened(self, path: str, first: int = 0) -> Iterator[http.client.HTTPResponse]:
-        """The answer to a GET below the repository, from byte `first` on. Raises LoadError."""
+        """The answer to a GET below the repository, from byte `first` on, or from 0 where its status is 200.
+
+        Raises one of FAILURES, and LoadError where nothing may be asked.
+        """
         site = os.environ.get("MODELSCOPE_DOMAIN") or SITE
         site = site if "://" in site else f"https://{site}"
         request = urllib.request.Request(f"{site}/api/v1/models/{self.name}/{path}")
@@ -236,15 +297,7 @@ class Repository:
             request.add_header("Range", f"bytes={first}-")
         if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
             raise self._unreachable("HF_HUB_OFFLINE is set")
-        try:
-            answer = urllib.request.urlopen(request, timeout=TIMEOUT)
-        except urllib.error.HTTPError as error:
-            raise self._refused(error) from None
-        except urllib.error.URLError as error:
-            raise self._unreachable(str(error.reason)) from None
-        with answer:
-            if first and answer.status != 206:
-                raise self._unreachable("it does not go on where a download stopped")
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             yield answer
 
     @property
@@ -265,7 +318,7 @@ class Repository:
                 f"ModelScope does not let you read {self._named}.",
                 hint="Set MODELSCOPE_API_TOKEN to a token of an account that may.",
             )
-        return self._unreachable(f"HTTP status {error.code}")
+        return self._unreachable(_said(error))
 
     def _unreachable(self, why: str) -> LoadError:
         return LoadError(
@@ -281,3 +334,19 @@ class Repository:
             hint="Free some, or name another place by --download-dir.",
             argument="download_dir",
         )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _passes(status: int) -> bool:
+    """Whether another attempt may succeed."""
+    return status in (408, 429) or status >= 500
+
+
+def _said(error: Exception) -> str:
+    """Why the site could not be asked, without the phrases that its own answer brings."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP status {error.code}"
+    return str(getattr(error, "reason", error)) or type(error).__name__
