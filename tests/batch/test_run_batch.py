@@ -17,6 +17,7 @@ import pytest
 from batches import Command, Line, Web, begin, line, read_answers, write_lines
 
 from live_server import LiveServer, free_port, live_server
+from otlp import by_grpc
 from slipway import exits
 
 pytestmark = pytest.mark.slow
@@ -216,6 +217,20 @@ def test_metrics_are_there_while_it_runs(batch: Batch, tmp_path: Path) -> None:
     assert server.metrics()["vllm:generation_tokens_total"] >= 450
     assert server.get("/v1/models")[0] == 404
     assert command.end()[0] == 0
+
+
+def test_traces_and_sizes_of_steps_are_told_to_the_last(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_INSECURE", "true")
+    monkeypatch.setenv("VLLM_LOG_BATCHSIZE_INTERVAL", "0.05")
+    source = write_lines(tmp_path / "in", long_lines(4))
+    with by_grpc() as receiver:
+        status, said = batch(source, tmp_path / "out", "--otlp-traces-endpoint", receiver.url).end()
+    assert status == 0, said
+    assert len(receiver.spans) == 4
+    assert "steps by tokens" in said
 
 
 def test_a_taken_metrics_port_is_said_before_anything_is_loaded(

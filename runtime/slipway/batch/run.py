@@ -21,7 +21,7 @@ from slipway.api.engine_life import in_daemon, mourn, opened, warnings_of, watch
 from slipway.api.frontend import Frontend
 from slipway.api.listen import listen
 from slipway.api.server import engine_started, explained
-from slipway.api.stats_log import StatsLog
+from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.args import Resolved
 from slipway.args.schema import ARGUMENTS
 from slipway.batch.application import batch_paths, post, state_server
@@ -137,19 +137,22 @@ class Batch:
                     task.cancel()
                 await asyncio.gather(*self._background, return_exceptions=True)
                 front.close()
-                await client.close()
+                await asyncio.gather(client.close(), front.flush())
 
     async def _live(self, front: Frontend, client: EngineClient, written: Written) -> None:
         """Until all lines are answered or a signal has been obeyed. Raises Exit for a failure."""
-        stats = StatsLog()
+        stats, sizes = StatsLog(), BatchSizeLog()
 
         def on_stats(news: Any) -> None:
             front.on_stats(news)
             stats.add(news)
+            sizes.add(news)
 
         self._start(client.run(on_stats=on_stats))
         if not front.settings.disable_log_stats:
             self._start(stats.run())
+        if front.settings.batch_size_interval:
+            self._start(sizes.run(front.settings.batch_size_interval))
         if self._sockets:
             self._start(state_server(front).serve(sockets=self._sockets))
         self._app = build_app(front, self._arguments)
