@@ -151,6 +151,11 @@ def test_an_output_length_for_conversations_wins_over_their_answers(conversation
     assert {one.output_len for one in some} == {6}
 
 
+def test_an_output_length_for_conversations_may_be_one_token(conversations):
+    some = made("sharegpt", num_prompts=9, dataset_path=conversations, output_len=1)
+    assert {one.output_len for one in some} == {1}
+
+
 def test_too_few_conversations_are_asked_again(conversations):
     some = made("sharegpt", num_prompts=20, dataset_path=conversations)
     assert len(some) == 20

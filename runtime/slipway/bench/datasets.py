@@ -133,7 +133,8 @@ def _conversations(arguments: Mapping[str, Any], rng: random.Random, count: Coun
             break
         asked = count(question)
         output_len = fixed or count(answer)
-        if LEAST <= asked <= MOST_PROMPT and output_len >= LEAST and asked + output_len <= MOST_TOGETHER:
+        usable = LEAST <= asked <= MOST_PROMPT and (fixed or output_len >= LEAST)
+        if usable and asked + output_len <= MOST_TOGETHER:
             taken.append(Sample(question, output_len))
     if not taken:
         raise ArgumentError(
