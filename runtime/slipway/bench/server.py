@@ -74,16 +74,24 @@ class Server:
         self._connection.close()
 
     def _ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Status, and the JSON of the answer or None."""
+        """Status, and the JSON of the answer or None.
+
+        Once more over a new connection, where the server has closed an old one that nobody used.
+        """
         sent = None if body is None else json.dumps(body).encode()
-        try:
-            self._connection.request(method, self._address.prefix + path, sent, self._headers)
-            answer = self._connection.getresponse()
-            text = answer.read()
-        except (OSError, HTTPException) as error:
-            self._connection.close()
-            said = reason_of(error) if isinstance(error, OSError) else error
-            raise ServerError(f"{self._address} cannot be reached: {said}.") from None
+        while True:
+            used = self._connection.sock is not None
+            try:
+                self._connection.request(method, self._address.prefix + path, sent, self._headers)
+                answer = self._connection.getresponse()
+                text = answer.read()
+                break
+            except (OSError, HTTPException) as error:
+                self._connection.close()
+                if used and isinstance(error, ConnectionError):
+                    continue
+                said = reason_of(error) if isinstance(error, OSError) else error
+                raise ServerError(f"{self._address} cannot be reached: {said}.") from None
         try:
             return answer.status, json.loads(text)
         except ValueError:
