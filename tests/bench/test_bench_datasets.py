@@ -12,7 +12,7 @@ import pytest
 
 from slipway.args import ArgumentError
 from slipway.args.schema import BENCH
-from slipway.bench.datasets import TOKENS, Alphabet, Sample, samples
+from slipway.bench.datasets import TOKENS, Alphabet, Sample, samples, warm_ups
 from slipway.bench.words import SONNETS, WORDS
 
 DEFAULTS = {name: argument.default for name, argument in BENCH["serve"].arguments.items()}
@@ -160,6 +160,42 @@ def test_too_few_conversations_are_asked_again(conversations):
     some = made("sharegpt", num_prompts=20, dataset_path=conversations)
     assert len(some) == 20
     assert some[:9] == some[9:18]
+
+
+def warming(name: str, measured: list[Sample], **given: Any) -> list[Sample]:
+    return warm_ups(DEFAULTS | {"dataset_name": name} | given, measured, TOKENS, count)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("random", {"input_len": 9, "random_prefix_len": 5}),
+        ("prefix-repetition", {"prefix_repetition_prefix_len": 5}),
+        ("sonnet", {"output_len": 5}),
+    ],
+)
+def test_a_warm_up_knows_no_measured_prompt_and_none_of_their_first_tokens(name, given):
+    measured = made(name, num_prompts=20, **given)
+    warm = warming(name, measured, num_prompts=20, num_warmups=4, **given)
+    assert len(warm) == 4
+    begun = 5 if name != "sonnet" else 200  # the task is every prompt's
+    assert not {tuple(one.prompt[:begun]) for one in warm} & {tuple(one.prompt[:begun]) for one in measured}
+    assert warm == warming(name, measured, num_prompts=20, num_warmups=4, **given)
+    assert warming(name, measured, num_prompts=20, **given) == []
+
+
+def test_a_warm_up_with_conversations_takes_what_is_not_measured(conversations):
+    measured = made("sharegpt", num_prompts=6, dataset_path=conversations)
+    warm = warming("sharegpt", measured, num_prompts=6, num_warmups=5, dataset_path=conversations)
+    assert len(warm) == 5
+    assert len({one.prompt for one in warm}) == 3
+    assert not {one.prompt for one in warm} & {one.prompt for one in measured}
+
+
+def test_a_warm_up_without_a_conversation_of_its_own_is_refused(conversations):
+    measured = made("sharegpt", num_prompts=20, dataset_path=conversations)
+    with pytest.raises(ArgumentError, match="for --num-warmups 2: all 9 are measured"):
+        warming("sharegpt", measured, num_prompts=20, num_warmups=2, dataset_path=conversations)
 
 
 @pytest.mark.parametrize(

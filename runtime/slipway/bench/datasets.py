@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,26 @@ def samples(
         case _:
             made = _conversations(arguments, rng, count)
     return list(made)
+
+
+def warm_ups(
+    arguments: Mapping[str, Any], measured: Collection[Sample], alphabet: Alphabet, count: Count
+) -> list[Sample]:
+    """As many as `--num-warmups` says, drawn apart from those that are measured: the prefix cache must not
+    know these, and a seed repeats them with any warm-up.
+
+    Raises ArgumentError where every usable conversation is measured.
+    """
+    wanted = arguments["num_warmups"]
+    if not wanted:
+        return []
+    num_prefixes = min(arguments["prefix_repetition_num_prefixes"], wanted)
+    changed = {"num_prompts": wanted, "prefix_repetition_num_prefixes": num_prefixes}
+    rng = random.Random(f"warm-up {arguments['seed']}")
+    if arguments["dataset_name"] != "sharegpt":
+        return samples({**arguments, **changed}, rng, alphabet, count)
+    known = {one.prompt for one in measured if isinstance(one.prompt, str)}
+    return list(_conversations({**arguments, **changed}, rng, count, known))
 
 
 def _random(arguments: Mapping[str, Any], rng: random.Random, alphabet: Alphabet) -> Iterator[Sample]:
@@ -119,11 +139,14 @@ def _verse(arguments: Mapping[str, Any], rng: random.Random, count: Count) -> It
         yield Sample(TASK + "\n".join([*shared, *own]), output_len)
 
 
-def _conversations(arguments: Mapping[str, Any], rng: random.Random, count: Count) -> Iterator[Sample]:
+def _conversations(
+    arguments: Mapping[str, Any], rng: random.Random, count: Count, known: Collection[str] = ()
+) -> Iterator[Sample]:
+    """Those whose question is not known."""
     path, wanted = arguments["dataset_path"], arguments["num_prompts"]
     if not path:
         raise ArgumentError("--dataset-name sharegpt needs a file: name it with --dataset-path.")
-    pairs = list(_first_turns(path))
+    pairs = [pair for pair in _first_turns(path) if pair[0] not in known]
     if not arguments["disable_shuffle"]:
         rng.shuffle(pairs)
     fixed = arguments["sharegpt_output_len"] or arguments["output_len"]
@@ -136,6 +159,11 @@ def _conversations(arguments: Mapping[str, Any], rng: random.Random, count: Coun
         usable = LEAST <= asked <= MOST_PROMPT and (fixed or output_len >= LEAST)
         if usable and asked + output_len <= MOST_TOGETHER:
             taken.append(Sample(question, output_len))
+    if not taken and known:
+        raise ArgumentError(
+            f"{path} has no usable conversation for --num-warmups {wanted}: all {len(known)} are measured. "
+            "Lower --num-prompts, name a larger file or warm up with none."
+        )
     if not taken:
         raise ArgumentError(
             f"{path} has no conversation of a usable length: a prompt of {LEAST} to {MOST_PROMPT} tokens, "

@@ -40,7 +40,7 @@ def run(arguments: Arguments, key_for: Callable[[Address], str | None]) -> int:
     server = Server(address, headers)
     try:
         model = _model(arguments, server)
-        samples = _samples(arguments, server, model)
+        measured, unmeasured = _samples(arguments, server, model)
     except ServerError as error:
         print(f"slipway bench serve: error: {error}", file=sys.stderr)
         return 1
@@ -50,7 +50,7 @@ def run(arguments: Arguments, key_for: Callable[[Address], str | None]) -> int:
     chat = arguments["backend"] == "openai-chat"
     asker = Asker(client, path, chat, _fields(arguments, model), arguments["save_detailed"])
     _allow_connections()
-    load, whole = asyncio.run(_measured(arguments, asker, samples))
+    load, whole = asyncio.run(_measured(arguments, asker, measured, unmeasured))
     return _told(arguments, model, load, whole)
 
 
@@ -84,12 +84,12 @@ def _model(arguments: Arguments, server: Server) -> str:
     return listed[0]
 
 
-def _samples(arguments: Arguments, server: Server, model: str) -> list[Sample]:
-    """The measured ones, and behind them those of the warm-up: the prefix cache must not know the others."""
+def _samples(arguments: Arguments, server: Server, model: str) -> tuple[list[Sample], list[Sample]]:
+    """The measured ones and those of the warm-up."""
     alphabet = Alphabet(WORDS) if arguments["backend"] == "openai-chat" else TOKENS
-    rng = random.Random(arguments["seed"])
-    wanted = {**arguments, "num_prompts": arguments["num_prompts"] + arguments["num_warmups"]}
-    return datasets.samples(wanted, rng, alphabet, _counter(arguments, server, model))
+    count = _counter(arguments, server, model)
+    measured = datasets.samples(arguments, random.Random(arguments["seed"]), alphabet, count)
+    return measured, datasets.warm_ups(arguments, measured, alphabet, count)
 
 
 def _counter(arguments: Arguments, server: Server, model: str) -> Count:
@@ -118,9 +118,10 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _measured(arguments: Arguments, asker: Asker, samples: list[Sample]) -> tuple[Load, bool]:
+async def _measured(
+    arguments: Arguments, asker: Asker, measured: list[Sample], unmeasured: list[Sample]
+) -> tuple[Load, bool]:
     """The load and whether it came to its end."""
-    measured, unmeasured = samples[: arguments["num_prompts"]], samples[arguments["num_prompts"] :]
     rng = random.Random(f"arrivals {arguments['seed']}")  # other arrivals leave the prompts as they are
     times = arrivals(float(arguments["request_rate"]), arguments["burstiness"], rng)
     with Bar(len(measured), "requests", shown=not arguments["disable_tqdm"]) as bar:
