@@ -82,6 +82,8 @@ class Web:
 
     files: dict[str, bytes] = field(default_factory=dict)
     statuses: dict[str, list[int]] = field(default_factory=lambda: {"GET": [], "PUT": []})
+    encoding: str = ""
+    """What the answers claim to be packed with."""
     asked: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -120,6 +122,8 @@ class Web:
                 self.send_response(status)
                 body = content or b"" if status == 200 else b""
                 self.send_header("Content-Length", str(len(body)))
+                if web.encoding:
+                    self.send_header("Content-Encoding", web.encoding)
                 self.end_headers()
                 self.wfile.write(body)
                 return status == 200

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +42,20 @@ def target(tmp_path: Path, source: Input) -> Path:
     answer(output, source, 1, 3)
     output.close()
     return tmp_path / "out.jsonl"
+
+
+@pytest.fixture
+def piped() -> Iterator[tuple[Output, int]]:
+    """Standard output as a pipe, and the end from which it is read."""
+    before = os.dup(1)
+    reader, writer = os.pipe()
+    os.dup2(writer, 1)
+    output = Output("-", None)
+    os.dup2(before, 1)
+    for one in (before, writer):
+        os.close(one)
+    yield output, reader
+    output.close()
 
 
 def refused(*words: str):
@@ -111,6 +129,63 @@ def test_an_input_is_read_line_by_line(tmp_path: Path):
     assert sum(1 for _ in lines) < 19_000
 
 
+def test_nothing_stands_behind_a_line_that_a_full_disk_tore(source: Input, target: Path):
+    whole = target.read_bytes()
+    output = Output(str(target), None)
+    output.resume(source)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, before[1]))
+    try:
+        with refused(f"Cannot write {target}: File too large") as failed:
+            answer(output, source, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert failed.value.hint == "The same command goes on from what is there."
+    assert target.read_bytes() == whole
+    with refused(f"Cannot write {target}"):
+        answer(output, source, 4)
+    output.close()
+    assert Output(str(target), None).resume(source).count == 2
+
+
+def test_a_full_disk_is_named_by_the_folder_and_not_by_the_url(source: Input, tmp_path: Path):
+    output = Output("https://host/out", str(tmp_path / "kept"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with refused(f"Cannot write {tmp_path / 'kept'}"):
+            answer(output, source, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_reader_that_has_gone_cannot_be_continued(source: Input, piped: tuple[Output, int]):
+    output, reader = piped
+    os.close(reader)
+    with refused("Cannot write standard output: Broken pipe") as failed:
+        answer(output, source, 1)
+    assert failed.value.hint == "Begin anew: standard output and pipes cannot be continued."
+
+
+def test_standard_output_that_does_not_block_is_waited_for_without_work(
+    source: Input, piped: tuple[Output, int]
+):
+    output, reader = piped
+    line = b"x" * (1 << 20)
+    os.set_blocking(output._file.fileno(), False)
+    writing = threading.Thread(target=output.append, args=(line,), daemon=True)
+    begun = time.process_time()
+    writing.start()
+    writing.join(0.5)
+    assert writing.is_alive()
+    assert time.process_time() - begun < 0.25
+    read = 0
+    while read < len(line):
+        read += len(os.read(reader, 1 << 16))
+    writing.join()
+    os.close(reader)
+
+
 @pytest.mark.parametrize("place", ["missing/out.jsonl", "."])
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, place: str):
     with refused("--output-file .* cannot be written"):
@@ -141,6 +216,28 @@ def test_what_does_not_pass_is_not_and_no_signature_is_said(web: Web, tmp_path: 
     assert failed.value.exit_code is exits.BAD_ARGUMENTS
     assert "secret" not in failed.value.message + failed.value.hint
     assert len(web.asked) == 1
+
+
+def test_an_input_whose_packing_is_broken_is_named(web: Web, tmp_path: Path):
+    web.files["/in"], web.encoding = b"not packed", "gzip"
+    with (tmp_path / "file").open("wb") as file, refused("--input-file .*/in cannot be used") as failed:
+        fetch(f"{web.url}/in", file)
+    assert failed.value.exit_code is exits.BAD_ARGUMENTS
+    assert len(web.asked) == 1
+
+
+def test_no_other_run_delivers_what_one_delivers(web: Web, source: Input, tmp_path: Path):
+    places = (f"{web.url}/out", str(tmp_path / "kept"))
+    output = Output(*places)
+    answer(output, source, 1)
+    late = os.open(str(output.path), os.O_RDWR)
+    output.deliver()
+    with pytest.MonkeyPatch.context() as patched, refused("another run, which has just delivered it"):
+        patched.setattr(os, "open", lambda *_: late)
+        output.close()
+        Output(*places)
+    assert web.asked == ["PUT /out"]
+    Output(*places).close()
 
 
 def test_answers_that_nobody_takes_are_kept(web: Web, source: Input, tmp_path: Path):

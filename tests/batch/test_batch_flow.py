@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import orjson
 import pytest
@@ -11,11 +17,13 @@ from batches import line, write_lines
 from starlette.types import Message, Receive, Scope, Send
 
 from slipway import exits
-from slipway.batch import questions
+from slipway.batch import files, questions, run
 from slipway.batch.application import ATTEMPTS, post
-from slipway.batch.files import Input, Output
+from slipway.batch.files import Input, Output, Written
 from slipway.batch.lines import Question
+from slipway.batch.progress import Progress
 from slipway.batch.questions import Questions
+from slipway.batch.run import Batch
 
 PATHS = ("/v1/completions",)
 
@@ -101,6 +109,97 @@ async def test_nothing_is_taken_once_it_has_stopped(source: Input, monkeypatch: 
     flow.stop()
     assert await asyncio.wait_for(waiting, 5) is None
     assert await flow.take() is None
+
+
+@dataclass
+class Wired:
+    """What a run needs of a batch to answer its lines, with an application that answers with the body."""
+
+    batch: Batch
+    front: Any = field(default_factory=lambda: SimpleNamespace(admission=SimpleNamespace(cause=None)))
+
+    async def answer(self) -> None:
+        try:
+            await self.batch._answer_all(self.front, Written(bytearray(6)))
+        finally:
+            for task in self.batch._background:
+                task.cancel()
+
+
+@pytest.fixture
+def wired(source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Wired]:
+    async def opened(front: object) -> tuple[()]:
+        return ()
+
+    monkeypatch.setattr(run, "opened", opened)
+    monkeypatch.setattr(run, "warnings_of", lambda front: [])
+    monkeypatch.setattr(run, "batch_paths", lambda app: PATHS)
+
+    def wired(place: str) -> Wired:
+        batch = Batch({"max_num_seqs": 2}, None, [])  # type: ignore[arg-type]
+        batch._source, batch._output = source, Output(place, None)
+        batch._progress, batch._app = Progress(5, 0), Busy(0)  # type: ignore[assignment]
+        return Wired(batch)
+
+    return wired
+
+
+async def test_no_line_is_written_after_one_that_failed(
+    wired: Callable[[str], Wired], tmp_path: Path, source: Input, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def failing_once(file: BinaryIO, data: bytes, *words: str) -> None:
+        written.append(data)
+        if len(written) == 2:
+            file.write(data[:60])
+            raise exits.Exit(exits.NO_SPACE, "The disk is full.")
+        file.write(data)
+
+    monkeypatch.setattr(files, "write", failing_once)
+    path = tmp_path / "out"
+    with pytest.raises(exits.Exit, match="The disk is full"):
+        await wired(str(path)).answer()
+    await asyncio.sleep(0)
+    assert path.read_bytes() == written[0]
+
+
+async def test_a_reader_that_takes_nothing_holds_up_the_lines_alone(
+    wired: Callable[[str], Wired], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    batch = wired(str(tmp_path / "pipe"))
+    reader = batch.batch._output._file.fileno()
+    filled = os.write(reader, b"x" * fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ))
+    answering = asyncio.create_task(batch.answer())
+    await asyncio.wait([answering], timeout=0.2)
+    assert not answering.done()
+    while filled:
+        filled -= len(os.read(reader, filled))
+    await asyncio.wait_for(answering, 5)
+    assert batch.batch._progress.done == 5
+    assert len(os.read(reader, 1 << 16).splitlines()) == 5
+
+
+async def test_a_second_run_is_refused_while_the_first_delivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_lines(tmp_path / "in", [])
+    place, folder = "https://host/out", str(tmp_path / "kept")
+    refusals = []
+
+    def deliver(output: Output) -> None:
+        try:
+            Output(place, folder)
+        except exits.Exit as refused:
+            refusals.append(refused.message)
+
+    monkeypatch.setattr(Output, "deliver", deliver)
+    arguments: Any = {"input_file": str(source), "output_file": place, "output_tmp_dir": folder}
+    batch = Batch(arguments, None, [])  # type: ignore[arg-type]
+    assert await batch.run() == 0
+    (refusal,) = refusals
+    assert "is being written by another run" in refusal
 
 
 def test_a_full_disk_ends_the_run_with_its_code() -> None:

@@ -18,11 +18,12 @@ from typing import BinaryIO, NoReturn
 import numpy
 
 from slipway.batch.lines import ANSWER_HEAD, Line, answered_line, custom_id_of, read_lines
-from slipway.batch.transfer import PIECE, fetch, is_url, kept_at, shown, upload, write
+from slipway.batch.transfer import PIECE, copy, fetch, is_url, kept_at, shown, upload, write
 from slipway.exits import BAD_ARGUMENTS, Exit
 from slipway.load.demo import cache_folder
 
 SYNC_SECONDS = 1.0
+BEGIN_ANEW = "Begin anew: standard output and pipes cannot be continued."
 
 
 class Input:
@@ -73,7 +74,7 @@ class Input:
         elif not stat.S_ISREG(self.status.st_mode):  # a pipe can be read only once
             pipe, self._file = self._file, _scratch()
             for piece in iter(lambda: pipe.read(PIECE), b""):
-                write(self._file, piece, "the input's copy in the folder for temporary files")
+                copy(self._file, piece)
         hashes = array("q")
         for line in self._lines():
             self.digests.extend([0] * (line.number - len(self.digests)))
@@ -120,6 +121,8 @@ class Output:
         except OSError as error:
             self._refuse(f"cannot be written: {error.strerror}")
         self.resumable = self.path is not None and stat.S_ISREG(self.status.st_mode)
+        self._end = self.status.st_size
+        self._failure: Exit | None = None
         if self.resumable:
             self._lock()
 
@@ -145,11 +148,26 @@ class Output:
                     break
                 end += len(text)
                 self._note(written, text, number, source)
+        self._end = end
         return written
 
     def append(self, line: bytes) -> None:
-        """To the kernel, which keeps it whatever becomes of this process. Raises Exit for a full disk."""
-        write(self._file, line, self.shown)
+        """To the kernel, which keeps it whatever becomes of this process. Blocks where it is for a pipe.
+
+        Raises Exit for a full disk, and from then on for every line: none may stand behind a torn one.
+        """
+        if self._failure is not None:
+            raise self._failure
+        hint = "The same command goes on from what is there." if self.resumable else BEGIN_ANEW
+        try:
+            write(self._file, line, str(self.path or self.shown), hint)
+        except Exit as failure:
+            self._failure = failure
+            if self.resumable:
+                with contextlib.suppress(OSError):  # else the next run cuts it off
+                    os.ftruncate(self._file.fileno(), self._end)
+            raise
+        self._end += len(line)
 
     async def keep_synced(self) -> None:
         """To the disk, again and again: this is what is left when the machine fails."""
@@ -163,7 +181,10 @@ class Output:
         self._file.close()
 
     def deliver(self) -> None:
-        """Upload what is for a URL. Raises Exit where that fails; the file is kept then."""
+        """Upload what is for a URL, before `close` lets another run have the file.
+
+        Raises Exit where that fails; the file is kept then.
+        """
         if self._url is None or self.path is None:
             return
         try:
@@ -171,7 +192,7 @@ class Output:
         except Exit as error:
             hint = f"The answers are in {self.path}; the same command uploads them. {error.hint}"
             raise Exit(error.exit_code, error.message, hint, error.argument) from None
-        self.path.unlink()
+        self.path.unlink(missing_ok=True)  # on a file system without locks another run may have been first
 
     def _place(self, place: str, folder: str | None) -> Path:
         if self._url is None:
@@ -186,6 +207,8 @@ class Output:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._refuse("is being written by another run")
+            if not self.status.st_nlink:  # opened before the other run removed what it had uploaded
+                self._refuse("was being written by another run, which has just delivered it")
 
     def _note(self, written: Written, text: bytes, number: int, source: Input) -> None:
         found = answered_line(text)

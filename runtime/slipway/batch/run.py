@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import uvloop
@@ -25,7 +26,7 @@ from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.args import Resolved
 from slipway.args.schema import ARGUMENTS
 from slipway.batch.application import batch_paths, post, state_server
-from slipway.batch.files import Input, Output, Written
+from slipway.batch.files import BEGIN_ANEW, Input, Output, Written
 from slipway.batch.lines import Refused, answer_line
 from slipway.batch.progress import Progress
 from slipway.batch.questions import Open, Questions
@@ -84,6 +85,7 @@ class Batch:
         self._first_signal = asyncio.Event()
         self._second_signal = asyncio.Event()
         self._background: list[asyncio.Task[Any]] = []
+        self._turn = asyncio.Lock()
         self._source: Input
         self._output: Output
         self._progress: Progress
@@ -98,19 +100,13 @@ class Batch:
         early = Exit(INTERRUPTED, "The batch was interrupted before its first line.")
         written = await self._unless_signalled(in_daemon(self._read), early)
         self._progress = Progress(self._source.num_requests, written.count)
-        if self._progress.done < self._progress.total:
-            try:
-                await self._with_engine(written)
-            finally:
-                self._output.close()
-                if self._questions is not None:
-                    print(self._progress.summary(), file=sys.stderr)
+        try:
             if self._progress.done < self._progress.total:
-                raise self._interrupted()
-        else:
+                await self._answer_rest(written)
+            late = Exit(INTERRUPTED, f"The upload to {self._output.shown} was interrupted.")
+            await self._unless_signalled(in_daemon(self._output.deliver), late)
+        finally:
             self._output.close()
-        late = Exit(INTERRUPTED, f"The upload to {self._output.shown} was interrupted.")
-        await self._unless_signalled(in_daemon(self._output.deliver), late)
         print(f"All {self._progress.total:,} lines are answered in {self._output.shown}.", file=sys.stderr)
         return 0
 
@@ -123,6 +119,16 @@ class Batch:
             raise Exit(BAD_ARGUMENTS, message, "Name another file.", "output_file")
         self._source.read()
         return self._output.resume(self._source)
+
+    async def _answer_rest(self, written: Written) -> None:
+        """Raises Exit where that does not come to its end."""
+        try:
+            await self._with_engine(written)
+        finally:
+            if self._questions is not None:
+                print(self._progress.summary(), file=sys.stderr)
+        if self._progress.done < self._progress.total:
+            raise self._interrupted()
 
     async def _with_engine(self, written: Written) -> None:
         with engine_started(self._arguments, self._environment) as engine:
@@ -179,14 +185,26 @@ class Batch:
         self._questions = Questions(self._source, written.answered, batch_paths(self._app))
         left = self._progress.total - self._progress.done
         seats = min(left, OPEN_FOR_EACH_SEAT * self._arguments["max_num_seqs"])
-        await asyncio.gather(*(self._answer_some(front, self._questions) for _ in range(seats)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(seats):
+                    group.create_task(self._answer_some(front, self._questions))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
 
     async def _answer_some(self, front: Frontend, questions: Questions) -> None:
         while (taken := await questions.take()) is not None:
             status, name, body = await self._answer(front, taken)
-            self._output.append(answer_line(taken.line, name, status, body))
+            await self._append(answer_line(taken.line, name, status, body))
             self._progress.add(status, body)
             questions.give_back(taken)
+
+    async def _append(self, line: bytes) -> None:
+        if self._output.resumable:
+            self._output.append(line)
+            return
+        async with self._turn:  # who reads a pipe may take no more for long
+            await in_daemon(partial(self._output.append, line))
 
     async def _answer(self, front: Frontend, taken: Open) -> tuple[int, str | None, dict[str, Any]]:
         asks = taken.asks
@@ -222,4 +240,4 @@ class Batch:
         message = f"The batch was interrupted: {progress.done:,} of {progress.total:,} lines are answered"
         if self._output.resumable:
             return Exit(INTERRUPTED, f"{message} in {self._output.path}.")
-        return Exit(INTERRUPTED, f"{message}.", "Begin anew: standard output and pipes cannot be continued.")
+        return Exit(INTERRUPTED, f"{message}.", BEGIN_ANEW)

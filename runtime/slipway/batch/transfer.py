@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
+import select
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,7 @@ def fetch(url: str, file: BinaryIO) -> None:
                 if file.tell() + len(piece) > MAX_INPUT_BYTES:
                     message = f"{shown(url)} has more than {MAX_INPUT_BYTES >> 30} GiB. Cut it into several."
                     raise Exit(BAD_ARGUMENTS, message, argument="input_file")
-                write(file, piece, "the input's copy in the folder for temporary files")
+                copy(file, piece)
 
     _tried(attempt, url, "input_file")
 
@@ -74,16 +75,31 @@ def upload(path: Path, url: str) -> None:
     _tried(attempt, url, "output_file")
 
 
-def write(file: BinaryIO, data: bytes, what: str) -> None:
-    """Write all of it. Raises Exit where the disk is full or fails."""
+def copy(file: BinaryIO, data: bytes) -> None:
+    """Write a piece of the input. Raises Exit as `write` does."""
+    what = "the input's copy in the folder for temporary files"
+    write(file, data, what, "Free some space there, or name another folder by TMPDIR.")
+
+
+def write(file: BinaryIO, data: bytes, what: str, hint: str) -> None:
+    """Write all of it, and wait where it is for a pipe that is full. Raises Exit where that fails."""
     left = memoryview(data)
     try:
         while left:
-            left = left[file.write(left) :]
+            written: int | None = file.write(left)
+            if written is None:  # it does not block, as whoever opened the pipe wanted it
+                _wait_for_room(file)
+            else:
+                left = left[written:]
     except OSError as error:
         cause = NO_SPACE if error.errno in FULL else BAD_ARGUMENTS
-        hint = "The same command goes on from what is there."
         raise Exit(cause, f"Cannot write {what}: {error.strerror}.", hint) from None
+
+
+def _wait_for_room(file: BinaryIO) -> None:
+    room = select.poll()
+    room.register(file, select.POLLOUT)
+    room.poll()
 
 
 def _tried(attempt: Callable[[], T], url: str, argument: str) -> T:
@@ -99,7 +115,7 @@ def _tried(attempt: Callable[[], T], url: str, argument: str) -> T:
                 raise Exit(BAD_ARGUMENTS, message, "Check the URL and its signature.", argument) from None
         except httpx.TransportError as error:
             message = f"{flag} {shown(url)} cannot be reached: {error or type(error).__name__}."
-        except (httpx.InvalidURL, httpx.TooManyRedirects) as error:
+        except (httpx.InvalidURL, httpx.TooManyRedirects, httpx.DecodingError) as error:
             raise Exit(BAD_ARGUMENTS, f"{flag} {shown(url)} cannot be used: {error}.", "", argument) from None
         if pause is not None:
             time.sleep(pause)
