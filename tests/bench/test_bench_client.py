@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 
 import pytest
 from raw_server import CHUNKED, RawServer, chunks, event, said, with_length
 
+from slipway.bench import serve
 from slipway.bench.ask import Asker, events
 from slipway.bench.datasets import Sample
 from slipway.bench.http import Address, Answer, Client, Connection
@@ -41,6 +43,21 @@ async def test_a_completion_is_asked_in_token_ids_streamed_and_with_usage():
     assert (outcome.input_tokens, outcome.output_tokens, outcome.counted) == (3, 4, True)
     assert "".join(outcome.text) == "abcd"
     assert not outcome.error
+
+
+async def test_a_header_of_the_user_replaces_the_own_one_of_its_name():
+    async with RawServer([[WHOLE]]).running() as server:
+        given = {"HOST": "other", "content-type": "text/json", "content-length": "1"}
+        server.client = Client(server.client.address, given)
+        assert (await server.asker().ask(SAMPLE)).succeeded
+    lines = server.heads[0].splitlines()[1:-1]
+    length = len(json.dumps(server.bodies[0]))
+    assert lines == ["HOST: other", "content-type: text/json", f"Content-Length: {length}"]
+
+
+def test_a_key_of_the_user_replaces_that_of_the_environment():
+    arguments = {"header": ["x-a=1", "authorization=Bearer mine", "X-A=b=c"]}
+    assert serve._headers(arguments, "theirs") == {"authorization": "Bearer mine", "X-A": "b=c"}
 
 
 async def test_a_chat_is_one_message_of_the_user():

@@ -22,6 +22,7 @@ class Closing(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Reply)
         self.answers = True
         self.asked: list[str] = []
+        self.kinds: list[str] = []
         self.address = Address("127.0.0.1", self.server_port)
 
 
@@ -39,6 +40,7 @@ class Reply(BaseHTTPRequestHandler):
         self.answer({"data": [{"id": "first"}]})
 
     def do_POST(self) -> None:
+        self.server.kinds = self.headers.get_all("Content-Type", [])
         self.rfile.read(int(self.headers["Content-Length"]))
         self.answer({"count": 7})
 
@@ -76,3 +78,8 @@ def test_a_server_that_hangs_up_on_a_new_connection_is_not_asked_again(closing: 
     with pytest.raises(ServerError, match="cannot be reached"):
         server.count("text", "first")
     assert closing.asked == ["/v1/models", "/tokenize"]
+
+
+def test_a_header_of_the_user_replaces_the_own_one_of_its_name(closing: Closing) -> None:
+    Server(closing.address, {"content-type": "text/json"}).count("text", "first")
+    assert closing.kinds == ["text/json"]

@@ -31,6 +31,12 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def merged(*headers: Mapping[str, str]) -> dict[str, str]:
+    """All of them; of one name, however it is written, the last."""
+    last = {name.lower(): (name, value) for some in headers for name, value in some.items()}
+    return dict(last.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a server listens. `prefix` is the path that stands before every endpoint, or empty."""
@@ -133,7 +139,7 @@ class Client:
 
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
         self.address = address
-        self._headers = dict(headers)
+        self._headers = merged({"Host": address.authority, "Content-Type": "application/json"}, headers)
         self._tls = ssl.create_default_context() if address.tls else None
         self._idle: list[Connection] = []
 
@@ -156,12 +162,10 @@ class Client:
         self._idle.clear()
 
     def _request(self, path: str, body: bytes) -> bytes:
+        headers = merged(self._headers, {"Content-Length": str(len(body))})
         lines = [
             f"POST {self.address.prefix}{path} HTTP/1.1",
-            f"Host: {self.address.authority}",
-            "Content-Type: application/json",
-            f"Content-Length: {len(body)}",
-            *(f"{name}: {value}" for name, value in self._headers.items()),
+            *(f"{name}: {value}" for name, value in headers.items()),
         ]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 

@@ -17,7 +17,7 @@ from slipway.bench import datasets, measure, report, tokenizers
 from slipway.bench.arrivals import arrivals
 from slipway.bench.ask import Asker
 from slipway.bench.datasets import TOKENS, Alphabet, Count, Sample
-from slipway.bench.http import Address, Client
+from slipway.bench.http import Address, Client, merged
 from slipway.bench.load import Load, until_interrupted
 from slipway.bench.progress import Bar
 from slipway.bench.server import Server, ServerError
@@ -67,11 +67,8 @@ def _target(arguments: Arguments) -> tuple[Address, str]:
 
 
 def _headers(arguments: Arguments, key: str | None) -> dict[str, str]:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    for header in arguments["header"]:
-        name, _, value = header.partition("=")
-        headers[name] = value
-    return headers
+    own = {"Authorization": f"Bearer {key}"} if key else {}
+    return merged(own, *(dict([header.split("=", 1)]) for header in arguments["header"]))
 
 
 def _model(arguments: Arguments, server: Server) -> str:

@@ -9,7 +9,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 
 from slipway.bench.ask import message_of
-from slipway.bench.http import Address, reason_of
+from slipway.bench.http import Address, merged, reason_of
 
 PATIENCE = 60
 """Seconds for an answer."""
@@ -31,7 +31,7 @@ class Server:
         kind = HTTPSConnection if address.tls else HTTPConnection
         self._connection = kind(address.host, address.port, timeout=PATIENCE)
         self._address = address
-        self._headers = {**headers, "Content-Type": "application/json"}
+        self._headers = merged({"Content-Type": "application/json"}, headers)
 
     def models(self, ready_within: float = 0) -> list[str]:
         """The models that it lists; none where it has no such list.
