@@ -8,6 +8,7 @@ import json
 import math
 import random
 import statistics
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy
@@ -15,12 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.bench import measure, report
+from slipway.args.schema import BENCH
+from slipway.bench import measure, report, serve
 from slipway.bench.arrivals import arrivals
 from slipway.bench.latency import summary
 from slipway.bench.measure import Outcome
 from slipway.bench.plot import plot
 from slipway.bench.progress import Bar
+from slipway.bench.server import ServerError
 from slipway.bench.throughput import Done
 from slipway.bench.throughput import summary as throughput
 
@@ -134,7 +137,7 @@ def test_what_was_not_measured_is_null_and_a_dash():
 
 def result(outcomes: list[Outcome], *metrics: str, **fields: object) -> dict:
     seconds = measure.seconds_of(outcomes)
-    told = {"backend": "openai", "label": None, "model_id": "org/model", "date": "20260131-120000"}
+    told = {"backend": "openai", "label": "openai", "model_id": "org/model", "date": "20260131-120000"}
     told |= {"max_concurrency": None, "request_rate": "inf"} | fields
     told |= measure.totals(outcomes, 2.0, {})
     for metric in metrics:
@@ -175,6 +178,30 @@ def test_failures_are_told_with_the_first_reason_and_missing_usage_too():
     assert first == "2 of 3 requests failed. The first: The server answered 400."
     assert second.startswith("The server told no usage of 1 requests")
     assert report.remarks([outcome(0, 1)]) == []
+
+
+def test_what_a_server_says_does_not_steer_the_terminal():
+    (first,) = report.remarks([Outcome(0, error="502 \x1b]0;mine\x07. \x9b2J Gone")])
+    assert first.endswith("The first: 502 ]0;mine. 2J Gone")
+    assert str(ServerError("\x1b[2JGone\ud83d.")) == "[2JGone."
+    named = report.file_name(result([], model_id="org/\x1b[2Jmodel\0"))
+    assert named == "openai-infqps-[2Jmodel-20260131-120000.json"
+
+
+def test_a_half_of_a_character_is_kept_as_json_has_it(tmp_path):
+    arguments = {"save_result": False, "save_detailed": True, "plot": None}
+    arguments |= {"result_dir": str(tmp_path), "result_filename": "result.json"}
+    load = SimpleNamespace(outcomes=[Outcome(0, text=["é", "\ud83d"])])
+    serve._keep(arguments, load, {})
+    kept = json.loads((tmp_path / "result.json").read_text("utf-8"))
+    assert kept["generated_texts"] == ["é\ud83d"]
+
+
+def test_a_run_is_labelled_with_its_backend_unless_it_has_a_name():
+    load = SimpleNamespace(outcomes=[], duration=1.0)
+    default = {name: argument.default for name, argument in BENCH["serve"].arguments.items()}
+    assert serve._result(default, "m", load)["label"] == "openai"
+    assert serve._result(default | {"label": "mine"}, "m", load)["label"] == "mine"
 
 
 def test_a_result_is_named_after_what_was_measured():

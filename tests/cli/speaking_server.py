@@ -32,6 +32,10 @@ class SpeakingServer:
     """Ends the stream with this error event."""
     hang_up: bool = False
     """Closes the connection in the middle of the answer."""
+    error_event: object = None
+    """Stands as `error` in the last event of a stream that is whole."""
+    raw: bytes = b""
+    """Answered to whatever is asked, as it is."""
     elsewhere: str = ""
     """Sends its clients to this URL."""
     released: threading.Event | None = None
@@ -71,6 +75,9 @@ class SpeakingServer:
                     self._stream()
 
             def _welcome(self) -> bool:
+                if server.raw:
+                    self.wfile.write(server.raw)
+                    return False
                 given = self.headers.get("Authorization", "").removeprefix("Bearer ") or None
                 server.keys.append(given)
                 if server.elsewhere:
@@ -106,7 +113,7 @@ class SpeakingServer:
                 if server.error:
                     self._event({"error": {"message": server.error}})
                 elif not server.hang_up:
-                    self._event({"choices": []})
+                    self._event({"choices": [], "error": server.error_event})
                     self.wfile.write(b"data: [DONE]\n\n")
 
             def _event(self, body: dict) -> None:

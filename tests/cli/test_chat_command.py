@@ -188,8 +188,54 @@ def test_a_server_without_models_is_no_openai_api(server, capsys):
     assert "lists no model" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", "/models broke off: IncompleteRead"),
+        (b"HTTP/1.1 500 Own\r\nContent-Length: 99\r\n\r\n{", "The server answered 500 Own."),
+        (b"HTTP/1.1 500 \x1b]0;mine\x07\r\n\r\n", "The server answered 500 ]0;mine."),
+        (b"\x1b[2J\x9b31m\r\n\r\n", "cannot be used: [2J31m."),
+        (b'HTTP/1.1 400 B\r\n\r\n{"error": {"message": "\\u001b[2J\\ud83d"}}', "answered 400 B. [2J\n"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_sentence_that_steers_nothing(server, capsys, raw, words):
+    server.raw = raw
+    assert main(["chat", "--url", server.url, "-q", "x"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("slipway chat: ")
+    assert words in told
+    assert told.removesuffix("\n").isprintable()
+
+
+def test_an_error_that_is_null_is_none_and_one_without_a_message_is_shown(server, capsys):
+    assert main(["chat", "--url", server.url, "-q", "x"]) == 0
+    server.error_event = {"code": 7}
+    assert main(["chat", "--url", server.url, "-q", "x"]) == 1
+    assert '"error": {"code": 7}' in capsys.readouterr().err
+
+
+def test_the_end_of_a_keys_line_is_not_sent(server, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret\n")
+    assert main(["chat", "--url", server.url, "-q", "x"]) == 0
+    assert set(server.keys) == {"secret"}
+
+
+@pytest.mark.parametrize("key", ["sé-cret", "s\ncret", "s\x1bcret", "s\u20accret"])
+def test_what_is_no_key_is_said_without_showing_it(server, monkeypatch, capsys, key):
+    assert main(["chat", "--url", server.url, "-q", "x", "--api-key", key]) == 1
+    monkeypatch.setenv("VLLM_API_KEY", key)
+    assert main(["chat", "--url", server.url, "-q", "x"]) == 1
+    assert main(["bench", "serve", "--base-url", server.url]) == 2
+    chat, environment, bench = capsys.readouterr().err.splitlines()
+    assert chat.startswith("slipway chat: --api-key holds no API key")
+    assert environment.startswith("slipway chat: VLLM_API_KEY holds no API key")
+    assert bench.startswith("slipway bench serve: error: VLLM_API_KEY holds no API key")
+    assert "cret" not in chat + environment + bench
+    assert server.keys == []
+
+
 def test_control_characters_do_not_reach_the_terminal(server, capsys):
-    server.pieces = ["\x1b[2J", "é\tx\n", "\x9b31m"]
+    server.pieces = ["\x1b[2J", "é\tx\n", "\x9b31m", "\ud83d"]
     main(["chat", "--url", server.url, "-q", "x"])
     assert capsys.readouterr().out == "[2Jé\tx\n31m\n"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slipway.bench.measure import Outcome, percentile_name
+from slipway.bench.printable import printable
 
 WIDTH = 50
 TITLES = {
@@ -55,7 +56,8 @@ def remarks(outcomes: Sequence[Outcome]) -> list[str]:
     uncounted = sum(not one.counted for one in outcomes)
     said = []
     if failed:
-        said.append(f"{len(failed)} of {len(outcomes)} requests failed. The first: {failed[0].error}")
+        first = printable(failed[0].error)
+        said.append(f"{len(failed)} of {len(outcomes)} requests failed. The first: {first}")
     if uncounted:
         said.append(
             f"The server told no usage of {uncounted} requests: each chunk of an answer is counted as one "
@@ -81,10 +83,10 @@ def file_name(result: Mapping[str, Any]) -> str:
     """`openai-infqps-concurrency8-Llama-3.2-1B-20260131-120000.json`"""
     at_once = result["max_concurrency"]
     parts = [
-        result["label"] or result["backend"],
+        result["label"],
         f"{result['request_rate']}qps",
         *([] if at_once is None else [f"concurrency{at_once}"]),
-        result["model_id"].rstrip("/").rpartition("/")[2],
+        printable(result["model_id"]).rstrip("/").rpartition("/")[2],
         result["date"],
     ]
     return "-".join(parts) + ".json"

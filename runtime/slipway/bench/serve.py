@@ -159,7 +159,7 @@ def _result(arguments: Arguments, model: str, load: Load) -> dict[str, Any]:
     result: dict[str, Any] = {
         "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
         "backend": arguments["backend"],
-        "label": arguments["label"],
+        "label": arguments["label"] or arguments["backend"],
         "model_id": model,
         "tokenizer_id": arguments["tokenizer"] or model,
         "num_prompts": arguments["num_prompts"],
@@ -195,7 +195,7 @@ def _write(what: str, path: Path, text: str) -> None:
     path = path.expanduser()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        path.write_text(text, "utf-8", "backslashreplace")  # a half of a character, as JSON writes it
     except OSError as error:
         raise ArgumentError(f"The {what} cannot be written to {path}: {error.strerror}.") from None
     print(f"The {what} is in {path}.", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import Any
 
 from slipway.bench.ask import message_of
 from slipway.bench.http import Address, merged, reason_of
+from slipway.bench.printable import printable
 
 PATIENCE = 60
 """Seconds for an answer."""
@@ -21,7 +22,10 @@ NOT_READY = (502, 503, 504)
 
 
 class ServerError(Exception):
-    """Why the measurement cannot begin, in a sentence."""
+    """Why the measurement cannot begin, in a sentence, whatever the server put into it."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(printable(sentence))
 
 
 class Server:

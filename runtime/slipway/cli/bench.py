@@ -11,7 +11,7 @@ from slipway.args import ArgumentError, Resolved, resolve
 from slipway.args.groups.bench import DEMO
 from slipway.args.schema import BENCH
 from slipway.args.values import near
-from slipway.cli.remote import key_variables
+from slipway.cli.remote import ServerError, environments_key
 from slipway.cli.serve import resolve_or_explain
 from slipway.exits import BAD_ARGUMENTS, BY_REASON, Exit
 
@@ -78,8 +78,11 @@ def _measure(kind: str, words: list[str]) -> int:
 
 
 def _key(address: Address) -> str | None:
-    """Of the environment."""
-    return next((key for name in key_variables(str(address)) if (key := os.environ.get(name))), None)
+    """Of the environment. Raises ArgumentError for what is none."""
+    try:
+        return environments_key(str(address))
+    except ServerError as error:
+        raise ArgumentError(str(error)) from None
 
 
 def _of_demo_model(kind: str, words: list[str]) -> Resolved:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 
-from slipway.cli.remote import ServerError, printable
+from slipway.bench.printable import printable
+from slipway.cli.remote import ServerError
 
 Answer = Callable[[str], Generator[str, None, None]]
 """From what was typed to the pieces of what the server says."""

@@ -22,6 +22,8 @@ from urllib.request import (
     build_opener,
 )
 
+from slipway.bench.printable import printable
+
 DEFAULT_URL = "http://localhost:8000/v1"
 KEY_VARIABLES = ("OPENAI_API_KEY", "VLLM_API_KEY")
 KEY_VARIABLES_AT_HOME = ("VLLM_API_KEY",)
@@ -29,12 +31,13 @@ KEY_VARIABLES_AT_HOME = ("VLLM_API_KEY",)
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
 """Without a byte of an answer; a busy server lets a question wait. As long as OpenAI's client."""
-PRINTABLE = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""Control characters, which could steer the terminal, are not printed."""
 
 
 class ServerError(Exception):
-    """What went wrong, in a sentence for the one at the terminal."""
+    """What went wrong, in a sentence for the one at the terminal, whatever a server put into it."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(printable(sentence))
 
 
 class Server:
@@ -53,7 +56,10 @@ class Server:
     def first_model(self) -> str:
         """The first model that the server lists. Raises ServerError."""
         with closing(self._open("/models", None)) as response:
-            listed = _json(response.read())
+            try:
+                listed = _json(response.read())
+            except (OSError, HTTPException) as error:
+                raise ServerError(f"{self.url}/models broke off: {error}.") from None
         try:
             return str(listed["data"][0]["id"])
         except (LookupError, TypeError):
@@ -70,8 +76,8 @@ class Server:
                     if text.strip() == "[DONE]":
                         return
                     chunk = _json(text)
-                    if "error" in chunk:
-                        raise ServerError(_message(chunk))
+                    if chunk.get("error"):
+                        raise ServerError(_message(chunk) or f"The server broke off with {text.strip()}.")
                     yield chunk
             except TimeoutError:
                 raise ServerError(f"The answer broke off: nothing came for {READ_SECONDS:g} s.") from None
@@ -91,14 +97,15 @@ class Server:
         except TimeoutError:
             raise ServerError(f"{self.url} said nothing for {READ_SECONDS:g} s.") from None
         except (ValueError, OSError, HTTPException) as error:
-            raise ServerError(f"{self.url} cannot be used: {error}.") from None
+            raise ServerError(f"{self.url} cannot be used: {str(error).strip()}.") from None
         return response
 
     def _refused(self, error: HTTPError) -> str:
-        with closing(error):
+        message = ""
+        with closing(error), suppress(OSError, HTTPException):
             message = _message(_json(error.read()))
         if 300 <= error.code < 400:
-            where = printable(error.headers.get("Location", "nowhere"))
+            where = error.headers.get("Location", "nowhere")
             return f"The server sends its clients to {where}. If you trust that one, name it with --url."
         if error.code == 401:
             names = " or ".join(key_variables(self.url))
@@ -175,6 +182,24 @@ def key_variables(url: str) -> tuple[str, ...]:
     return KEY_VARIABLES_AT_HOME if is_at_home(url) else KEY_VARIABLES
 
 
+def environments_key(url: str) -> str | None:
+    """What the environment has for a server. Raises ServerError where no header can carry it, and
+    ValueError for what is no URL."""
+    keys = (_checked(os.environ.get(name, ""), name) for name in key_variables(url))
+    return next(filter(None, keys), None)
+
+
+def _checked(key: str, source: str) -> str | None:
+    """Without the line's end that files of keys have; None for an empty one. Raises ServerError."""
+    key = key.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ServerError(
+            f"{source} holds no API key: it has characters that no HTTP header takes, such as the end of a "
+            "line or a letter with an accent. Copy the key once more."
+        )
+    return key or None
+
+
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default=DEFAULT_URL, help="server, with /v1 (default: %(default)s)")
     parser.add_argument("--model-name", metavar="NAME", help="model (default: the server's first)")
@@ -196,16 +221,11 @@ def sampling(arguments: argparse.Namespace) -> dict[str, float]:
 def connect(arguments: argparse.Namespace) -> tuple[Server, str]:
     """The server that the command line names, with the key that it or the environment gives, and the
     model to ask for. Raises ServerError."""
-    key = arguments.api_key
-    if not key:
-        with suppress(ValueError):  # `Server` says what is wrong
-            key = next(filter(None, map(os.environ.get, key_variables(arguments.url))), None)
+    key = _checked(arguments.api_key or "", "--api-key")
+    with suppress(ValueError):  # `Server` says what is wrong
+        key = key or environments_key(arguments.url)
     server = Server(arguments.url, key)
     return server, arguments.model_name or server.first_model()
-
-
-def printable(text: str) -> str:
-    return text.translate(PRINTABLE)
 
 
 def _json(text: str | bytes) -> dict[str, Any]:
@@ -220,4 +240,4 @@ def _json(text: str | bytes) -> dict[str, Any]:
 def _message(body: Mapping[str, Any]) -> str:
     error = body.get("error")
     message = error.get("message") if isinstance(error, dict) else error
-    return printable(str(message)) if message else ""
+    return str(message) if message else ""
