@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from slipway.api.errors import ApiError, from_validation
-from slipway.api.protocol.chat import EFFORTS as EFFORTS
 from slipway.api.protocol.chat import ChatRequest, Json
 
 

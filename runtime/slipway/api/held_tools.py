@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from slipway.text import structure
 from slipway.text.channels import Channels
 from slipway.text.parse.shapes import Tools
+from slipway.text.parse.written import Written, tag_of
 from slipway.text.structural_tag import of_structural_tag
 from slipway.text.structure import JsonStyle
 
@@ -53,9 +54,13 @@ class ChannelTools:
 
 @dataclass(frozen=True, slots=True)
 class TaggedTools:
-    """They may be called among other text, as the format of a structural tag says."""
+    """They may be called among other text, in one of the ways in which the model writes that."""
 
-    form: Mapping[str, Any]
+    written: tuple[Written, ...]
+    schemas: Tools
+    parallel: bool
 
     def grammar(self, style: JsonStyle, special_ids: Mapping[str, int]) -> str:
-        return of_structural_tag({"format": self.form}, style, special_ids)
+        schemas = {name: structure.arguments_of(schema) for name, schema in self.schemas.items()}
+        tag = tag_of(self.written, schemas, parallel=self.parallel)
+        return of_structural_tag({"format": tag}, style, special_ids)

@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import Any
 
 from slipway.api.as_chat import (
-    EFFORTS,
     assistant_turn,
     chat_request,
     content_of,
@@ -79,7 +78,7 @@ def _conversation(body: Conversation, found: Formats) -> dict[str, Any]:
         fields["tool_choice"] = _CHOICES.get(choice.type, named)
         fields["parallel_tool_calls"] = not choice.disable_parallel_tool_use
     if (config := body.output_config) is not None:
-        fields["reasoning_effort"] = EFFORTS.get(config.effort or "", config.effort)
+        fields["reasoning_effort"] = config.effort
         if config.format is not None:
             fields["response_format"] = held_to_schema("output", config.format.schema_)
     _add_thinking(fields, body, found)

@@ -16,7 +16,6 @@ from slipway.text.parse.calls import CallFormat, CallParser, Section
 from slipway.text.parse.harmony import HARMONY
 from slipway.text.parse.output import FirstCall, NamedCall, Parser, Plain, Reasoned
 from slipway.text.parse.shapes import JsonCall, Tools
-from slipway.text.parse.written import tag_of
 
 REQUIRED = CallFormat((), (Section(JsonCall(), enters="[", between=(",",), leaves="]"),), bare=("[",))
 """What an output is held to where it has to call tools."""
@@ -107,8 +106,7 @@ def held_tools(body: ChatRequest, found: Formats, channels: Channels | None) -> 
         return _strict_tools(body, found, parallel, channels)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     if channels is not None:
-        open_ = {name: {"type": "object"} | dict(schema) for name, schema in schemas.items()}
-        return ChannelTools(channels, open_ if named is None else {named: open_[named]}, forced=True)
+        return ChannelTools(channels, schemas if named is None else {named: schemas[named]}, forced=True)
     return RequiredTools(schemas, parallel) if named is None else OneTool(schemas[named])
 
 
@@ -118,15 +116,12 @@ def _strict_tools(
     strict = {tool.function.name for tool in body.tools or () if tool.function.strict}
     if body.form is not None:
         return None
-    schemas = {
-        name: {"type": "object"} | (dict(schema) if name in strict else {})
-        for name, schema in tools_of(body).items()
-    }
+    schemas = {name: schema if name in strict else {} for name, schema in tools_of(body).items()}
     if channels is not None and (channels.budget >= 0 or not strict.isdisjoint(schemas)):
         return ChannelTools(channels, schemas if found.calls is not None else {}, forced=False)
     if channels is not None or strict.isdisjoint(schemas) or found.calls is None or not found.calls.written:
         return None
-    return TaggedTools(tag_of(found.calls.written, schemas, parallel=parallel))
+    return TaggedTools(found.calls.written, schemas, parallel)
 
 
 def check_budget(body: ChatRequest, found: Formats, channels: Channels | None) -> None:

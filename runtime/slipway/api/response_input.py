@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slipway.api.as_chat import (
-    EFFORTS,
     assistant_turn,
     chat_request,
     content_of,
@@ -51,7 +50,7 @@ def chat_of(body: ResponsesRequest, messages: Sequence[Json], max_model_len: int
         tools=[tool(one.name, one.description, one.parameters, one.strict) for one in body.tools or ()],
         tool_choice=_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
-        reasoning_effort=EFFORTS.get(effort or "", effort),
+        reasoning_effort=effort,
         response_format=_form(body.text.format if body.text else None),
         logprobs=body.num_logprobs is not None,
         top_logprobs=body.num_logprobs,
