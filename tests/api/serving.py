@@ -29,6 +29,11 @@ MODEL = "scripted"
 SENTENCE = "Paris is the capital of France, and Berlin is the capital of Germany."
 
 
+AS_JSON = {"Content-Type": "application/json"}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+PLAIN: dict[str, Any] = {"prompt": "Hi", "max_tokens": 2}
+
+
 class Served:
     """A running application: `url` for clients, `engine` to say what it answers."""
 
@@ -116,6 +121,15 @@ def texts_of(tokenizer: Any, *parts: str) -> Callable[[AddRequest], list[int]]:
     """An answer made of the tokens of each part, in turn."""
     ids = [token for part in parts for token in tokenizer.encode(part)]
     return lambda request: ids
+
+
+def refused(answer: httpx.Response, status: int, param: str | None, words: str) -> None:
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param, error
+    assert words in error["message"], error
+    assert error["code"]
 
 
 def says(served: Served, *parts: str) -> None:

@@ -12,24 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import Served
+from serving import AS_JSON, CHAT, PLAIN, Served, refused
 
 from slipway.api.admission import LONG_BODY_BYTES, Bodies
 from slipway.api.errors import from_validation
-
-AS_JSON = {"Content-Type": "application/json"}
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-PLAIN: dict[str, Any] = {"prompt": "Hi", "max_tokens": 2}
-
-
-def refused(answer: httpx.Response, status: int, param: str | None, words: str) -> None:
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["param"] == param, error
-    assert words in error["message"], error
-    assert error["code"]
-
 
 SAMPLING = [
     ({"temperature": -0.1}, "temperature", "-0.1"),

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from serving import Served
-from test_bad_input import refused
+from serving import Served, refused
 
 from slipway.api.generate import Run
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from serving import Served
-from test_bad_input import CHAT, PLAIN, refused
+from serving import CHAT, PLAIN, Served, refused
 
 LIMIT = 1000
 """In place of the products' own, which bodies of megabytes would be needed for."""
@@ -104,3 +103,11 @@ def test_log_probabilities_of_prompts_are_bounded_as_often_as_an_answer_has_them
     chat = CHAT | {"prompt_logprobs": 1, "n": 30, "max_tokens": 1}
     assert served.post("/v1/chat/completions", chat).status_code == 200
     assert {one.params.num_prompt_logprobs for one in served.engine.requests[-29:]} == {-1}
+
+
+def test_copies_of_prompts_are_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway.api.products.MAX_PROMPT_COPIES", 100)
+    body = {"prompt": [[5] * 20, [6] * 5], "max_tokens": 1}
+    assert served.post("/v1/completions", body | {"n": 4}).status_code == 200
+    refused(served.post("/v1/completions", body | {"n": 5}), 400, "n", "25 tokens make 125")
+    assert served.post("/v1/completions", body | {"prompt": [5] * 200}).status_code == 200

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import uuid
-from datetime import date, datetime
-from enum import Enum
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import jsonschema
 import pytest
@@ -18,8 +13,8 @@ from grammars import accepts, compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
-from pydantic import BaseModel, Field, create_model
 
+from schemas import official, tool_schemas
 from slipway.text import structure
 from slipway.text.errors import GrammarError
 from slipway.text.structure import JsonStyle
@@ -33,75 +28,29 @@ def takes(schema: Any, *instances: Any, style: JsonStyle = structure.JSON) -> li
 @pytest.mark.parametrize(("draft", "groups", "least"), [("draft7", 254, 183), ("draft2020-12", 368, 214)])
 def test_the_official_suites_invalid_instances_are_not_written(draft: str, groups: int, least: int) -> None:
     """Required tests alone. What does not compile is refused with a reason."""
-    tests = Path(os.environ["JSON_SCHEMA_SUITE"]) / draft
     seen = good = 0
     reasons: list[str] = []
-    for path in sorted(tests.glob("*.json")):
-        for group in json.loads(path.read_text()):
-            seen += 1
-            try:
-                matcher = compiled(structure.of_json_schema(group["schema"]))
-            except GrammarError as error:
-                reasons.append(str(error))
-                continue
-            good += 1
-            for case in group["tests"]:
-                written = accepts(matcher, json.dumps(case["data"], ensure_ascii=False))
-                assert case["valid"] or not written, (path.name, group["description"], case)
+    for group in official(draft):
+        seen += 1
+        try:
+            matcher = compiled(structure.of_json_schema(group["schema"]))
+        except GrammarError as error:
+            reasons.append(str(error))
+            continue
+        good += 1
+        for case in group["tests"]:
+            written = accepts(matcher, json.dumps(case["data"], ensure_ascii=False))
+            assert case["valid"] or not written, (group["description"], case)
     assert seen == groups
     assert good >= least
     assert all(len(reason) > 10 for reason in reasons)
-
-
-class Colour(Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Cat(BaseModel):
-    kind: Literal["cat"] = "cat"
-    lives: Annotated[int, Field(ge=0, le=9)]
-
-
-class Dog(BaseModel):
-    kind: Literal["dog"]
-    friends: list[Cat] = []
-
-
-class Tree(BaseModel):
-    name: str
-    children: list[Tree] = []
-
-
-FIELDS: list[Any] = [
-    *(str, int, float, bool, date, datetime, uuid.UUID, Colour, Cat, Tree, Any, dict[str, Any], Path),
-    *(list[str], list[Cat], dict[str, int], dict[Colour, Cat], tuple[int, str], int | str, Cat | None),
-    *(Cat | Dog | None, list[Cat | Dog], Literal["a", 1, None], str | list[str], bytes, dict[str, list[int]]),
-    *(
-        Annotated[Cat | Dog, Field(discriminator="kind")],
-        list[Annotated[Cat | Dog, Field(discriminator="kind")]],
-        Annotated[str, Field(pattern=r"^[a-z]{2,5}$")],
-        Annotated[str, Field(min_length=1, max_length=40, description="shown")],
-        Annotated[list[int], Field(min_length=1, max_length=3)],
-        Annotated[float, Field(gt=0, le=1)],
-        Annotated[dict[str, int], Field(max_length=3)],
-        Annotated[int, Field(multiple_of=5)],
-    ),
-]
 
 
 @pytest.mark.slow
 def test_of_500_tools_that_pydantic_makes_490_compile_and_write_valid_arguments() -> None:
     chance = random.Random(7)
     bad: dict[str, str] = {}
-    for number in range(500):
-        kinds = chance.sample(FIELDS, chance.randint(1, 8))
-        fields: dict[str, Any] = {
-            f"field_{place}": (kind, ...) if chance.random() < 0.6 else (kind | None, None)
-            for place, kind in enumerate(kinds)
-            if not isinstance(kind, str)
-        }
-        schema = create_model(f"Tool{number}", **fields).model_json_schema()
+    for schema in tool_schemas(500):
         try:
             matcher = compiled(structure.of_json_schema(schema))
         except GrammarError as error:

@@ -10,7 +10,13 @@ from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
 from slipway.api.parsing import Reading, channels_of, check_budget, check_tools, held_tools, reading
-from slipway.api.products import check_beams, check_outputs, check_parameters, check_prompt_logprobs
+from slipway.api.products import (
+    check_beams,
+    check_copies,
+    check_outputs,
+    check_parameters,
+    check_prompt_logprobs,
+)
 from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
@@ -139,6 +145,7 @@ def _order(
         )
     if beams is None:  # a beam takes nothing of these along
         check_parameters(prompts[0].params, grammar, len(prompts) * n)
+        check_copies(prompts, n)
     rules = TranscriptRules(
         tokenizer=model.texts.tokenizer,
         stops=tuple(body.stop or ()),

@@ -14,11 +14,10 @@ MAX_OUTPUTS = 1024
 MAX_PARAMETERS = 1 << 20
 """Members of lists in the parameters of all outputs of one request, and grammars at four characters for one:
 each output has its own copy, on the wire and in the engine."""
-
-
+MAX_PROMPT_COPIES = 1 << 24
+"""Tokens of the prompts of all outputs of one request, which are copied likewise: some 50 MB on the wire."""
 MAX_PROMPT_LOGPROBS = 1 << 20
 """Of prompts, in one answer: read and written at once, they hold up the event loop for some 0.5 s."""
-
 MAX_BEAM_TOKENS = 1 << 21
 """Of all beams of one request with their prompts, which are told to the engine again for each token: it reads
 so many in some 80 ms."""
@@ -53,6 +52,17 @@ def check_parameters(params: SamplingParams, grammar: Grammar | None, outputs: i
             f"Make {param} shorter, or split the request."
         )
         raise ApiError(message, param=param, code="invalid_value")
+
+
+def check_copies(prompts: Sequence[Prompt], n: int) -> None:
+    """Raises ApiError. One output of each prompt may have whatever its body says."""
+    tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    if n > 1 and tokens * n > MAX_PROMPT_COPIES:
+        message = (
+            f"Each of the {n} outputs of a prompt has its own copy of it: {tokens} tokens make {tokens * n}, "
+            f"more than the {MAX_PROMPT_COPIES} that one request may have. Ask for fewer at once."
+        )
+        raise ApiError(message, param="n", code="invalid_value")
 
 
 def check_prompt_logprobs(asked: Mapping[str, int | None], prompts: Sequence[Prompt], shown: int) -> None:
