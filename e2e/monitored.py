@@ -120,6 +120,8 @@ def monitored(binaries: Binaries, folder: Path) -> Iterator[Monitored]:
                     _complete(plane, name)
             counted = f"sum by (job) (vllm:request_success_total) == {COMPLETIONS}"
             until(lambda: len(told.query(counted)) == len(SPECS), "the requests are counted", PATIENCE)
+            twice = "sum_over_time(up[1m]) >= 2"  # of less there is no rate
+            until(lambda: len(told.query(twice)) == len(ADDRESSES), told.targets, PATIENCE)
             yield told
 
 
