@@ -11,7 +11,7 @@ server to each other, with the 90 % interval of its median; with --json all figu
 --rounds with the scenarios whose interval is wider, 40 rounds at most; Ctrl-C or SIGTERM ends it after the
 last whole one.
 Scenarios: single 128 in, 128 out; ttft 512 in; prefix the same 512 again; cN: N streams of 128 in, 64 out at
-once, chatN: N chats of 32 numbers written out; a trailing s (c8s) samples instead of taking the
+once; chatN: N chats of 32 numbers written out, 64 out; a trailing s (c8s) samples instead of taking the
 likeliest token.
 """
 
@@ -130,7 +130,8 @@ def measure(server: Server, scenario: str, seed: int) -> dict[str, float]:
     if kind == "prefix":
         go(1, 512, 1)
         return {"hit_ttft_s": go(1, 512, 1)["ttft_s"]["p50"]}  # type: ignore[index]
-    return {"tok_s": float(go(int(kind.lstrip("chat")), 32 if chats else 128, 64)["output_tok_s"])}  # type: ignore[arg-type]
+    streams = int(kind.removeprefix("chat").removeprefix("c"))
+    return {"tok_s": float(go(streams, 32 if chats else 128, 64)["output_tok_s"])}  # type: ignore[arg-type]
 
 
 def paired(ours: list[list[float]], theirs: list[list[float]]) -> tuple[float, float, float]:

@@ -15,7 +15,7 @@ import pytest
 from serving import AS_JSON, CHAT, PLAIN, Served, refused
 
 from slipway.api.admission import LONG_BODY_BYTES, Bodies
-from slipway.api.errors import from_validation
+from slipway.api.errors import ApiError, from_validation, renamed
 
 SAMPLING = [
     ({"temperature": -0.1}, "temperature", "-0.1"),
@@ -413,3 +413,10 @@ def test_the_server_serves_on(served: Served) -> None:
     assert served.post("/v1/chat/completions", CHAT).status_code == 200
     served.engine.wait(lambda: served.front.admission.num_open == 0)
     assert served.get("/health").status_code == 200
+
+
+def test_fields_are_renamed_between_apostrophes_and_not_within_quotes() -> None:
+    error = ApiError("The model's stop is 'stop', not the client's stop.", param="stop[0]")
+    told = renamed(error, {"stop": "stop_sequences"})
+    assert told.detail == "The model's stop_sequences is 'stop', not the client's stop_sequences."
+    assert told.param == "stop_sequences[0]"

@@ -20,8 +20,8 @@ MAX_DEPTH = 64
 MAX_ITEMS = 1 << 20
 """Members of one list or object; the longest is a prompt of token ids."""
 MAX_NODES = 300_000
-"""Lists, objects and keys. The parser makes as many a second as it may before others notice that it holds
-the interpreter's lock: some 100 ms."""
+"""Lists, objects and keys of a long body. The parser holds the interpreter's lock while it makes them: for as
+many some 100 ms."""
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -116,7 +116,7 @@ def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
     """The same error, for a client whose request calls the fields otherwise; `names` are ours → theirs."""
     if not names:
         return error
-    pattern = re.compile(rf"'[^']*'|\"[^\"]*\"|\b({'|'.join(map(re.escape, names))})\b")
+    pattern = re.compile(rf"(?<!\w)'[^']*'|\"[^\"]*\"|\b({'|'.join(map(re.escape, names))})\b")
 
     def told(text: str) -> str:
         """What is quoted is the client's own."""
