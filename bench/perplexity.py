@@ -33,7 +33,7 @@ from slipway.load.quantized.tensors import in_type
 from slipway.load.torch_arrays import tensor
 from slipway.text.gguf import load as load_tokenizer
 from slipway.worker.plan import plan_model
-from slipway_kernels.cpu import PageMemory, Slots
+from slipway_kernels.cpu import PageMemory, Slots, Threads
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -110,7 +110,7 @@ class Judge:
         pool = PageMemory(len(pages), plan.kv.page_bytes)
         threads = len(os.sched_getaffinity(0))
         self._chunk = chunk
-        self._model = plan.read(threads, lambda *_: None)(self.slots, pool, chunk, 1)
+        self._model, _ = plan.read(Threads(threads), lambda *_: None)(self.slots, pool, chunk, 1)
 
     def logprobs(self, tokens: list[int]) -> list[float]:
         """Of every token but the first."""

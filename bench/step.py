@@ -21,7 +21,7 @@ from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.checkpoint import open_checkpoint
 from slipway.worker.plan import plan_model
-from slipway_kernels.cpu import PageMemory, Program, Slots
+from slipway_kernels.cpu import PageMemory, Program, Slots, Threads
 
 Shape = tuple[int, int, int]
 
@@ -51,7 +51,7 @@ class Model:
         pool = PageMemory(len(pages), plan.kv.page_bytes)
         largest = max(n * new for n, new, _ in shapes)
         threads = config.threads or len(os.sched_getaffinity(0))
-        program = plan.read(threads, lambda *_: None)(self.slots, pool, largest, 1)
+        program, _ = plan.read(Threads(threads), lambda *_: None)(self.slots, pool, largest, 1)
         if not isinstance(program, Program):
             raise SystemExit(
                 f"{plan.route.architecture} runs by transformers' code; only native models have steps."

@@ -42,8 +42,8 @@ CASES = {
         summary="NoNetwork: .*",
     ),
     "argument": Case(
-        spec={"engine": {"enableLora": True}},
-        summary="NotSupported: --enable-lora asks for LoRA adapters: not supported yet",
+        spec={"engine": {"enablePromptAdapter": True}},
+        summary="NotSupported: --enable-prompt-adapter asks for prompt adapters: not supported yet",
         stalled=True,
     ),
     "length": Case(

@@ -12,6 +12,7 @@ VOCABULARY = 512
 ARCHITECTURES = (
     "llama",
     "mistral",
+    "ministral",
     "qwen2",
     "qwen3",
     "gemma2",
@@ -52,6 +53,12 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
         "sliding_window": 24,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
+    "ministral": {
+        **_DECODER,
+        "head_dim": 24,
+        "sliding_window": 24,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
     "mixtral": {**_DECODER, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2_moe": {**_DECODER, **_MOE, "shared_expert_intermediate_size": 80},
     "qwen3_moe": {**_DECODER, **_MOE, "head_dim": 20, "norm_topk_prob": True},
@@ -87,15 +94,18 @@ def make_model(
     dtype: str = "float32",
     shards: int = 1,
     safetensors: bool = True,
+    head: str = "ForCausalLM",
     **overrides: Any,
 ) -> Path:
     """Write a random model with its tokenizer, and return `folder`.
 
     shards     least number of weight files, with an index where there are several
+    head       of the class: ForCausalLM, ForSequenceClassification or "" for none
     overrides  fields of the transformers configuration (hidden 64, 2 to 4 layers, GQA 4/2)
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
+    from transformers import AutoConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -109,14 +119,15 @@ def make_model(
     common["init_std" if architecture == "opt" else "initializer_range"] = 0.08
     config = AutoConfig.for_model(architecture, **{**common, **_OVERRIDES[architecture], **overrides})
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = getattr(transformers, f"AutoModel{head}").from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if weights.ndim == 1:  # norms at exactly 1 and biases at 0 would hide mistakes
                 weights.add_(torch.randn(weights.shape) * 0.1)
             elif "lm_head" in name and not config.tie_word_embeddings:
                 weights.mul_(4)
-    model.generation_config.eos_token_id = [2]
+    if model.can_generate():
+        model.generation_config.eos_token_id = [2]
     model.to(getattr(torch, dtype))
     folder.mkdir(parents=True, exist_ok=True)
     size = sum(weights.numel() * weights.element_size() for weights in model.parameters())

@@ -70,6 +70,8 @@ def _metadata(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
+    if pooling := config.get("pooled_as"):
+        writer.add_pooling_type(gguf.PoolingType[pooling])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)

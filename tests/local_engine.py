@@ -6,31 +6,40 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
 from slipway.engine.messages import (
     AbortRequests,
     AddRequest,
+    Call,
     Delta,
+    FromClient,
     FromEngine,
+    Reply,
     Stats,
     StepDone,
     TokenLogprobs,
 )
-from slipway.engine.params import SamplingParams
+from slipway.engine.params import PoolingParams, SamplingParams
 from slipway.engine.start import Start
 from slipway.engine.wire import Inbound
+from slipway.load.arrays import Floats
 
 
 class LocalHub:
-    """The core's hub without sockets: messages in by `inbox`, deltas out by request, and the latest stats."""
+    """The core's hub without sockets: messages in by `inbox`, deltas out by request, replies by call, and the
+    latest stats and broadcast."""
 
     closed = False
 
     def __init__(self) -> None:
         self.inbox: list[Inbound] = []
         self.deltas: dict[str, list[Delta]] = {}
+        self.replies: dict[int, str] = {}
         self.stats: deque[Stats] = deque(maxlen=1000)
+        self.told: FromEngine | None = None
 
     def poll(self, timeout: float | None) -> list[Inbound]:
         inbox, self.inbox = self.inbox, []
@@ -40,13 +49,16 @@ class LocalHub:
         return None
 
     def send(self, client_id: int, message: FromEngine) -> None:
+        if isinstance(message, Reply):
+            self.replies[message.call_id] = message.result
+            return
         assert isinstance(message, StepDone)
         self.stats.append(message.stats)
         for delta in message.deltas:
             self.deltas.setdefault(delta.request_id, []).append(delta)
 
     def broadcast(self, message: FromEngine) -> None:
-        return None
+        self.told = message
 
 
 @dataclass
@@ -72,6 +84,8 @@ class LocalEngine:
         self.worker = self.start.worker
         self.core: EngineCore = self.start.core(self.hub)  # type: ignore[arg-type]
         self._count = 0
+        self.preemptions = 0
+        """Of requests that pool."""
 
     def __enter__(self) -> LocalEngine:
         return self
@@ -85,8 +99,17 @@ class LocalEngine:
         self.hub.inbox.append(Inbound(0, message))
         return message.request_id
 
+    def tell(self, message: FromClient) -> None:
+        self.hub.inbox.append(Inbound(0, message))
+
     def abort(self, request_id: str) -> None:
-        self.hub.inbox.append(Inbound(0, AbortRequests([request_id])))
+        self.tell(AbortRequests([request_id]))
+
+    def call(self, method: str, *arguments: str) -> str:
+        """What the core answers to an administrative question."""
+        self.tell(Call(0, method, list(arguments)))
+        self.core.run_once()
+        return self.hub.replies[0]
 
     def finish(self) -> None:
         """Run until nothing is left, then check the pool."""
@@ -100,6 +123,22 @@ class LocalEngine:
         names = [self.add(tokens, params) for tokens, params in requests]
         self.finish()
         return [self.output(name) for name in names]
+
+    def pool(self, prompts: list[list[int]], params: PoolingParams | None = None) -> list[Floats]:
+        """What each prompt is pooled to [rows, columns], all at once."""
+        pooling = params or PoolingParams()
+        names = [self.add(tokens, SamplingParams(1), pooling=pooling) for tokens in prompts]
+        self.finish()
+        return [self.pooled(name) for name in names]
+
+    def pooled(self, name: str) -> Floats:
+        """What one request gave, by its only Delta, which is then `last`."""
+        (self.last,) = self.hub.deltas.pop(name)
+        assert self.last.timing is not None
+        assert self.last.pooled is not None
+        assert self.last.finish_reason == "stop"
+        self.preemptions += self.last.timing.num_preemptions
+        return np.frombuffer(self.last.pooled.values, "<f4").reshape(-1, self.last.pooled.columns)
 
     def output(self, name: str) -> Output:
         output = Output()

@@ -29,7 +29,7 @@ class Repeated:
         old = worker.graph_sizes
         worker.graphs = repeated
         worker.graph_sizes = GraphSizes(
-            sizes, worker.most_requests, lengths, old.most_rows, max(old.each) - 1
+            sizes, worker.most_requests, lengths, old.most_rows, max(old.each) - 1, max(old.adapters)
         )
         while ready and worker.idle():
             pass

@@ -29,6 +29,9 @@ SERVING = frozenset(
 )
 """Packages of the extra `cpu`, as `import` names them."""
 
+MISTRAL = frozenset({"mistral_common", "tiktoken"})
+"""Of the extra `mistral`."""
+
 
 def missing(error: Exception) -> Exit | None:
     """How to end for a package of the extra that is not installed; None for every other error.
@@ -41,6 +44,10 @@ def missing(error: Exception) -> Exit | None:
     if error.name in SERVING:
         message = f"The Python package {error.name}, which this command needs, is not installed."
         return Exit(MISSING_PACKAGE, message, "Install all that serves: pip install 'slipway[cpu]'.")
+    if error.name.partition(".")[0] in MISTRAL:
+        message = f"The Python package {error.name}, which --tokenizer-mode mistral needs, is not installed."
+        hint = "Install what reads Mistral's own tokenizers: pip install 'slipway[cpu,mistral]'."
+        return Exit(MISSING_PACKAGE, message, hint, "tokenizer_mode")
     if error.name.partition(".")[0] == "opentelemetry":
         message = f"The Python package {error.name}, which --otlp-traces-endpoint needs, is not installed."
         hint = "Install what sends traces: pip install 'slipway[otel]'."

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipway import exits
+from slipway import exits, features
 from slipway.args import manual as arguments
 from slipway.envs import manual as variables
 from slipway.metrics import alerts, dashboard
@@ -28,6 +28,7 @@ def outputs() -> dict[str, str]:
         "docs/reference/environment.md": variables.manual(),
         "docs/reference/metrics.md": metrics.manual(),
         "docs/exit-codes.md": exits.manual(),
+        "docs/features.md": features.manual(),
         "docs/reference/conditions.md": reasons.manual(),
         "crds/inferenceservices.slipway.dev.yaml": crd.definition_text(),
         "crds/installer.yaml": permissions.installer(),

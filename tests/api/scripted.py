@@ -5,25 +5,34 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from slipway.engine.messages import (
+    PARTS,
     AbortRequests,
+    AdapterRef,
     AddRequest,
     Call,
     Delta,
     Failed,
     Hello,
+    LoadAdapter,
     Loading,
+    Pooled,
+    Pools,
     Ready,
     Reply,
     RequestTiming,
     Stats,
     StepDone,
     TokenLogprobs,
+    UnloadAdapter,
 )
 from slipway.engine.wire import Hub
 
@@ -39,6 +48,11 @@ class _Live:
     given: int = 0
 
 
+def _vectors(tokens: list[int]) -> list[list[float]]:
+    """[rows, columns]"""
+    return [[len(tokens), tokens[0], tokens[-1], 0.1]]
+
+
 class ScriptedEngine:
     """Answers each request with the tokens of `answer`, one a step, until its `max_tokens`.
 
@@ -46,14 +60,25 @@ class ScriptedEngine:
     `failing` gives every request an error, which is its own fault where `unfit` says so.
     """
 
-    def __init__(self, folder: Path, answer: Answer, *, max_model_len: int = 512) -> None:
+    def __init__(
+        self, folder: Path, answer: Answer, *, max_model_len: int = 512, pools: Pools | None = None
+    ) -> None:
         self.answer = self._first_answer = answer
+        self.vectors = _vectors
+        """What a prompt that pools comes to."""
         self.socket_path = str(folder / "engine.sock")
         self.requests: list[AddRequest] = []
         self.replies: dict[str, str] = {}
-        """To calls; others are answered ok."""
+        """To calls, and to adapters by their names; others are answered ok."""
+        self.adapters: dict[int, AdapterRef] = {}
+        """Those that it was told to read, and not to forget."""
         self.aborted: list[str] = []
         self.calls: list[str] = []
+        self.asked: list[list[str]] = []
+        """The calls with their arguments."""
+        self.falls_asleep = False
+        """With the next request, which it refuses."""
+        self.num_refused = 0
         self.failing = ""
         self.unfit = False
         self.gate = threading.Event()
@@ -65,7 +90,7 @@ class ScriptedEngine:
         self._over = threading.Event()
         self._live: dict[str, _Live] = {}
         self._ready = Ready(
-            max_model_len, VOCABULARY, 64, 16, "float32", "ScriptedForCausalLM", {"load": 0.1}
+            max_model_len, VOCABULARY, 64, 16, "float32", "ScriptedForCausalLM", {"load": 0.1}, pools=pools
         )
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(self.socket_path)
@@ -81,8 +106,9 @@ class ScriptedEngine:
     def reset(self) -> None:
         """As at the start, for the next test."""
         self.answer, self.failing, self.unfit, self.held = self._first_answer, "", False, 0
+        self.vectors = _vectors
         self.gate.set()
-        for record in (self.requests, self.aborted, self.calls):
+        for record in (self.requests, self.aborted, self.calls, self.asked):
             record.clear()
 
     def die(self, failure: Failed | None = None) -> None:
@@ -116,6 +142,11 @@ class ScriptedEngine:
 
     def _take(self, client: int, message: object) -> None:
         match message:
+            case AddRequest() if self.falls_asleep:
+                self._hub.broadcast(msgspec.structs.replace(self._ready, asleep=PARTS))
+                self.num_refused += 1
+                refused = Delta(message.request_id, [], "error", error="it sleeps")
+                self._hub.send(client, StepDone([refused], Stats(0, 0, 0.0, self.steps)))
             case AddRequest():
                 self.requests.append(message)
                 left = deque(self.answer(message)[: message.params.max_tokens])
@@ -124,9 +155,18 @@ class ScriptedEngine:
                 self.aborted += request_ids
                 for request_id in request_ids:
                     self._live.pop(request_id, None)
-            case Call(call_id, method):
+            case Call(call_id, method, arguments):
                 self.calls.append(method)
+                self.asked.append([method, *arguments])
                 self._hub.send(client, Reply(call_id, self.replies.get(method, "ok")))
+            case LoadAdapter(call_id, adapter):
+                verdict = self.replies.get(adapter.name, "ok")
+                if verdict == "ok":
+                    self.adapters[adapter.number] = adapter
+                self._hub.send(client, Reply(call_id, verdict))
+            case UnloadAdapter(call_id, number):
+                del self.adapters[number]
+                self._hub.send(client, Reply(call_id, "ok"))
             case None:
                 self._live.clear()
             case Hello():
@@ -148,6 +188,11 @@ class ScriptedEngine:
         if self.failing:
             self._live.pop(request.request_id, None)
             return Delta(request.request_id, [], "error", error=self.failing, unfit=self.unfit)
+        if request.pooling is not None:
+            self._live.pop(request.request_id, None)
+            rows = self.vectors(request.prompt_token_ids)
+            pooled = Pooled(array("f", [number for row in rows for number in row]).tobytes(), len(rows[0]))
+            return Delta(request.request_id, [], "stop", pooled=pooled)
         token = live.left.popleft()
         delta = Delta(request.request_id, [token])
         if params.num_logprobs >= 0:

@@ -23,7 +23,7 @@ from slipway.api.listen import listen
 from slipway.api.model import read_texts
 from slipway.args import resolve
 from slipway.engine.client import EngineClient
-from slipway.engine.messages import AddRequest
+from slipway.engine.messages import AddRequest, Pools
 
 MODEL = "scripted"
 SENTENCE = "Paris is the capital of France, and Berlin is the capital of Germany."
@@ -50,6 +50,7 @@ class Served:
         scheme = "https" if with_tls(arguments) else "http"
         self.url = f"{scheme}://127.0.0.1:{sockets[0].getsockname()[1]}"
         self._texts = read_texts(settings)
+        self._folders = self.front.adapters.find_modules()
         self._sockets = sockets
         self._opened = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -90,7 +91,9 @@ class Served:
             await self.client.close()
 
     async def _open(self) -> None:
-        self.front.open(self._texts, await self.client.wait_ready())
+        ready = await self.client.wait_ready()
+        await self.front.adapters.load_modules(self._folders)
+        self.front.open(self._texts, ready)
         self._opened.set()
 
 
@@ -103,10 +106,12 @@ def starter(model: Path, root: Path) -> Iterator[Callable[..., Served]]:
     with contextlib.ExitStack() as stack:
         sentence = [*texts.load(model).encode(SENTENCE), 2]
 
-        def begin(*arguments: str, loaded: bool = True, other: Path | None = None) -> Served:
+        def begin(
+            *arguments: str, loaded: bool = True, other: Path | None = None, pools: Pools | None = None
+        ) -> Served:
             place = root / f"engine-{len(list(root.iterdir()))}"
             place.mkdir()
-            engine = ScriptedEngine(place, lambda request: sentence)
+            engine = ScriptedEngine(place, lambda request: sentence, pools=pools)
             served = Served(other or model, engine, *arguments)
             stack.callback(served.close)
             if loaded:

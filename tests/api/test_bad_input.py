@@ -57,7 +57,6 @@ SAMPLING = [
     ({"bad_words": [f"{n} " * 12 for n in range(900)]}, "bad_words", "at most 8192 are looked for"),
     ({"prompt_logprobs": 21}, "prompt_logprobs", "--max-logprobs"),
     ({"priority": 1}, "priority", "--scheduling-policy priority"),
-    ({"prompt_embeds": "AAAA"}, "prompt_embeds", "not supported yet"),
     ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "-2"),
     ({"cache_salt": ""}, "cache_salt", "character"),
     ({"request_id": "a b"}, "request_id", "a b"),
@@ -88,7 +87,10 @@ SAMPLING = [
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "the schema itself"),
     ({"response_format": {"type": "structural_tag"}}, "response_format", "a format, or structures"),
     ({"response_format": {}}, "response_format.type", "missing"),
-    ({"logits_processors": ["a.b"]}, "logits_processors", "not supported yet"),
+    ({"logits_processors": ["a.b"]}, "logits_processors", "has no --logits-processor-pattern"),
+    ({"logits_processors": ["a"]}, "logits_processors", "qualified names"),
+    ({"logits_processors": [{"qualname": "a.b", "others": 1, "args": {}}]}, "logits_processors", "qualname"),
+    ({"logits_processors": ["a.b"] * 17}, "logits_processors", "at most 16"),
 ]
 
 
@@ -158,6 +160,7 @@ MESSAGES = [
     ({"chat_template_kwargs": {"messages": []}}, "messages", "chat_template_kwargs"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs", "3"),
     ({"functions": [{"name": "f"}]}, "functions", "not supported yet"),
+    ({"prompt_embeds": "AAAA"}, "prompt_embeds", "not supported yet"),
     ({"modalities": ["audio"]}, "modalities", "not supported yet"),
 ]
 

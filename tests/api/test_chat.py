@@ -252,4 +252,4 @@ def test_an_invocation_is_a_chat_or_a_completion(served: Served) -> None:
     assert plain.startswith('data: {"id":"cmpl-')
     neither = served.post("/invocations", {"input": "Hello"})
     assert neither.status_code == 400
-    assert "neither messages" in neither.json()["error"]["message"]
+    assert "none of messages, prompt" in neither.json()["error"]["message"]

@@ -10,8 +10,12 @@ from slipway import envs
 from slipway.api.configure import api_settings, engine_config
 from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.args import resolve
-from slipway.engine.config import EngineConfig
-from slipway.engine.messages import Stats
+from slipway.engine.config import DraftConfig, EngineConfig
+from slipway.engine.messages import Speculated, Stats
+
+NGRAM = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}']
+
+DRAFT = ["--speculative-config.model", "d", "--speculative-config.revision", "r"]
 
 
 def configured(*arguments: str, **environ: str) -> EngineConfig:
@@ -45,6 +49,33 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
         (["--scheduling-policy", "priority"], {}, "scheduling_policy", "priority"),
         (["--dtype", "float32"], {}, "dtype", "float32"),
         (["-q", "fp8"], {}, "quantization", "fp8"),
+        ([], {}, "num_drafts", 0),
+        (NGRAM, {}, "num_drafts", 4),
+        (NGRAM, {}, "prompt_lookup_min", 5),
+        (NGRAM, {}, "prompt_lookup_max", 5),
+        (NGRAM, {}, "max_guessing", None),
+        ([*NGRAM, "--ngram-prompt-lookup-max", "7"], {}, "prompt_lookup_min", 7),
+        ([*NGRAM, "--ngram-prompt-lookup-min", "2"], {}, "prompt_lookup_max", 2),
+        ([*NGRAM, "--speculative-disable-by-batch-size", "8"], {}, "max_guessing", 8),
+        (["--speculative-disable-by-batch-size", "8"], {}, "num_drafts", 0),
+        (NGRAM, {}, "draft", None),
+        ([*DRAFT, "--num-speculative-tokens", "4"], {}, "num_drafts", 4),
+        (DRAFT, {}, "num_drafts", 0),
+        (
+            [*DRAFT, "--speculative-max-model-len", "512", "--speculative-model-quantization", "fp8"],
+            {},
+            "draft",
+            DraftConfig(method="draft_model", model="d", revision="r", max_model_len=512, quantization="fp8"),
+        ),
+        (
+            ["--speculative-config", '{"method": "medusa", "model": "d", "code_revision": "c"}'],
+            {},
+            "draft",
+            DraftConfig(method="medusa", model="d", code_revision="c"),
+        ),
+        (["--task", "embedding"], {}, "task", "embedding"),
+        ([], {}, "override_pooler_config", {}),
+        (["--override-pooler-config.normalize", "false"], {}, "override_pooler_config", {"normalize": False}),
         (["--cuda-graph-sizes", "4"], {}, "graph_sizes", [1, 2, 4]),
         (["-O.max_capture_size", "3"], {}, "graph_sizes", [1, 2]),
         (["-O", '{"cudagraph_capture_sizes": [7, 9]}'], {}, "graph_sizes", [7, 9]),
@@ -58,6 +89,12 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
         ([], {"OMP_NUM_THREADS": "3"}, "threads", 3),
         ([], {"SLIPWAY_RECORD": "/tmp/r"}, "record", "/tmp/r"),
         ([], {"VLLM_SKIP_WARMUP": "1"}, "skip_warmup", True),
+        (["--max-loras", "4"], {}, "max_loras", 0),
+        (["--enable-lora"], {}, "max_loras", 1),
+        (["--enable-lora", "--max-loras", "4"], {}, "max_loras", 4),
+        (["--enable-lora", "--max-cpu-loras", "9"], {}, "max_cpu_loras", 9),
+        (["--enable-lora", "--max-lora-rank", "64"], {}, "max_lora_rank", 64),
+        (["--enable-lora", "--lora-dtype", "float16"], {}, "lora_dtype", "float16"),
         ([], {"SLIPWAY_PREFIX_HASH_SECRET": "ours"}, "prefix_hash_secret", "ours"),
     ],
     ids=str,
@@ -86,6 +123,19 @@ def test_the_log_has_a_line_only_where_the_engine_worked() -> None:
     assert "2 running, 1 waiting" in line
     assert "KV cache 50.0% full, prefix hits 25.0%" in line
     assert log.line() is None
+
+
+def test_the_line_tells_what_became_of_drafts_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    monkeypatch.setattr("slipway.api.stats_log.time.monotonic", lambda: now[0])
+    log = StatsLog()
+    for accepted in (4, 0):
+        log.add(Stats(1, 0, 0.5, 9, [6], [0.1], speculated=Speculated(1, 5, accepted, accepted + 1)))
+    now[0] += 2
+    told = "drafts: 2.0 tokens/s accepted of 5.0, 40.0%, 3.00 tokens each time"
+    assert (log.line() or "").endswith(told)
+    log.add(Stats(1, 0, 0.5, 9, [1], [0.1]))
+    assert "drafts" not in (log.line() or "")
 
 
 def test_batch_sizes_are_counted_with_the_time_that_they_took() -> None:

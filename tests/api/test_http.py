@@ -55,7 +55,8 @@ def test_a_key_guards_every_path_but_those_of_probes(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
-    served = start("--api-key", "s3cret-ключ")
+    monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
+    served = start("--enable-lora", "--api-key", "s3cret-ключ")
     right = {"Authorization": "Bearer s3cret-ключ".encode()}
     routes = routes_of(served)
     open_ = {path for path, _, route in routes if route.public}

@@ -287,7 +287,7 @@ def test_what_cannot_be_sent_is_refused_at_the_start(
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", protocol)
     with pytest.raises(exits.Exit) as caught:
-        Tracer(endpoint, MODEL, ())
+        Tracer(endpoint, ())
     assert caught.value.exit_code == exits.BAD_ARGUMENTS
     assert words in caught.value.message
 
@@ -295,7 +295,7 @@ def test_what_cannot_be_sent_is_refused_at_the_start(
 def test_the_end_of_a_request_is_told_once() -> None:
     ended: list[Run] = []
     order = Order("x", [], 1, TranscriptRules(None))
-    run = Run(order, EngineClient("nowhere"), ServerMetrics(MODEL, 16), 0.0, ended.append)
+    run = Run(order, EngineClient("nowhere"), ServerMetrics(MODEL, 16), 0.0, MODEL, on_end=ended.append)
     run.abort()
     run.abort()
     assert ended == [run]

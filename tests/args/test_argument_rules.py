@@ -5,6 +5,12 @@ from __future__ import annotations
 import pytest
 
 from slipway.args import ArgumentError, resolve
+from slipway.args.errors import NotBuiltError
+from slipway.args.speculation import OF_MODELS
+
+FIVE = ["--num-speculative-tokens", "5"]
+PROMPTS = ["--enable-prompt-adapter", "--max-prompt-adapter-token", "8"]
+NGRAM = ["--speculative-model", "[ngram]", *FIVE]
 
 REFUSED = {
     "certificate without key": (["--ssl-certfile", "c"], ["--ssl-certfile", "c", "--ssl-keyfile", "k"]),
@@ -51,6 +57,39 @@ REFUSED = {
         ["--max-cpu-loras", "1", "--max-loras", "2"],
         ["--max-cpu-loras", "2", "--max-loras", "2"],
     ),
+    "adapters of one name": (
+        ["--enable-lora", "--lora-modules", "a=/x", "a=/y"],
+        ["--enable-lora", "--lora-modules", "a=/x", "b=/x"],
+    ),
+    "an adapter of the model's name": (
+        ["--enable-lora", "--lora-modules", "m=/x", "--served-model-name", "n", "m"],
+        ["--enable-lora", "--lora-modules", "m=/x", "--served-model-name", "n"],
+    ),
+    "an adapter without a name": (
+        ["--enable-lora", "--lora-modules", '{"name": "", "path": "/x"}'],
+        ["--enable-lora", "--lora-modules", '{"name": "a b", "path": "/x"}'],
+    ),
+    "an adapter of half a name": (
+        ["--enable-lora", "--lora-modules", "a\nb=/x"],
+        ["--enable-lora", "--lora-modules", f"{'a' * 256}=/x"],
+    ),
+    "an adapter without a path": (
+        ["--enable-lora", "--lora-modules", '{"name": "a", "path": ""}'],
+        ["--enable-lora", "--lora-modules", '{"name": "a", "path": "b", "base_model_name": null}'],
+    ),
+    "a prompt adapter of another's name": (
+        [*PROMPTS, "--enable-lora", "--lora-modules", "a=/x", "--prompt-adapters", "a=/y"],
+        [*PROMPTS, "--enable-lora", "--lora-modules", "a=/x", "--prompt-adapters", "b=/y"],
+    ),
+    "a prompt adapter without a path": (
+        [*PROMPTS, "--prompt-adapters", "a"],
+        [*PROMPTS, "--prompt-adapters", "a=b=c"],
+    ),
+    "prompt adapters without tokens": (["--enable-prompt-adapter"], PROMPTS),
+    "adapters of a large rank": (
+        ["--enable-lora", "--max-lora-rank", "513"],
+        ["--enable-lora", "--max-lora-rank", "512"],
+    ),
     "more long prefills": (
         ["--max-long-partial-prefills", "2"],
         ["--max-long-partial-prefills", "2", "--max-num-partial-prefills", "2"],
@@ -58,11 +97,38 @@ REFUSED = {
     "more local copies": (["-dpl", "2"], ["-dpl", "2", "-dp", "2"]),
     "n-gram window, old": (
         ["--ngram-prompt-lookup-max", "2", "--ngram-prompt-lookup-min", "3"],
-        ["--ngram-prompt-lookup-max", "3", "--ngram-prompt-lookup-min", "3"],
+        ["--ngram-prompt-lookup-max", "3", "--ngram-prompt-lookup-min", "3", *FIVE],
     ),
     "n-gram window, new": (
         ["--speculative-config", '{"prompt_lookup_min": 3, "prompt_lookup_max": 2}'],
-        ["--speculative-config", '{"prompt_lookup_min": 2, "prompt_lookup_max": 2}'],
+        [
+            "--speculative-config",
+            '{"prompt_lookup_min": 2, "prompt_lookup_max": 2, "num_speculative_tokens": 1}',
+        ],
+    ),
+    "n-grams without a number of drafts": (
+        ["--speculative-config.method", "ngram"],
+        ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 1}'],
+    ),
+    "a number of drafts without a method": (
+        ["--num-speculative-tokens", "5"],
+        ["--num-speculative-tokens", "5", "--speculative-model", "[ngram]"],
+    ),
+    "an unknown method": (
+        ["--speculative-config.method", "bigram"],
+        ["--speculative-config", '{"method": "medusa", "model": "d"}'],
+    ),
+    "a draft model that is not named": (
+        ["--speculative-config.method", "mlp_speculator"],
+        ["--speculative-config", '{"method": "mlp_speculator", "model": "d"}'],
+    ),
+    "layers without a number of drafts": (
+        ["--speculative-config", '{"method": "eagle", "model": "d"}'],
+        ["--speculative-config", '{"method": "eagle3", "model": "d", "num_speculative_tokens": 3}'],
+    ),
+    "a draft model without a number of drafts": (
+        ["--speculative-config", '{"method": "draft_model", "model": "d"}'],
+        ["--speculative-config", '{"model": "d"}'],
     ),
     "several API processes in the engine's own": (
         ["--api-server-count", "2", "--disable-frontend-multiprocessing"],
@@ -70,8 +136,8 @@ REFUSED = {
     ),
     "GGUF read as another format": (["x.gguf", "--load-format", "pt"], ["x.gguf", "--load-format", "gguf"]),
     "old flag against key": (
-        ["--num-speculative-tokens", "3", "--speculative-config.num_speculative_tokens", "4"],
-        ["--num-speculative-tokens", "3", "--speculative-config.num_speculative_tokens", "3"],
+        [*FIVE, "--speculative-config.num_speculative_tokens", "4", "--speculative-model", "ngram"],
+        [*FIVE, "--speculative-config.num_speculative_tokens", "5", "--speculative-model", "ngram"],
     ),
     "old switch against option": (
         ["--worker-use-ray", "--distributed-executor-backend", "mp"],
@@ -107,10 +173,15 @@ WARNED = {
     ),
     "TLS settings without TLS": (["--enable-ssl-refresh"], []),
     "adapters without support": (["--lora-modules", "a=b"], ["--lora-modules", "a=b", "--enable-lora"]),
+    "sizes of adapters without support": (
+        ["--max-lora-rank", "8"],
+        ["--max-lora-rank", "8", "--enable-lora"],
+    ),
+    "adapters sharded over one rank": (["--enable-lora", "--fully-sharded-loras"], ["--enable-lora"]),
     "adapter biases without support": (["--enable-lora-bias"], ["--enable-lora-bias", "--enable-lora"]),
     "prompt adapters without support": (
         ["--prompt-adapters", "a=b"],
-        ["--prompt-adapters", "a=b", "--enable-prompt-adapter"],
+        ["--prompt-adapters", "a=b", *PROMPTS],
     ),
     "balance without experts": (["--enable-eplb"], ["--enable-eplb", "--enable-expert-parallel"]),
     "traces to nowhere": (
@@ -123,7 +194,16 @@ WARNED = {
     ),
     "threshold of another method": (
         ["--typical-acceptance-sampler-posterior-alpha", "0.3"],
-        ["--speculative-config.acceptance_method", "typical_acceptance_sampler"],
+        ["--speculative-config.acceptance_method", "typical_acceptance_sampler", *NGRAM],
+    ),
+    "speculation that nothing does": (["--speculative-disable-by-batch-size", "4"], NGRAM),
+    "a draft model of n-grams": (
+        ["--speculative-config", '{"method": "ngram", "model": "d", "num_speculative_tokens": 5}'],
+        ["--speculative-config", '{"method": "ngram", "model": "ngram", "num_speculative_tokens": 5}'],
+    ),
+    "n-grams of a draft model": (
+        ["--speculative-config", '{"model": "d", "prompt_lookup_max": 3, "num_speculative_tokens": 5}'],
+        ["--speculative-config", '{"model": "d", "max_model_len": 64, "num_speculative_tokens": 5}'],
     ),
     "whitespace of another backend": (
         ["--guided-decoding-backend", "outlines", "--guided-decoding-disable-any-whitespace"],
@@ -176,6 +256,25 @@ def test_what_several_api_processes_cannot_share_is_refused_even_in_a_dry_run(va
         resolve(["m", *dry], {variable: other})
 
 
+UPDATES = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+
+
+def test_callers_change_adapters_only_where_one_process_has_the_list_of_them():
+    words = ["m", "--enable-lora", "--api-server-count", "2"]
+    with pytest.raises(
+        ArgumentError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 would change one of them"
+    ) as it:
+        resolve(words, UPDATES)
+    assert it.value.argument == "api_server_count"
+    resolve(words, {})
+    assert not resolve(words[:2], UPDATES).warnings
+
+
+def test_permission_to_change_adapters_without_any_warns():
+    said = "VLLM_ALLOW_RUNTIME_LORA_UPDATING has no effect without --enable-lora."
+    assert resolve(["m", "--api-server-count", "2"], UPDATES).warnings == (said,)
+
+
 def with_model(argv: list[str]) -> list[str]:
     return argv if argv and argv[0].endswith(".gguf") else ["some/model", *argv]
 
@@ -222,7 +321,6 @@ def test_the_sentence_spells_out_the_arithmetic():
         ("--disable-logprobs-during-spec-decoding", None, "disable_logprobs", True),
         ("--ngram-prompt-lookup-max", "4", "prompt_lookup_max", 4),
         ("--ngram-prompt-lookup-min", "2", "prompt_lookup_min", 2),
-        ("--num-speculative-tokens", "5", "num_speculative_tokens", 5),
         ("--spec-decoding-acceptance-method", "rejection_sampler", "acceptance_method", "rejection_sampler"),
         ("--speculative-disable-by-batch-size", "8", "disable_by_batch_size", 8),
         ("--speculative-disable-mqa-scorer", None, "disable_mqa_scorer", True),
@@ -234,10 +332,51 @@ def test_the_sentence_spells_out_the_arithmetic():
     ],
 )
 def test_an_old_speculative_flag_becomes_a_key_with_a_warning(flag, text, key, expected):
-    resolved = resolve(["m", flag, *([text] if text else [])], {})
-    assert resolved["speculative_config"] == {key: expected}
-    assert f"{flag} is an old form of --speculative-config.{key}." in resolved.warnings
+    resolved = resolve(["m", flag, *([text] if text else []), *NGRAM], {})
+    ngram = {"model": "[ngram]", "num_speculative_tokens": 5}
+    assert resolved["speculative_config"] == ngram | {key: expected}
+    for old, new in ((flag, key), ("--num-speculative-tokens", "num_speculative_tokens")):
+        assert f"{old} is an old form of --speculative-config.{new}." in resolved.warnings
     assert "speculative_config" in resolved.given
+    idle = [one for one in resolved.warnings if one.startswith("With the method ngram")]
+    assert [key in one for one in idle] == [True] * (key in OF_MODELS), "of others the flag says it"
+
+
+def test_a_key_without_effect_on_n_grams_warns_with_the_reason():
+    config = (
+        '{"method": "ngram", "num_speculative_tokens": 5, "disable_mqa_scorer": true, "quantization": null}'
+    )
+    assert resolve(["m", "--speculative-config", config], {}).warnings == (
+        "With the method ngram these keys of --speculative-config have no effect: disable_mqa_scorer (all "
+        "drafts of a step are verified in one pass).",
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        ('{"method": "mtp", "num_speculative_tokens": 5}', "speculation by the method mtp"),
+        (
+            '{"model": "d", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 2}',
+            "a draft model on 2 devices",
+        ),
+        ('{"model": "d", "num_speculative_tokens": 5, "quantization": "hqq"}', "a draft model's hqq"),
+        (
+            '{"method": "step3p5_mtp", "num_speculative_tokens": 1}',
+            "speculation by the method step3p5_mtp",
+        ),
+        (
+            '{"method": "ngram", "num_speculative_tokens": 5, '
+            '"acceptance_method": "typical_acceptance_sampler"}',
+            "typical acceptance",
+        ),
+    ],
+)
+def test_what_waits_of_speculation_is_named(config, asked):
+    resolved = resolve(["m", "--speculative-config", config], {})
+    with pytest.raises(NotBuiltError) as caught:
+        resolved.refuse_unbuilt()
+    assert caught.value.message == f"--speculative-config asks for {asked}: not supported yet."
 
 
 def test_old_speculative_flags_add_nothing_where_they_are_not_given():

@@ -28,18 +28,24 @@ SAMPLES = {
     "lora_modules": "a=/b",
     "max_parallel_loading_workers": "2",
     "otlp_traces_endpoint": "http://collector:4317",
+    "prompt_adapters": "a=/b",
     "override_pooler_config": '{"normalize": true}',
     "pt_load_map_location": "cuda:0",
-    "speculative_config": '{"method": "ngram"}',
+    "spec_decoding_acceptance_method": "typical_acceptance_sampler",
+    "speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}',
 }
 """Values that ask for something, where the type alone does not suggest one."""
 
 COMPANIONS = {
     "data_parallel_size_local": ["-dp", "2"],
     "enable_auto_tool_choice": ["--tool-call-parser", "hermes"],
+    "ngram_prompt_lookup_max": ["--num-speculative-tokens", "2"],
+    "ngram_prompt_lookup_min": ["--num-speculative-tokens", "2"],
+    "num_speculative_tokens": ["--speculative-model", "ngram"],
     "speculative_model": ["--num-speculative-tokens", "2"],
     "enable_reasoning": ["--reasoning-parser", "qwen3"],
     "max_loras": ["--max-cpu-loras", "2"],
+    "enable_prompt_adapter": ["--max-prompt-adapter-token", "8"],
 }
 
 
@@ -159,7 +165,8 @@ def test_a_feature_turned_off_is_never_refused(argument):
 def test_values_that_work_are_never_refused(argument):
     for work in argument.unbuilt.works:
         text = json.dumps(work) if isinstance(work, dict) else work
-        resolve(["m", f"{argument.flag}={text}"], {}).refuse_unbuilt()
+        companions = COMPANIONS.get(argument.name, [])
+        resolve(["m", f"{argument.flag}={text}", *companions], {}).refuse_unbuilt()
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,14 @@ RESOLVED = {"arguments", "resolved"}
 """What the resolved arguments are called where they are read."""
 READ_WHILE_RESOLVED = {"config", "model_tag", "dry_run", "help"}
 ONE_MEANING = {
-    "config_format",
     "distributed_executor_backend",
     "scheduler_cls",
-    "task",
     "worker_cls",
     "worker_extension_cls",
 }
 """Of these only such values are accepted as say what happens anyway; all others are refused."""
+READ_OF_BOTH = "text/open.py"
+"""Reads of the engine's configuration and of the API's settings alike, as `settings`."""
 
 
 def trees(*left_out: str) -> Iterator[tuple[str, ast.Module]]:
@@ -63,7 +63,7 @@ def fields_read(told: str) -> set[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Load)
-        and last_name(node.value) == told
+        and last_name(node.value) in (told, "settings" if place == READ_OF_BOTH else told)
         and place != "api/configure.py"
     }
 

@@ -111,14 +111,14 @@ class Web:
                 self._answer(web.files.get(self.path.partition("?")[0]))
 
             def do_PUT(self) -> None:
-                sent = self.rfile.read(int(self.headers["Content-Length"]))
-                if self._answer(b""):
-                    web.files[self.path.partition("?")[0]] = sent
+                self._answer(b"", sent=self.rfile.read(int(self.headers["Content-Length"])))
 
-            def _answer(self, content: bytes | None) -> bool:
+            def _answer(self, content: bytes | None, sent: bytes | None = None) -> None:
                 web.asked.append(f"{self.command} {self.path}")
                 waiting = web.statuses[self.command]
                 status = waiting.pop(0) if waiting else 200 if content is not None else 404
+                if sent is not None and status == 200:  # before who sent it hears so
+                    web.files[self.path.partition("?")[0]] = sent
                 self.send_response(status)
                 body = content or b"" if status == 200 else b""
                 self.send_header("Content-Length", str(len(body)))
@@ -126,6 +126,5 @@ class Web:
                     self.send_header("Content-Encoding", web.encoding)
                 self.end_headers()
                 self.wfile.write(body)
-                return status == 200
 
         return Reply

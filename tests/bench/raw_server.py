@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from slipway.bench.ask import Asker
+from slipway.bench.forms import FORMS
 from slipway.bench.http import Address, Client
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -62,8 +63,9 @@ class RawServer:
             self.client.close()
             server.close()
 
-    def asker(self, *, chat: bool = False, **fields: object) -> Asker:
-        return Asker(self.client, "/v1/completions", chat, {"model": "m", **fields}, keep_text=True)
+    def asker(self, backend: str = "openai", **fields: object) -> Asker:
+        form = FORMS[backend]
+        return Asker(self.client, form.path, form, {"model": "m", **fields}, keep_text=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1

@@ -50,7 +50,8 @@ class Watched:
 
 @pytest.mark.parametrize("kind", ["latency", "throughput"])
 def test_what_no_engine_reads_is_known_to_have_no_effect(kind):
-    swapping = ["--preemption-mode", "swap", "--device", "cuda"]
+    swapping = ["--preemption-mode", "swap", "--device", "cuda", "--enable-lora"]
+    swapping += ["--enable-prompt-adapter", "--max-prompt-adapter-token", "8"]
     watched = Watched(resolve(swapping, {}, schema=BENCH[kind]))
     engine_config(watched, envs.read({}))
     read = watched.read - {"otlp_traces_endpoint"}  # whose spans the server sends, not the engine

@@ -10,8 +10,9 @@ import pytest
 from raw_server import CHUNKED, RawServer, chunks, event, said, with_length
 
 from slipway.bench import serve
-from slipway.bench.ask import Asker, events
+from slipway.bench.ask import Asker
 from slipway.bench.datasets import Sample
+from slipway.bench.forms import FORMS, events
 from slipway.bench.http import Address, Answer, Client, Connection
 from slipway.bench.load import Load
 from slipway.bench.measure import Outcome
@@ -20,9 +21,9 @@ SAMPLE = Sample([5, 6, 7], 4)
 WHOLE = CHUNKED + chunks(said("a", "b", "c", "d"))
 
 
-async def asked(*pieces: bytes, chat: bool = False, hang_up: bool = False) -> Outcome:
+async def asked(*pieces: bytes, backend: str = "openai", hang_up: bool = False) -> Outcome:
     async with RawServer([pieces], hang_up).running() as server:
-        return await server.asker(chat=chat).ask(SAMPLE)
+        return await server.asker(backend).ask(SAMPLE)
 
 
 async def test_a_completion_is_asked_in_token_ids_streamed_and_with_usage():
@@ -63,7 +64,7 @@ def test_a_key_of_the_user_replaces_that_of_the_environment():
 async def test_a_chat_is_one_message_of_the_user():
     delta = {"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}
     async with RawServer([[with_length(event({"choices": [delta]}))]]).running() as server:
-        outcome = await server.asker(chat=True).ask(Sample("Hello", 4))
+        outcome = await server.asker("openai-chat").ask(Sample("Hello", 4))
     (body,) = server.bodies
     assert body["messages"] == [{"role": "user", "content": "Hello"}]
     assert body["max_completion_tokens"] == 4
@@ -74,7 +75,9 @@ async def test_a_chat_is_one_message_of_the_user():
 
 async def test_times_count_from_the_moment_of_sending_to_each_token(monkeypatch):
     clock = iter([10.0, 10.5, 10.75, 11.5, 12.0, 13.0])  # sent, three tokens, usage, end
-    monkeypatch.setattr("slipway.bench.ask.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    for module in ("ask", "forms"):
+        timer = SimpleNamespace(perf_counter=lambda: next(clock))
+        monkeypatch.setattr(f"slipway.bench.{module}.time", timer)
     outcome = await asked(CHUNKED + chunks(said("a", "b", "c")))
     assert (outcome.started, outcome.ttft, outcome.gaps) == (10.0, 0.5, [0.25, 0.75])
     assert (outcome.latency, outcome.tpot) == (1.5, 0.5)
@@ -165,12 +168,44 @@ async def test_a_failure_is_told_and_never_raised(pieces, error):
     assert not outcome.succeeded
 
 
+@pytest.mark.parametrize("backend", ["openai-embeddings", "vllm-pooling"])
+async def test_an_embedding_is_one_answer_that_ends_with_its_last_byte(backend: str, monkeypatch):
+    for module, now in (("ask", 10.0), ("forms", 10.75)):
+        monkeypatch.setattr(f"slipway.bench.{module}.time", SimpleNamespace(perf_counter=lambda now=now: now))
+    body = json.dumps({"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 5}}).encode()
+    async with RawServer([[with_length(body)]]).running() as server:
+        outcome = await server.asker(backend).ask(SAMPLE)
+    assert server.bodies == [{"input": [5, 6, 7], "model": "m"}]
+    assert (outcome.latency, outcome.ttft, outcome.gaps, outcome.error) == (0.75, None, [], "")
+    assert (outcome.input_tokens, outcome.output_tokens, outcome.counted) == (5, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b'{"data": []}', "The answer has no vector."),
+        (b'{"object": "list"}', "The answer has no vector."),
+        (b"[1]", "The answer is not what OpenAI's API gives"),
+        (b'{"data": [1', "The answer is not what OpenAI's API gives"),
+        (b'{"data": [1], "usage": 7}', "The answer is not what OpenAI's API gives"),
+    ],
+)
+async def test_an_answer_without_a_vector_is_a_failure(body: bytes, error: str):
+    outcome = await asked(with_length(body), backend="openai-embeddings")
+    assert error in outcome.error
+
+
+async def test_without_usage_an_embedding_has_the_tokens_that_were_sent():
+    outcome = await asked(with_length(b'{"data": [1]}'), backend="openai-embeddings")
+    assert (outcome.succeeded, outcome.input_tokens, outcome.counted) == (True, 3, False)
+
+
 async def test_nobody_listening_is_a_failure_of_the_request():
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
     await server.wait_closed()
-    outcome = await Asker(Client(Address("127.0.0.1", port), {}), "/", False, {}).ask(SAMPLE)
+    outcome = await Asker(Client(Address("127.0.0.1", port), {}), "/", FORMS["openai"], {}).ask(SAMPLE)
     assert outcome.error == f"http://127.0.0.1:{port} cannot be reached: Connection refused."
 
 
@@ -190,7 +225,7 @@ async def test_a_role_is_no_token_nor_is_an_end_without_text():
         chat(reasoning_content="b"),
         chat("stop"),
     ]
-    outcome = await asked(CHUNKED, chunks([*answer, event(b"[DONE]")]), chat=True)
+    outcome = await asked(CHUNKED, chunks([*answer, event(b"[DONE]")]), backend="openai-chat")
     assert (outcome.output_tokens, len(outcome.gaps)) == (2, 1)
     assert "".join(outcome.text) == "ab"
 

@@ -200,6 +200,7 @@ def test_a_half_of_a_character_is_kept_as_json_has_it(tmp_path):
 def test_a_run_is_labelled_with_its_backend_unless_it_has_a_name():
     load = SimpleNamespace(outcomes=[], duration=1.0)
     default = {name: argument.default for name, argument in BENCH["serve"].arguments.items()}
+    default["percentile_metrics"] = ["ttft"]
     assert serve._result(default, "m", load)["label"] == "openai"
     assert serve._result(default | {"label": "mine"}, "m", load)["label"] == "mine"
 

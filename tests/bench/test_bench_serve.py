@@ -80,6 +80,47 @@ def test_a_chat_is_measured_in_words(bench):
     assert result["total_input_tokens"] > 72  # the chat template's own beside
 
 
+def test_embeddings_are_measured_from_end_to_end(demo_model: Path, tmp_path: Path, capsys):
+    kept = ("--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json")
+    with live_server(demo_model, "--task", "embed", "--max-model-len", "256") as embeds:
+        for backend in ("openai-embeddings", "vllm-pooling"):
+            words = (*SMALL, "--num-warmups", "1", "--goodput", "e2el:60000", "--backend", backend)
+            before = embeds.metrics()["vllm:prompt_tokens_total"]
+            assert main(["bench", "serve", "--base-url", embeds.url, *kept, *words]) == 0
+            assert embeds.metrics()["vllm:prompt_tokens_total"] - before == 12 * (6 + 1)
+            result, out = json.loads((tmp_path / "result.json").read_text()), capsys.readouterr().out
+            assert (result["completed"], result["failed"], result["total_input_tokens"]) == (6, 0, 72)
+            assert result["backend"] == backend
+            assert result["request_goodput"] == result["request_throughput"]
+            assert result["total_token_throughput"] == pytest.approx(72 / result["duration"])
+            assert result["output_throughput"] is None
+            assert 0 < result["median_e2el_ms"] <= result["p99_e2el_ms"] <= 1000 * result["duration"]
+            assert "Mean E2EL (ms):" in out
+            assert "TTFT" not in out
+            assert "generated" not in out
+        # What generates is refused by a server that pools, and that is told.
+        assert main(["bench", "serve", "--base-url", embeds.url, *SMALL]) == 1
+        assert "6 of 6 requests failed. The first: The server answered 400" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--percentile-metrics", "e2el,ttft"), "--percentile-metrics ttft: an answer of --backend"),
+        (
+            ("--goodput", "tpot:50"),
+            "--goodput tpot: an answer of --backend openai-embeddings comes as a whole",
+        ),
+        (("--top-p", "0.5"), "--top-p is about tokens that are drawn"),
+        (("--temperature", "0"), "--temperature is about tokens that are drawn"),
+        (("--ignore-eos",), "--ignore-eos is about tokens that are drawn"),
+    ],
+)
+def test_what_only_tokens_have_is_refused_of_embeddings(words, error, capsys):
+    assert main(["bench", "serve", "--backend", "openai-embeddings", *words]) == 2
+    assert error in capsys.readouterr().err
+
+
 def test_text_is_counted_by_the_server_or_by_a_named_tokenizer(bench, tmp_path, demo_model):
     turns = [
         {"from": "human", "value": "Say five words."},

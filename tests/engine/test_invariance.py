@@ -1,30 +1,34 @@
 """The invariance matrix: a request's output does not depend on how or with whom it was computed.
 
 Bit-exact, log-probabilities included, in fp32, in bf16 and in every way to quantize, for greedy and seeded
-requests. Axes that do not exist yet and join this table with their features: tensor and pipeline parallelism.
-CUDA graphs are proved on a GPU, by bench/gpu, streamed or not through HTTP in tests/api, adapters in
-test_adapters.py, drafts of every quality, and within masks, in test_drafts.py and test_grammar.py.
+requests, by the model alone and by an adapter. Axes that do not exist yet and join this table with their
+features: tensor and pipeline parallelism. CUDA graphs are proved on a GPU, by bench/gpu, streamed or not by
+HTTP in tests/api, vectors, whose company is vectors, in test_pooling.py, drafts of every quality, and those
+within masks, in test_drafts.py and test_grammar.py, and all features at once in test_features.py.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 from quantize import quantize, recipe
+from test_adapters import adapter, ref
 
 from factory import make_model
 from gguf_convert import to_gguf
 from local_engine import LocalEngine, Output
+from slipway.engine.config import DraftConfig
+from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
 from slipway.engine.replay import read_record, replay
 from slipway.engine.start import Start
 
-Request = tuple[list[int], SamplingParams]
+Request = tuple[list[int], SamplingParams, AdapterRef | None]
 
 BASE: dict[str, object] = {
     "max_num_batched_tokens": 4096,
@@ -65,9 +69,18 @@ AXES: dict[str, dict[str, object]] = {
         "num_blocks": 16,
         "max_num_batched_tokens": 64,
     },
+    "a draft model": {"num_drafts": 3, "max_num_batched_tokens": 64},
+    "a draft model with overlap and preemption": {
+        "num_drafts": 3,
+        "overlap": True,
+        "num_blocks": 16,
+        "max_num_batched_tokens": 64,
+    },
 }
 
 ARCHITECTURES = ["llama", "gemma3_text", "mixtral"]
+OF_TRANSFORMERS = ("gemma3_text",)
+"""What transformers' code runs at these sizes: without adapters and draft models."""
 CHECKPOINTS = {"awq": 32, "gptq": 16, "gptq-asym": 32, "w4a16": 32, "w8a8": 32, "fp8": 32, "fp8-block": 32}
 """Ways to quantize a checkpoint, with the columns that share a scale where some do."""
 SETTINGS: dict[str, dict[str, object]] = {
@@ -80,7 +93,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 """Ways to quantize a plain one, or its KV cache."""
 FEWER_AXES = (
     *("chunks of 7", "blocks of 8", "prefix cache cold", "forced preemption"),
-    *("overlap with preemption", "three threads", "drafts"),
+    *("overlap with preemption", "three threads", "drafts", "a draft model"),
 )
 """Of the ways to quantize: one of each kind. Their products alone differ from bf16's."""
 QUANTIZED = [
@@ -102,8 +115,20 @@ class Case:
     work: list[Request]
     alone: list[Output]
 
-    def served(self, **settings: object) -> LocalEngine:
-        return LocalEngine(self.model, **(BASE | self.settings | settings))
+    def served(self, axis: str = "") -> LocalEngine:
+        settings = BASE | self.settings | AXES.get(axis, {})
+        if axis.startswith("a draft model"):  # itself, as it is stored
+            settings["draft"] = DraftConfig(method="draft_model", model=str(self.model))
+        return LocalEngine(self.model, **settings)
+
+
+def run(engine: LocalEngine, work: list[Request]) -> list[Output]:
+    """All at once; outputs in the order given."""
+    names = [engine.add(prompt, params, adapter=added) for prompt, params, added in work]
+    engine.finish()
+    errors = [delta.error for name in names for delta in engine.hub.deltas[name] if delta.error]
+    assert not errors
+    return [engine.output(name) for name in names]
 
 
 def packed_model(architecture: str, folder: Path) -> Path:
@@ -114,8 +139,8 @@ def packed_model(architecture: str, folder: Path) -> Path:
     return to_gguf(made, folder / "model.gguf", "Q4_1", others=others)
 
 
-def requests(vocab: int, count: int = 8) -> list[Request]:
-    """Ragged prompts, some with a common beginning; greedy and seeded in turn."""
+def requests(vocab: int, added: AdapterRef | None, count: int = 8) -> list[Request]:
+    """Ragged prompts, some with a common beginning; greedy and seeded in turn, some by an adapter."""
     rng = random.Random(5)
     common = [rng.randrange(vocab) for _ in range(40)]
     made: list[Request] = []
@@ -126,7 +151,7 @@ def requests(vocab: int, count: int = 8) -> list[Request]:
             params = SamplingParams(24, temperature=0.9, top_k=50, top_p=0.95, seed=i, num_logprobs=2)
         else:
             params = SamplingParams(24, temperature=0.0, num_logprobs=2)
-        made.append((prompt, params))
+        made.append((prompt, params, added if i % 4 == 3 else None))
     return made
 
 
@@ -153,9 +178,14 @@ def cases(
         else:
             model = tiny_models(architecture)
             settings |= SETTINGS.get(way, {"dtype": way})
+        stored = folder / "model" if way == "gguf" else tiny_models(architecture)
+        added = None
+        if architecture not in OF_TRANSFORMERS:
+            added = ref(adapter(stored, folder / "adapter"))
+            settings["max_loras"] = 1
         with LocalEngine(model, **(BASE | settings | AXES["one thread"])) as engine:
-            work = requests(engine.start.plan.route.vocab)
-            return Case(model, settings, work, [engine.run([one])[0] for one in work])
+            work = requests(engine.start.plan.route.vocab, added)
+            return Case(model, settings, work, [run(engine, [one])[0] for one in work])
 
     return made
 
@@ -171,12 +201,13 @@ def case(request: pytest.FixtureRequest, cases: Callable[[str], Case]) -> Case:
         pytest.param(case, axis, marks=marks(case, axis))
         for case in CASES
         for axis in (FEWER_AXES if case in QUANTIZED else AXES)
+        if not (case.startswith(OF_TRANSFORMERS) and axis.startswith("a draft model"))
     ],
     indirect=["case"],
 )
 def test_output_is_the_same_under(axis: str, case: Case) -> None:
-    with case.served(**AXES[axis]) as engine:
-        together = engine.run(case.work)
+    with case.served(axis) as engine:
+        together = run(engine, case.work)
     assert [o.tokens for o in together] == [o.tokens for o in case.alone]
     assert [o.logprobs for o in together] == [o.logprobs for o in case.alone]
     if "preemption" in axis:
@@ -185,33 +216,36 @@ def test_output_is_the_same_under(axis: str, case: Case) -> None:
 
 def test_output_is_the_same_in_any_order_and_company(case: Case) -> None:
     with case.served() as engine:
-        assert [o.logprobs for o in engine.run(case.work[::-1])][::-1] == [o.logprobs for o in case.alone]
-        few = engine.run(case.work[2:5])
+        assert [o.logprobs for o in run(engine, case.work[::-1])][::-1] == [o.logprobs for o in case.alone]
+        few = run(engine, case.work[2:5])
         assert [o.tokens for o in few] == [o.tokens for o in case.alone[2:5]]
 
 
 def test_output_is_the_same_with_a_warm_prefix_cache(case: Case) -> None:
-    with case.served(**AXES["prefix cache cold"]) as engine:
-        engine.run(case.work)
-        warm = engine.run(case.work)
+    with case.served("prefix cache cold") as engine:
+        run(engine, case.work)
+        warm = run(engine, case.work)
     assert [o.logprobs for o in warm] == [o.logprobs for o in case.alone]
     assert sum(o.num_cached_tokens for o in warm) > 100
 
 
 def test_prompt_logprobs_do_not_depend_on_chunks(case: Case) -> None:
-    asked = [(p, SamplingParams(2, temperature=0.0, num_prompt_logprobs=3)) for p, _ in case.work]
+    params = SamplingParams(2, temperature=0.0, num_prompt_logprobs=3)
+    asked = [(prompt, params, added) for prompt, _, added in case.work]
     outputs = []
-    for axis in ({}, AXES["chunks of 7"], AXES["forced preemption"], AXES["prefix cache cold"]):
-        with case.served(**axis) as engine:
-            outputs.append([o.prompt_logprobs for o in engine.run(asked)])
+    for axis in ("", "chunks of 7", "forced preemption", "prefix cache cold"):
+        with case.served(axis) as engine:
+            outputs.append([o.prompt_logprobs for o in run(engine, asked)])
     assert outputs[1:] == outputs[:1] * 3
-    assert [len(entries) for entries in outputs[0]] == [len(prompt) for prompt, _ in case.work]
+    assert [len(entries) for entries in outputs[0]] == [len(prompt) for prompt, _, _ in case.work]
 
 
 def test_a_recorded_run_replays_to_the_bit(case: Case, tmp_path: Path) -> None:
     record = tmp_path / "run.record"
-    with case.served(**AXES["forced preemption"], record=str(record)) as engine:
-        engine.run(case.work)
+    with replace(case, settings=case.settings | {"record": str(record)}).served(
+        "forced preemption"
+    ) as engine:
+        run(engine, case.work)
     config, steps = read_record(record)
     assert len(steps) > 20
     assert replay(Start.of(config).worker, steps) is None

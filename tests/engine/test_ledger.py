@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -248,6 +249,7 @@ def test_an_exception_ends_the_request_that_it_is_about_and_no_other(place: str)
         max_size=10,
     ),
     num_drafts=st.integers(1, 5),
+    lookahead=st.integers(0, 5),
     groups=st.sampled_from([((0, 1),), ((0, 4),), ((0, 4), (8, 4)), ((0, 2), (8, 4)), ((8, 2), (0, 3))]),
     overlap=st.booleans(),
     num_host_pages=st.sampled_from([0, 40]),
@@ -256,12 +258,16 @@ def test_an_exception_ends_the_request_that_it_is_about_and_no_other(place: str)
 def test_drafts_change_no_token_and_never_preempt(
     script: list[tuple[int, int, int, bool]],
     num_drafts: int,
+    lookahead: int,
     groups: tuple[tuple[int, int], ...],
     overlap: bool,
     num_host_pages: int,
     spare_pages: int,
 ):
-    """Over a worker that rejects some of them; pages and steps are short."""
+    """Over a worker that rejects some of them; pages and steps are short.
+
+    A model guesses no more than its slots have pages for.
+    """
     windows, sizes = zip(*groups, strict=True)
     least = sum(math.ceil(80 / size) + 2 for size in sizes)
     with bench(
@@ -271,6 +277,7 @@ def test_drafts_change_no_token_and_never_preempt(
         windows=windows,
         overlap=overlap,
         num_drafts=num_drafts,
+        lookahead=lookahead,
         token_budget=24,
         max_requests=4,
     ) as b:
@@ -289,6 +296,23 @@ def test_drafts_change_no_token_and_never_preempt(
         for plan in b.plans:
             assert sum(plan.num_new) <= 24
             assert not (plan.swap_out and any(plan.num_drafts))
+        for ahead, free in _ahead(b.plans, sizes):
+            assert ahead <= min(lookahead, free)
+        assert lookahead or not any(plan.ahead for plan in b.plans)
+
+
+def _ahead(plans: list[StepPlan], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Of every row of every plan what may be guessed behind it, and the positions that its pages reach."""
+    blocks = dict[tuple[int, int], int]()
+    for plan in plans:
+        for start in plan.starts:
+            blocks |= {(group, start.slot): 0 for group in range(len(sizes))}
+        for grant in plan.pages:
+            blocks[grant.group, grant.slot] = grant.start + len(grant.pages)
+        for ahead, slot, length in zip(
+            plan.ahead, plan.slots, plan.lengths, strict=False
+        ):  # or there is none
+            yield ahead, min(blocks[group, slot] * size for group, size in enumerate(sizes)) - length
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -300,4 +324,4 @@ def test_a_thousand_drafts_are_accepted_and_a_thousand_rejected(overlap: bool):
         assert b.worker.num_accepted > 1000
         assert b.worker.num_rejected > 1000
         assert [b.tokens(str(i)) for i in range(8)] == [expected(5, 400, i) for i in range(8)]
-        assert b.core.num_steps < 400
+        assert b.core.news.num_steps < 400

@@ -57,6 +57,11 @@ class PagePoolMachine(RuleBasedStateMachine):
         self.pool.forget_all()
         self.keys.clear()
 
+    @rule(keys=st.sets(st.integers(0, 5)))
+    def forget_some(self, keys: set[int]) -> None:
+        self.pool.forget_keys(keys.__contains__)
+        self.keys = {page: key for page, key in self.keys.items() if key not in keys}
+
     @invariant()
     def counts_and_free_list_agree(self) -> None:
         self.pool.check(self.held)

@@ -13,9 +13,8 @@ import pytest
 from device_runs import SMALL
 from local_engine import LocalEngine
 from slipway.engine import profile
-from slipway.engine.core import profiled
 from slipway.engine.params import SamplingParams
-from slipway.engine.profile import Profiler, StepRecorder
+from slipway.engine.profile import Profiler, StepRecorder, profiled
 
 WORK = [([5] * 12, SamplingParams(3, temperature=0.0)), ([7, 8], SamplingParams(3, temperature=0.0))]
 Models = Callable[[str], Path]
@@ -25,14 +24,14 @@ def traced(model: Path, folder: Path, **settings: object) -> list[dict[str, Any]
     """The events of a trace of some work."""
     with LocalEngine(model, profile_folder=str(folder), **settings) as engine:
         engine.run(WORK)
-        assert engine.core._answer("start_profile") == "ok"
+        assert engine.core._answer("start_profile", []) == "ok"
         engine.run(WORK)
-        verdict, path = engine.core._answer("stop_profile").split(" ")
+        verdict, path = engine.core._answer("stop_profile", []).split(" ")
         assert verdict == "ok"
         assert Path(path).parent == folder
         engine.run(WORK)
-        assert engine.core._answer("start_profile") == "ok"
-        assert engine.core._answer("stop_profile") != f"ok {path}"
+        assert engine.core._answer("start_profile", []) == "ok"
+        assert engine.core._answer("stop_profile", []) != f"ok {path}"
     events: list[dict[str, Any]] = json.loads(Path(path).read_text())["traceEvents"]
     return events
 
@@ -98,4 +97,4 @@ def test_a_trace_that_nobody_ends_keeps_a_bounded_number_of_events(
 
 def test_an_engine_without_a_folder_makes_no_traces(tiny_models: Models) -> None:
     with LocalEngine(tiny_models("llama")) as engine:
-        assert engine.core._answer("start_profile") == "unknown method 'start_profile'"
+        assert engine.core._answer("start_profile", []) == "unknown method 'start_profile'"

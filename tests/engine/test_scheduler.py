@@ -272,7 +272,7 @@ def test_a_hundred_thousand_steps_leave_nothing_behind(overlap: bool):
     with bench(num_pages=60, block_size=4, token_budget=32, overlap=overlap, num_host_pages=30) as b:
         open_requests: dict[str, tuple[int, int]] = {}
         count = 0
-        while b.core.num_steps < 100_000:
+        while b.core.news.num_steps < 100_000:
             if len(open_requests) < 12 and rng.random() < 0.4:
                 name, prompt, most = str(count), rng.randint(1, 60), rng.randint(1, 60)
                 b.add(name, [rng.randint(0, 1)] * prompt, most, seed=count)

@@ -112,9 +112,9 @@ def test_forced_tokens_change_nothing_but_the_number_of_steps(
     steps, found = [], []
     for forced in (False, True):
         object.__setattr__(limits, "forced", forced)
-        before = engine.core.num_steps
+        before = engine.core.news.num_steps
         found.append(answered(engine, prompt, requests[:3]))
-        steps.append(engine.core.num_steps - before)
+        steps.append(engine.core.news.num_steps - before)
     assert found[0] == found[1]
     assert steps[1] < 0.6 * steps[0]
     # Nor do others in the batch change, which have no grammar.

@@ -95,7 +95,7 @@ async def test_what_is_counted_is_told_to_one_client_alone(tmp_path: Path):
     async with engine(tmp_path, clients=2, told=told.append) as (core, clients):
         for round in range(3):
             await asyncio.gather(*(collect(client.submit(ask(f"{round}", 5, 8))) for client in clients))
-        steps = core.num_steps
+        steps = core.news.num_steps
         while max(stats.step for stats in told) < steps:
             await clients[0].call("check")
     assert sum(len(stats.step_seconds) for stats in told) == steps
@@ -308,7 +308,7 @@ def test_news_too_large_for_a_frame_end_their_request_alone(
             super().send(client_id, message)
 
     with LocalEngine(tiny_models("llama")) as engine:
-        engine.hub = engine.core.hub = WireHub()  # type: ignore[assignment]
+        engine.hub = engine.core.hub = engine.core.news._hub = WireHub()  # type: ignore[assignment]
         monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 3000)
         large = engine.add([*range(5, 60)], SamplingParams(4, num_prompt_logprobs=5))
         small = [engine.add([*range(5, 25)], SamplingParams(4, num_prompt_logprobs=5)) for _ in range(2)]

@@ -21,7 +21,10 @@ HERE = Path(__file__).parent
 def test_a_narrower_instruction_set_passes_every_kernel_test(name: str) -> None:
     files = [
         str(HERE / f"test_{part}.py")
-        for part in ("linear", "linear_quantized", "attention", "narrow_kv", "program", "draft_rows")
+        for part in (
+            *("linear", "linear_quantized", "attention", "narrow_kv", "program", "draft_rows"),
+            "encoder_operations",
+        )
     ]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],

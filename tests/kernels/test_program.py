@@ -5,7 +5,7 @@ import pytest
 import torch
 from toy import GREEDY, Server, Toy
 
-from slipway_kernels.cpu import Packed, PageMemory, Program, Slots
+from slipway_kernels.cpu import LowRank, Packed, PageMemory, Piece, Program, Slots
 
 PROMPT = torch.randint(0, 101, (100,), generator=torch.Generator().manual_seed(5)).tolist()
 VARIANTS = [{}, {"window": 20}, {"softcap": 5.0}, {"head_dim": 64, "rotary_dim": 64, "qk_norm": False}]
@@ -95,11 +95,24 @@ def test_a_slot_whose_adapter_is_not_there_is_refused() -> None:
         server.program.step(np.array([0]), np.array([5]))
 
 
-def test_an_adapter_of_another_shape_is_refused() -> None:
+def test_an_adapter_that_does_not_fit_is_refused() -> None:
     program = Program(Slots(1, 8, 1, 1), 8, "bf16", 1, 10, 1, PageMemory(1, 64), 8)
-    weight, a, b = (Packed(*shape, "bf16") for shape in ((48, 32), (4, 32), (47, 4)))
-    with pytest.raises(ValueError, match=r"\[4, 32\] and \[47, 4\] does not fit a weight of \[48, 32\]"):
-        program.linear(program.buffer(32, "act"), weight, program.buffer(48), adapters=[(a, b)])
+    x = program.buffer(32, "act")
+    program.linear(x, Packed(48, 32, "bf16"), program.buffer(48))
+    to = program.adapt(2, 16, x, 48, 32)
+
+    def low(n: int, k: int, rank: int) -> LowRank:
+        a, b = np.zeros((rank, k), np.float32), np.zeros((n, rank), np.float32)
+        return LowRank(n, "bf16", [Piece(a, b, np.arange(n, dtype=np.int32))])
+
+    with pytest.raises(ValueError, match=r"of \[47, 32\] does not fit a product of \[48, 32\]"):
+        program.set_adapter(to, 0, low(47, 32, 4))
+    with pytest.raises(ValueError, match="has 32 columns, where there is room for 16"):
+        program.set_adapter(to, 0, low(48, 32, 17))
+    with pytest.raises(ValueError, match="there are 2 places, and no place 2"):
+        program.set_adapter(to, 2, low(48, 32, 4))
+    with pytest.raises(ValueError, match="do not fit each other"):
+        LowRank(48, "bf16", [Piece(np.zeros((4, 32)), np.zeros((48, 5)), np.arange(48, dtype=np.int32))])
 
 
 def test_a_step_appends_what_it_draws_and_advances() -> None:

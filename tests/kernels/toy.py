@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -12,7 +13,17 @@ from torch import Tensor
 from slipway.load.torch_arrays import array
 from slipway_kernels.activation.reference import add_gated
 from slipway_kernels.attention.reference import attention
-from slipway_kernels.cpu import Adapter, Packed, PageMemory, Program, Slots, page_bytes
+from slipway_kernels.cpu import (
+    Buffer,
+    LowRank,
+    Packed,
+    PageMemory,
+    Piece,
+    Program,
+    Slots,
+    page_bytes,
+    together,
+)
 from slipway_kernels.linear.reference import interleave, linear, linear_gated
 from slipway_kernels.lora import reference as lora
 from slipway_kernels.moe.reference import moe
@@ -46,6 +57,8 @@ class Toy:
     max_len: int = 192
     nan_token: int | None = None
     """Its embedding is NaN, though not in the head."""
+    pools: bool = False
+    """It tells the final rows of pooled slots."""
     ranks: tuple[int, ...] = ()
     """Of adapters, each of which adds to qkv, o, gate, up and down."""
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -82,25 +95,23 @@ class Toy:
         toy = replace(self, ranks=(), weights={})
         for name in (f"{i}.{part}" for i in range(2) for part in ADAPTED):
             a, b = self.weights[f"{name}.a{number}"], self.weights[f"{name}.b{number}"]
-            toy.weights[name] = lora.merged(toy.weights[name], a, b, 1.0).to(TORCH[self.dtype])
+            toy.weights[name] = lora.merged(toy.weights[name], a, b).to(TORCH[self.dtype])
         return toy
 
-    def adapters(self, *names: str) -> list[Adapter | None]:
+    def low_rank(self, number: int, names: Sequence[str]) -> LowRank | None:
         """Of one matrix, or of gate and up as they alternate; the second adapter leaves o alone."""
-        packed: list[Adapter | None] = []
-        for number, rank in enumerate(self.ranks):
-            if number == 1 and names[0].endswith(".o"):
-                packed.append(None)
-                continue
-            a, b = ([self.weights[f"{name}.{side}{number}"] for name in names] for side in "ab")
-            high = b[0]
-            if len(b) == 2:
-                none = torch.zeros_like(b[0])
-                high = interleave(torch.cat((b[0], none), 1), torch.cat((none, b[1]), 1))
-            even = len(names) * rank % 2
-            low = torch.nn.functional.pad(torch.cat(a), (0, 0, 0, even))
-            packed.append((self.pack("", low), self.pack("", torch.nn.functional.pad(high, (0, even)))))
-        return packed
+        if number == 1 and names[0].endswith(".o"):
+            return None
+        factors = [
+            [self.weights[f"{name}.{side}{number}"].float().numpy() for side in "ab"] for name in names
+        ]
+        n = len(factors[0][1])
+        rows = np.arange(n, dtype=np.int32)
+        if len(names) == 1:
+            return together_alone(LowRank(n, self.dtype, [Piece(*factors[0], rows)]))
+        place = rows // 16 * 32 + rows % 16
+        pieces = [Piece(a, b, place + 16 * at) for at, (a, b) in enumerate(factors)]
+        return together_alone(LowRank(-(-n // 16) * 32, self.dtype, pieces))
 
     def pack(self, name: str, weight: Tensor | None = None) -> Packed:
         weight = self.weights[name] if weight is None else weight
@@ -113,6 +124,18 @@ class Toy:
 
     def program(self, slots: Slots, pool: PageMemory, block_size: int, threads: int) -> Program:
         p = Program(slots, self.max_len, self.dtype, threads, self.vocab, 4, pool, block_size)
+
+        def adapt(x: Buffer, *names: str) -> None:
+            """The operation that was added last takes what each adapter adds to these matrices."""
+            if not self.ranks:
+                return
+            n, k = self.weights[names[0]].shape
+            n = n if len(names) == 1 else -(-n // 16) * 32
+            width = len(names) * -(-max(self.ranks) // 2) * 2
+            to = p.adapt(len(self.ranks), width + 15, x, n, k)
+            for number in range(len(self.ranks)):
+                p.set_adapter(to, number, self.low_rank(number, names))
+
         w = self.weights
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         x, normed = p.buffer(self.hidden), p.buffer(self.hidden, "act")
@@ -125,13 +148,13 @@ class Toy:
         p.embed(self.pack("", embedding), x, 2.0)
         for i in range(2):
             p.rms_norm(x, w[f"{i}.norm1"].numpy(), normed, 1e-5)
-            p.linear(
-                normed, self.pack(f"{i}.qkv"), qkv, w[f"{i}.bias"].numpy(), adapters=self.adapters(f"{i}.qkv")
-            )
+            p.linear(normed, self.pack(f"{i}.qkv"), qkv, w[f"{i}.bias"].numpy())
+            adapt(normed, f"{i}.qkv")
             norms = (w[f"{i}.q_norm"].numpy(), w[f"{i}.k_norm"].numpy()) if self.qk_norm else (None, None)
             p.rope_and_store(qkv, queries, (0, i), *shape, self.angles.numpy(), self.rotary_dim, *norms, 1e-6)
             p.attention(queries, mixed, (0, i), *shape, self.head_dim**-0.5, self.window, self.softcap)
-            p.linear(mixed, self.pack(f"{i}.o"), x, accumulate=True, adapters=self.adapters(f"{i}.o"))
+            p.linear(mixed, self.pack(f"{i}.o"), x, accumulate=True)
+            adapt(mixed, f"{i}.o")
             p.rms_norm(x, w[f"{i}.norm2"].numpy(), normed, 1e-5, add_one=True)
             gate_up = [
                 self.pack("", interleave(*pair)) for pair in zip(w[f"{i}.gates"], w[f"{i}.ups"], strict=True)
@@ -139,16 +162,25 @@ class Toy:
             down = [self.pack("", expert) for expert in w[f"{i}.downs"]]
             p.moe(normed, self.pack(f"{i}.router"), gate_up, down, x, 2, True, "gelu_tanh")
             both = self.pack("", interleave(w[f"{i}.gate"], w[f"{i}.up"]))
-            p.linear_gated(normed, both, hidden, "silu", None, self.adapters(f"{i}.gate", f"{i}.up"))
-            p.linear(hidden, self.pack(f"{i}.down"), shared, adapters=self.adapters(f"{i}.down"))
+            p.linear_gated(normed, both, hidden, "silu")
+            adapt(normed, f"{i}.gate", f"{i}.up")
+            p.linear(hidden, self.pack(f"{i}.down"), shared)
+            adapt(hidden, f"{i}.down")
             p.linear(normed, self.pack(f"{i}.shared"), gate)
             p.add_gated(shared, gate, x)
+        if self.pools:
+            p.hidden(x, w["norm"].numpy(), 1e-5)
         p.head(x, w["norm"].numpy(), self.pack("embed"), 1e-5, softcap=20.0)
         p.finish()
         return p
 
     def logits(self, tokens: list[int]) -> Tensor:
         """[tokens, vocab] by torch, each operation's result rounded as the program rounds it."""
+        logits = linear(self.final(tokens).to(TORCH[self.dtype]), self.weights["embed"])
+        return 20.0 * torch.tanh(logits / 20.0)
+
+    def final(self, tokens: list[int]) -> Tensor:
+        """[tokens, hidden]  what the last norm makes, in fp32."""
         w, act = self.weights, TORCH[self.dtype]
         x = w["embed"][tokens].float() * 2.0
         rows, kv = len(tokens), self.kv_heads * self.head_dim
@@ -168,8 +200,13 @@ class Toy:
             y = linear_gated(normed, w[f"{i}.gate"], w[f"{i}.up"], "silu").to(act)
             x = x + moe(normed, *experts, 2, True, "gelu_tanh")
             x = add_gated(x, linear(y, w[f"{i}.down"]), linear(normed, w[f"{i}.shared"]))
-        logits = linear(rms_norm(x, w["norm"], 1e-5).to(act), w["embed"])
-        return 20.0 * torch.tanh(logits / 20.0)
+        return rms_norm(x, w["norm"], 1e-5)
+
+
+def together_alone(adapter: LowRank) -> LowRank:
+    """With memory of its own."""
+    together([adapter])
+    return adapter
 
 
 class Server:

@@ -233,7 +233,10 @@ def test_a_folder_without_weights_or_configuration_says_so(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("load_format", ["npcache", "tensorizer", "bitsandbytes", "sharded_state"])
 def test_formats_that_are_not_built_yet_name_the_alternatives(load_format: str, tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match=r"not supported yet\. Use auto, safetensors, pt, gguf or dummy"):
+    with pytest.raises(
+        LoadError,
+        match=r"not supported yet\. Use auto, safetensors, fastsafetensors, pt, mistral, gguf or dummy",
+    ):
         opened(tmp_path, load_format=load_format)
 
 

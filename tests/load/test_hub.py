@@ -23,10 +23,13 @@ REPOSITORY = "acme/tiny"
 CODE = """
 import json, sys
 from slipway.load.errors import LoadError
-from slipway.load.hub import locate
-told = []
+from slipway.load.hub import locate, locate_adapter
+told, asked = [], json.loads(sys.argv[1])
 try:
-    path = locate(**json.loads(sys.argv[1]), progress=lambda *step: told.append(step))
+    if "place" in asked:
+        path = locate_adapter(**asked)
+    else:
+        path = locate(**asked, progress=lambda *step: told.append(step))
     answer = {"path": str(path), "told": told}
 except LoadError as error:
     answer = {"code": error.code, "message": error.message, "hint": error.hint,
@@ -42,6 +45,12 @@ class Client:
     home: Path
 
     def locate(self, model: str = REPOSITORY, offline: bool = False, **options: object) -> dict:  # type: ignore[type-arg]
+        return self.ask({"model": model, **options}, offline)
+
+    def locate_adapter(self, place: str, offline: bool = False, **options: object) -> dict:  # type: ignore[type-arg]
+        return self.ask({"place": place, **options}, offline)
+
+    def ask(self, arguments: dict[str, object], offline: bool) -> dict:  # type: ignore[type-arg]
         environment = {
             **os.environ,
             "HF_ENDPOINT": self.hub.url,
@@ -52,7 +61,7 @@ class Client:
         }
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE"):
             environment.pop(name, None)
-        command = [sys.executable, "-c", CODE, json.dumps({"model": model, **options})]
+        command = [sys.executable, "-c", CODE, json.dumps(arguments)]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
         answer: dict = json.loads(ran.stdout)  # type: ignore[type-arg]
@@ -116,6 +125,22 @@ def test_the_format_decides_which_weights_are_fetched(client: Client, tmp_path: 
     assert "has no weights (*.safetensors)" in answer["message"]
 
 
+def test_the_original_layout_is_fetched_where_it_is_asked_for_or_there_is_no_other(client: Client) -> None:
+    folder = client.hub.root / REPOSITORY
+    for name in ("consolidated.safetensors", "params.json", "tokenizer.model.v3"):
+        (folder / name).write_text("{}")
+    plain = ["config.json", "model.safetensors", "params.json", "tokenizer.json", "tokenizer.model.v3"]
+    assert names(client.locate()["path"]) == plain
+    found = names(client.locate(load_format="mistral")["path"])
+    assert "consolidated.safetensors" in found
+    for path in folder.glob("*model.[sb]*"):
+        path.unlink()
+    client.hub.requests.clear()
+    assert "consolidated.safetensors" in names(client.locate()["path"])
+    answer = client.locate(load_format="mistral", ignore_patterns=["consolidated*"])
+    assert answer["code"] == "ModelNotFound"
+
+
 def test_one_gguf_file_of_a_repository_can_be_named(client: Client) -> None:
     folder = client.hub.root / REPOSITORY
     for name in ("a.Q4_K_M.gguf", "a.Q8_0-00001-of-00002.gguf", "a.Q8_0-00002-of-00002.gguf"):
@@ -131,6 +156,22 @@ def test_one_gguf_file_of_a_repository_can_be_named(client: Client) -> None:
     assert answer["code"] == "ModelNotFound"
     assert "2 GGUF models: a.Q4_K_M.gguf, a.Q8_0-00001-of-00002.gguf" in answer["message"]
     assert not [request for request in client.hub.requests if request.startswith("GET /acme")]
+
+
+def test_an_adapter_is_fetched_without_what_lies_beside_it(client: Client) -> None:
+    folder = client.hub.root / "acme/adapter"
+    folder.mkdir()
+    wanted = ["adapter_config.json", "adapter_model.safetensors"]
+    for name in (*wanted, "model.safetensors", "README.md", "optimizer.pt"):
+        (folder / name).write_text(name)
+    path = client.locate_adapter("acme/adapter")["path"]
+    assert names(path) == wanted
+    assert client.locate_adapter("acme/adapter", offline=True)["path"] == path
+    assert client.locate_adapter(str(folder))["path"] == str(folder)
+    assert client.locate_adapter("acme/none")["code"] == "ModelNotFound"
+    assert client.locate_adapter("acme/none", offline=True)["code"] == "NoNetwork"
+    missing = client.locate_adapter(str(folder / "no"))
+    assert (missing["code"], missing["message"]) == ("ModelNotFound", f"There is no folder {folder / 'no'}.")
 
 
 def test_a_missing_repository_and_a_missing_revision_are_told_apart(client: Client) -> None:

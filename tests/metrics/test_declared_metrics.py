@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
-from slipway.engine.messages import RequestTiming, Stats
+from slipway.engine.messages import RequestTiming, Speculated, Stats
 from slipway.metrics import METRICS, one_two_five, parse_version
 from slipway.metrics.declared import CACHE_LABELS
 from slipway.metrics.manual import manual
@@ -121,6 +121,20 @@ def test_another_release_reveals_nothing(version):
 def test_what_is_no_version_is_refused(text):
     with pytest.raises(ValueError, match="is not a version"):
         parse_version(text)
+
+
+def test_rates_of_drafts_have_a_series_from_the_first_draft_on(server):
+    rates = ("vllm:spec_decode_draft_acceptance_rate", "vllm:spec_decode_efficiency")
+    server.record_step(Stats(1, 0, 0.0, 1))
+    for name in rates:
+        assert not families(server)[name].samples
+    assert value(server, "vllm:spec_decode_num_draft_tokens_total") == 0
+    server.record_step(Stats(1, 0, 0.0, 2, speculated=Speculated(1, 4, 4, 5)))
+    server.record_step(Stats(1, 0, 0.0, 3, speculated=Speculated(1, 4, 0, 1)))
+    assert value(server, "vllm:spec_decode_num_draft_tokens_total") == 8
+    assert value(server, "vllm:spec_decode_num_accepted_tokens_total") == 4
+    assert value(server, "vllm:spec_decode_num_emitted_tokens_total") == 6
+    assert [value(server, name) for name in rates] == [4 / 8, 6 / 10]
 
 
 def test_a_step_sets_the_state_and_adds_its_counts(server):
@@ -238,14 +252,31 @@ def test_tokens_and_start_up_are_timed(server):
     assert value(server, "slipway_startup_seconds", phase="load") == 1.5
 
 
-def test_metrics_without_a_value_yet_have_a_reason_and_only_counts_show_zero(server):
-    exposed = families(server)
-    unbuilt = [m for m in METRICS if m.status == "not built yet" and not m.deprecated_in]
-    assert len(unbuilt) == 6
-    for metric in unbuilt:
-        assert metric.reason
-        family = exposed[metric.name.removesuffix("_total")]
-        assert [s.value for s in family.samples] == ([0] if metric.type == "counter" else [])
+def adapter_series(server: ServerMetrics) -> dict[tuple[str, str, str], float]:
+    (family,) = [one for one in families(server).values() if one.name == "vllm:lora_requests_info"]
+    labels = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
+    return {tuple(s.labels[name] for name in labels): s.value for s in family.samples}  # type: ignore[misc]
+
+
+def test_adapters_of_requests_are_one_series_that_tells_when_it_changed(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("slipway.metrics.adapters.time.time", lambda: now[0])
+    server = ServerMetrics("demo", 16, max_loras=2)
+    assert adapter_series(server) == {("2", "", ""): 100}
+    for now[0] in (101.0, 102.0):
+        server.record_step(Stats(0, 0, 0.0, 1, running_adapters=["a", "b"], waiting_adapters=["c"]))
+        assert adapter_series(server) == {("2", "a,b", "c"): 101}
+    server.record_step(Stats(0, 0, 0.0, 1))
+    assert adapter_series(server) == {("2", "", ""): 102}
+
+
+def test_a_server_without_adapters_has_no_series_of_them(server):
+    server.record_step(Stats(0, 0, 0.0, 1))
+    assert adapter_series(server) == {}
+
+
+def test_every_metric_is_counted():
+    assert [m.name for m in METRICS if m.status == "not built yet" and not m.deprecated_in] == []
 
 
 def test_two_servers_in_one_process_do_not_share_counts(server):
@@ -257,7 +288,7 @@ def in_process_of_its_own(folder: Path, index: int, code: str) -> subprocess.Com
     """Runs it with a `server` whose metrics are shared: the sharing lasts as long as the process."""
     head = f"""
 import os, signal
-from slipway.engine.messages import Stats
+from slipway.engine.messages import Speculated, Stats
 from slipway.metrics.registry import ServerMetrics, share
 share({str(folder)!r}, {index})
 server = ServerMetrics("demo", 2048, "0.8", {str(folder)!r})

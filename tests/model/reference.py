@@ -71,6 +71,8 @@ class Reference:
         k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
         scores = torch.einsum("qhd,khd->hqk", q, k).float() * attention.scale
         distance = torch.arange(length)[:, None] - torch.arange(length)  # [query, key]
+        if self.spec.both_ways:
+            distance = distance.abs()
         hidden = (distance < 0) | (distance >= (attention.window or length))
         scores = _capped(scores, attention.softcap)
         if attention.alibi:

@@ -13,7 +13,7 @@ from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.checkpoint import open_checkpoint
 from slipway.worker.plan import ModelPlan, plan_model
-from slipway_kernels.cpu import PageMemory, Slots
+from slipway_kernels.cpu import PageMemory, Slots, Threads
 
 TIED_GAP = 1e-3
 """Two logits of the reference closer than this may come out in either order."""
@@ -40,7 +40,7 @@ class Stepper:
         pages = groups * num_slots * blocks
         pool = PageMemory(pages, self.plan.kv.page_bytes)
         self.slots.block_table[:] = np.random.default_rng(0).permutation(pages).reshape(groups, num_slots, -1)
-        self.model = self.plan.read(threads, quiet)(self.slots, pool, 256, 4)
+        self.model, self.adapters = self.plan.read(Threads(threads), quiet)(self.slots, pool, 256, 4)
 
     def start(self, slot: int, tokens: Sequence[int]) -> None:
         """A request that draws greedily and reports log-probabilities."""

@@ -33,7 +33,9 @@ def test_all_families_are_found() -> None:
     assert set(families()) == {
         "Gemma2ForCausalLM",
         "Gemma3ForCausalLM",
+        "Gemma3TextModel",
         "LlamaForCausalLM",
+        "MinistralForCausalLM",
         "MistralForCausalLM",
         "MixtralForCausalLM",
         "Qwen2ForCausalLM",

@@ -172,9 +172,10 @@ def test_a_refused_argument_is_named_in_the_runtime_s_words():
 
 
 def test_an_argument_that_the_message_names_is_named_once_more_as_the_field_that_sets_it():
-    said = cause(3, "NotSupported", "--enable-lora is not supported yet.", "Drop it.", "enable_lora")
+    message = "--enable-expert-parallel is not supported yet."
+    said = cause(3, "NotSupported", message, "Drop it.", "enable_expert_parallel")
     assert of_container(crash_loop(3, said)).message == (
-        "--enable-lora is not supported yet. Drop it. The field is spec.engine.enableLora."
+        f"{message} Drop it. The field is spec.engine.enableExpertParallel."
     )
 
 

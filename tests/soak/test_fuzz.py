@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from hostile import Hostile, hostile
 from live_server import LiveServer, live_server
 
 CLIENTS = 8
+CHANGING = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "HF_HUB_OFFLINE": "1"}
+"""Paths of adapters may be names of the hub, which is not asked."""
 
 
 def fuzz(server: LiveServer, folder: Path, phases: str, examples: int, seed: int = 1) -> int:
@@ -83,9 +85,14 @@ def assert_nobody_was_delayed(found: dict[str, float]) -> None:
     assert found["worst"] <= 1000, found
 
 
+def attacked(model: Path, *arguments: str) -> AbstractContextManager[LiveServer]:
+    """A server with the routes that change its adapters, too."""
+    return live_server(model, "--max-model-len", "128", "--enable-lora", *arguments, env=CHANGING)
+
+
 @pytest.mark.slow
 def test_some_hundred_hostile_bodies_do_no_harm(tiny_models: Callable[[str], Path]):
-    with live_server(tiny_models("llama"), "--max-model-len", "128") as server:
+    with attacked(tiny_models("llama")) as server:
         statuses = attack(server, 400)
         assert statuses[200] > 0
         assert statuses[400] > 100
@@ -94,7 +101,7 @@ def test_some_hundred_hostile_bodies_do_no_harm(tiny_models: Callable[[str], Pat
 
 @pytest.mark.soak
 def test_five_thousand_hostile_bodies_delay_nobody(tiny_models: Callable[[str], Path]):
-    with live_server(tiny_models("llama"), "--max-model-len", "128", "--disable-log-requests") as server:
+    with attacked(tiny_models("llama"), "--disable-log-requests") as server:
         with probed(server) as found:
             print(f"\n{attack(server, 5000)}")
         assert_nobody_was_delayed(found)
@@ -103,7 +110,7 @@ def test_five_thousand_hostile_bodies_delay_nobody(tiny_models: Callable[[str], 
 
 @pytest.mark.slow
 def test_some_hundred_generated_requests_do_no_harm(tiny_models: Callable[[str], Path], tmp_path: Path):
-    with live_server(tiny_models("llama"), "--max-model-len", "128") as server:
+    with attacked(tiny_models("llama")) as server:
         assert fuzz(server, tmp_path, "examples,coverage,fuzzing", 5) > 100
         assert_it_serves_on(server)
 
@@ -111,7 +118,7 @@ def test_some_hundred_generated_requests_do_no_harm(tiny_models: Callable[[str],
 @pytest.mark.soak
 def test_twenty_thousand_generated_requests_delay_nobody(tiny_models: Callable[[str], Path], tmp_path: Path):
     wanted = int(os.environ.get("FUZZ_REQUESTS", "20000"))
-    with live_server(tiny_models("llama"), "--max-model-len", "128", "--disable-log-requests") as server:
+    with attacked(tiny_models("llama"), "--disable-log-requests") as server:
         with probed(server) as found:
             sent, seeds = fuzz(server, tmp_path, "examples,coverage", 1), count(1)
             while sent < wanted:

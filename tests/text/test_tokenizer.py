@@ -15,6 +15,7 @@ from texts import texts
 from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as Tokenizers
 
+from factory import write_tokenizer
 from slipway.text import gguf
 from slipway.text.fast import FastVocabulary
 from slipway.text.open import load
@@ -132,7 +133,11 @@ def test_slow_without_a_sentencepiece_model_warns_and_uses_what_is_there(folder:
 
 @pytest.mark.parametrize(
     ("mode", "message"),
-    [("mistral", "not supported yet"), ("custom", "is not supported: it runs"), ("quick", "is not one of")],
+    [
+        ("mistral", "has neither tekken.json nor"),
+        ("custom", "is not supported: it runs"),
+        ("quick", "is not one of"),
+    ],
 )
 def test_a_mode_that_cannot_be_had_is_refused(folder: Path, mode: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -271,3 +276,15 @@ def test_text_imports_neither_torch_nor_transformers() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_texts_lose_their_capitals_where_a_folder_of_sentence_transformers_says_so(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    plain = load(tmp_path)
+    (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    lowers = load(tmp_path)
+    assert plain.encode("A Pair") != plain.encode("a pair")
+    assert lowers.encode("A Pair") == plain.encode("a pair")
+    assert lowers.encode_pair("A", "Pair") == plain.encode_pair("a", "pair")
+    with pytest.raises(ValueError, match="lone surrogate"):
+        lowers.encode("A\ud800")

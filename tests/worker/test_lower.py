@@ -20,6 +20,7 @@ from slipway.worker.native import Native
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"head_dim": 24},
+    "ministral": {},
     "qwen2": {},
     "qwen3": {"head_dim": 24},
     "gemma2": {"head_dim": 24, "query_pre_attn_scalar": 20},

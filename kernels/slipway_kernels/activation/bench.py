@@ -22,7 +22,8 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
         for run in (0, 16):
             yield _gated(device, rows, width, "silu", run)
         yield _gated(device, rows, width, "gelu_tanh", 0)
-        yield _plain(device, rows, width)
+        for kind in ("gelu", "gelu_tanh", "tanh"):
+            yield _plain(device, rows, width, kind)
         yield _added(device, rows, width)
     widths = (1536, 14336, 28672) if full else (96,)
     for rows, width in [(r, w) for w in widths for r in (64, 2048)] if full else [(3, 96)]:
@@ -43,15 +44,15 @@ def _gated(device: torch.device, rows: int, width: int, kind: Kind, run: int) ->
     )
 
 
-def _plain(device: torch.device, rows: int, width: int) -> Case:
+def _plain(device: torch.device, rows: int, width: int, kind: Kind) -> Case:
     x = torch.randn(rows, width, device=device, dtype=torch.bfloat16)
     out = torch.empty_like(x)
     return Case(
-        f"gelu alone {rows}x{width}",
-        lambda: activate(x, out, "gelu"),
-        lambda: reference.activate(x.float(), "gelu"),
+        f"{kind} alone {rows}x{width}",
+        lambda: activate(x, out, kind),
+        lambda: reference.activate(x.float(), kind),
         bytes=rows * width * 4,
-        peers={"torch": lambda: reference.activate(x, "gelu")},
+        peers={"torch": lambda: reference.activate(x, kind)},
     )
 
 

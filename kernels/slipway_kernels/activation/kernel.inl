@@ -1,5 +1,5 @@
-/* exp, tanh and the gates, lane by lane, from additions and products alone: the C library's would differ
- * between machines. Relative error of exp: 2e-7. */
+/* exp, tanh, erf and the gates, lane by lane, from additions, products and quotients alone: the C library's would
+ * differ between machines, and cost more than the product before them. Relative error of exp: 2e-7. */
 inline F16 exponential(F16 x) {
   const F16 magic = splat(12582912.0f); /* 1.5 · 2^23: adding it rounds to an integer */
   F16 lowest = splat(-87.0f);
@@ -37,16 +37,34 @@ inline F16 hyperbolic_tangent(F16 x) {
 
 inline F16 sigmoid(F16 x) { return splat(1.0f) / (splat(1.0f) + exponential(zero() - x)); }
 
+/* Φ(x), the share of a normal distribution below x, times 2: erfc(-x / √2). With z = |x| / √2 and t = 1 / (1 + 0.4 z)
+ * erfc(z) · exp(z²) is t times a polynomial of t, to a relative error of 4e-7 (least squares over [0, 9.4],
+ * weighted until all errors were alike). No difference of nearly equal numbers is taken below 0. */
+inline F16 twice_normal(F16 x) {
+  F16 z = magnitude(x) * splat(0.70710678f);
+  F16 t = splat(1.0f) / fma(z, splat(0.4f), splat(1.0f));
+  F16 p = splat(0.0400545708855f);
+  p = fma(p, t, splat(-0.1344196945429f));
+  p = fma(p, t, splat(0.0716324746609f));
+  p = fma(p, t, splat(0.1023049131036f));
+  p = fma(p, t, splat(0.0696924030781f));
+  p = fma(p, t, splat(0.1977542191744f));
+  p = fma(p, t, splat(0.2007510811090f));
+  p = fma(p, t, splat(0.2266055941582f));
+  p = fma(p, t, splat(0.2256244868040f));
+  F16 above = p * t * exponential(zero() - z * z);
+  return where_less(x, zero(), above, splat(2.0f) - above);
+}
+
 inline F16 activate(F16 x, int activation) {
   if (activation == SW_SILU) return x / (splat(1.0f) + exponential(zero() - x));
   if (activation == SW_GELU_TANH) {
     F16 inner = splat(0.7978845608f) * fma(splat(0.044715f) * x * x, x, x);
     return splat(0.5f) * x * (splat(1.0f) + hyperbolic_tangent(inner));
   }
-  float lane[16];
-  store(lane, x);
-  for (int i = 0; i < 16; ++i) lane[i] = 0.5f * lane[i] * (1.0f + __builtin_erff(lane[i] * 0.70710678f));
-  return load(lane);
+  if (activation == SW_RELU) return larger(zero(), x);
+  if (activation == SW_TANH) return hyperbolic_tangent(x);
+  return splat(0.5f) * x * twice_normal(x);
 }
 
 /* out[row] += sigmoid(gate[row]) · y[row] */

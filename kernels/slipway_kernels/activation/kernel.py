@@ -20,6 +20,8 @@ def activated(x, KIND: tl.constexpr):
         y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067812))
     elif KIND == "relu":
         y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    elif KIND == "tanh":
+        y = 2.0 * tl.sigmoid(2.0 * x) - 1.0
     else:
         tl.static_assert(KIND == "relu2")
         y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)

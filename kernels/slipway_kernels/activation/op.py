@@ -11,7 +11,7 @@ from slipway_kernels.cuda.launch import arch_of, launch, pick
 from slipway_kernels.cuda.rows import PIECE_TILES, row_stride
 from slipway_kernels.quantize.op import row_format, row_tile
 
-Kind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+Kind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "tanh"]
 
 
 def gated(

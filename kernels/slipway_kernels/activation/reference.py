@@ -9,10 +9,12 @@ from torch import Tensor
 def activate(x: Tensor, activation: str) -> Tensor:
     """silu: x · sigmoid(x); gelu: x · Φ(x); gelu_tanh: its tanh form (Hendrycks & Gimpel 2016).
 
-    relu: max(x, 0); relu2: its square.
+    relu: max(x, 0); relu2: its square; tanh.
     """
     if activation in ("relu", "relu2"):
         return torch.relu(x) if activation == "relu" else torch.relu(x).square()
+    if activation == "tanh":
+        return torch.tanh(x)
     if activation == "silu":
         return torch.nn.functional.silu(x)
     return torch.nn.functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")

@@ -40,6 +40,7 @@ class Step:
     slopes: bool = False
     sinks: bool = False
     paged: bool = True
+    causal: bool = True
     decode_queries: int = 1
 
     @property
@@ -50,6 +51,7 @@ class Step:
     def title(self) -> str:
         heads = f"{self.heads}/{self.kv_heads}x{self.head_dim}"
         extras = [name for name in ("window", "softcap", "slopes", "sinks") if getattr(self, name)]
+        extras += [] if self.causal else ["both ways"]
         return " ".join((self.name, heads, NAMES[self.stored], *extras))
 
     @property
@@ -57,6 +59,7 @@ class Step:
         """Keys that queries see, all together."""
         return sum(
             min(position + 1, self.window or position + 1)
+            + (0 if self.causal else min(length - 1 - position, self.window - 1 if self.window else length))
             for queries, length in self.requests
             for position in range(length - queries, length)
         )
@@ -69,6 +72,13 @@ def decode(batch: int, length: int, **changes: Any) -> Step:
 def chunk(queries: int, length: int, name: str = "", batch: int = 1, **changes: Any) -> Step:
     name = name or (f"prompt {queries}" if queries == length else f"chunk {queries} of {length}")
     return Step(name, ((queries, length),) * batch, **changes)
+
+
+def encode(length: int, batch: int, heads: int = 12, head_dim: int = 64, **changes: Any) -> Step:
+    """Texts whose tokens see each other both ways."""
+    requests = ((length, length),) * batch
+    name = f"text {length} by {batch}"
+    return Step(name, requests, heads, heads, head_dim, paged=False, causal=False, **changes)
 
 
 def verify(drafts: int, batch: int, length: int, **changes: Any) -> Step:
@@ -107,12 +117,18 @@ FULL = [
     chunk(512, 4096, heads=16, head_dim=256, stored=E4M3),
     chunk(2048, 2048, heads=32, kv_heads=32, head_dim=96),
     chunk(256, 1024, heads=8, kv_heads=4, head_dim=160, dtype=FP32, stored=FP32),
+    encode(128, 64),
+    encode(512, 8, dtype=FP16, stored=FP16),
+    encode(8192, 1, window=65),
+    encode(256, 32, head_dim=32, dtype=FP32, stored=FP32),
 ]
 SMALL = [
     decode(3, 40, heads=4, kv_heads=2, head_dim=16, block=8),
     Step("mixed", ((1, 30), (9, 20), (5, 5)), heads=4, kv_heads=2, head_dim=16, block=8, stored=E4M3),
     verify(2, 2, 40, heads=4, kv_heads=2, head_dim=16, block=8),
     chunk(33, 33, heads=4, kv_heads=2, head_dim=16, paged=False),
+    encode(33, 2, heads=4, head_dim=16),
+    encode(70, 1, heads=4, head_dim=16, window=9),
 ]
 
 
@@ -195,7 +211,7 @@ def _contiguous(device: torch.device, step: Step) -> Case:
     q, k, v = torch.split(qkv, [group * step.kv_heads, step.kv_heads, step.kv_heads], 1)
     out = torch.empty(q.shape, dtype=q.dtype, device=device)
     query_start = _starts(device, step)
-    features = _features(device, step)
+    features = {**_features(device, step), "causal": step.causal}
 
     def run() -> Tensor:
         longest = max(queries for queries, _ in step.requests)
@@ -210,7 +226,12 @@ def _contiguous(device: torch.device, step: Step) -> Case:
         parts = [torch.split(part, counts) for part in (q, k, v)]
         return torch.cat([reference.attention(*rows, **features) for rows in zip(*parts, strict=True)])
 
-    return _case(step, run, expected, peers=_peers(step, q, lambda: (k[None], v[None])))
+    def alike() -> tuple[Tensor, Tensor]:
+        """[requests, tokens, kv_heads, head_dim]  of requests of one length"""
+        shape = len(step.requests), -1, *k.shape[1:]
+        return k.view(shape), v.view(shape)
+
+    return _case(step, run, expected, peers=_peers(step, q, alike))
 
 
 def _pools(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
@@ -260,7 +281,7 @@ def _peers(
         def call() -> object:
             with sdpa_kernel(backend):
                 return torch.nn.functional.scaled_dot_product_attention(
-                    query, k, v, is_causal=queries > 1, enable_gqa=True
+                    query, k, v, is_causal=step.causal and queries > 1, enable_gqa=True
                 )
 
         return call

@@ -1,4 +1,4 @@
-/* softmax(scale · q · Kᵀ) · V over paged keys, with an online softmax.
+/* softmax(scale · q · Kᵀ) · V over paged keys, with an online softmax; causal, or both ways over a request's rows.
  *
  * A row's positions are taken in tiles of SW_ATTENTION_TILE and splits of SW_SPLIT that start at fixed
  * absolute positions, so its result does not depend on the chunk, the block size, the rows beside it or the
@@ -90,8 +90,6 @@ static Chunk<T> chunk_at(const LayerPages& pages, const int32_t* table, int kv_h
     gather<T>(pages, table, kv_head, begin, s.lowest, s.highest, key, value);
   return {key, value, CHUNK * STEP};
 }
-
-alignas(64) static const float lane_number[CHUNK] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* Scaled, capped and masked: -inf where a position is not in [low, high) of the tile. */
 static inline F16 final_score(const Attention& a, const float* score, int at, int low, int high) {
@@ -205,7 +203,13 @@ static void attend_tile(const Attention& a, const int32_t* table, int kv_head, i
   }
 }
 
-/* total and part: [0] maximum, [1] sum of probabilities, [16...] sums of V. */
+/* total and part: [0] maximum, [1] sum of probabilities, [16...] sums of V. A total is NaN until something is merged:
+ * where every score is -inf or NaN, what an earlier row left there must not come out. */
+static void clear(float* total) {
+  total[0] = -INFINITY;
+  total[1] = NAN;
+}
+
 static void merge(float* total, const float* part, int lanes) {
   if (part[0] == -INFINITY) return;
   if (total[0] == -INFINITY) {
@@ -238,8 +242,10 @@ static void begin_queries(const Attention& a, const Sequence& sequence, int kv_h
     int row = (first + i) / group, head = kv_head * group + (first + i) % group;
     memcpy(s.q + i * SW_MAX_HEAD_DIM, (const T*)a.q + (sequence.first_row + row) * a.q_stride + head * dim,
            dim * sizeof(T));
-    s.high[i] = sequence.first_position + row + 1;
-    s.low[i] = a.window > 0 && s.high[i] > a.window ? s.high[i] - a.window : 0;
+    int next = sequence.first_position + row + 1, end = sequence.first_position + sequence.rows;
+    int seen = a.first < next ? a.first : next - 1;
+    s.low[i] = a.window > 0 && next - a.window > seen ? next - a.window : seen;
+    s.high[i] = !a.both_ways ? next : a.window > 0 && next - 1 + a.window < end ? next - 1 + a.window : end;
   }
   s.lowest = s.low[0];
   s.highest = s.high[count - 1];
@@ -251,7 +257,7 @@ static void attend_typed(const Attention& a, const Sequence& sequence, int kv_he
                          AttentionScratch<T>& s) {
   int lanes = padded(a.pages.head_dim);
   begin_queries(a, sequence, kv_head, first, count, s);
-  for (int i = 0; i < count; ++i) s.total[i * SW_PART] = -INFINITY;
+  for (int i = 0; i < count; ++i) clear(s.total + i * SW_PART);
   for (int split = split_begin; split < split_end; ++split) {
     memset(s.part, 0, count * SW_PART * sizeof(float));
     for (int i = 0; i < count; ++i) s.part[i * SW_PART] = -INFINITY;
@@ -286,7 +292,7 @@ static void merge_parts(const Attention& a, const Sequence& sequence, int kv_hea
                         int splits, const float* parts, size_t parts_stride) {
   for (int query = first; query < first + count; ++query) {
     float total[SW_PART];
-    total[0] = -INFINITY;
+    clear(total);
     for (int split = 0; split < splits; ++split)
       merge(total, parts + (split * parts_stride + query) * SW_PART, padded(a.pages.head_dim));
     if (a.pages.dtype == SW_BF16)

@@ -251,12 +251,13 @@ def prefill_kernel(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     TMA: tl.constexpr,
+    CAUSAL: tl.constexpr,
 ):
     """softmax(scale · q · Kᵀ + mask) · V of one key head and of as many queries as its heads leave rows.
 
     Bound by the tensor cores. Keys that no row of the tile sees are skipped, and only tiles of keys at the
     edge of the window or at the diagonal are masked. Late tiles, which see most, start first, so that the
-    last to run are short.
+    last to run are short. Where it is not CAUSAL, rows see the keys after them, too.
     """
     HEADS: tl.constexpr = GROUP if GROUP < ROWS else ROWS
     QUERIES: tl.constexpr = ROWS // HEADS
@@ -300,18 +301,23 @@ def prefill_kernel(
 
     lowest = computed + tile * QUERIES
     limit = computed + tl.minimum((tile + 1) * QUERIES, count)
-    query = tl.minimum(computed + index, limit - 1)
+    newest = limit - 1
+    query = tl.minimum(computed + index, newest)
+    if not CAUSAL:
+        limit = computed + count
+        if window is not None:
+            limit = tl.minimum(limit, newest + window)
     first = 0
     if window is not None:
         first = tl.maximum(lowest - window + 1, 0)
     acc, total, peak = attend(
-        *(acc, total, peak, operand(q, keys_ptr), query, lowest, limit - 1, first, limit),
+        *(acc, total, peak, operand(q, keys_ptr), query, lowest, newest, first, limit),
         *(keys, values, block_table_ptr, page_stride, token_stride),
         scale * stored_scale(key_scale_ptr, kv_head, SCALE_STRIDE, BYTES),
         softcap,
         slopes_of(slopes_ptr, head, known),
         window,
-        *(True, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, TMA),
+        *(CAUSAL, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, TMA),
     )
     acc *= (stored_scale(value_scale_ptr, kv_head, SCALE_STRIDE, BYTES) / total)[:, None]
     at = pointers(out_ptr, token, head, out_token_stride, out_head_stride, HEAD)

@@ -98,7 +98,8 @@ def attend(
 ):
     """Online softmax: add the keys at first .. limit, TILE at a time, to what a tile of queries has seen.
 
-    Where CAUSAL, a row sees the keys up to its own position, the last `window` of them; otherwise all.
+    Where CAUSAL, a row sees the keys up to its own position, the last `window` of them; otherwise all, or
+    `window` to each side, its own included.
     """
     PLAIN: tl.constexpr = softcap is None and slope is None
     for start in range(first, limit, TILE):
@@ -129,7 +130,11 @@ def attend(
                     shown = shown & (position[None, :] > query[:, None] - window)
                 score = tl.where(shown, score, float("-inf"))
         else:
-            score = tl.where(inside[None, :], score, float("-inf"))
+            shown = inside[None, :]
+            if window is not None:
+                distance = position[None, :] - query[:, None]
+                shown = shown & (distance < window) & (-distance < window)
+            score = tl.where(shown, score, float("-inf"))
         highest = tl.max(score, 1)
         if PLAIN:
             highest = highest * scale

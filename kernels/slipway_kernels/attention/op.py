@@ -153,6 +153,7 @@ def contiguous_attention(
     sinks: Tensor | None = None,
     max_query: int,
     first_request: int = 0,
+    causal: bool = True,
 ) -> Tensor:
     """The same for requests whose every position is in this step: no pages are read.
 
@@ -160,6 +161,7 @@ def contiguous_attention(
     k, v         [tokens, kv_heads, head_dim] by equal strides: parts of the product that q is of, or others
     query_start  [requests + 1] int32: each request's rows, those before `first_request` left out, so that one
                  array serves a whole step and what `paged_attention` takes of it comes first
+    causal       False: queries see later positions, too, all or `window` to each side, their own included
     """
     call = _Call(
         q=q,
@@ -177,6 +179,7 @@ def contiguous_attention(
         scale=scale,
         softcap=softcap or None,
         window=window or None,
+        causal=causal,
     )
     call.check()
     _prefill(call, first_request, len(query_start) - 1 - first_request, max_query)
@@ -202,6 +205,7 @@ class _Call:
     scale: float
     softcap: float | None
     window: int | None
+    causal: bool = True
 
     @property
     def arch(self) -> int:
@@ -369,7 +373,9 @@ def _decode(call: _Call, requests: int, queries: int, max_length: int, space: Wo
 
 def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
     kv_heads, group = call.keys.shape[1], call.group
-    tile = pick(PREFILL, call.arch, keys=call.kind, form=call.form, head=call.head, rows=max_query * group)
+    sees = "a window both ways" if call.window and not call.causal else ""
+    rows = max_query * group
+    tile = pick(PREFILL, call.arch, keys=call.kind, form=call.form, head=call.head, rows=rows, sees=sees)
     if tile.constants["TMA"]:
         triton.set_allocator(_scratch)
     heads = min(group, tile.constants["ROWS"])
@@ -382,6 +388,7 @@ def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
         first_request=first,
         requests=requests,
         kv_heads=kv_heads,
+        CAUSAL=call.causal,
         **call.arguments(),
     )
 

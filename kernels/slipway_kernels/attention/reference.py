@@ -15,13 +15,15 @@ def attention(
     softcap: float = 0.0,
     slopes: Tensor | None = None,
     sinks: Tensor | None = None,
+    causal: bool = True,
 ) -> Tensor:
     """softmax(scale · q · Kᵀ) · V in fp32; the queries are the last positions of the keys.
 
     q [rows, heads, head_dim], k and v [positions, kv_heads, head_dim]; each query sees the positions up to
     its own, the last `window` of them where that is not 0. Scores become softcap · tanh(score / softcap),
     then fall by slopes [heads] for every position that the key is behind; sinks [heads] are scores without
-    a value that join each row's softmax.
+    a value that join each row's softmax. Where it is not causal, each sees the positions after it, too: all,
+    or `window` to each side, its own included.
     """
     group = q.shape[1] // k.shape[1]
     k, v = k.float().repeat_interleave(group, 1), v.float().repeat_interleave(group, 1)
@@ -32,7 +34,9 @@ def attention(
     query = position[len(k) - len(q) :, None]
     if slopes is not None:
         score = score - slopes.float()[:, None, None] * (query - position)
-    hidden = (position > query) | ((position <= query - window) if window else False)
+    hidden = (position > query) if causal else torch.zeros_like(position > query)
+    if window:
+        hidden |= (position <= query - window) | (position >= query + window)
     score = score.masked_fill(hidden, -torch.inf)
     if sinks is not None:
         score = torch.cat((score, sinks.float()[:, None, None].expand(-1, len(q), 1)), 2)

@@ -45,7 +45,8 @@ def _tile(arch: int, rows: int, tile: int, warps: int, stages: int, /, **when: i
 
 # By what keys are, how they are found, the padded head, and the rows that the longest chunk fills: fp32 has
 # no tensor cores here, wgmma wants 64 rows, and wide heads leave registers for fewer keys at a time.
-# TMA keeps the addresses out of registers, and what is freed holds twice the keys.
+# TMA keeps the addresses out of registers, and what is freed holds twice the keys; a window to both sides has
+# two bounds more for each row.
 PREFILL = (
     _tile(80, 16, 16, 4, 2, keys="fp32", head=256),
     _tile(80, 16, 64, 4, 5, head=128, rows=16),
@@ -67,6 +68,7 @@ PREFILL = (
     _tile(100, 16, 16, 8, 2, keys="fp32", head=256),
     _tile(100, 16, 64, 8, 5, head=128, rows=16),
     _tile(100, 64, 64, 4, 5, head=128, rows=64),
+    _tile(100, 128, 64, 8, 3, form="tma", head=64, sees="a window both ways"),
     _tile(100, 128, 128, 8, 3, form="tma", head=64),
     _tile(100, 128, 64, 8, 3, form="tma", head=128),
     _tile(100, 128, 32, 8, 3, form="tma", head=256),

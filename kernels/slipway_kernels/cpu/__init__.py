@@ -1,21 +1,30 @@
 """The CPU kernels: packed weights, the page pool, request slots, and the programs that compute over them."""
 
+from slipway_kernels.cpu.adapters import LowRank, Piece, together
 from slipway_kernels.cpu.binding import isa
+from slipway_kernels.cpu.encoder import STEP_PAGES, EncoderProgram
 from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
-from slipway_kernels.cpu.memory import PageMemory, page_bytes, reserved
-from slipway_kernels.cpu.program import Adapter, Buffer, Program
+from slipway_kernels.cpu.linked import LinkedProgram
+from slipway_kernels.cpu.memory import PageMemory, page_bytes, reserved, trim
+from slipway_kernels.cpu.program import Adaptable, Buffer, Program
 from slipway_kernels.cpu.slots import Slots
-from slipway_kernels.cpu.step import StepResult
+from slipway_kernels.cpu.step import Edits, StepResult
 from slipway_kernels.cpu.threads import Threads
 from slipway_kernels.cpu.weights import Packed, PackedCodes, Weight
 
 __all__ = [
-    "Adapter",
+    "STEP_PAGES",
+    "Adaptable",
     "Buffer",
+    "Edits",
+    "EncoderProgram",
     "ExternalProgram",
+    "LinkedProgram",
+    "LowRank",
     "Packed",
     "PackedCodes",
     "PageMemory",
+    "Piece",
     "Program",
     "Rows",
     "Slots",
@@ -26,4 +35,6 @@ __all__ = [
     "linear",
     "page_bytes",
     "reserved",
+    "together",
+    "trim",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_size_t, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_float, c_int, c_int32, c_size_t, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 5
+ABI = 11
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -22,7 +22,7 @@ Masks = Mapping[int, NDArray[np.uint32]]
 """By a request's place in a step: [rows that draw, ceil(vocab / 32)] bits, one a token that may be drawn."""
 
 DTYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int4": 3, "int8": 4, "e4m3": 5, "e5m2": 6}
-ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
+ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "tanh": 5}
 
 DRAWN = np.dtype([("token", "i4"), ("failed", "i4"), ("logprob", "f4"), ("rank", "i4")])
 ADVANCE = np.dtype([(name, "i4") for name in ("first_row", "first_drawn", "num_drawn", "failed")])
@@ -40,7 +40,7 @@ class WeightStruct(Structure):
 class AdapterStruct(Structure):
     """`sw_adapter` of slipway.h."""
 
-    _fields_ = (("a", WeightStruct), ("b", WeightStruct))
+    _fields_ = (*((name, c_void_p) for name in ("a", "b", "spans", "bias")), ("width", c_int32))
 
 
 class SourceStruct(Structure):
@@ -77,7 +77,7 @@ class SlotsStruct(Structure):
         *((name, c_void_p) for name in ("tokens", "num_tokens", "num_drafts", "num_computed")),
         *((name, c_void_p) for name in ("prompt_len", "block_table")),
         ("sampling", POINTER(SamplingStruct)),
-        ("adapter", c_void_p),
+        *((name, c_void_p) for name in ("adapter", "pooled", "num_given", "given")),
     )
 
 
@@ -86,7 +86,7 @@ class PlanStruct(Structure):
 
     _fields_ = (
         ("num_requests", c_int32),
-        *((name, c_void_p) for name in ("slots", "num_new", "num_drafts", "masks")),
+        *((name, c_void_p) for name in ("slots", "num_new", "num_drafts", "masks", "edits", "edit")),
     )
 
 
@@ -95,9 +95,12 @@ class OutputStruct(Structure):
 
     _fields_ = (
         ("max_top", c_int32),
-        *((name, c_void_p) for name in ("requests", "rows", "top_ids", "top_logprobs")),
+        *((name, c_void_p) for name in ("requests", "rows", "top_ids", "top_logprobs", "hidden")),
     )
 
+
+EDIT = CFUNCTYPE(None, c_int32, POINTER(c_int32), POINTER(c_void_p), POINTER(c_void_p))
+"""`sw_edit` of slipway.h."""
 
 # p: pointer, i: int, f: float, z: size_t; the first letter is the result, `-` for none.
 SIGNATURES = {
@@ -105,6 +108,8 @@ SIGNATURES = {
     "sw_isa": "s",
     "sw_memory_map": "pz",
     "sw_memory_unmap": "-pz",
+    "sw_memory_release": "-pz",
+    "sw_memory_trim": "-",
     "sw_memory_take": "pz",
     "sw_memory_reserve": "-z",
     "sw_memory_settle": "-",
@@ -122,6 +127,7 @@ SIGNATURES = {
     "sw_program_destroy": "-p",
     "sw_store_kv_as": "-pi",
     "sw_scale_kv": "-piiff",
+    "sw_kv_scales": "-piip",
     "sw_find_kv_scales": "-pff",
     "sw_buffer": "ipii",
     "sw_buffer_at": "ppi",
@@ -129,13 +135,20 @@ SIGNATURES = {
     "sw_add_embed": "-ppif",
     "sw_add_rms_norm": "-pipifii",
     "sw_add_quantize": "ipi",
-    "sw_add_linear": "-pipipiii",
-    "sw_add_adapters": "-pipi",
+    "sw_add_linear": "-pipipiiii",
+    "sw_add_embed_sum": "-ppifppp",
+    "sw_add_layer_norm": "-pippifi",
+    "sw_adapt": "ipiii",
+    "sw_set_adapter": "-piip",
     "sw_add_rope_and_store": "-piiiiiiipippfi",
-    "sw_add_attention": "-piiiiiiifif",
+    "sw_add_attention": "-piiiiiiififi",
     "sw_add_moe": "-pipppiiii",
     "sw_add_add_gated": "-piii",
-    "sw_add_head": "-pippfipf",
+    "sw_add_head": "-pippfipfp",
+    "sw_add_hidden": "-pipfi",
+    "sw_add_given": "-ppi",
+    "sw_add_tap": "-pipfip",
+    "sw_add_activate": "-pipiii",
     "sw_step": "ippp",
     "sw_measure": "-pp",
     "sw_prepare": "ippp",

@@ -11,7 +11,7 @@ import numpy as np
 from slipway_kernels.cpu.arrays import BF16, FP32, Array
 from slipway_kernels.cpu.binding import Floats, Ints, Masks, address, floats, library
 from slipway_kernels.cpu.sources import cast
-from slipway_kernels.cpu.step import Stepper, StepResult
+from slipway_kernels.cpu.step import Edits, Stepper, StepResult
 from slipway_kernels.cpu.threads import Threads
 from slipway_kernels.cpu.weights import Weight
 
@@ -35,10 +35,15 @@ class ExternalProgram(Stepper):
     _num_rows = 0
 
     def prepare(
-        self, slots: Ints, num_new: Ints, num_drafts: Ints | None = None, masks: Masks | None = None
+        self,
+        slots: Ints,
+        num_new: Ints,
+        num_drafts: Ints | None = None,
+        masks: Masks | None = None,
+        edits: Edits | None = None,
     ) -> Rows:
         """The rows of the plan: `Program.step` has its arguments. Raises ValueError where it does not fit."""
-        plan = self._plan(slots, num_new, num_drafts, masks)
+        plan = self._plan(slots, num_new, num_drafts, masks, edits)
         rows = self._c.sw_prepare(self._pointer, ctypes.byref(plan.struct), ctypes.byref(self._output))
         self._num_rows = self._checked(rows, plan)
         self._num_requests = len(slots)

@@ -45,6 +45,8 @@ int sw_abi() { return SW_ABI; }
 const char* sw_isa() { return sw_kernels().name; }
 void* sw_memory_map(size_t bytes) { return sw_map(bytes); }
 void sw_memory_unmap(void* memory, size_t bytes) { sw_unmap(memory, bytes); }
+void sw_memory_release(void* memory, size_t bytes) { sw_release(memory, bytes); }
+void sw_memory_trim() { sw_trim(); }
 void* sw_memory_take(size_t bytes) { return sw_take(bytes); }
 void sw_memory_reserve(size_t bytes) { sw_reserve(bytes); }
 void sw_memory_settle() { sw_settle(); }
@@ -104,6 +106,12 @@ void sw_store_kv_as(Program* p, int stored) { p->stored = stored; }
 void sw_scale_kv(Program* p, int group, int layer, float key, float value) {
   p->scale_kv(group, layer, key, value);
 }
+/* found [2]: what keys and values of a layer are divided by. */
+void sw_kv_scales(Program* p, int group, int layer, float* found) {
+  Program::KvScale scale = p->kv_scale(group, layer);
+  found[0] = scale.key;
+  found[1] = scale.value;
+}
 void sw_find_kv_scales(Program* p, float key_divisor, float value_divisor) {
   p->key_divisor = key_divisor;
   p->value_divisor = value_divisor;
@@ -149,6 +157,28 @@ void sw_add_embed(Program* p, const sw_weight* table, int out, float scale) {
   p->num_embeddings = table->n;
 }
 
+void sw_add_embed_sum(Program* p, const sw_weight* table, int out, float scale, const float* positions,
+                      const float* types, const int32_t* type_from) {
+  auto* o = add<EmbedSum>(p);
+  o->table = *table;
+  o->out = written(p, out);
+  o->scale = scale;
+  o->positions = positions;
+  o->types = types;
+  o->type_from = type_from;
+  p->num_embeddings = table->n;
+}
+
+void sw_add_layer_norm(Program* p, int x, const float* weight, const float* bias, int out, float eps, int keep) {
+  auto* o = add<LayerNorm>(p);
+  o->x = x;
+  o->weight = weight;
+  o->bias = bias;
+  o->out = written(p, out, !keep);
+  o->eps = eps;
+  o->keep = keep;
+}
+
 void sw_add_rms_norm(Program* p, int x, const float* weight, int out, float eps, int add_one, int accumulate) {
   auto* o = add<RmsNorm>(p);
   o->x = x;
@@ -178,7 +208,7 @@ int sw_add_quantize(Program* p, int x) {
 }
 
 void sw_add_linear(Program* p, int x, const sw_weight* weight, int out, const float* bias, int accumulate, int column,
-                   int activation) {
+                   int activation, int pointwise) {
   auto* o = add<Linear>(p);
   o->x = operand(p, x, *weight);
   o->weight = *weight;
@@ -187,12 +217,14 @@ void sw_add_linear(Program* p, int x, const sw_weight* weight, int out, const fl
   o->accumulate = accumulate;
   o->column = column;
   o->activation = activation;
+  o->pointwise = pointwise;
 }
 
 void sw_add_rope_and_store(Program* p, int qkv, int q_out, int group, int layer, int heads, int kv_heads, int head_dim,
                            const float* cos_sin, int rotary_dim, const float* q_norm, const float* k_norm, float eps,
                            int add_one) {
   auto* o = add<RopeAndStore>(p);
+  if (group == SW_STEP_GROUP) p->reserve_step_pages(kv_heads, head_dim);
   const Buffer& from = p->buffers[qkv];
   const Buffer& to = p->buffers[written(p, q_out)];
   o->group = group;
@@ -210,7 +242,7 @@ void sw_add_rope_and_store(Program* p, int qkv, int q_out, int group, int layer,
 }
 
 void sw_add_attention(Program* p, int q, int out, int group, int layer, int heads, int kv_heads, int head_dim,
-                      float scale, int window, float softcap) {
+                      float scale, int window, float softcap, int first) {
   p->reserve_attention_parts(heads);
   auto* o = add<Attend>(p);
   const Buffer& from = p->buffers[q];
@@ -221,6 +253,7 @@ void sw_add_attention(Program* p, int q, int out, int group, int layer, int head
   o->shape = {heads, kv_heads, head_dim};
   o->scale = scale;
   o->softcap = softcap;
+  o->first = first;
   o->q = from.shared->at;
   o->q_stride = from.stride;
   o->out = to.shared->at;
@@ -250,7 +283,7 @@ void sw_add_add_gated(Program* p, int y, int gate, int out) {
 }
 
 void sw_add_head(Program* p, int x, const float* norm_weight, const sw_weight* weight, float eps, int add_one,
-                 const float* bias, float softcap) {
+                 const float* bias, float softcap, const int32_t* tokens) {
   int normed = p->add_buffer(p->buffers[x].width, p->dtype, SW_LOGIT_ROWS);
   auto* o = add<Head>(p);
   o->x = x;
@@ -260,9 +293,46 @@ void sw_add_head(Program* p, int x, const float* norm_weight, const sw_weight* w
   o->add_one = add_one;
   o->bias = bias;
   o->softcap = softcap;
+  o->tokens = tokens;
   o->normed = normed;
   if (sw_is_integers(weight->dtype)) o->codes = p->add_buffer(p->buffers[x].width, SW_INT8, SW_LOGIT_ROWS);
-  o->logits = std::make_unique<Memory>(size_t(SW_LOGIT_ROWS) * ((p->vocab + 31) / 32 * 32) * sizeof(float));
+  auto logits_of = [](int count) {
+    return std::make_unique<Memory>(size_t(SW_LOGIT_ROWS) * ((count + 31) / 32 * 32) * sizeof(float));
+  };
+  o->logits = logits_of(p->vocab);
+  if (tokens) o->few = logits_of(weight->n);
+}
+
+void sw_add_hidden(Program* p, int x, const float* norm_weight, float eps, int add_one) {
+  auto* o = add<Hidden>(p);
+  o->x = x;
+  o->norm_weight = norm_weight;
+  o->eps = eps;
+  o->add_one = add_one;
+}
+
+void sw_add_given(Program* p, const float* from, int out) {
+  auto* o = add<Given>(p);
+  o->from = from;
+  o->out = written(p, out);
+}
+
+void sw_add_tap(Program* p, int x, const float* norm_weight, float eps, int add_one, float* to) {
+  auto* o = add<Tap>(p);
+  o->x = x;
+  o->norm_weight = norm_weight;
+  o->eps = eps;
+  o->add_one = add_one;
+  o->to = to;
+}
+
+void sw_add_activate(Program* p, int x, const float* bias, int activation, int out, int accumulate) {
+  auto* o = add<Activate>(p);
+  o->x = input(p, x);
+  o->bias = bias;
+  o->activation = activation;
+  o->out = written(p, out);
+  o->accumulate = accumulate;
 }
 
 /* A whole step; -1 where the plan contradicts the slots. */

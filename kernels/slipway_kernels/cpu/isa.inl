@@ -23,13 +23,16 @@ namespace {
 #include "transpose.h"
 #include "../activation/kernel.inl"
 #include "../linear/kernel.inl"
+#include "../activation/row.inl"
 #include "../linear/quantized.inl"
 #include "../rms_norm/kernel.inl"
+#include "../layer_norm/kernel.inl"
 #include "../rope/kernel.inl"
 #include "../attention/kernel.inl"
 #include "../moe/kernel.inl"
 #include "../embedding/kernel.inl"
 #include "../quantize/kernel.inl"
+#include "../lora/kernel.inl"
 
 }  // namespace
 
@@ -40,9 +43,9 @@ namespace {
 
 const Kernels& SW_GETTER(SW_ISA)() {
   static constexpr Kernels kernels = {
-      SW_STRING(SW_ISA), linear, gate_row, rms_norm,  rotate_query, store_key, store_value, attend,
-      merge_parts,       route,  combine,   add_gated,    pack_rows, convert_rows,
-      round_rows,        pack_codes, read_row, quantize_row,
+      SW_STRING(SW_ISA), linear,      gate_row,   activate_row, rms_norm,     layer_norm, rotate_query, store_key,
+      store_value,       attend,      merge_parts, route,       combine,      add_gated,  pack_rows,    convert_rows,
+      round_rows,        pack_codes,  read_row,   quantize_row, shrink,       expand,     cap_row,
   };
   return kernels;
 }

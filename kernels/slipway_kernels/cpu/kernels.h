@@ -5,7 +5,7 @@
 
 #include "slipway.h"
 
-enum { SW_NO_ACTIVATION = 0, SW_SILU = 1, SW_GELU = 2, SW_GELU_TANH = 3 };
+enum { SW_NO_ACTIVATION = 0, SW_SILU = 1, SW_GELU = 2, SW_GELU_TANH = 3, SW_RELU = 4, SW_TANH = 5 };
 enum {
   SW_ROWS = 12,           /* rows (or queries) of a register tile on the widest instruction set */
   SW_MAX_HEAD_DIM = 256,
@@ -40,6 +40,7 @@ struct Product {
   const float* bias; /* padded to whole blocks, or null */
   int accumulate, activation;
   float softcap;
+  int pointwise = SW_NO_ACTIVATION; /* of each output, behind the bias; where `activation` is not set */
 };
 
 /* Where one layer's keys and values lie in the pages of its group: in `dtype`, what the program computes in,
@@ -59,6 +60,8 @@ struct Attention {
   size_t q_stride;
   void* out;
   size_t out_stride;
+  bool both_ways; /* a row sees those after it, too: all, or `window` to each side, itself included */
+  int first; /* positions before this one are seen by their own rows alone */
 };
 
 /* The rows of one request in a step. */
@@ -80,13 +83,26 @@ struct sw_rounded {
   float *scales, *minimums; /* [*, columns / group]; minimums of four bits only */
 };
 
+/* Rows of a matrix, which lie anywhere in it. */
+struct LowRows {
+  const void* at;
+  size_t stride; /* in elements */
+  const int32_t* rows;
+  int count;
+};
+
 struct Kernels {
   const char* name;
   void (*linear)(const Product&, int row_begin, int row_end, int block_begin, int block_end);
   /* out[i] = activation(gate) · up of a row where these alternate in runs of sixteen. */
   void (*gate_row)(const float* both, int activation, void* out, int width, int out_dtype);
+  void (*activate_row)(const float* x, const float* bias, int activation, void* out, int width, int accumulate,
+                       int out_dtype);
   void (*rms_norm)(const float* x, const float* weight, void* out, int width, float eps, int add_one,
                    int accumulate, int out_dtype);
+  /* To `out`, and in fp32 to `kept` where given, which may be x. */
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, void* out, float* kept, int width,
+                     float eps, int out_dtype);
   /* One head of one token: normalised, rotated; into a row of queries, or into its page. */
   void (*rotate_query)(const float* head, int head_dim, const float* cos_sin, int rotary_dim, const float* weight,
                        float eps, int add_one, void* out, int out_dtype);
@@ -115,6 +131,12 @@ struct Kernels {
   void (*read_row)(const sw_weight&, int row, float scale, float* out);
   /* A row of fp32 or bf16 as the codes that weights of integers multiply. */
   void (*quantize_row)(const void* x, int dtype, int width, void* out);
+  /* h[i] = A · x[i] of columns 16 · [begin, end), both of `dtype`. */
+  void (*shrink)(const sw_adapter&, int k, const LowRows& x, int begin, int end, void* h, size_t stride, int dtype);
+  /* out[i] += B · h[i] + bias of columns 16 · [begin, end) that are below n. */
+  void (*expand)(const sw_adapter&, const void* h, size_t h_stride, int dtype, const LowRows& out, int n, int begin,
+                 int end);
+  void (*cap_row)(float* row, int width, float softcap);
 };
 
 const Kernels& sw_kernels_generic();

@@ -2,6 +2,9 @@
 
 #include <stdint.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <atomic>
 #include <mutex>
@@ -59,6 +62,14 @@ void* sw_map(size_t bytes) {
 
 void sw_unmap(void* memory, size_t bytes) {
   if (memory) munmap(memory, rounded(bytes));
+}
+
+void sw_release(void* memory, size_t bytes) { madvise(memory, rounded(bytes), MADV_DONTNEED); }
+
+void sw_trim() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 void* sw_take(size_t bytes) {

@@ -8,6 +8,12 @@
 void* sw_map(size_t bytes);
 void sw_unmap(void* memory, size_t bytes);
 
+/* Gives back what was touched of a mapping, which stays where it is and is zero again. */
+void sw_release(void* memory, size_t bytes);
+
+/* Gives back what the C library keeps of memory that was freed: arrays of many MB where it has seen larger ones. */
+void sw_trim();
+
 /* As sw_map, cut one after another from large mappings, so that small matrices share huge pages. For weights:
  * what is freed goes back to the system and not to the mapping. */
 void* sw_take(size_t bytes);

@@ -27,7 +27,12 @@ class Memory:
                 f"The system refused {size} bytes of address space. Free memory, or ask for less: a smaller "
                 "KV cache or a smaller model."
             )
+        self._size = size
         weakref.finalize(self, library().sw_memory_unmap, self.address, size)
+
+    def release(self) -> None:
+        """Give the system back what was touched. The address stays, and what is read there is 0 again."""
+        library().sw_memory_release(self.address, self._size)
 
 
 @contextmanager
@@ -38,6 +43,11 @@ def reserved(size: int) -> Iterator[None]:
         yield
     finally:
         library().sw_memory_settle()
+
+
+def trim() -> None:
+    """Give the system back what the C library keeps of freed memory."""
+    library().sw_memory_trim()
 
 
 class PageMemory:
@@ -53,6 +63,11 @@ class PageMemory:
     def use(self, pages: Sequence[int]) -> None:
         """These pages are about to be written."""
         self._used = max(self._used, (max(pages, default=-1) + 1) * self.page_bytes)
+
+    def release(self) -> None:
+        """Give back the memory of every page: none holds anything any more."""
+        self._used = self._touched = 0
+        self.memory.release()
 
     def touch_ahead(self) -> bool:
         """Touch some memory behind the last page in use, a few milliseconds' worth; False where enough is.

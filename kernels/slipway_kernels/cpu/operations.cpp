@@ -28,10 +28,38 @@ float* fp32_row(const Program& program, int buffer, int row) {
 
 }  // namespace
 
+bool Embed::is_given(const Program& p, int row) const {
+  return p.position[row] < p.slots->num_given[p.plan.slots[p.request[row]]];
+}
+
+void Embed::read(const Program& p, int row) const {
+  float* to = fp32_row(p, out, row);
+  const char* given = p.slots->given[p.plan.slots[p.request[row]]];
+  if (is_given(p, row))
+    memcpy(to, given + sizeof(float) * p.position[row] * table.k, sizeof(float) * table.k);
+  else
+    sw_kernels().read_row(table, p.token[row], scale, to);
+}
+
 bool Embed::run(Worker& worker) const {
   const Program& p = worker.program;
-  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
-    sw_kernels().read_row(table, p.token[row], scale, fp32_row(p, out, row));
+  if (!adapters.empty() && adapts(p.by_adapter)) return run_adapted(worker);
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) read(p, row);
+  return true;
+}
+
+bool EmbedSum::run(Worker& worker) const {
+  const Program& p = worker.program;
+  int width = p.buffers[out].width;
+  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
+    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) {
+      float* to = fp32_row(p, out, i);
+      int position = p.position[i], slot = p.plan.slots[p.request[i]];
+      sw_kernels().read_row(table, p.token[i], scale, to);
+      const float* type = types ? types + (position >= type_from[slot] ? width : 0) : nullptr;
+      for (int j = 0; type && j < width; ++j) to[j] += type[j];
+      for (int j = 0; positions && j < width; ++j) to[j] += positions[size_t(position) * width + j];
+    }
   return true;
 }
 
@@ -46,6 +74,24 @@ bool RmsNorm::run(Worker& worker) const {
       sw_kernels().quantize_row(at, to.dtype, to.width, row_of(p.buffers[codes], quantized.at(worker), row));
   };
   if (!accumulate && p.copies_now()) {
+    for (int row = 0; row < p.num_rows; ++row) normalize(row);
+    return false;
+  }
+  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
+    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) normalize(i);
+  return true;
+}
+
+bool LayerNorm::run(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer& to = p.buffers[out];
+  Input normed{out, !keep};
+  auto normalize = [&](int row) {
+    float* from = fp32_row(p, x, row);
+    sw_kernels().layer_norm(from, weight, bias, row_of(to, normed.at(worker), row), keep ? from : nullptr, to.width,
+                            eps, to.dtype);
+  };
+  if (!keep && p.copies_now()) {
     for (int row = 0; row < p.num_rows; ++row) normalize(row);
     return false;
   }
@@ -71,20 +117,21 @@ bool Quantize::run(Worker& worker) const {
   return true;
 }
 
-void Linear::multiply(Worker& worker, void* to, size_t stride, int dtype, int gate) const {
+void Linear::multiply(Worker& worker, void* to, size_t stride, int dtype, int gate, int base, int unit) const {
   const Program& p = worker.program;
   int width = p.buffers[out].width, n = activation ? std::min(weight.n, 2 * width) : std::min(weight.n, width - column);
   if (activation && !gate) n = (n + 31) / 32 * 32; /* whole runs of gate and up */
-  Product product{x.at(worker), size_t(x.stride(p)), weight, n, to, stride, dtype, bias, accumulate, gate, 0.0f};
-  run_product(worker, product, p.num_rows);
+  Product product{x.at(worker), size_t(x.stride(p)), weight,     n,    to,   stride,
+                  dtype,        bias,                accumulate, gate, 0.0f, pointwise};
+  run_product(worker, product, p.num_rows, base, unit);
 }
 
 bool Linear::run(Worker& worker) const {
   const Program& p = worker.program;
-  if (!adapters.empty() && !p.adapter_runs.empty()) return run_adapted(worker);
+  if (!adapters.empty() && adapts(p.by_adapter)) return run_adapted(worker);
   const Buffer& to = p.buffers[out];
   char* first = static_cast<char*>(to.shared->at) + size_t(column) * element_bytes(to.dtype);
-  multiply(worker, first, to.stride, to.dtype, activation);
+  multiply(worker, first, to.stride, to.dtype, activation, 0, worker.claim(1));
   return true;
 }
 
@@ -206,7 +253,7 @@ int splits_of(const Sequence& sequence) {
 bool Attend::run(Worker& worker) const {
   const Program& p = worker.program;
   Attention a{p.layer_pages(group, layer, shape.kv_heads, shape.head_dim),
-              shape.heads, window, scale, softcap, q, q_stride, out, out_stride};
+              shape.heads, window, scale, softcap, q, q_stride, out, out_stride, group == SW_STEP_GROUP, first};
   int group_heads = shape.heads / shape.kv_heads;
   int longest = 0;
   for (int row = 0; row < p.num_rows; ++row) longest = std::max(longest, p.position[row] + 1);
@@ -268,30 +315,120 @@ bool AddGated::run(Worker& worker) const {
 }
 
 bool Draw::run(Worker& worker) const {
+  if (worker.program.plan.edits) worker.program.edit(worker, logits, stride, 0, count);
   worker.program.draw(worker, logits, stride, 0, count);
   return true;
+}
+
+bool Given::run(Worker& worker) const {
+  const Program& p = worker.program;
+  size_t width = p.buffers[out].width;
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
+    memcpy(fp32_row(p, out, row), from + row * width, width * sizeof(float));
+  return true;
+}
+
+bool Tap::run(Worker& worker) const {
+  const Program& p = worker.program;
+  size_t width = p.buffers[x].width;
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) {
+    float* at = to + row * width;
+    if (norm_weight)
+      sw_kernels().rms_norm(fp32_row(p, x, row), norm_weight, at, int(width), eps, add_one, 0, SW_FP32);
+    else
+      memcpy(at, fp32_row(p, x, row), width * sizeof(float));
+  }
+  return true;
+}
+
+bool Activate::run(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer &from = p.buffers[x.buffer], &to = p.buffers[out];
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) {
+    auto* numbers = reinterpret_cast<const float*>(row_of(from, x.at(worker), row));
+    sw_kernels().activate_row(numbers, bias, activation, row_of(to, to.shared->at, row), to.width, accumulate,
+                              to.dtype);
+  }
+  return true;
+}
+
+bool Hidden::run(Worker& worker) const {
+  const Program& p = worker.program;
+  size_t width = p.buffers[x].width;
+  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
+    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) {
+      if (!p.slots->pooled[p.plan.slots[p.request[i]]]) continue;
+      float* to = p.output.hidden + i * width;
+      if (norm_weight)
+        sw_kernels().rms_norm(fp32_row(p, x, i), norm_weight, to, int(width), eps, add_one, 0, SW_FP32);
+      else
+        memcpy(to, fp32_row(p, x, i), width * sizeof(float));
+    }
+  return true;
+}
+
+namespace {
+size_t logits_stride(int tokens) { return (tokens + 31) / 32 * 32; }
+}  // namespace
+
+/* The logits of the rows in `normed`; by_adapter null: no adapter adds to them. */
+void Head::multiply(Worker& worker, const RowsByAdapter* by_adapter, int rows) const {
+  const Program& p = worker.program;
+  const Buffer &plain = p.buffers[normed], &operand = p.buffers[codes >= 0 ? codes : normed];
+  int n = tokens ? weight.n : p.vocab;
+  float* to = static_cast<float*>((tokens ? few : logits)->at);
+  size_t stride = logits_stride(n);
+  int unit = worker.claim(1);
+  int base = by_adapter ? shrink(worker, *by_adapter, plain.shared->at, plain.stride, weight.k, unit) : 0;
+  Product product{operand.shared->at, size_t(operand.stride), weight, n, to, stride, SW_FP32,
+                  bias,               0,                      0,      by_adapter ? 0.0f : softcap};
+  run_product(worker, product, rows, base, unit);
+  if (!by_adapter) return;
+  worker.barrier();
+  Finish cap = [&](int row, int first, int last) {
+    sw_kernels().cap_row(to + row * stride + first, last - first, softcap);
+  };
+  expand(worker, *by_adapter, to, stride, p.vocab, softcap > 0.0f ? cap : nullptr);
+}
+
+/* The logits of the tokens that there are go to their places; no other token can be drawn. */
+void Head::spread(Worker& worker, int rows) const {
+  int vocab = worker.program.vocab;
+  for (int i = worker.claim(1); i < rows; i = worker.claim(1)) {
+    const float* from = static_cast<const float*>(few->at) + i * logits_stride(weight.n);
+    float* to = static_cast<float*>(logits->at) + i * logits_stride(vocab);
+    std::fill(to, to + vocab, -INFINITY);
+    for (int j = 0; j < weight.n; ++j) to[tokens[j]] = from[j];
+  }
 }
 
 bool Head::run(Worker& worker) const {
   const Program& p = worker.program;
   const Buffer &rows = p.buffers[normed], &operand = p.buffers[codes >= 0 ? codes : normed];
   int total = int(p.logit_rows.size());
-  size_t stride = (p.vocab + 31) / 32 * 32;
   for (int first = 0; first < total; first += SW_LOGIT_ROWS) {
     int count = std::min(total - first, int(SW_LOGIT_ROWS));
     for (int i = worker.claim(1); i < count; i = worker.claim(1)) {
       void* at = row_of(rows, rows.shared->at, i);
-      sw_kernels().rms_norm(fp32_row(p, x, p.logit_rows[first + i].row), norm_weight, at, rows.width, eps, add_one, 0,
-                            rows.dtype);
+      const float* from = fp32_row(p, x, p.logit_rows[first + i].row);
+      if (norm_weight)
+        sw_kernels().rms_norm(from, norm_weight, at, rows.width, eps, add_one, 0, rows.dtype);
+      else
+        sw_kernels().activate_row(from, nullptr, SW_NO_ACTIVATION, at, rows.width, 0, rows.dtype);
       if (codes >= 0)
         sw_kernels().quantize_row(at, rows.dtype, rows.width, row_of(operand, operand.shared->at, i));
     }
     worker.barrier();
-    Product product{operand.shared->at, size_t(operand.stride), weight, p.vocab, logits->at,
-                    stride,             SW_FP32,                bias,   0,       0,          softcap};
-    run_product(worker, product, count);
+    const RowsByAdapter* by_adapter = adapters.empty() ? nullptr : &p.logits_by_adapter[first / SW_LOGIT_ROWS];
+    multiply(worker, by_adapter && adapts(*by_adapter) ? by_adapter : nullptr, count);
     worker.barrier();
-    p.draw(worker, static_cast<float*>(logits->at), stride, first, count);
+    if (tokens) {
+      spread(worker, count);
+      worker.barrier();
+    }
+    float* to = static_cast<float*>(logits->at);
+    if (p.plan.edits) worker.program.edit(worker, to, logits_stride(p.vocab), first, count);
+    p.draw(worker, to, logits_stride(p.vocab), first, count);
     worker.barrier();
   }
   return false;

@@ -2,6 +2,8 @@
 #ifndef SLIPWAY_OPERATIONS_H
 #define SLIPWAY_OPERATIONS_H
 
+#include <functional>
+
 #include "program.h"
 
 /* A buffer as an operand, with what was known of it when the operation was added. */
@@ -13,10 +15,38 @@ struct Input {
   int stride(const Program& program) const { return program.buffers[buffer].stride; }
 };
 
-struct Embed : Operation {
+/* An operation to which adapters add, between steps set and cleared by place; lora/kernel.cpp. */
+struct Adapted : Operation {
+  std::vector<sw_adapter> adapters;
+  Input plain; /* the rows that A multiplies */
+  /* Whether any row's adapter adds to it. */
+  bool adapts(const RowsByAdapter&) const;
+
+ protected:
+  /* h = A · x of the rows, by their place in the order; how many units that is. `unit` is the one claimed next. */
+  int shrink(Worker&, const RowsByAdapter&, const void* x, size_t stride, int k, int& unit) const;
+  /* out += B · h + bias, columns [0, n) in pieces; then, where it is given, finish(row, first, last) of the columns of
+   * every row, those without an adapter too. */
+  using Finish = std::function<void(int row, int first, int last)>;
+  void expand(Worker&, const RowsByAdapter&, float* out, size_t stride, int n, const Finish& finish) const;
+};
+
+struct Embed : Adapted {
   sw_weight table;
   int out;
   float scale;
+  bool run(Worker&) const override;
+
+ private:
+  bool is_given(const Program&, int row) const; /* its embedding came with the request, and it has no token */
+  void read(const Program&, int row) const;
+  bool run_adapted(Worker&) const;
+};
+
+/* With what a token's place adds: its position, and its type, which is 1 from `type_from` of its slot on. */
+struct EmbedSum : Embed {
+  const float *positions, *types; /* [.., width], or null */
+  const int32_t* type_from;       /* [num_slots] */
   bool run(Worker&) const override;
 };
 
@@ -29,6 +59,14 @@ struct RmsNorm : Operation {
   bool run(Worker&) const override;
 };
 
+/* Where the rows are kept, x becomes them, too: the residual stream of layers that norm after adding. */
+struct LayerNorm : Operation {
+  int x, out, keep;
+  const float *weight, *bias; /* bias or null */
+  float eps;
+  bool run(Worker&) const override;
+};
+
 /* The rows of a buffer as weights of integers multiply them. Every thread has its copy where rows are few. */
 struct Quantize : Operation {
   Input x;
@@ -38,18 +76,17 @@ struct Quantize : Operation {
 
 /* out = (or +=) x · Wᵀ + bias, and what the rows' adapters add; then, of gate and up, the activation. Its input is a
  * program's form of rows that several products share: the codes of a buffer are made once for all its readers. */
-struct Linear : Operation {
+struct Linear : Adapted {
   Input x;
   sw_weight weight;
   int out, column, accumulate, activation;
+  int pointwise; /* an activation of each output, where there is no gate */
   const float* bias;
-  Input plain;                      /* the rows that adapters multiply */
-  std::vector<sw_adapter> adapters; /* by index; none: of a model without them */
   bool run(Worker&) const override;
 
  private:
-  void multiply(Worker&, void* to, size_t stride, int dtype, int gate) const;
-  bool run_adapted(Worker&) const; /* lora/kernel.cpp */
+  void multiply(Worker&, void* to, size_t stride, int dtype, int gate, int base, int unit) const;
+  bool run_adapted(Worker&) const;
 };
 
 struct HeadShape {
@@ -74,7 +111,7 @@ struct RopeAndStore : Operation {
 };
 
 struct Attend : Operation {
-  int group, layer, window;
+  int group, layer, window, first = 0;
   HeadShape shape;
   float scale, softcap;
   const void* q;
@@ -111,16 +148,54 @@ struct AddGated : Operation {
   bool run(Worker&) const override;
 };
 
-struct Head : Operation {
+struct Head : Adapted {
   int x;
-  const float* norm_weight;
+  const float* norm_weight; /* null: as they are */
   sw_weight weight;
   float eps, softcap;
   int add_one;
   const float* bias;
+  const int32_t* tokens; /* of each row of weight, or null: in order */
   int normed; /* a buffer that holds the rows of a chunk */
   int codes = -1; /* their codes, where the weight wants them */
-  std::unique_ptr<Memory> logits;
+  std::unique_ptr<Memory> logits, few; /* few: of the tokens that there are, where these are not all */
+  bool run(Worker&) const override;
+
+ private:
+  void multiply(Worker&, const RowsByAdapter*, int rows) const;
+  void spread(Worker&, int rows) const;
+};
+
+/* The rows of pooled slots, in fp32, for the caller. */
+struct Hidden : Operation {
+  int x;
+  const float* norm_weight; /* null: as they are */
+  float eps;
+  int add_one;
+  bool run(Worker&) const override;
+};
+
+/* Rows in fp32 from where the caller puts them before a step. */
+struct Given : Operation {
+  const float* from; /* [max_tokens, width] */
+  int out;
+  bool run(Worker&) const override;
+};
+
+/* Rows in fp32 to where the caller looks after a step. */
+struct Tap : Operation {
+  int x;
+  const float* norm_weight; /* null: as they are */
+  float eps;
+  int add_one;
+  float* to; /* [max_tokens, width] */
+  bool run(Worker&) const override;
+};
+
+struct Activate : Operation {
+  Input x;
+  int out, activation, accumulate;
+  const float* bias; /* or null */
   bool run(Worker&) const override;
 };
 

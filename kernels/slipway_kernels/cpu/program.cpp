@@ -76,13 +76,30 @@ void Program::reserve_attention_parts(int heads) {
   if (!attention_parts || attention_parts->bytes < bytes) attention_parts = std::make_unique<Memory>(bytes);
 }
 
+void Program::reserve_step_pages(int kv_heads, int head_dim) {
+  int blocks = max_tokens / SW_STEP_BLOCK + slots->num_slots; /* a request's last block may be short */
+  size_t bytes = blocks * sw_layer_bytes(kv_heads, head_dim, SW_STEP_BLOCK, dtype);
+  if (!step_pages || step_pages->bytes < bytes) step_pages = std::make_unique<Memory>(bytes);
+  step_blocks.resize(blocks);
+  for (int i = 0; i < blocks; ++i) step_blocks[i] = i;
+  first_step_block.resize(slots->num_slots);
+}
+
 LayerPages Program::layer_pages(int group, int layer, int kv_heads, int head_dim) const {
+  if (group == SW_STEP_GROUP)
+    return {static_cast<char*>(step_pages->at), sw_layer_bytes(kv_heads, head_dim, SW_STEP_BLOCK, dtype),
+            SW_STEP_BLOCK, kv_heads, head_dim, dtype, dtype, 1.0f, 1.0f};
   LayerPages found{pages + layer * sw_layer_bytes(kv_heads, head_dim, blocks[group], stored),
                    page_bytes, blocks[group], kv_heads, head_dim, dtype, stored, 1.0f, 1.0f};
-  for (const KvScale& scale : kv_scales)
-    if (scale.group == group && scale.layer == layer)
-      found.key_scale = scale.key, found.value_scale = scale.value;
+  KvScale scale = kv_scale(group, layer);
+  found.key_scale = scale.key, found.value_scale = scale.value;
   return found;
+}
+
+Program::KvScale Program::kv_scale(int group, int layer) const {
+  for (const KvScale& scale : kv_scales)
+    if (scale.group == group && scale.layer == layer) return scale;
+  return {group, layer, 1.0f, 1.0f};
 }
 
 void Program::scale_kv(int group, int layer, float key, float value) {
@@ -95,6 +112,7 @@ void Program::scale_kv(int group, int layer, float key, float value) {
 }
 
 const int32_t* Program::table(int group, int slot) const {
+  if (group == SW_STEP_GROUP) return step_blocks.data() + first_step_block[slot];
   return slots->block_table + (size_t(group) * slots->num_slots + slot) * slots->max_blocks;
 }
 
@@ -104,7 +122,7 @@ int Program::rows_of(int slot, int num_new, int num_drafts) const {
   int rows = num_new - num_drafts;
   if (begin < 0 || known > slots->max_len || rows > left || (num_drafts > 0 && rows < left)) return -1;
   rows += std::max(0, std::min({num_drafts, slots->num_drafts[slot], slots->max_len - 1 - known}));
-  for (int at = begin; at < begin + rows; ++at) {
+  for (int at = std::max(begin, slots->num_given[slot]); at < begin + rows; ++at) {
     int id = slots->tokens[size_t(slot) * slots->max_len + at];
     if (id < 0 || id >= num_embeddings) return -1;
   }
@@ -123,15 +141,23 @@ bool Program::prepare(const sw_plan& new_plan, const sw_output& new_output) {
   plan = new_plan;
   output = new_output;
   num_rows = 0;
+  int step_block = 0;
   logit_rows.clear();
   for (int r = 0; r < plan.num_requests; ++r) {
     int slot = plan.slots[r], rows = rows_of(slot, plan.num_new[r], plan.num_drafts[r]);
     if (rows < 0 || num_rows + rows > max_tokens) return false;
     int known = slots->num_tokens[slot], computed = slots->num_computed[slot];
+    if (step_pages) {
+      if (rows > 0 && (computed > 0 || rows < known)) return false;
+      first_step_block[slot] = step_block;
+      step_block += (rows + SW_STEP_BLOCK - 1) / SW_STEP_BLOCK;
+    }
     const sw_sampling& sampling = slots->sampling[slot];
     const int32_t* tokens = slots->tokens + size_t(slot) * slots->max_len;
     const uint32_t* mask = plan.masks ? plan.masks[r] : nullptr;
-    output.requests[r] = {num_rows, num_rows + std::clamp(known - 1 - computed, 0, rows), 0, 0};
+    bool pooled = slots->pooled[slot];
+    int first_drawn = pooled ? rows : std::clamp(known - 1 - computed, 0, rows);
+    output.requests[r] = {num_rows, num_rows + first_drawn, 0, 0};
     for (int i = 0; i < rows; ++i, ++num_rows) {
       int at = computed + i;
       token[num_rows] = tokens[at];
@@ -139,14 +165,16 @@ bool Program::prepare(const sw_plan& new_plan, const sw_output& new_output) {
       request[num_rows] = r;
       last_of_request[num_rows] = i + 1 == rows;
       output.rows[num_rows] = {-1, 0, 0.0f, 0};
+      if (pooled) continue;
       if (at + 1 >= known)
-        logit_rows.push_back({num_rows, slot, -1, mask ? mask + size_t(at + 1 - known) * ((vocab + 31) / 32) : nullptr});
+        logit_rows.push_back({num_rows, slot, -1, mask ? mask + size_t(at + 1 - known) * ((vocab + 31) / 32) : nullptr,
+                              nullptr});
       else if (sampling.num_prompt_logprobs >= 0 && at + 1 >= sampling.prompt_logprobs_from &&
                at + 1 < slots->prompt_len[slot])
-        logit_rows.push_back({num_rows, slot, tokens[at + 1], nullptr});
+        logit_rows.push_back({num_rows, slot, tokens[at + 1], nullptr, nullptr});
     }
   }
-  find_adapter_runs();
+  if (num_adapters) sort_by_adapter();
   return true;
 }
 
@@ -190,6 +218,24 @@ void Program::run_one(const Operation& operation) {
   pool->run(run_region, &region);
 }
 
+void Program::edit(Worker& worker, const float* logits, size_t stride, int first, int count) {
+  if (worker.thread == 0) {
+    std::vector<int32_t> places, requests;
+    std::vector<const float*> rows;
+    for (int i = first; i < first + count; ++i) {
+      int of = request[logit_rows[i].row];
+      if (!plan.edits[of] || logit_rows[i].given >= 0) continue;
+      places.push_back(i);
+      requests.push_back(of);
+      rows.push_back(logits + (i - first) * stride);
+    }
+    std::vector<const float*> edited(rows.size());
+    if (!rows.empty()) plan.edit(int(rows.size()), requests.data(), rows.data(), edited.data());
+    for (size_t i = 0; i < places.size(); ++i) logit_rows[places[i]].edited = edited[i];
+  }
+  worker.barrier();
+}
+
 void Program::draw(Worker& worker, float* logits, size_t stride, int first, int count) const {
   for (int i = worker.claim(1); i < count; i = worker.claim(1)) {
     const LogitRow& row = logit_rows[first + i];
@@ -197,8 +243,8 @@ void Program::draw(Worker& worker, float* logits, size_t stride, int first, int 
     int logprobs = row.given >= 0 ? sampling.num_prompt_logprobs : sampling.num_logprobs;
     int top = std::min(std::max(logprobs, 0), max_top);
     size_t first_top = size_t(row.row) * max_top;
-    sw_sample_row(&sampling, logits + i * stride, row.mask, vocab, slots->tokens + size_t(row.slot) * slots->max_len,
-                  position[row.row] + 1, slots->prompt_len[row.slot], row.given, logprobs >= 0, top,
+    sw_sample_row(&sampling, logits + i * stride, row.edited, row.mask, vocab,
+                  slots->tokens + size_t(row.slot) * slots->max_len, position[row.row] + 1, slots->prompt_len[row.slot], row.given, logprobs >= 0, top,
                   worker.scratch(), output.rows + row.row, output.top_ids + first_top,
                   output.top_logprobs + first_top);
   }
@@ -227,7 +273,7 @@ void Program::conclude() {
   }
 }
 
-void run_product(Worker& worker, const Product& product, int rows) {
+void run_product(Worker& worker, const Product& product, int rows, int base, int unit) {
   int blocks = (product.n + 31) / 32, threads = worker.program.pool->size();
   /* Enough units for an even finish; pairs of blocks, which small products read together. */
   int chunk = std::min(32, std::max(2, blocks / (threads * 8) / 2 * 2));
@@ -235,8 +281,8 @@ void run_product(Worker& worker, const Product& product, int rows) {
   int columns = (blocks + chunk - 1) / chunk, parts = 1;
   while (columns * parts < 4 * threads && rows / (parts * 2) >= 2 * SW_ROWS) parts *= 2;
   int part_rows = (rows + parts - 1) / parts;
-  for (int unit = worker.claim(1); unit < columns * parts; unit = worker.claim(1)) {
-    int row = unit % parts * part_rows, block = unit / parts * chunk;
+  for (; unit < base + columns * parts; unit = worker.claim(1)) {
+    int row = (unit - base) % parts * part_rows, block = (unit - base) / parts * chunk;
     sw_kernels().linear(product, row, std::min(row + part_rows, rows), block, std::min(block + chunk, blocks));
   }
 }

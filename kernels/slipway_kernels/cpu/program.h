@@ -33,6 +33,18 @@ struct Buffer {
   int codes = -1; /* the buffer that holds its rows quantized, where an operation wants them */
 };
 
+/* Rows of a step, those of one adapter together; lora/kernel.cpp */
+struct RowsByAdapter {
+  struct Tile {
+    int adapter, first, count; /* of `rows`; adapter -1: none */
+  };
+  std::vector<int32_t> rows;
+  std::vector<Tile> tiles;   /* those without an adapter last */
+  std::vector<int> adapters; /* each that any row asks for */
+  template <class AdapterOf>
+  void sort(int count, int num_adapters, AdapterOf adapter_of);
+};
+
 class Operation {
  public:
   virtual ~Operation() = default;
@@ -41,6 +53,9 @@ class Operation {
 };
 
 enum { SW_COPIED_ROWS = 4, SW_LOGIT_ROWS = 64 };
+/* Instead of a KV group: pages that last for the step and serve one layer after another, of SW_STEP_BLOCK
+ * positions each. A request then computes its whole prompt in one step, and its rows see those after them. */
+enum { SW_STEP_GROUP = -1, SW_STEP_BLOCK = 16 };
 
 struct Program {
   Program(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, int vocab, int max_top, char* pages,
@@ -60,6 +75,7 @@ struct Program {
   struct LogitRow {
     int row, slot, given;
     const uint32_t* mask; /* of the tokens that may be drawn, or null */
+    const float* edited;  /* what is drawn from instead, or null */
   };
 
   /* The rows that a request gets, drafts included; -1 where its grant does not fit the slot. */
@@ -69,9 +85,12 @@ struct Program {
   int element_bytes() const { return ::element_bytes(dtype); }
   int add_buffer(int width, int buffer_dtype, int rows);
   void reserve_attention_parts(int heads);
+  void reserve_step_pages(int kv_heads, int head_dim);
   bool copies_now() const { return num_rows <= SW_COPIED_ROWS; }
   LayerPages layer_pages(int group, int layer, int kv_heads, int head_dim) const;
   void scale_kv(int group, int layer, float key, float value);
+  /* Has the caller edit rows of logits [count] from `first` on; every thread comes here, and none goes on before. */
+  void edit(Worker& worker, const float* logits, size_t stride, int first, int count);
   const int32_t* table(int group, int slot) const;
 
   const sw_slots* slots;
@@ -88,6 +107,7 @@ struct Program {
     int group, layer;
     float key, value;
   };
+  KvScale kv_scale(int group, int layer) const;
   std::vector<KvScale> kv_scales; /* of the other layers they are 1 */
   /* In the next step each layer's scales become its largest key and value over these; 0: scales stay. */
   float key_divisor = 0.0f, value_divisor = 0.0f;
@@ -98,13 +118,14 @@ struct Program {
 
   std::unique_ptr<Memory> attention_parts; /* partial results of split positions; every layer uses it */
 
-  /* Neighbouring rows of the step that ask for one adapter; lora/kernel.cpp */
-  struct AdapterRun {
-    int adapter, first, count;
-  };
-  void find_adapter_runs();
+  std::unique_ptr<Memory> step_pages;    /* of SW_STEP_GROUP, where an operation uses it */
+  std::vector<int32_t> step_blocks;      /* its block table, which all requests share: 0, 1, 2, … */
+  std::vector<int> first_step_block;     /* [num_slots]  where a request's begins in it */
+
+  void sort_by_adapter(); /* lora/kernel.cpp */
   int num_adapters = 0;
-  std::vector<AdapterRun> adapter_runs;
+  RowsByAdapter by_adapter;
+  std::vector<RowsByAdapter> logits_by_adapter; /* of each SW_LOGIT_ROWS logit rows */
   std::unique_ptr<Memory> shrunk; /* [max_tokens, shrunk_stride] of dtype: A · x; every product uses it */
   std::unique_ptr<Memory> apart;  /* [max_tokens, 2 · width] fp32: gate and up before their activation */
   int shrunk_stride = 0;
@@ -125,8 +146,11 @@ struct Program {
   size_t scratch_bytes;
 };
 
-/* The units of a product that this thread claims. */
-void run_product(Worker& worker, const Product& product, int rows);
+/* The units of a product that this thread claims; they are those from `base` on, of which `unit` is claimed. */
+void run_product(Worker& worker, const Product& product, int rows, int base, int unit);
+inline void run_product(Worker& worker, const Product& product, int rows) {
+  run_product(worker, product, rows, 0, worker.claim(1));
+}
 
 size_t sw_layer_bytes(int kv_heads, int head_dim, int block, int dtype);
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from slipway_kernels.cpu.adapters import LowRank
 from slipway_kernels.cpu.binding import (
     ACTIVATIONS,
     DTYPES,
-    AdapterStruct,
     Floats,
     Ints,
     Masks,
@@ -20,11 +20,8 @@ from slipway_kernels.cpu.binding import (
     address,
     floats,
 )
-from slipway_kernels.cpu.step import Stepper, StepResult
-from slipway_kernels.cpu.weights import Packed, Weight
-
-Adapter = tuple[Packed, Packed]
-"""What is added to a product [*, n] of rows [*, k]: A [rank, k], which has the scaling, and B [n, rank]."""
+from slipway_kernels.cpu.step import Edits, Stepper, StepResult
+from slipway_kernels.cpu.weights import Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +33,16 @@ class Buffer:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class Adaptable:
+    """An operation to which adapters add: `Program.adapt` has the rest."""
+
+    operation: int
+    width: int
+    n: int
+    k: int
+
+
 class Program(Stepper):
     """Built once by adding operations in the order of computation, then run step by step.
 
@@ -45,10 +52,17 @@ class Program(Stepper):
     """
 
     _finished = False
+    _places = 0
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._operations: list[str] = []
+        self._adapters: dict[tuple[int, int], LowRank | None] = {}
+        """By operation and place: what the C program points at."""
+        self.embedding: Weight | None = None
+        """The table of its last `embed`."""
+        self.output: Weight | None = None
+        """What its `head` multiplies rows by."""
         self._quantized: set[int] = set()  # buffers whose codes are those of their rows
 
     def buffer(self, width: int, dtype: str = "fp32") -> Buffer:
@@ -62,6 +76,7 @@ class Program(Stepper):
         """out = table[token] · scale.   out fp32 [*, k]"""
         self._expect("embed", out, "fp32", table.k)
         self._add("embed", self._weight(table), self._written(out), scale)
+        self.embedding = table
 
     def rms_norm(
         self,
@@ -86,14 +101,11 @@ class Program(Stepper):
         bias: Floats | None = None,
         accumulate: bool = False,
         column: int = 0,
-        adapters: Sequence[Adapter | None] = (),
     ) -> None:
         """out[:, column : column + n] = (or +=) x · Wᵀ + bias.   x act [*, k]; out fp32 where accumulated
 
         x is shared by all products that read it: what integers want, its codes, are made once, by the norm
         that writes it or by an operation before the first of them.
-        adapters  by index, what each adds to the rows of slots that ask for it, before they are joined with
-                  anything; out is then fp32
         """
         self._expect("linear", x, "act", weight.k)
         self._expect("linear", out, "fp32" if accumulate else out.dtype)
@@ -101,10 +113,7 @@ class Program(Stepper):
             raise ValueError(
                 f"linear: columns {column} to {column + weight.n} do not fit a buffer of width {out.width}."
             )
-        if adapters:
-            self._expect("linear", out, "fp32")
-        self._linear(x, weight, out, bias, accumulate, column, 0)
-        self._adapters(x, weight, adapters)
+        self._linear(x, weight, out, bias, accumulate, column)
 
     def linear_gated(
         self,
@@ -113,18 +122,12 @@ class Program(Stepper):
         out: Buffer,
         activation: str,
         bias: Floats | None = None,
-        adapters: Sequence[Adapter | None] = (),
     ) -> None:
-        """out = activation(gate) · up; W's rows are 16 of the gate, 16 of up, and so on.   x act, out act
-
-        adapters  as of `linear`; a step in which one is asked for computes gate and up apart, to the same
-                  bits, so that they are added before the activation
-        """
+        """out = activation(gate) · up; W's rows are 16 of the gate, 16 of up, and so on.   x act, out act"""
         self._expect("linear_gated", x, "act", weight.k)
         if (weight.n + 31) // 32 * 16 < out.width:
             raise ValueError(f"linear_gated: {weight.n} rows of gate and up do not give {out.width} columns.")
-        self._linear(x, weight, out, bias, False, 0, ACTIVATIONS[activation])
-        self._adapters(x, weight, adapters)
+        self._linear(x, weight, out, bias, gate=ACTIVATIONS[activation])
 
     def rope_and_store(
         self,
@@ -178,16 +181,18 @@ class Program(Stepper):
         scale: float,
         window: int = 0,
         softcap: float = 0.0,
+        first: int = 0,
     ) -> None:
         """out = softmax(scale · q · Kᵀ) · V over the pages, causal; a row sees its last `window` positions.
 
         q, out  act [*, heads · head_dim]; window 0: all positions; softcap c > 0: scores are c · tanh(s / c)
+        first   positions before this one are seen by their own rows alone
         """
         self._check_heads(heads, kv_heads, head_dim)
         self._expect("attention", q, "act", heads * head_dim)
         self._expect("attention", out, "act", heads * head_dim)
         shape = (heads, kv_heads, head_dim)
-        self._add("attention", q.index, self._written(out), *layer, *shape, scale, window, softcap)
+        self._add("attention", q.index, self._written(out), *layer, *shape, scale, window, softcap, first)
 
     def moe(
         self,
@@ -236,22 +241,83 @@ class Program(Stepper):
     def head(
         self,
         x: Buffer,
-        norm_weight: Floats,
+        norm_weight: Floats | None,
         weight: Weight,
         eps: float,
         add_one: bool = False,
         bias: Floats | None = None,
         softcap: float = 0.0,
+        tokens: Ints | None = None,
     ) -> None:
-        """Final norm, logits of the rows that need them, their tokens.   x fp32 [*, k], weight [vocab, k]"""
+        """Final norm, if any, logits of rows that want them, tokens.   x fp32 [*, k], weight [vocab, k]
+
+        tokens  [n] of each row of the weight, where it has not all; no other can be drawn
+        """
         self._expect("head", x, "fp32", weight.k)
-        if weight.n < self.vocab:
+        if tokens is None and weight.n < self.vocab:
             raise ValueError(f"head: {weight.n} rows of weight for a vocabulary of {self.vocab}.")
         self._add(
             "head",
             *(x.index, self._floats(norm_weight, x.width), self._weight(weight)),
-            *(eps, add_one, self._bias(bias, weight.n), softcap),
+            *(eps, add_one, self._bias(bias, weight.n), softcap, self._tokens(tokens, weight.n)),
         )
+        self.output = weight
+
+    def tap(
+        self, x: Buffer, norm_weight: Floats | None = None, eps: float = 0.0, add_one: bool = False
+    ) -> Floats:
+        """An array [max_tokens, width] of x's rows after a step, normed where there is a weight.   x fp32"""
+        self._expect("tap", x, "fp32")
+        rows = np.zeros((self.max_tokens, x.width), np.float32)
+        self._keep(rows)
+        self.told.append(rows)
+        self._add("tap", x.index, self._floats(norm_weight, x.width), eps, add_one, address(rows))
+        return rows
+
+    def hidden(self, x: Buffer, norm_weight: Floats | None, eps: float = 0.0, add_one: bool = False) -> None:
+        """The rows of pooled slots, normed where there is a weight, as `StepResult.hidden`.   x fp32 [*, k]
+
+        Rows of other slots cost nothing.
+        """
+        self._expect("hidden", x, "fp32")
+        self._hidden = np.zeros((self.max_tokens, x.width), np.float32)
+        self._output.hidden = address(self._hidden)
+        self._add("hidden", x.index, self._floats(norm_weight, x.width), eps, add_one)
+
+    def adapt(self, places: int, width: int, x: Buffer, n: int, k: int) -> Adaptable:
+        """Let adapters in so many places add to the operation that was added last: embed, linear or head.
+
+        What is added to a product joins it before anything else: gate and up are computed apart for that, to
+        the same bits, in a step in which any slot asks for an adapter. An operation's name and its own bits
+        stay what they are without.
+        width  most columns of A · x
+        x      its input; of an embedding or a head what it writes or norms
+        n, k   numbers of a row of its output, and of its input; of an embedding k is 0
+        """
+        self._check_unfinished("adapt")
+        if places < 1 or self._places not in (0, places):
+            raise ValueError(f"adapt: {places} places where the program has {self._places}.")
+        self._places = places
+        return Adaptable(self._c.sw_adapt(self._pointer, x.index, places, width), width, n, k)
+
+    def set_adapter(self, to: Adaptable, place: int, adapter: LowRank | None) -> None:
+        """Between steps: what the slots that have `place` as their adapter get added there.
+
+        Raises ValueError for one that does not fit, or that has not been given memory by `together`.
+        """
+        if not 0 <= place < self._places:
+            raise ValueError(f"set_adapter: there are {self._places} places, and no place {place}.")
+        if adapter is not None and (adapter.n, adapter.k or to.k) != (to.n, to.k):
+            raise ValueError(
+                f"An adapter of [{adapter.n}, {adapter.k}] does not fit a product of [{to.n}, {to.k}]."
+            )
+        if adapter is not None and adapter.width > to.width:
+            raise ValueError(
+                f"An adapter has {adapter.width} columns, where there is room for {to.width}: raise the rank."
+            )
+        struct = None if adapter is None else ctypes.byref(adapter.placed)
+        self._c.sw_set_adapter(self._pointer, to.operation, place, struct)
+        self._adapters[to.operation, place] = adapter
 
     def finish(self) -> None:
         """No operation is added after this."""
@@ -265,15 +331,21 @@ class Program(Stepper):
         return [(name, seconds[i : i + 1]) for i, name in enumerate(self._operations)]
 
     def step(
-        self, slots: Ints, num_new: Ints, num_drafts: Ints | None = None, masks: Masks | None = None
+        self,
+        slots: Ints,
+        num_new: Ints,
+        num_drafts: Ints | None = None,
+        masks: Masks | None = None,
+        edits: Edits | None = None,
     ) -> StepResult:
         """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance.
 
         num_drafts  of these, the most that verify drafts, where the slot has them
         masks       what may be drawn, for requests that may not draw anything
+        edits       what changes logits before they are drawn from; those that are reported stay the model's
         Raises ValueError where the plan does not fit the slots; nothing has changed then.
         """
-        plan = self._plan(slots, num_new, num_drafts, masks)
+        plan = self._plan(slots, num_new, num_drafts, masks, edits)
         rows = self._c.sw_step(self._pointer, ctypes.byref(plan.struct), ctypes.byref(self._output))
         return self._result(len(slots), self._checked(rows, plan))
 
@@ -283,35 +355,17 @@ class Program(Stepper):
         weight: Weight,
         out: Buffer,
         bias: Floats | None,
-        accumulate: bool,
-        column: int,
-        activation: int,
+        accumulate: bool = False,
+        column: int = 0,
+        gate: int = 0,
+        pointwise: int = 0,
     ) -> None:
         self._operand(x, weight)
         self._add(
             "linear",
             *(x.index, self._weight(weight), self._written(out)),
-            *(self._bias(bias, weight.n), accumulate, column, activation),
+            *(self._bias(bias, weight.n), accumulate, column, gate, pointwise),
         )
-
-    def _adapters(self, x: Buffer, weight: Weight, adapters: Sequence[Adapter | None]) -> None:
-        """Of the product that was added last. Raises ValueError for factors that do not fit it."""
-        if not adapters:
-            return
-        structs = (AdapterStruct * len(adapters))()
-        for place, adapter in enumerate(adapters):
-            if adapter is None:
-                continue
-            a, b = adapter
-            if (a.k, b.n, b.k) != (weight.k, weight.n, a.n) or a.n % 2:
-                raise ValueError(
-                    f"An adapter of [{a.n}, {a.k}] and [{b.n}, {b.k}] does not fit a weight of [{weight.n}, "
-                    f"{weight.k}]: it has [rank, k] and [n, rank], and an even rank."
-                )
-            for part in adapter:
-                self._weight(part)
-            structs[place] = AdapterStruct(a.struct, b.struct)
-        self._c.sw_add_adapters(self._pointer, x.index, structs, len(adapters))
 
     def _operand(self, x: Buffer, weight: Weight) -> None:
         """Quantize x, where the weight wants that and no operation before has."""
@@ -363,6 +417,17 @@ class Program(Stepper):
         padded = np.zeros((n + 31) // 32 * 32, np.float32)
         padded[:n] = floats(bias)
         return self._floats(padded)
+
+    def _tokens(self, tokens: Ints | None, n: int) -> int | None:
+        if tokens is None:
+            return None
+        array = np.ascontiguousarray(tokens, np.int32)
+        if array.shape != (n,) or (n and not 0 <= array.min() <= array.max() < self.vocab):
+            raise ValueError(
+                f"head: {array.shape} tokens for {n} rows of weight: give one of the {self.vocab} for each."
+            )
+        self._keep(array)
+        return address(array)
 
     def _expect(self, operation: str, buffer: Buffer, dtype: str, width: int | None = None) -> None:
         if self.dtype == "bf16" and buffer.dtype != dtype:

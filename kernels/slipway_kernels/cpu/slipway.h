@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define SW_ABI 5
+#define SW_ABI 11
 
 /* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
 enum { SW_FP32 = 0, SW_BF16 = 1, SW_FP16 = 2, SW_INT4 = 3, SW_INT8 = 4, SW_E4M3 = 5, SW_E5M2 = 6 };
@@ -25,10 +25,22 @@ typedef struct {
   int32_t minimums;    /* 0: none */
 } sw_weight;
 
-/* What a low-rank adapter adds to a product: B · (A · x), its scaling in A. Both are of the program's type. */
+/* What of A · x goes to sixteen outputs of an adapted product. */
 typedef struct {
-  sw_weight a; /* [rank, k]; at null: it leaves the product as it is */
-  sw_weight b; /* [n, rank], rank even */
+  int32_t at;    /* its first step in B */
+  int32_t first; /* column of A · x */
+  int32_t steps; /* of bf16 pairs, or of fp32 numbers; 0: nothing */
+} sw_span;
+
+/* What a low-rank adapter adds to a product: B · (A · x) + bias, its scaling in B. A and B are of the program's
+ * type and lie as [16][STEP] for each step of K, a bf16 pair or an fp32 number. All null: it adds nothing.
+ * Of an embedding A is a table [tokens, width]. */
+typedef struct {
+  const void* a; /* [width / 16][steps of k][16][STEP] */
+  const void* b; /* the spans' [steps][16][STEP], one after another */
+  const sw_span* spans; /* [ceil(n / 16)] */
+  const float* bias;    /* [n], in whole sixteens, or null */
+  int32_t width; /* of A · x: several matrices of one product have their columns beside each other */
 } sw_adapter;
 
 /* Rows of a matrix as a file has them: floats, or codes, SW_INT4 one in a byte, 0 to 15. Where there are scales, w =
@@ -76,6 +88,9 @@ typedef struct {
   int32_t* block_table;  /* [num_groups, num_slots, max_blocks]  page of each block */
   sw_sampling* sampling; /* [num_slots] */
   int32_t* adapter;      /* [num_slots]  -1: none */
+  int32_t* pooled;       /* [num_slots]  1: its final rows are wanted instead of tokens; nothing is drawn */
+  int32_t* num_given;    /* [num_slots]  positions from 0 on whose embeddings are given; their tokens are not read */
+  const char** given;    /* [num_slots]  fp32 [num_given, hidden], of any alignment */
 } sw_slots;
 
 /* One row of logits becomes a token and, where asked for, log-probabilities. `logits` is scratch.
@@ -93,8 +108,8 @@ typedef struct {
  * want_logprob: compute logprob, rank and the top. given >= 0: report that token's log-probability, draw nothing.
  * scratch: sw_sample_scratch_bytes(vocab), private to the calling thread. */
 size_t sw_sample_scratch_bytes(int32_t vocab);
-void sw_sample_row(const sw_sampling* sampling, float* logits, const uint32_t* mask, int32_t vocab,
-                   const int32_t* history, int32_t history_len, int32_t prompt_len, int32_t given,
+void sw_sample_row(const sw_sampling* sampling, float* logits, const float* edited, const uint32_t* mask,
+                   int32_t vocab, const int32_t* history, int32_t history_len, int32_t prompt_len, int32_t given,
                    int32_t want_logprob, int32_t num_top, void* scratch, sw_drawn* drawn, int32_t* top_ids,
                    float* top_logprobs);
 
@@ -104,7 +119,13 @@ void sw_sample_row(const sw_sampling* sampling, float* logits, const uint32_t* m
  * The row of the last known token draws, and so does each draft's, as if the drafts before it were known. What is
  * drawn is appended (num_tokens + 1), row by row, as long as it equals the next row's draft: so the slot gets the
  * tokens that it would have got one at a time. The keys and values of other drafts are never read: a row sees no
- * position after its own, and they are written again before one comes to them. */
+ * position after its own, and they are written again before one comes to them.
+ *
+ * A caller may edit logits before they are drawn from: `edit` gets the rows of some requests that draw, and enters in
+ * `edited` the row [vocab] that each draws from, which lives until the step ends, or null for the row as it is. What is
+ * reported are the model's own logits all the same. It runs on the caller's thread. */
+typedef void (*sw_edit)(int32_t count, const int32_t* requests, const float* const* rows, const float** edited);
+
 typedef struct {
   int32_t num_requests;
   const int32_t* slots;         /* [num_requests] */
@@ -112,6 +133,8 @@ typedef struct {
   const int32_t* num_drafts;    /* [num_requests]  of num_new; only where the others reach the last known token */
   const uint32_t* const* masks; /* [num_requests]  a mask for each row that draws, [1 + num_drafts, ceil(vocab / 32)],
                                  * or null; null where no request has any */
+  const uint8_t* edits;         /* [num_requests]  1: `edit` gets its rows; null where no request has any */
+  sw_edit edit;
 } sw_plan;
 
 /* What a step made of a request, whose rows are first_row up to the next request's. */
@@ -129,6 +152,7 @@ typedef struct {
   sw_drawn* rows;
   int32_t* top_ids;    /* [rows of the step, max_top] */
   float* top_logprobs; /* [rows of the step, max_top] */
+  float* hidden; /* [rows of the step, hidden]  rows of pooled slots, by an operation that the program may have */
 } sw_output;
 
 #ifdef __cplusplus

@@ -43,6 +43,9 @@ class Slots:
     prompt_len    [num_slots]
     block_table   [num_groups, num_slots, max_blocks]   page of each block; -1 where it was given back
     adapter       [num_slots]            index of the request's; -1: none
+    pooled        [num_slots]            1: its rows are the answer, and it draws nothing
+    type_from     [num_slots]            the first position whose token is of type 1, for encoders of pairs
+    num_given     [num_slots]            positions from 0 on whose embeddings came with the request
     """
 
     tokens: Ints
@@ -52,19 +55,35 @@ class Slots:
     prompt_len: Ints
     block_table: Ints
     adapter: Ints
+    pooled: Ints
+    type_from: Ints
+    num_given: Ints
 
-    def __init__(self, num_slots: int, max_len: int, num_groups: int, max_blocks: int) -> None:
+    def __init__(
+        self, num_slots: int, max_len: int, num_groups: int, max_blocks: int, beside: Slots | None = None
+    ) -> None:
+        """Empty slots.
+
+        beside  slots of the same size, of another model that computes the same requests: their tokens, prompt
+                lengths and pages are these, too
+        """
         self.num_slots = num_slots
         self.max_len = max_len
         self.num_groups = num_groups
         self.max_blocks = max_blocks
-        self.tokens = np.zeros((num_slots, max_len), np.int32)
+        self.tokens = beside.tokens if beside else np.zeros((num_slots, max_len), np.int32)
         self.num_tokens = np.zeros(num_slots, np.int32)
         self.num_drafts = np.zeros(num_slots, np.int32)
         self.num_computed = np.zeros(num_slots, np.int32)
-        self.prompt_len = np.zeros(num_slots, np.int32)
-        self.block_table = np.full((num_groups, num_slots, max_blocks), -1, np.int32)
+        self.prompt_len = beside.prompt_len if beside else np.zeros(num_slots, np.int32)
+        table = np.full((num_groups, num_slots, max_blocks), -1, np.int32)
+        self.block_table = beside.block_table if beside else table
         self.adapter = np.full(num_slots, -1, np.int32)
+        self.pooled = np.zeros(num_slots, np.int32)
+        self.type_from = np.full(num_slots, max_len, np.int32)
+        self.num_given = np.zeros(num_slots, np.int32)
+        self._given = np.zeros(num_slots, np.uintp)  # addresses of what `_rows` holds
+        self._rows: list[bytes] = [b""] * num_slots
         self._sampling = (SamplingStruct * num_slots)()
         self._lists: list[tuple[object, ...]] = [()] * num_slots
         self.struct = SlotsStruct(
@@ -80,19 +99,38 @@ class Slots:
             address(self.block_table),
             ctypes.cast(self._sampling, ctypes.POINTER(SamplingStruct)),
             address(self.adapter),
+            address(self.pooled),
+            address(self.num_given),
+            address(self._given),
         )
         for slot in range(num_slots):
             self.clear_sampling(slot)
 
     def start(
-        self, slot: int, tokens: Sequence[int], num_prompt: int | None = None, num_computed: int = 0
+        self,
+        slot: int,
+        tokens: Sequence[int],
+        num_prompt: int | None = None,
+        num_computed: int = 0,
+        type_from: int | None = None,
     ) -> None:
-        """A request takes the slot with these tokens, all of which are prompt where nothing else is said."""
+        """A request takes the slot with these tokens, all prompt and of type 0 where nothing else is said."""
         self.tokens[slot, : len(tokens)] = tokens
         self.num_tokens[slot] = len(tokens)
         self.num_drafts[slot] = 0
         self.num_computed[slot] = num_computed
         self.prompt_len[slot] = len(tokens) if num_prompt is None else num_prompt
+        self.type_from[slot] = self.max_len if type_from is None else type_from
+        self.num_given[slot] = 0
+
+    def give(self, slot: int, rows: bytes, count: int) -> None:
+        """After `start`: what enters the first layer at the slot's first positions, instead of their tokens.
+
+        rows  fp32 [count, hidden], kept until the slot gives way to others
+        """
+        self._rows[slot] = rows
+        self._given[slot] = np.frombuffer(rows, np.uint8).ctypes.data
+        self.num_given[slot] = count
 
     def known(self, slot: int) -> Ints:
         """The tokens of a slot, without drafts: a view."""
@@ -134,6 +172,13 @@ class Slots:
         struct.seed = params.seed
         struct.prompt_logprobs_from = prompt_logprobs_from
         self._lists[slot] = tuple(lists.values())  # the struct holds their addresses
+
+    def sample_as(self, slot: int, other: Slots) -> None:
+        """Draw the tokens of `slot` as `other` does from now on, and report no log-probabilities."""
+        self._sampling[slot] = other._sampling[slot]
+        struct: Any = self._sampling[slot]
+        struct.num_logprobs = struct.num_prompt_logprobs = -1
+        self._lists[slot] = other._lists[slot]
 
     def clear_sampling(self, slot: int) -> None:
         """The most likely token and no log-probabilities; what the slot's lists held is free."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,14 @@ from slipway_kernels.cpu.binding import (
     ADVANCE,
     DRAWN,
     DTYPES,
+    EDIT,
     Floats,
     Ints,
     Masks,
     OutputStruct,
     PlanStruct,
     address,
+    floats,
     library,
 )
 from slipway_kernels.cpu.memory import PageMemory
@@ -36,12 +38,15 @@ class StepResult:
     rows      [rows] with the fields token, failed, logprob, rank (1: most likely): of the token drawn or, at
               the row before it, of a prompt token that is reported; token -1 where there is neither
     top_ids, top_logprobs  [rows, max_top]  the most likely tokens, best first
+    hidden    [rows, hidden]  final rows of pooled slots, those of others mean nothing; [rows, 0] of a program
+              without `hidden`
     """
 
     requests: np.ndarray[Any, np.dtype[np.void]]
     rows: np.ndarray[Any, np.dtype[np.void]]
     top_ids: Ints
     top_logprobs: Floats
+    hidden: Floats
 
     @property
     def tokens(self) -> list[list[int]]:
@@ -49,6 +54,19 @@ class StepResult:
         drawn = self.rows["token"].tolist()
         spans = zip(self.requests["first_drawn"].tolist(), self.requests["num_drawn"].tolist(), strict=True)
         return [drawn[first : first + count] for first, count in spans]
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """Logits that a caller edits before they are drawn from.
+
+    wanted  [requests] uint8: 1 of those whose rows are edited
+    edit    of requests, by their place in the plan, and their rows of logits [vocab], which it only reads,
+            makes what each draws from: a row [vocab], or None for the row as it is. It raises nothing
+    """
+
+    wanted: np.ndarray[Any, np.dtype[np.uint8]]
+    edit: Callable[[list[int], list[Floats]], Sequence[Floats | None]]
 
 
 class Stepper:
@@ -85,6 +103,7 @@ class Stepper:
         self._rows = np.zeros(max_tokens, DRAWN)
         self._top_ids = np.zeros((max_tokens, self.max_top), np.int32)
         self._top_logprobs = np.zeros((max_tokens, self.max_top), np.float32)
+        self._hidden = np.zeros((max_tokens, 0), np.float32)
         self._output = OutputStruct(
             self.max_top,
             address(self._requests),
@@ -108,6 +127,8 @@ class Stepper:
         if kv_dtype not in (None, dtype):
             self._c.sw_store_kv_as(self._pointer, DTYPES[str(kv_dtype)])
         self._kept: list[object] = []
+        self.told: list[Floats] = []
+        """Arrays that have rows of the last step, of a program that tells them; [max_tokens, width] each."""
         # The threads and the slots outlive the C program that points at them.
         weakref.finalize(self, _destroy, self._c, self._pointer, (self.threads, slots, page_pool))
 
@@ -117,6 +138,12 @@ class Stepper:
         place  its KV group and its index there
         """
         self._c.sw_scale_kv(self._pointer, *place, key, value)
+
+    def kv_scale(self, place: tuple[int, int]) -> tuple[float, float]:
+        """What keys and values of a layer are divided by: as told, or as found by a step."""
+        found = np.empty(2, np.float32)
+        self._c.sw_kv_scales(self._pointer, *place, address(found))
+        return float(found[0]), float(found[1])
 
     def find_kv_scales(self, key_divisor: float, value_divisor: float) -> None:
         """Have the next step that computes anything find what keys and values are divided by from then on.
@@ -132,7 +159,14 @@ class Stepper:
             )
         self._c.sw_find_kv_scales(self._pointer, key_divisor, value_divisor)
 
-    def _plan(self, slots: Ints, num_new: Ints, num_drafts: Ints | None, masks: Masks | None) -> _Plan:
+    def _plan(
+        self,
+        slots: Ints,
+        num_new: Ints,
+        num_drafts: Ints | None,
+        masks: Masks | None,
+        edits: Edits | None = None,
+    ) -> _Plan:
         """The C form and what it points at. Raises ValueError where the arrays contradict each other."""
         if num_drafts is None:
             num_drafts = np.zeros(len(slots), np.int32)
@@ -145,6 +179,8 @@ class Stepper:
         plan = _Plan(PlanStruct(len(slots), *map(address, arrays)), arrays)
         if masks:
             plan.add_masks(masks, (self.vocab + 31) // 32)
+        if edits is not None:
+            plan.add_edits(edits, self.vocab)
         return plan
 
     def _checked(self, rows: int, plan: _Plan) -> int:
@@ -160,7 +196,11 @@ class Stepper:
 
     def _result(self, requests: int, rows: int) -> StepResult:
         return StepResult(
-            self._requests[:requests], self._rows[:rows], self._top_ids[:rows], self._top_logprobs[:rows]
+            self._requests[:requests],
+            self._rows[:rows],
+            self._top_ids[:rows],
+            self._top_logprobs[:rows],
+            self._hidden[:rows],
         )
 
 
@@ -171,6 +211,7 @@ class _Plan:
     struct: PlanStruct
     arrays: list[Ints]
     masks: list[object] = field(default_factory=list)
+    edited: list[object] = field(default_factory=list)
 
     def add_masks(self, masks: Masks, words: int) -> None:
         pointers = (ctypes.c_void_p * len(self.arrays[0]))()
@@ -183,6 +224,23 @@ class _Plan:
             self.masks.append(mask)
         self.masks.append(pointers)
         self.struct.masks = ctypes.addressof(pointers)
+
+    def add_edits(self, edits: Edits, vocab: int) -> None:
+        """The C program calls back from within the step, on this thread."""
+
+        def call(count: int, requests: Any, rows: Any, edited: Any) -> None:
+            kind = ctypes.c_float * vocab
+            views = [np.ctypeslib.as_array(kind.from_address(rows[i])) for i in range(count)]
+            for i, row in enumerate(edits.edit(requests[:count], views)):
+                if row is not None:
+                    found = floats(row)
+                    self.edited.append(found)
+                    edited[i] = address(found)
+
+        function = EDIT(call)
+        self.edited += (edits.wanted, function)
+        self.struct.edits = address(edits.wanted)
+        self.struct.edit = ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _destroy(c: ctypes.CDLL, pointer: int, _alive: Sequence[object]) -> None:

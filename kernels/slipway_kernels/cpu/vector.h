@@ -154,6 +154,7 @@ inline F16 dot(F16 sum, P16 a, P16 b) {
 #endif
 
 inline F16 zero() { return splat(0.0f); }
+alignas(64) static const float lane_number[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 inline float widen(float v) { return v; }
 inline float widen(bf16 v) {
   uint32_t bits = (uint32_t)v << 16;

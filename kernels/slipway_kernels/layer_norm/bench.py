@@ -21,6 +21,23 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
     rows, width = (2048, 4096) if size == "full" else SMALL[0]
     for dtype in (torch.int8, torch.float8_e4m3fn):
         yield _case(device, rows, width, True, dtype)
+    for fused in (False, True):
+        yield _encoder(device, rows, width, fused)
+
+
+def _encoder(device: torch.device, rows: int, width: int, fused: bool) -> Case:
+    """As encoders launch it: by weights in fp32, first of all over embeddings that were added up in fp32."""
+    x, before = torch.randn(2, rows, width, device=device, dtype=torch.bfloat16 if fused else torch.float32)
+    weight, bias = torch.randn(2, width, device=device)
+    residual = before.clone() if fused else None
+    whole = (x.float() + before.float()).bfloat16() if fused else x
+    out = torch.empty(rows, width, device=device, dtype=torch.bfloat16)
+    return Case(
+        f"{'add and norm' if fused else 'norm fp32'} {rows}x{width} by fp32",
+        lambda: layer_norm(x, weight, bias, 1e-5, out, residual=residual),
+        lambda: reference.layer_norm(whole, weight, bias, 1e-5),
+        bytes=rows * width * (8 if fused else 6),
+    )
 
 
 def _case(device: torch.device, rows: int, width: int, fused: bool, dtype: torch.dtype) -> Case:

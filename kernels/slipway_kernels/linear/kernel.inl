@@ -120,6 +120,7 @@ static inline void finish_group(const Product& p, F16 value, Out* out, int colum
   if (count <= 0) return;
   if (p.bias) value = value + pick(p.bias + column, count);
   if (p.softcap > 0.0f) value = splat(p.softcap) * hyperbolic_tangent(value / splat(p.softcap));
+  if (p.pointwise) value = activate(value, p.pointwise);
   if constexpr (sizeof(Out) == 4) {
     if (p.accumulate) value = value + pick(out + column, count);
   }

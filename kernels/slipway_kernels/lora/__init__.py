@@ -5,11 +5,26 @@ from typing import TYPE_CHECKING
 from slipway_kernels.exports import exports
 
 if TYPE_CHECKING:
-    from slipway_kernels.lora.op import Pool, add_lora, expand, shrink, workspace
-    from slipway_kernels.lora.rows import Rows, sort_rows
+    from slipway_kernels.lora.op import add_looked_up, add_lora, expand, shrink, workspace
+    from slipway_kernels.lora.pool import Pool, PoolShape
+    from slipway_kernels.lora.rows import Rows, sort_rows, unsorted
 
-__all__ = ["Pool", "Rows", "add_lora", "expand", "shrink", "sort_rows", "workspace"]
+__all__ = [
+    "Pool",
+    "PoolShape",
+    "Rows",
+    "add_looked_up",
+    "add_lora",
+    "expand",
+    "shrink",
+    "sort_rows",
+    "unsorted",
+    "workspace",
+]
 
 __getattr__ = exports(
-    __name__, op=("Pool", "add_lora", "expand", "shrink", "workspace"), rows=("Rows", "sort_rows")
+    __name__,
+    op=("add_looked_up", "add_lora", "expand", "shrink", "workspace"),
+    pool=("Pool", "PoolShape"),
+    rows=("Rows", "sort_rows", "unsorted"),
 )

@@ -1,4 +1,4 @@
-"""Adapters on Llama 3.1 8B's layers: one for all rows, or eight that take turns."""
+"""Adapters on Llama 3.1 8B's layers and embedding: one for all rows, or eight that take turns."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ from torch import Tensor
 from slipway_kernels.cuda.cases import Case, Size
 from slipway_kernels.cuda.compare import rounding
 from slipway_kernels.lora import reference
-from slipway_kernels.lora.op import Pool, add_lora, workspace
-from slipway_kernels.lora.rows import sort_rows
+from slipway_kernels.lora.op import add_looked_up, add_lora, workspace
+from slipway_kernels.lora.pool import Pool, PoolShape
+from slipway_kernels.lora.rows import Rows, sort_rows, unsorted
 
 QKV, GATE_UP, DOWN = (4096, (4096, 1024, 1024)), (4096, (14336, 14336)), (14336, (4096,))
 SMALL = (80, (40, 24))
+VOCAB, HIDDEN = 128256, 4096
+BF16, FP32 = torch.bfloat16, torch.float32
 
 
 def cases(device: torch.device, size: Size) -> Iterator[Case]:
     if size == "small":
         yield _case(device, 7, SMALL, 16, (16, 8, 3))
         yield _case(device, 3, (96, (40,)), 40, (40,))
+        yield _case(device, 5, SMALL, 16, (16, 8), dtype=FP32, bias=True)
+        yield _look_up(device, 6, 50, 40, 8)
+        yield _sort(device, 9, 3)
         return
+    for rows in (1, 32, 256, 8192):
+        for adapters in (1, 8, 64):
+            yield _sort(device, rows, adapters)
     for layer in (QKV, GATE_UP, DOWN):
         for rank in (16, 64):
             for rows in (1, 32, 256, 2048):
@@ -30,22 +39,51 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
                 yield _case(device, rows, layer, rank, (rank,) * 8)
     yield _case(device, 8192, QKV, 16, (16,))
     yield _case(device, 64, QKV, 256, (256, 8, 16, 32))
+    for rows in (32, 2048):
+        for rank in (16, 64):
+            yield _case(device, rows, QKV, rank, (rank,) * 8, bias=True)
+            yield _case(device, rows, QKV, rank, (rank,) * 8, dtype=FP32)
+            yield _case(device, rows, QKV, rank, (rank,) * 8, dtype=FP32, model=FP32)
+            yield _look_up(device, rows, VOCAB, HIDDEN, rank)
+
+
+def _filled(shape: PoolShape, ranks: Sequence[int], deviation: float, device: torch.device) -> Pool:
+    """A pool of random adapters of these ranks."""
+    pool = shape.empty(len(ranks), device)
+    pool.a.copy_(reference.filled(pool.a.shape, deviation, shape.dtype, device))
+    pool.b.copy_(reference.filled(pool.b.shape, 0.5 * shape.rank**-0.5, shape.dtype, device))
+    pool.ranks.copy_(torch.tensor(ranks))
+    if pool.bias is not None:
+        pool.bias.copy_(reference.filled(pool.bias.shape, 1.0, FP32, device))
+    return pool
+
+
+def _taking_turns(rows: int, adapters: int, device: torch.device) -> tuple[Tensor, Rows]:
+    """The adapters of rows, and these sorted by them."""
+    adapter_of = torch.arange(rows, dtype=torch.int32, device=device) % adapters
+    by_adapter = unsorted(rows, adapters, device)
+    if device.type != "meta":
+        sort_rows(adapter_of, adapters, by_adapter)
+    return adapter_of, by_adapter
 
 
 def _case(
-    device: torch.device, rows: int, layer: tuple[int, tuple[int, ...]], rank: int, ranks: Sequence[int]
+    device: torch.device,
+    rows: int,
+    layer: tuple[int, tuple[int, ...]],
+    rank: int,
+    ranks: Sequence[int],
+    *,
+    dtype: torch.dtype = BF16,
+    model: torch.dtype = BF16,
+    bias: bool = False,
 ) -> Case:
+    """dtype: of the adapters. model: of the rows and of what they are added to."""
     k, slices = layer
-    pool = Pool.empty(len(ranks), rank, k, slices, torch.bfloat16, device)
-    pool.a.copy_(reference.filled(pool.a.shape, k**-0.5, torch.bfloat16, device))
-    pool.b.copy_(reference.filled(pool.b.shape, rank**-0.5, torch.bfloat16, device))
-    pool.scaling.fill_(0.5)
-    pool.ranks.copy_(torch.tensor(ranks))
-    adapters = torch.arange(rows) % len(ranks)
-    on_host = sort_rows(adapters, len(ranks))
-    by_adapter = sort_rows(adapters.to(device), len(ranks), active=on_host.active)
-    x = reference.filled((rows, k), 1.0, torch.bfloat16, device)
-    before = reference.filled((rows, sum(slices)), 1.0, torch.bfloat16, device)
+    pool = _filled(PoolShape(rank, k, slices, dtype, bias), ranks, k**-0.5, device)
+    adapters, by_adapter = _taking_turns(rows, len(ranks), device)
+    x = reference.filled((rows, k), 1.0, model, device)
+    before = reference.filled((rows, sum(slices)), 1.0, model, device)
     out, h = before.clone(), workspace(pool, rows)
     starts = [sum(slices[:index]) for index in range(len(slices) + 1)]
 
@@ -53,23 +91,73 @@ def _case(
         return add_lora(x, pool, by_adapter, h, out)
 
     def expected() -> Tensor:
-        lists = [0.5] * len(ranks), list(ranks), starts, adapters.tolist()
-        return reference.lora(x, pool.a, pool.b, *lists, before)
+        lists = list(ranks), starts, adapters.tolist()
+        return reference.lora(x, pool.a, pool.b, *lists, before, pool.bias)
 
     def by_torch() -> Tensor:
         """One adapter: slice by slice."""
         shrunk = (x @ pool.a[0].T).view(rows, len(slices), rank)
         for index, (left, right) in enumerate(pairwise(starts)):
-            out[:, left:right].addmm_(shrunk[:, index], pool.b[0, left:right].T, alpha=0.5)
+            out[:, left:right].addmm_(shrunk[:, index], pool.b[0, left:right].T)
         return out
 
     used = min(rows, len(ranks))
+    types = [str(one).removeprefix("torch.") for one in (dtype, model)]
+    form = "" if types == ["bfloat16"] * 2 else f", {types[0]} to {types[1]}"
     return Case(
-        f"{rows} rows, {len(ranks)} of rank {rank}, {k} to {'+'.join(map(str, slices))}",
+        f"{rows} rows, {len(ranks)} of rank {rank}, {k} to {'+'.join(map(str, slices))}"
+        f"{form}{', with biases' if bias else ''}",
         run,
         expected,
-        tolerance=rounding(torch.bfloat16, torch.bfloat16, terms=k),  # x · Aᵀ, and the result
-        bytes=2 * (rows * (k + 2 * sum(slices)) + used * rank * (len(slices) * k + sum(slices))),
+        tolerance=rounding(dtype, model, terms=k),  # x · Aᵀ, and the result
+        bytes=model.itemsize * rows * (k + 2 * sum(slices))
+        + dtype.itemsize * used * rank * (len(slices) * k + sum(slices)),
         flops=2 * rows * rank * (len(slices) * k + sum(slices)),
         peers={"torch": by_torch} if len(ranks) == 1 else {},
+    )
+
+
+def _look_up(device: torch.device, rows: int, tokens: int, hidden: int, rank: int) -> Case:
+    """Two adapters of an embedding."""
+    pool = _filled(PoolShape(rank, tokens, (hidden,), BF16, by_token=True), (rank, rank), 1.0, device)
+    adapters, by_adapter = _taking_turns(rows, 2, device)
+    ids = torch.arange(rows, dtype=torch.int32, device=device) * 7 % tokens
+    before = reference.filled((rows, hidden), 1.0, BF16, device)
+    out, h = before.clone(), workspace(pool, rows)
+
+    def run() -> Tensor:
+        return add_looked_up(ids, pool, by_adapter, h, out)
+
+    def expected() -> Tensor:
+        return reference.looked_up(ids.tolist(), pool.a, pool.b, [rank] * 2, adapters.tolist(), before)
+
+    return Case(
+        f"{rows} rows of {hidden} by {tokens} tokens, rank {rank}",
+        run,
+        expected,
+        tolerance=rounding(BF16, BF16, terms=rank),
+        bytes=2 * (rows * (rank + 2 * hidden) + 2 * rank * hidden),
+        flops=2 * rows * rank * hidden,
+    )
+
+
+def _sort(device: torch.device, rows: int, adapters: int) -> Case:
+    """Adapters take turns, and every fifth row has none."""
+    slot = torch.arange(rows, dtype=torch.int32, device=device)
+    adapter_of = torch.where(slot % 5 == 4, -1, slot % adapters)
+    out = unsorted(rows, adapters, device)
+
+    def run() -> Tensor:
+        return sort_rows(adapter_of, adapters, out, slot).order
+
+    def expected() -> Tensor:
+        return torch.where(adapter_of < 0, adapters, adapter_of).argsort(stable=True)
+
+    return Case(
+        f"sort {rows} rows by {adapters} adapters",
+        run,
+        expected,
+        tolerance=0.0,
+        bytes=12 * rows + 12 * len(out.tiles),
+        peers={"torch": expected},
     )

@@ -1,75 +1,143 @@
-/* Low-rank adapters within a product (Hu et al. 2021): out += B · (A · x) for the rows that ask for one.
+/* Low-rank adapters within an operation: its product's units and those of h = A · x are one phase, out += B · h and what
+ * an activation makes of the sums is the next. Rows are sorted by adapter once a step, so that a thread reads the
+ * factors of an adapter for all of its rows.
  *
- * Both factors are multiplied as any other matrix is, so that a row's result depends on that row and its adapter
- * alone. Rows that ask for none get the same bits in a step with adapters as in one without. */
+ * A row's result depends on that row and its adapter alone, and a row that asks for none gets the same bits in a step
+ * with adapters as in one without. */
+#include <string.h>
+
 #include <algorithm>
 
 #include "../cpu/operations.h"
 
-enum { TILE = 4 * SW_ROWS, CHUNK = 8 }; /* rows and blocks of 32 columns of a unit of work */
+enum { TILE = 24, SHRUNK_AT_ONCE = 2, EXPANDED_AT_ONCE = 16 }; /* rows, sixteens of columns of a unit of work */
 
-/* Once a step; a request's rows stand together, and those of neighbours with one adapter are one run. */
-void Program::find_adapter_runs() {
-  adapter_runs.clear();
-  for (int r = 0; r < plan.num_requests; ++r) {
-    int adapter = slots->adapter[plan.slots[r]], row = output.requests[r].first_row, count = end_of(r) - row;
-    if (adapter < 0 || count == 0) continue;
-    AdapterRun* last = adapter_runs.empty() ? nullptr : &adapter_runs.back();
-    if (last && last->adapter == adapter && last->first + last->count == row)
-      last->count += count;
-    else
-      adapter_runs.push_back({adapter, row, count});
+template <class AdapterOf>
+void RowsByAdapter::sort(int count, int num_adapters, AdapterOf adapter_of) {
+  std::vector<int> first(num_adapters + 2, 0);
+  auto group_of = [&](int row) { return adapter_of(row) < 0 ? num_adapters : adapter_of(row); };
+  for (int row = 0; row < count; ++row) ++first[group_of(row) + 1];
+  for (int group = 0; group <= num_adapters; ++group) first[group + 1] += first[group];
+  rows.resize(count);
+  tiles.clear();
+  adapters.clear();
+  if (first[num_adapters] == 0) return; /* nobody asks for one: nobody reads on */
+  for (int group = 0; group <= num_adapters; ++group) {
+    int adapter = group == num_adapters ? -1 : group;
+    if (adapter >= 0 && first[group] < first[group + 1]) adapters.push_back(adapter);
+    for (int row = first[group]; row < first[group + 1]; row += TILE)
+      tiles.push_back({adapter, row, std::min(int(TILE), first[group + 1] - row)});
+  }
+  for (int row = 0; row < count; ++row) rows[first[group_of(row)]++] = row;
+}
+
+void Program::sort_by_adapter() {
+  by_adapter.sort(num_rows, num_adapters, [&](int row) { return slots->adapter[plan.slots[request[row]]]; });
+  int total = int(logit_rows.size()), chunks = (total + SW_LOGIT_ROWS - 1) / SW_LOGIT_ROWS;
+  logits_by_adapter.resize(chunks);
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    int first = chunk * SW_LOGIT_ROWS;
+    logits_by_adapter[chunk].sort(std::min(total - first, int(SW_LOGIT_ROWS)), num_adapters,
+                                  [&](int row) { return slots->adapter[logit_rows[first + row].slot]; });
   }
 }
 
 namespace {
 
-/* The units of product(adapter, first row) for every run, that this thread claims. */
-template <class Make>
-void run_products(Worker& worker, const std::vector<sw_adapter>& adapters, Make product) {
-  int base = 0, unit = worker.claim(1);
-  for (const auto& run : worker.program.adapter_runs) {
-    if (size_t(run.adapter) >= adapters.size() || !adapters[run.adapter].a.at) continue;
-    const sw_adapter& adapter = adapters[run.adapter];
-    Product made = product(adapter, size_t(run.first));
-    int blocks = (made.n + 31) / 32, tiles = (run.count + TILE - 1) / TILE;
-    int units = tiles * ((blocks + CHUNK - 1) / CHUNK);
+bool adds(const sw_adapter& adapter) { return adapter.spans != nullptr; }
+
+}  // namespace
+
+bool Adapted::adapts(const RowsByAdapter& by_adapter) const {
+  for (int adapter : by_adapter.adapters)
+    if (adds(adapters[adapter])) return true;
+  return false;
+}
+
+int Adapted::shrink(Worker& worker, const RowsByAdapter& by_adapter, const void* x, size_t stride, int k,
+                    int& unit) const {
+  const Program& p = worker.program;
+  size_t narrow = p.shrunk_stride, bytes = p.element_bytes();
+  int base = 0;
+  for (const auto& tile : by_adapter.tiles) {
+    if (tile.adapter < 0) break;
+    const sw_adapter& adapter = adapters[tile.adapter];
+    int groups = adapter.width / 16, units = (groups + SHRUNK_AT_ONCE - 1) / SHRUNK_AT_ONCE;
     for (; unit < base + units; unit = worker.claim(1)) {
-      int row = (unit - base) % tiles * TILE, block = (unit - base) / tiles * CHUNK;
-      sw_kernels().linear(made, row, std::min(row + TILE, run.count), block, std::min(block + CHUNK, blocks));
+      int group = (unit - base) * SHRUNK_AT_ONCE;
+      sw_kernels().shrink(adapter, k, {x, stride, by_adapter.rows.data() + tile.first, tile.count}, group,
+                          std::min(group + SHRUNK_AT_ONCE, groups),
+                          static_cast<char*>(p.shrunk->at) + tile.first * narrow * bytes, narrow, p.dtype);
+    }
+    base += units;
+  }
+  return base;
+}
+
+void Adapted::expand(Worker& worker, const RowsByAdapter& by_adapter, float* out, size_t stride, int n,
+                     const Finish& finish) const {
+  const Program& p = worker.program;
+  size_t narrow = p.shrunk_stride, bytes = p.element_bytes();
+  int groups = (n + 15) / 16, units = (groups + EXPANDED_AT_ONCE - 1) / EXPANDED_AT_ONCE;
+  int base = 0, unit = worker.claim(1);
+  for (const auto& tile : by_adapter.tiles) {
+    bool added = tile.adapter >= 0 && adds(adapters[tile.adapter]);
+    if (!added && !finish) continue;
+    const int32_t* rows = by_adapter.rows.data() + tile.first;
+    for (; unit < base + units; unit = worker.claim(1)) {
+      int first = (unit - base) * EXPANDED_AT_ONCE, last = std::min(first + EXPANDED_AT_ONCE, groups);
+      if (added)
+        sw_kernels().expand(adapters[tile.adapter],
+                            static_cast<char*>(p.shrunk->at) + tile.first * narrow * bytes, narrow, p.dtype,
+                            {out, stride, rows, tile.count}, n, first, last);
+      for (int i = 0; finish && i < tile.count; ++i) finish(rows[i], first * 16, std::min(last * 16, n));
     }
     base += units;
   }
 }
 
-}  // namespace
-
 /* As `run`, with gate and up apart until adapters have been added to them. */
 bool Linear::run_adapted(Worker& worker) const {
   const Program& p = worker.program;
   const Buffer& to = p.buffers[out];
+  int n = activation ? (std::min(weight.n, 2 * to.width) + 31) / 32 * 32 : std::min(weight.n, to.width - column);
   size_t stride = activation ? (weight.n + 31) / 32 * 32 : to.stride;
   float* sums = static_cast<float*>(activation ? p.apart->at : to.shared->at) + (activation ? 0 : column);
-  size_t bytes = p.element_bytes(), x_stride = plain.stride(p), narrow = p.shrunk_stride;
-  const char* rows = plain.at(worker);
-  char* shrunk = static_cast<char*>(p.shrunk->at);
-  run_products(worker, adapters, [=, &p](const sw_adapter& adapter, size_t first) {
-    return Product{rows + first * x_stride * bytes, x_stride, adapter.a, adapter.a.n, shrunk + first * narrow * bytes,
-                   narrow, p.dtype, nullptr, 0, 0, 0.0f};
-  });
+  int unit = worker.claim(1);
+  int base = shrink(worker, p.by_adapter, plain.at(worker), plain.stride(p), weight.k, unit);
+  multiply(worker, sums, stride, SW_FP32, 0, base, unit);
   worker.barrier();
-  multiply(worker, sums, stride, SW_FP32, 0);
+  Finish gate = [&](int row, int first, int last) {
+    int begin = first / 2, end = std::min(last / 2, to.width);
+    char* rows = static_cast<char*>(to.shared->at);
+    sw_kernels().gate_row(sums + row * stride + first, activation,
+                          rows + (size_t(row) * to.stride + begin) * element_bytes(to.dtype), end - begin, to.dtype);
+  };
+  expand(worker, p.by_adapter, sums, stride, n, activation ? gate : nullptr);
+  return true;
+}
+
+bool Embed::run_adapted(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer& to = p.buffers[out];
+  float* x = static_cast<float*>(to.shared->at);
+  size_t narrow = p.shrunk_stride, bytes = p.element_bytes();
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) read(p, row);
+  for (const auto& tile : p.by_adapter.tiles) {
+    if (tile.adapter < 0) break;
+    const sw_adapter& adapter = adapters[tile.adapter];
+    size_t row_bytes = adapter.width * bytes;
+    for (int i = tile.first + worker.thread; i < tile.first + tile.count; i += p.pool->size()) {
+      char* shrunk = static_cast<char*>(p.shrunk->at) + i * narrow * bytes;
+      int row = p.by_adapter.rows[i];
+      if (is_given(p, row)) /* it has no token to which an adapter adds */
+        memset(shrunk, 0, row_bytes);
+      else
+        memcpy(shrunk, static_cast<const char*>(adapter.a) + p.token[row] * row_bytes, row_bytes);
+    }
+  }
   worker.barrier();
-  run_products(worker, adapters, [=](const sw_adapter& adapter, size_t first) {
-    return Product{shrunk + first * narrow * bytes, narrow, adapter.b, adapter.b.n, sums + first * stride,
-                   stride, SW_FP32, nullptr, 1, 0, 0.0f};
-  });
-  if (!activation) return true;
-  worker.barrier();
-  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
-    sw_kernels().gate_row(sums + row * stride, activation,
-                          static_cast<char*>(to.shared->at) + size_t(row) * to.stride * element_bytes(to.dtype),
-                          to.width, to.dtype);
+  expand(worker, p.by_adapter, x, to.stride, to.width, nullptr);
   return true;
 }
 
@@ -81,14 +149,23 @@ void reserve(std::unique_ptr<Memory>& memory, size_t bytes) {
 
 }  // namespace
 
-/* Adapters of the product that was added last, of rows x. */
-extern "C" void sw_add_adapters(Program* p, int x, const sw_adapter* adapters, int count) {
-  auto* linear = dynamic_cast<Linear*>(p->operations.back().get());
-  linear->plain = {x, p->buffers[x].copied};
-  linear->adapters.assign(adapters, adapters + count);
-  p->num_adapters = std::max(p->num_adapters, count);
-  for (const sw_adapter& adapter : linear->adapters)
-    if (adapter.a.at) p->shrunk_stride = std::max(p->shrunk_stride, (adapter.a.n + 31) / 32 * 32);
+/* Let adapters in `places` places add to the operation that was added last, whose rows are those of x, or the head's
+ * own. `width` is the most columns of A · x. Which operation that is, for sw_set_adapter. */
+extern "C" int sw_adapt(Program* p, int x, int places, int width) {
+  auto* adapted = dynamic_cast<Adapted*>(p->operations.back().get());
+  adapted->adapters.assign(places, sw_adapter{});
+  adapted->plain = {x, p->buffers[x].copied};
+  p->num_adapters = places;
+  p->shrunk_stride = std::max(p->shrunk_stride, (width + 31) / 32 * 32);
   reserve(p->shrunk, size_t(p->max_tokens) * p->shrunk_stride * p->element_bytes());
-  if (linear->activation) reserve(p->apart, size_t(p->max_tokens) * ((linear->weight.n + 31) / 32 * 32) * sizeof(float));
+  auto* linear = dynamic_cast<Linear*>(adapted);
+  if (linear && linear->activation)
+    reserve(p->apart, size_t(p->max_tokens) * ((linear->weight.n + 31) / 32 * 32) * sizeof(float));
+  return int(p->operations.size()) - 1;
+}
+
+/* Between steps: what the adapter in a place adds to an operation; null: nothing. */
+extern "C" void sw_set_adapter(Program* p, int operation, int place, const sw_adapter* adapter) {
+  auto* adapted = dynamic_cast<Adapted*>(p->operations[operation].get());
+  adapted->adapters[place] = adapter ? *adapter : sw_adapter{};
 }

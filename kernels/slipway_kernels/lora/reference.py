@@ -13,20 +13,21 @@ def lora(
     x: Tensor,
     a: Tensor,
     b: Tensor,
-    scaling: Sequence[float],
     ranks: Sequence[int],
     slices: Sequence[int],
     row_adapters: Sequence[int],
     out: Tensor,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """out[row] + scaling · x[row] · Aᵀ · Bᵀ in fp32, A and B those of the row's adapter and of each slice.
+    """out[row] + x[row] · Aᵀ · Bᵀ + bias in fp32, all those of the row's adapter, A and B of each slice.
 
     x             [rows, k]
     a             [adapters, slices · rank, k]
-    b             [adapters, n, rank]
+    b             [adapters, n, rank]  with the scaling
     slices        the columns at which slices begin, and n
     row_adapters  [rows], −1 where a row has none
     out           [rows, n]
+    bias          [adapters, n], or None
     Source: Hu et al. 2021 (LoRA).
     """
     rank = b.shape[2]
@@ -38,13 +39,32 @@ def lora(
             own = slice(index * rank, index * rank + ranks[adapter])
             h = a[adapter, own].float() @ x[row].float()
             added = b[adapter, left:right, : ranks[adapter]].float() @ h
-            result[row, left:right] += scaling[adapter] * added
+            result[row, left:right] += added
+        if bias is not None:
+            result[row] += bias[adapter]
     return result
 
 
-def merged(weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-    """weight + scaling · B · A in fp32: the weight that an adapter of one slice stands for."""
-    return weight.float() + scaling * (b.float() @ a.float())
+def looked_up(
+    ids: Sequence[int],
+    a: Tensor,
+    b: Tensor,
+    ranks: Sequence[int],
+    row_adapters: Sequence[int],
+    out: Tensor,
+) -> Tensor:
+    """out[row] + B · A[:, id of row] in fp32. The rest is as in `lora`, of one slice."""
+    result = out.float().clone()
+    for row, (token, adapter) in enumerate(zip(ids, row_adapters, strict=True)):
+        if adapter >= 0:
+            own = slice(0, ranks[adapter])
+            result[row] += b[adapter, :, own].float() @ a[adapter, own, token].float()
+    return result
+
+
+def merged(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """weight + B · A in fp32: the weight that an adapter of one slice stands for."""
+    return weight.float() + b.float() @ a.float()
 
 
 def filled(shape: Sequence[int], deviation: float, dtype: torch.dtype, device: torch.device) -> Tensor:

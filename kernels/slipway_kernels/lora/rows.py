@@ -7,11 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.lora.kernel import sort_kernel
+
 FEW, MANY = 16, 64
 """Rows in a tile: of small batches, and of large ones."""
 
 FEW_ROWS = 256
 """Rows of the largest small batch."""
+
+SORT = (
+    Tile(80, {"CHUNK": 256}, 4, 1, {"rows": FEW_ROWS}),
+    Tile(80, {"CHUNK": 1024}, 4, 1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +38,38 @@ class Rows:
     active: bool
 
 
-def sort_rows(row_adapters: Tensor, adapters: int, *, active: bool | None = None) -> Rows:
-    """Sort a batch's rows, on the tensor's own device and without waiting for it.
-
-    row_adapters  [rows]  any integer type: the adapter of each row, −1 where it has none
-    adapters      in the pool
-    active        must be given for a tensor that is not on the host
-    Raises ValueError where it is not given.
-    """
-    if active is None:
-        if row_adapters.device.type != "cpu":
-            raise ValueError(
-                f"The adapters of the rows are on {row_adapters.device}: say by `active` whether any row "
-                "has one, or sort them on the host."
-            )
-        active = bool((row_adapters >= 0).any())
-    device, rows = row_adapters.device, len(row_adapters)
+def unsorted(rows: int, adapters: int, device: torch.device, *, active: bool = True) -> Rows:
+    """Room for what `sort_rows` writes, of a batch of so many rows and at most so many adapters."""
     block = FEW if rows <= FEW_ROWS else MANY
-    key = torch.where(row_adapters < 0, adapters, row_adapters).long()
-    counts = torch.zeros(adapters + 1, dtype=torch.long, device=device)
-    counts.scatter_add_(0, key, torch.ones_like(key))
-    first = counts.cumsum(0) - counts
-    of_each = (counts[:adapters] + block - 1) // block
-    end = of_each.cumsum(0)
-    tile = torch.arange((rows + min(adapters, rows) * (block - 1)) // block, device=device)
-    found = torch.searchsorted(end, tile, right=True)
-    adapter = found.clamp(max=adapters - 1)
-    passed = (tile - end[adapter] + of_each[adapter]) * block
-    used = found < adapters
-    columns = (
-        torch.where(used, adapter, -1),
-        torch.where(used, first[adapter] + passed, 0),
-        torch.where(used, (counts[adapter] - passed).clamp(0, block), 0),
-    )
-    return Rows(key.argsort(stable=True).int(), torch.stack(columns, 1).int(), block, active)
+    tiles = (rows + min(adapters, rows) * (block - 1)) // block
+    order = torch.empty(rows, dtype=torch.int32, device=device)
+    return Rows(order, torch.empty(tiles, 3, dtype=torch.int32, device=device), block, active)
+
+
+def sort_rows(adapter_of: Tensor, adapters: int, out: Rows, slots: Tensor | None = None) -> Rows:
+    """Sort a batch's rows by adapter, in one launch that waits for nothing. Returns out.
+
+    adapter_of  [rows]   int32  of each row, or of each slot where there are slots; −1: none
+    adapters    in the pool
+    slots       [rows]   int32  the slot of each row, −1: padding
+    Nothing is launched where `out` says that no row has an adapter.
+    Raises ValueError for rows of another number than `out` has room for.
+    """
+    rows = len(adapter_of if slots is None else slots)
+    if rows != len(out.order):
+        raise ValueError(f"a batch of {rows} rows is sorted into room for {len(out.order)}: give it its own.")
+    if out.active:
+        launch(
+            sort_kernel,
+            (adapters + 1,),
+            tile=pick(SORT, arch_of(adapter_of.device), rows=rows),
+            slots_ptr=slots,
+            adapter_of_ptr=adapter_of,
+            order_ptr=out.order,
+            tiles_ptr=out.tiles,
+            rows=rows,
+            tiles=len(out.tiles),
+            block=out.block,
+            ADAPTERS=1 << adapters.bit_length(),
+        )
+    return out

@@ -263,8 +263,8 @@ extern "C" size_t sw_sample_scratch_bytes(int32_t vocab) {
   return lay_out(vocab, nullptr, &scratch);
 }
 
-extern "C" void sw_sample_row(const sw_sampling* sampling, float* logits, const uint32_t* mask, int32_t vocab,
-                              const int32_t* tokens, int32_t history_len, int32_t prompt_len, int32_t given,
+extern "C" void sw_sample_row(const sw_sampling* sampling, float* logits, const float* edited, const uint32_t* mask,
+                              int32_t vocab, const int32_t* tokens, int32_t history_len, int32_t prompt_len, int32_t given,
                               int32_t want_logprob, int32_t num_top, void* memory, sw_drawn* drawn, int32_t* top_ids,
                               float* top_logprobs) {
   const sw_sampling& s = *sampling;
@@ -282,8 +282,8 @@ extern "C" void sw_sample_row(const sw_sampling* sampling, float* logits, const 
   }
   drawn->token = given;
   if (given < 0) {
-    if (mask || needs_edit(s, history)) {
-      edit(s, logits, mask, vocab, history, scratch);
+    if (edited || mask || needs_edit(s, history)) {
+      edit(s, edited ? edited : logits, mask, vocab, history, scratch);
       if (!scan_row(scratch.row, vocab, scratch.block_max, &row)) return;
     }
     drawn->token = s.temperature > 0 ? draw(s, row, scratch, history_len) : row.argmax();

@@ -106,6 +106,7 @@ class Sampler:
         arguments = (
             ctypes.byref(sampling_struct(sampling)),
             c_void_p(logits.ctypes.data),
+            None,
             None if mask is None else c_void_p(mask.ctypes.data),
             c_int32(self._vocab),
             int_array(history),

@@ -17,6 +17,9 @@ from slipway.exits import ENGINE_DIED
 
 Phase = Literal["open", "draining", "closed"]
 
+EMBEDS_BYTES_PER_NUMBER = 6
+"""Of fp32 in base64, and some more."""
+MAX_EMBEDS_BODY = 336 << 20
 MAX_BODY_BYTES = 8 << 20
 """A parser holds the interpreter's lock, in a thread as well: this much for some 0.1 s."""
 BODY_BYTES_PER_TOKEN = 16
@@ -59,6 +62,7 @@ class Admission:
     def ready(self) -> bool:
         """A request that arrived now would be served, by whichever process, and others should come."""
         serves = self.loaded and self.failure is None and self._engine.state == "ready"
+        serves = serves and not self._engine.asleep
         return self.phase == "open" and serves and self.group.complete
 
     @property
@@ -68,6 +72,12 @@ class Admission:
 
     def check(self) -> None:
         """Raises ApiError 503 where nothing can be served now, with the reason."""
+        self.check_engine()
+        if self._engine.asleep:
+            raise asleep()
+
+    def check_engine(self) -> None:
+        """The same for what an engine answers that sleeps, too."""
         if self.phase == "closed":
             raise _unavailable("The server is shutting down.", "shutting_down", 1)
         if (failure := self.cause) is not None:
@@ -91,6 +101,8 @@ class Admission:
             return Progress(phase="dead")
         if self.phase != "open":
             return Progress(phase="draining", total=self.group.num_open)
+        if self._engine.asleep:
+            return Progress(phase="asleep")
         seen = self._engine.progress
         if seen is None:
             return Progress(phase="load")
@@ -134,9 +146,10 @@ class Bodies:
         """Bytes that all of them may have."""
         self.held = 0
 
-    def make_room(self, max_model_len: int) -> None:
-        """Let a prompt of the whole context through."""
-        self.largest = max(MAX_BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
+    def make_room(self, max_model_len: int, hidden_size: int = 0) -> None:
+        """Let a prompt of the whole context through; also of embeddings, as far as the engine takes them."""
+        embeds = min(EMBEDS_BYTES_PER_NUMBER * hidden_size * max_model_len, MAX_EMBEDS_BODY)
+        self.largest = max(MAX_BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len, embeds)
         self.together = max(MAX_BODIES_BYTES, 4 * self.largest)
 
     @contextmanager
@@ -165,6 +178,11 @@ class Bodies:
             yield grown
         finally:
             self.held -= own
+
+
+def asleep() -> ApiError:
+    """The answer to a request that an engine would have to wake for."""
+    return _unavailable("The engine sleeps until POST /wake_up wakes it; try again then.", "asleep", 5)
 
 
 def _unavailable(message: str, code: str, retry_after: int) -> ApiError:

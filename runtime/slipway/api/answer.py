@@ -43,7 +43,7 @@ class GeneratedAnswer:
         self._head: dict[str, Any] = {
             "id": run.order.request_id,
             "created": int(time.time()),
-            "model": settings.name,
+            "model": run.model,
         }
         self._shows_ids = bool(body.return_token_ids)
         self._num_prompt_logprobs = body.prompt_logprobs

@@ -25,7 +25,21 @@ from slipway.api.document import document_routes
 from slipway.api.edge import Edge
 from slipway.api.frontend import Frontend
 from slipway.api.route import ApiRoute
-from slipway.api.routes import chat, completions, invocations, messages, models, responses, state, tokenize
+from slipway.api.routes import (
+    adapters,
+    chat,
+    classify,
+    completions,
+    embeddings,
+    invocations,
+    messages,
+    models,
+    pooling,
+    responses,
+    score,
+    state,
+    tokenize,
+)
 from slipway.api.routes.console import console_routes
 from slipway.exits import BAD_ARGUMENTS, Exit
 
@@ -35,11 +49,16 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
     settings = front.settings
     routes = [
         *models.routes,
+        *(adapters.routes if settings.updates_loras else []),
         *chat.routes,
         *completions.routes,
         *invocations.routes,
         *responses.routes,
         *messages.routes,
+        *embeddings.routes,
+        *score.routes,
+        *classify.routes,
+        *pooling.routes,
         *tokenize.routes,
         *(tokenize.info_routes if settings.enable_tokenizer_info_endpoint else []),
         *state.routes,

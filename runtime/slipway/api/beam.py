@@ -157,7 +157,15 @@ class BeamRun(Run):
         for beam in search.running:
             engine_id = f"{order.request_id}-{next(serial)}"
             token_ids = [*prompt.token_ids, *beam.token_ids]
-            request = AddRequest(engine_id, token_ids, params, order.priority, order.cache_salt, self.arrival)
+            request = AddRequest(
+                engine_id,
+                token_ids,
+                params,
+                order.priority,
+                order.cache_salt,
+                self.arrival,
+                adapter=self.adapter,
+            )
             streams.append(self._engine.submit(request))
             self._live.add(engine_id)
         return streams

@@ -8,19 +8,20 @@ from slipway.api.errors import ApiError, not_supported
 from slipway.api.model import ServedModel
 from slipway.api.protocol.chat import Message, TemplateFields
 from slipway.text.messages import TEXT_PARTS
+from slipway.text.template import WrittenChat
 
 
 def render_chat(
     body: TemplateFields, messages: list[Message], model: ServedModel, *, default_effort: str | None
-) -> str:
-    """The prompt's text. Raises ApiError where the template refuses the messages."""
+) -> WrittenChat:
+    """The prompt. Raises ApiError where the template refuses the messages."""
     effort = body.reasoning_effort or default_effort
     kwargs = {"reasoning_effort": effort} if effort else {}
     template = model.template_of(body.chat_template)
     for index, message in enumerate(messages):
         _check_parts(message, index)
     try:
-        return template.render(
+        return template.write(
             [message.model_dump(exclude_none=True) for message in messages],
             tools=[tool.model_dump(exclude_none=True) for tool in body.tools] if body.tools else None,
             add_generation_prompt=body.prompt_ends_open,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from slipway.args.derive import expand_graph_sizes
+from slipway.args.model_names import name_and_path
 from slipway.args.schema import ARGUMENTS
-from slipway.engine.config import EngineConfig
+from slipway.args.speculation import lookup_window, method_of
+from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.envs import Environment
+from slipway.exits import BAD_ARGUMENTS, Exit
 
 
 class Arguments(Protocol):
@@ -41,8 +45,11 @@ def engine_config(
     derived: dict[str, Any] = {
         "attention_backend": "auto" if attention in ARGUMENTS["attention_backend"].hollow else attention,
         "hf_overrides": arguments["hf_overrides"] or {},
+        "override_pooler_config": arguments["override_pooler_config"] or {},
         "rope_scaling": arguments["rope_scaling"] or {},
         "max_model_len": _length(arguments["max_model_len"]),
+        "max_loras": arguments["max_loras"] if arguments["enable_lora"] else 0,
+        "max_prompt_adapters": arguments["max_prompt_adapters"] if arguments["enable_prompt_adapter"] else 0,
         "prefix_hash": arguments["prefix_caching_hash_algo"],
         "prefix_hash_secret": environment.slipway_prefix_hash_secret or "",
         "num_blocks": arguments["num_gpu_blocks_override"],
@@ -60,8 +67,27 @@ def engine_config(
         "log_config_file": log_config_file,
         "profile_folder": environment.torch_profiler_dir,
         "record": environment.slipway_record,
+        "processors": arguments["logits_processor_pattern"] is not None,
+        "processor_threads": environment.logits_processor_threads,
     }
+    derived |= _speculation(arguments["speculative_config"])
     return EngineConfig(**_of_same_name(EngineConfig, arguments, derived))
+
+
+def _speculation(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How tokens are drafted; nothing where no method is named."""
+    if config is None or (method := method_of(config)) is None:
+        return {}
+    how: dict[str, Any] = {
+        "num_drafts": config.get("num_speculative_tokens") or 0,
+        "max_guessing": config.get("disable_by_batch_size"),
+    }
+    if method == "ngram":
+        shortest, longest = lookup_window(config)
+        return how | {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
+    names = ("model", "revision", "code_revision", "quantization", "max_model_len")
+    told: dict[str, Any] = {name: config.get(name) for name in names}
+    return how | {"draft": DraftConfig(method=method, **told)}
 
 
 def _graph_sizes(arguments: Arguments) -> list[int]:
@@ -82,6 +108,20 @@ def _length(value: object) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterModule:
+    """One of --lora-modules or --prompt-adapters."""
+
+    name: str
+    path: str
+    base_model_name: str | None = None
+    is_prompt: bool = False
+
+    @property
+    def argument(self) -> str:
+        return "prompt_adapters" if self.is_prompt else "lora_modules"
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the API itself is told.
 
@@ -97,7 +137,6 @@ class Settings:
     revision: str | None
     download_dir: str | None
     hf_token: str | bool | None
-    trust_remote_code: bool
     skip_tokenizer_init: bool
     chat_template: str | None
     chat_template_content_format: Literal["auto", "string", "openai"]
@@ -107,6 +146,12 @@ class Settings:
     generation_config: str
     override_generation_config: Mapping[str, Any]
     max_logprobs: int
+    adapters: tuple[AdapterModule, ...]
+    """To load at start."""
+    max_loras: int
+    """Different ones in a step; 0: none are served."""
+    updates_loras: bool
+    """Callers may load and unload them."""
     seed: int | None
     """Of the draws of requests without one; None draws each at random."""
     priorities: bool
@@ -133,6 +178,9 @@ class Settings:
     enable_request_id_headers: bool
     enable_server_load_tracking: bool
     dev_mode: bool
+    enable_sleep_mode: bool
+    logits_processors: re.Pattern[str] | None
+    """Names of the processors that requests may bring; None: none."""
     profiles: bool
     """Traces of steps may be started and stopped."""
     response_store: bool
@@ -163,9 +211,13 @@ class Settings:
 
 
 def api_settings(arguments: Arguments, environment: Environment) -> Settings:
+    adapters = arguments["enable_lora"]
     derived: dict[str, Any] = {
         "served_names": tuple(arguments["served_model_name"] or [arguments["model"]]),
         "override_generation_config": arguments["override_generation_config"] or {},
+        "adapters": _adapters(arguments),
+        "max_loras": arguments["max_loras"] if adapters else 0,
+        "updates_loras": adapters and environment.allow_runtime_lora_updating,
         "seed": arguments["seed"] if "seed" in arguments.given else None,
         "priorities": arguments["scheduling_policy"] == "priority",
         "api_keys": tuple(arguments["api_key"] or ()),
@@ -178,9 +230,32 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
         "detailed_traces": frozenset(arguments["collect_detailed_traces"] or ()),
         "step_timeout": environment.engine_iteration_timeout_s,
         "stay_after_death": environment.keep_alive_on_engine_death,
+        "logits_processors": _pattern(arguments["logits_processor_pattern"]),
         "shown_arguments": arguments.redacted(),
     }
     return Settings(**_of_same_name(Settings, arguments, derived))
+
+
+def _adapters(arguments: Arguments) -> tuple[AdapterModule, ...]:
+    """Those of both kinds that are served."""
+    low_rank = arguments["lora_modules"] if arguments["enable_lora"] else None
+    prompts = arguments["prompt_adapters"] if arguments["enable_prompt_adapter"] else None
+    pairs = map(name_and_path, prompts or ())
+    return (
+        *(AdapterModule(**one) for one in low_rank or ()),
+        *(AdapterModule(name, path, is_prompt=True) for name, path in pairs),
+    )
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    """Raises Exit for what is no regular expression."""
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        message = f"--logits-processor-pattern {text} is no regular expression: {error}."
+        raise Exit(
+            BAD_ARGUMENTS, message, "Escape what is meant as it stands.", "logits_processor_pattern"
+        ) from None
 
 
 def _of_same_name(told: type, arguments: Arguments, derived: Mapping[str, Any]) -> dict[str, Any]:

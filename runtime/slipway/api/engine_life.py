@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
+from slipway.api.daemon import in_daemon
 from slipway.api.frontend import Frontend
 from slipway.api.group import as_exit
 from slipway.api.model import Texts, read_texts
@@ -19,30 +17,15 @@ from slipway.exits import ENGINE_STALLED, LOAD_STALLED, Exit
 
 WATCH_SECONDS = 1.0
 
-T = TypeVar("T")
 logger = logging.getLogger("slipway.api")
-
-
-async def in_daemon(work: Callable[[], T]) -> T:
-    """Run what may take minutes, such as a download, in a thread that does not hold up the exit."""
-    outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()
-
-    def run_work() -> None:
-        try:
-            outcome.set_result(work())
-        except Exception as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run_work, daemon=True).start()
-    return await asyncio.wrap_future(outcome)
 
 
 async def opened(front: Frontend) -> tuple[Texts, Ready]:
     """Load what the API needs, wait for the engine, begin to admit requests."""
-    texts = await in_daemon(lambda: read_texts(front.settings))
+    texts, folders = await in_daemon(lambda: (read_texts(front.settings), front.adapters.find_modules()))
     try:
         ready = await front.engine.wait_ready()
+        await front.adapters.load_modules(folders)
     except EngineDead:
         await asyncio.Event().wait()  # `mourn` tells why
     front.open(texts, ready)
@@ -57,6 +40,11 @@ def warnings_of(front: Frontend, texts: Texts, ready: Ready) -> list[str]:
     if front.logs_prompts_whole:
         warnings.append(
             "Prompts are logged in full: --disable-log-requests logs none of them, --max-log-len N cuts them."
+        )
+    if front.settings.enable_sleep_mode and not front.settings.dev_mode:
+        warnings.append(
+            "--enable-sleep-mode: /sleep and /wake_up answer in development mode alone; set "
+            "VLLM_SERVER_DEV_MODE=1 for it, where nobody but you reaches the server."
         )
     return warnings
 

@@ -15,6 +15,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from slipway.api.adapters import Adapters, ServedAdapter
 from slipway.api.admission import LONG_BODY_BYTES, SHORT_BODY_BYTES, Admission, Bodies
 from slipway.api.beam import BeamRun
 from slipway.api.configure import Settings
@@ -23,6 +24,7 @@ from slipway.api.generate import Order, Run
 from slipway.api.grammars import GrammarChecks
 from slipway.api.group import Group
 from slipway.api.model import ServedModel, Texts, served_model
+from slipway.api.pooled_run import PooledRun
 from slipway.api.response_store import ResponseStore
 from slipway.api.seeds import Seeds
 from slipway.api.structured import say_whose_work_it_is
@@ -38,10 +40,13 @@ if TYPE_CHECKING:
 TEXT_THREADS = 2
 """Tokenizing lets go of the interpreter's lock, rendering does not; more threads gain nothing."""
 MAX_REQUEST_ID = 128
+NAMES_SHOWN = 16
+"""Of models, in an error."""
 LOGGED_MEMBERS = 16
 """Of each list in the parameters of a request."""
 
 T = TypeVar("T")
+AnyRun = TypeVar("AnyRun", bound=Run)
 logger = logging.getLogger("slipway.api.requests")
 
 
@@ -53,6 +58,7 @@ class Frontend:
         self.engine = engine
         self.admission = Admission(engine, max_concurrency=settings.max_concurrency, group=group)
         self.bodies = Bodies()
+        self.adapters = Adapters(settings, engine)
         self.seeds = Seeds(settings.seed, self.admission.group.next_arrival)
         self.created = int(time.time())
         self.responses = ResponseStore() if settings.response_store else None
@@ -74,10 +80,11 @@ class Frontend:
             ready.max_model_len,
             self.settings.show_hidden_metrics_for_version,
             self.admission.group.metrics_folder,
+            max_loras=self.settings.max_loras,
         )
         self.metrics.record_startup(ready.startup_seconds)
         self.metrics.record_cache(_cache(self.settings, ready))
-        self.bodies.make_room(ready.max_model_len)
+        self.bodies.make_room(ready.max_model_len, ready.hidden_size)
         self.admission.open()
 
     def close(self) -> None:
@@ -109,21 +116,25 @@ class Frontend:
         assert self._grammars is not None
         return self._grammars
 
-    def check_name(self, name: str | None) -> None:
-        """Raises ApiError 404 for a model that is not served; no name means the one that is."""
-        if name:
-            self.check_exists(name)
+    def check_name(self, name: str | None) -> ServedAdapter | None:
+        """The adapter that it names, if any; no name means the model. Raises ApiError 404 for what is not
+        served."""
+        return self.check_exists(name) if name else None
 
-    def check_exists(self, name: str) -> None:
-        """Raises ApiError 404 for what is no model's name, such as the empty one."""
-        if name not in self.settings.served_names:
+    def check_exists(self, name: str) -> ServedAdapter | None:
+        """The adapter of that name; None for the model itself. Raises ApiError 404 for what is neither, such
+        as the empty one."""
+        adapter = self.adapters.get(name)
+        if adapter is None and name not in self.settings.served_names:
+            names = [*self.settings.served_names, *(one.ref.name for one in self.adapters)]
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
             raise ApiError(
-                f"The model `{name}` does not exist. This server has "
-                f"{', '.join(self.settings.served_names)}.",
+                f"The model `{name}` does not exist. This server has {', '.join(names[:NAMES_SHOWN])}{more}.",
                 status=404,
                 param="model",
                 code="model_not_found",
             )
+        return adapter
 
     async def in_thread(self, work: Callable[[], T], num_bytes: int) -> T:
         """Run what would hold up the event loop, on a text of that length: long ones wait for one another,
@@ -143,13 +154,24 @@ class Frontend:
             return made()
         return await self.in_thread(made, num_bytes)
 
-    def submit(self, order: Order, arrival: float, headers: Headers) -> Run:
-        """Start an order of a request that came at `arrival`. Raises ApiError 503 where the engine has
-        gone."""
+    def submit(self, order: Order, name: str | None, arrival: float, headers: Headers) -> Run:
+        """Start an order to the model of that name, of a request that came at `arrival`. Raises ApiError 503
+        where the engine has gone, 404 where the adapter has."""
+        return self._started(Run if order.beams is None else BeamRun, order, name, arrival, headers)
+
+    def pool(self, order: Order, name: str | None, arrival: float, headers: Headers) -> PooledRun:
+        """The same of an order of prompts that pool."""
+        return self._started(PooledRun, order, name, arrival, headers)
+
+    def _started(
+        self, kind: type[AnyRun], order: Order, name: str | None, arrival: float, headers: Headers
+    ) -> AnyRun:
         assert self.metrics is not None
+        served = self.check_name(name)
+        adapter = served.ref if served else None
+        model = adapter.name if adapter else self.settings.name
         on_end = self._tracer.recorder(headers) if self._tracer is not None else None
-        kind = Run if order.beams is None else BeamRun
-        run = kind(order, self.engine, self.metrics, arrival, on_end)
+        run = kind(order, self.engine, self.metrics, arrival, model, adapter, on_end)
         run.start()
         return run
 
@@ -180,6 +202,8 @@ class Frontend:
 
 def _how(order: Order, limit: int | None) -> str:
     """What a request's prompts have in common, for its log; the seed is the first one's."""
+    if order.pooling is not None:
+        return str(order.pooling)
     held = f", held to {order.grammar.text[:limit]}" if order.grammar else ""
     return f"n {order.n}, {_shown(order.prompts[0].params, limit)}{held}"
 
@@ -198,7 +222,7 @@ def _tracer(settings: Settings) -> Tracer | None:
         return None
     from slipway.api.tracing import Tracer
 
-    return Tracer(settings.otlp_traces_endpoint, settings.name, settings.detailed_traces)
+    return Tracer(settings.otlp_traces_endpoint, settings.detailed_traces)
 
 
 def _cache(settings: Settings, ready: Ready) -> dict[str, object]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from slipway.api.admission import asleep
 from slipway.api.errors import ApiError
 from slipway.api.protocol.beam import Beams
 from slipway.api.sampling import child_seed
@@ -17,6 +18,7 @@ from slipway.api.structured import Grammar
 from slipway.api.transcript import Piece, Transcript, TranscriptRules
 from slipway.engine.client import EngineClient, EngineDead, Stream
 from slipway.engine.messages import (
+    AdapterRef,
     AddRequest,
     Delta,
     ReasoningBounds,
@@ -24,7 +26,7 @@ from slipway.engine.messages import (
     TokenLogprobs,
     Work,
 )
-from slipway.engine.params import SamplingParams
+from slipway.engine.params import PoolingParams, SamplingParams
 from slipway.engine.wire import FrameTooLarge
 from slipway.metrics.registry import ServerMetrics
 from slipway.text.parse.output import Parser
@@ -41,6 +43,10 @@ class Prompt:
     params: SamplingParams
     text: str = ""
     """Where it is to stand before its outputs."""
+    embeds: bytes = b""
+    """What it is instead of tokens, as `AddRequest` has it."""
+    type_from: int | None = None
+    """As `PoolingParams` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,8 @@ class Order:
     reasoning: ReasoningBounds | None = None
     beams: Beams | None = None
     """How the likeliest outputs are searched for; None: they are drawn."""
+    pooling: PoolingParams | None = None
+    """The prompts' rows are the answer; None: they are generated from."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -86,8 +94,9 @@ class Output:
 class Run:
     """An order on the engine. Whoever starts one calls `abort` in the end, whatever happened.
 
-    `arrival` is when the request came, on `time.monotonic()`: latencies count from there. `on_end` is called
-    once, after the last output has ended.
+    `model` is its name in the answer, that of the `adapter` where there is one. `arrival` is when the request
+    came, on `time.monotonic()`: latencies count from there. `on_end` is called once, after the last output
+    has ended.
     """
 
     def __init__(
@@ -96,9 +105,13 @@ class Run:
         engine: EngineClient,
         metrics: ServerMetrics,
         arrival: float,
+        model: str,
+        adapter: AdapterRef | None = None,
         on_end: Callable[[Run], None] | None = None,
     ) -> None:
         self.order = order
+        self.model = model
+        self.adapter = adapter
         self.arrival = arrival
         self.first_news: float | None = None
         """`time.monotonic()` of the first token of any output."""
@@ -125,6 +138,9 @@ class Run:
         order = self.order
         self._metrics.record_request(order.n)
         for index, prompt in enumerate(order.prompts):
+            pooling = order.pooling
+            if pooling is not None and prompt.type_from is not None:
+                pooling = msgspec.structs.replace(pooling, type_from=prompt.type_from)
             for child in range(order.n):
                 number = index * order.n + child
                 engine_id = f"{order.request_id}-{number}-{next(serial)}"
@@ -140,7 +156,10 @@ class Run:
                     order.cache_salt,
                     self.arrival,
                     order.grammar.text if order.grammar else "",
+                    self.adapter,
                     reasoning=order.reasoning,
+                    pooling=pooling,
+                    prompt_embeds=prompt.embeds,
                 )
                 try:
                     stream = self._engine.submit(request)
@@ -207,6 +226,8 @@ class Run:
         if delta.unfit:
             return ApiError(f"The request cannot be answered: {delta.error}.", code="invalid_value")
         self.error = delta.error
+        if self._engine.asleep:  # it fell asleep while the request was on its way
+            return asleep()
         message = f"The request failed in the engine: {delta.error}"
         return ApiError(message, status=500, code="request_failed")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slipway.api.configure import Arguments, Settings
 from slipway.api.model import Texts
-from slipway.engine.messages import Ready
+from slipway.engine.messages import Pools, Ready
 
 QUESTION = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
 
@@ -26,29 +26,33 @@ def greeting(arguments: Arguments, settings: Settings, texts: Texts, ready: Read
     server = f"{scheme}://{_reachable(arguments['host'])}:{arguments['port']}{settings.root_path}"
     url = f"{server}/v1"
     key = " -H 'Authorization: Bearer KEY'" if settings.api_keys else ""
-    command, path, body = _first_request(texts)
+    command, path, body = _first_request(texts, ready.pools)
     started = os.getppid() if arguments["api_server_count"] > 1 else "self"
     lines = [
         f"\nReady after {seconds_running(started):.1f} s: {settings.name} at {url} "
         f"({ready.dtype}, {ready.max_model_len} tokens of context).",
         f"Open {server}/console in a browser, or type in another terminal:"
-        if texts.template is not None and not settings.disable_fastapi_docs
+        if command == "chat" and not settings.disable_fastapi_docs
         else "Type in another terminal:",
         *([f"  {os.environ.get('SLIPWAY_COMMAND', 'slipway')} {command} --url {url}"] if command else []),
-        f"  curl {url}/{path} -H 'Content-Type: application/json'{key} \\",
+        f"  curl {server}/{path} -H 'Content-Type: application/json'{key} \\",
         f"    -d '{body}'",
         "Ctrl-C ends the server.",
     ]
     return "\n".join(lines)
 
 
-def _first_request(texts: Texts) -> tuple[str | None, str, str]:
-    """The command for a conversation by text, where there can be one; a path below /v1, and its body."""
+def _first_request(texts: Texts, pools: Pools | None) -> tuple[str | None, str, str]:
+    """The command for a conversation by text, where there can be one; a path and its body."""
+    if pools is not None:
+        text = '{"input": "The capital of France"}' if texts.tokenizer is not None else '{"input": [1, 2, 3]}'
+        path = {"embed": "v1/embeddings", "classify": "classify"}.get(pools.task, "pooling")
+        return None, "pooling" if pools.by_token else path, text
     if texts.template is not None:
-        return "chat", "chat/completions", QUESTION
+        return "chat", "v1/chat/completions", QUESTION
     if texts.tokenizer is not None:
-        return "complete", "completions", '{"prompt": "The capital of France is"}'
-    return None, "completions", '{"prompt": [1, 2, 3]}'
+        return "complete", "v1/completions", '{"prompt": "The capital of France is"}'
+    return None, "v1/completions", '{"prompt": [1, 2, 3]}'
 
 
 def _reachable(host: str) -> str:

@@ -65,7 +65,7 @@ class MessageAnswer(PartsAnswer):
         self._shows_reasoning = thinking is None or thinking.type != "disabled"
         self._omits_reasoning = thinking is not None and thinking.display == "omitted"
         self._message = AnthropicMessage(
-            id=run.order.request_id, model=front.settings.name, content=[], usage=self._usage()
+            id=run.order.request_id, model=run.model, content=[], usage=self._usage()
         )
         self._started = False
 

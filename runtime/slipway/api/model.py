@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,22 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from slipway.api.adapters import ServedAdapter
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError, from_validation
 from slipway.api.formats import Formats, formats
 from slipway.api.protocol.common import Generation
-from slipway.engine.messages import Ready
+from slipway.engine.messages import Pools, Ready
 from slipway.exits import BAD_ARGUMENTS, BAD_TOKENIZER, BY_REASON, Exit
 from slipway.load import hub
 from slipway.load.errors import LoadError
-from slipway.text.open import load
-from slipway.text.template import ChatTemplate, load_chat_template
-from slipway.text.tokenizer import Tokenizer
+from slipway.text.open import load_for
+from slipway.text.template import ChatTemplate, ChatWriter, load_chat_template
+from slipway.text.tokenizer import Pair, Tokenizer
 
 logger = logging.getLogger("slipway.api")
+
+_OWN_CHATS = "is not used: the model's tokenizer is of mistral_common, which writes chats itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,12 @@ class Texts:
 
     tokenizer: Tokenizer | None
     """None with --skip-tokenizer-init."""
-    template: ChatTemplate | None
+    template: ChatWriter | None
     defaults: GenerationDefaults
     eos_token_ids: tuple[int, ...]
     formats: Formats
     """How its outputs are read."""
-    made: Callable[[str], ChatTemplate] | None = None
+    made: Callable[[str], ChatWriter] | None = None
     """Compiles the template that a request brings; None where requests may bring none."""
 
 
@@ -63,6 +66,22 @@ class ServedModel:
     texts: Texts
     max_model_len: int
     vocab_size: int
+    pools: Pools | None = None
+    """What it answers where it pools; None: it generates."""
+    hidden_size: int = 0
+    """Numbers in each embedding of a prompt; 0 where prompts have tokens."""
+    num_virtual: int = 0
+    """Tokens that the request's prompt adapter puts before each prompt."""
+
+    def named(self, adapter: ServedAdapter | None) -> ServedModel:
+        """The model as requests meet it that name this adapter."""
+        virtual = adapter.ref.num_virtual if adapter else 0
+        return replace(self, num_virtual=virtual) if virtual else self
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a prompt and its completion that the context holds beside virtual ones."""
+        return self.max_model_len - self.num_virtual
 
     @property
     def defaults(self) -> GenerationDefaults:
@@ -80,7 +99,7 @@ class ServedModel:
         return self.texts.tokenizer
 
     @property
-    def template(self) -> ChatTemplate:
+    def template(self) -> ChatWriter:
         """Raises ApiError where the model has none."""
         if self.texts.tokenizer is None:
             raise _no_tokenizer()
@@ -92,7 +111,7 @@ class ServedModel:
             raise ApiError(message, param="messages", code="no_chat_template")
         return self.texts.template
 
-    def template_of(self, source: str | None) -> ChatTemplate:
+    def template_of(self, source: str | None) -> ChatWriter:
         """The template that a request brings, else the model's. Raises ApiError where it may bring none,
         or not this one."""
         if source is None:
@@ -108,7 +127,23 @@ class ServedModel:
 
     def fewest_tokens(self, text: str) -> int:
         """Tokens that a text has at least; 0 where that is less than what the context holds."""
-        return 0 if len(text) <= self.max_model_len else self.tokenizer.fewest(text)
+        return 0 if len(text) <= self.longest else self.tokenizer.fewest(text)
+
+    def check_generates(self, name: str) -> None:
+        """Raises ApiError where it was started to pool."""
+        if self.pools is not None:
+            message = (
+                f"The model does not support the {name} API: it serves --task {self.pools.task}, "
+                "and generates no text."
+            )
+            raise ApiError(message, param="model", code="wrong_task")
+
+    def encode_pair(self, text: str, other: str, limit: int | None) -> Pair:
+        """One prompt of two texts, joined as the tokenizer does, and cut to so many tokens."""
+        try:
+            return self.tokenizer.encode_pair(text, other, limit)
+        except ValueError as error:
+            raise ApiError(str(error), code="invalid_value") from None
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         try:
@@ -151,22 +186,21 @@ def read_texts(settings: Settings) -> Texts:
 
 def _tokenizer(settings: Settings) -> Tokenizer:
     try:
-        return load(
-            settings.model,
-            tokenizer=settings.tokenizer,
-            mode=settings.tokenizer_mode,
-            revision=settings.revision,
-            tokenizer_revision=settings.tokenizer_revision,
-            trust_remote_code=settings.trust_remote_code,
-            download_dir=settings.download_dir,
-            token=settings.hf_token if isinstance(settings.hf_token, str) else None,
-        )
+        return load_for(settings)
     except (ValueError, LoadError) as error:
         raise Exit(BAD_TOKENIZER, str(error), argument="tokenizer") from None
 
 
-def _template(settings: Settings, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """The operator's template, else the model's own; None where there is neither."""
+def _template(settings: Settings, tokenizer: Tokenizer) -> ChatWriter | None:
+    """The operator's template, else the model's own; None where there is neither.
+
+    A tokenizer that writes chats itself goes before both: they are texts, which it would not read as it does.
+    """
+    if tokenizer.chat is not None:
+        if settings.chat_template:
+            hint = "Leave --chat-template out, or choose another --tokenizer-mode."
+            raise Exit(BAD_ARGUMENTS, f"--chat-template {_OWN_CHATS}.", hint, "chat_template")
+        return tokenizer.chat
     own = tokenizer.chat_templates.get("default")
     try:
         source = load_chat_template(settings.chat_template) if settings.chat_template else own
@@ -181,6 +215,8 @@ def _template(settings: Settings, tokenizer: Tokenizer) -> ChatTemplate | None:
 
 
 def _made(settings: Settings, tokenizer: Tokenizer, source: str) -> ChatTemplate:
+    if tokenizer.chat is not None:
+        raise ValueError(f"chat_template {_OWN_CHATS}. Leave it out.")
     special: dict[str, Any] = dict(tokenizer.special_tokens)
     return ChatTemplate(source, content_format=settings.chat_template_content_format, **special)
 
@@ -243,4 +279,4 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def served_model(texts: Texts, ready: Ready) -> ServedModel:
-    return ServedModel(texts, ready.max_model_len, ready.vocab_size)
+    return ServedModel(texts, ready.max_model_len, ready.vocab_size, ready.pools, ready.hidden_size)

@@ -13,10 +13,12 @@ from slipway.api.parsing import Reading, channels_of, check_budget, check_tools,
 from slipway.api.products import (
     check_beams,
     check_copies,
+    check_embeds,
     check_outputs,
     check_parameters,
     check_prompt_logprobs,
 )
+from slipway.api.prompt_embeds import rows_of
 from slipway.api.protocol.beam import Beams
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.common import Generation
@@ -30,6 +32,7 @@ from slipway.api.sampling import (
 )
 from slipway.api.structured import Grammar, grammar_of
 from slipway.api.transcript import TranscriptRules
+from slipway.engine.messages import NO_TOKEN
 from slipway.engine.params import SamplingParams
 
 
@@ -40,20 +43,39 @@ def completion_order(
     body.check()
     check_limits(body, settings, logprobs=body.logprobs, prompt_logprobs=body.prompt_logprobs)
     prompts = body.prompts
-    check_outputs(len(prompts), body.candidates)
+    check_outputs(len(body.embeds) or len(prompts), body.candidates)
     params_of = sampling_params(
         body,
         model,
         num_logprobs=_completion_logprobs(body),
         num_prompt_logprobs=_prompt_logprobs(body),
     )
-    ready = [_completion_prompt(prompt, body, model, params_of) for prompt in prompts]
+    if body.prompt_embeds is None:
+        ready = [_completion_prompt(prompt, body, model, params_of) for prompt in prompts]
+    else:
+        ready = [_embeds_prompt(number, body, model, params_of) for number in range(len(body.embeds))]
+        check_embeds(ready, body.candidates)
     shown = {"prompt_logprobs": body.prompt_logprobs, "logprobs": body.logprobs if body.echo else None}
     check_prompt_logprobs(shown, ready, body.choices)
     grammar = grammar_of(body, model, settings)
     beams = beams_of(body, body.candidates, ready, body.max_tokens, settings)
     n = body.candidates if beams is None else body.choices
     return _order(body, ready, n, model, request_id, grammar, beams=beams)
+
+
+def _embeds_prompt(
+    number: int, body: CompletionRequest, model: ServedModel, params_of: Callable[[int], SamplingParams]
+) -> Prompt:
+    if not model.hidden_size:
+        message = (
+            "prompt_embeds: this server takes no embeddings as prompts; it needs --enable-prompt-embeds."
+        )
+        raise ApiError(message, param="prompt_embeds", code="not_allowed")
+    param = "prompt_embeds" if isinstance(body.prompt_embeds, str) else f"prompt_embeds[{number}]"
+    rows = rows_of(body.embeds[number], model.hidden_size, param)
+    count = len(rows) // (4 * model.hidden_size)
+    budget = token_budget(body.max_tokens, DEFAULT_MAX_TOKENS, prompt_tokens=count, model=model, param=param)
+    return Prompt([NO_TOKEN] * count, params_of(max(budget, 1)), embeds=rows)
 
 
 def _completion_prompt(
@@ -116,10 +138,12 @@ def chat_prompt(
 ) -> tuple[str, list[int]]:
     """The prompt as text and as tokens. Raises ApiError where the template refuses the messages, or the
     context cannot hold them."""
-    text = render_chat(body, body.messages, model, default_effort=settings.reasoning_effort)
-    if must_fit:
+    text, ids = render_chat(body, body.messages, model, default_effort=settings.reasoning_effort)
+    if must_fit and ids is None:
         _check_length(text, body, body.wanted_tokens, model, "messages")
-    return text, model.encode(text, add_special_tokens=bool(body.add_special_tokens))
+    if ids is None:
+        ids = model.encode(text, add_special_tokens=bool(body.add_special_tokens))
+    return text, ids
 
 
 def _order(
@@ -204,7 +228,7 @@ def _truncated(token_ids: list[int], body: Generation, wanted: int | None, model
     if keep is None:
         return token_ids
     if keep == -1:
-        keep = max(model.max_model_len - (wanted or 1), 1)
+        keep = max(model.longest - (wanted or 1), 1)
     return token_ids[-keep:] if keep else []
 
 

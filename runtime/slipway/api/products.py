@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from slipway.api.errors import ApiError
 from slipway.api.generate import Prompt
 from slipway.api.structured import Grammar
+from slipway.engine.messages import Pools
 from slipway.engine.params import SamplingParams
 
 MAX_OUTPUTS = 1024
+MAX_EMBEDS_BYTES = 240 << 20
+"""Below what the engine takes in one frame."""
 """Outputs of one request: prompts × candidates."""
 MAX_PARAMETERS = 1 << 20
 """Members of lists in the parameters of all outputs of one request, and grammars at four characters for one:
@@ -21,6 +24,12 @@ MAX_PROMPT_LOGPROBS = 1 << 20
 MAX_BEAM_TOKENS = 1 << 21
 """Of all beams of one request with their prompts, which are told to the engine again for each token: it reads
 so many in some 80 ms."""
+
+MAX_POOLED_TOKENS = 1 << 20
+"""Of all inputs of one request that pools, which are told to the engine at once."""
+MAX_POOLED_NUMBERS = 1 << 22
+"""Of all vectors in one answer: some 90 MB of JSON, which a thread writes vector by vector, and then copies
+together in 70 ms."""
 
 
 def check_outputs(prompts: int, candidates: int) -> None:
@@ -65,6 +74,17 @@ def check_copies(prompts: Sequence[Prompt], n: int) -> None:
         raise ApiError(message, param="n", code="invalid_value")
 
 
+def check_embeds(prompts: Sequence[Prompt], n: int) -> None:
+    """Raises ApiError. Each output has its own copy of its prompt's embeddings, on the way to the engine."""
+    total = sum(len(prompt.embeds) for prompt in prompts) * n
+    if total > MAX_EMBEDS_BYTES:
+        message = (
+            f"The prompts' embeddings, a copy for each output, take {total >> 20} MiB in fp32, more than the "
+            f"{MAX_EMBEDS_BYTES >> 20} MiB that one request may have. Ask for less at once."
+        )
+        raise ApiError(message, param="prompt_embeds", code="invalid_value")
+
+
 def check_prompt_logprobs(asked: Mapping[str, int | None], prompts: Sequence[Prompt], shown: int) -> None:
     """Raises ApiError.
 
@@ -90,3 +110,22 @@ def check_beams(width: int, prompts: Sequence[Prompt], wanted: int | None) -> No
             f"than the {MAX_BEAM_TOKENS} that one search may have. Use fewer beams, or split the request."
         )
         raise ApiError(message, param="use_beam_search", code="invalid_value")
+
+
+def check_pooled(prompts: Sequence[Sequence[int]], pools: Pools, dimensions: int) -> None:
+    """Raises ApiError. `dimensions` are the numbers of a vector that are kept, 0: all."""
+    tokens = sum(map(len, prompts))
+    numbers = (tokens if pools.by_token else len(prompts)) * (dimensions or pools.dimensions)
+    if tokens > MAX_POOLED_TOKENS:
+        message = (
+            f"The inputs have {tokens} tokens together, more than the {MAX_POOLED_TOKENS} that one request "
+            "may have. Split it."
+        )
+    elif numbers > MAX_POOLED_NUMBERS:
+        message = (
+            f"The answer would hold {numbers} numbers, more than the {MAX_POOLED_NUMBERS} that one may have. "
+            "Split the request."
+        )
+    else:
+        return
+    raise ApiError(message, param="input", code="invalid_value")

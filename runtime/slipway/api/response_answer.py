@@ -64,7 +64,7 @@ class ResponseAnswer(PartsAnswer):
 
     def __init__(self, front: Frontend, body: ResponsesRequest, run: Run, turns: Turns | None) -> None:
         super().__init__(front, run)
-        self._response = described(body, run, front.settings.name, stored=turns is not None)
+        self._response = described(body, run, stored=turns is not None)
         self._turns = turns
         self._format = logprob_format(front, body, run)
         self._ids: list[str] = []
@@ -210,7 +210,7 @@ def split(
     return waiting[first : last + 1], waiting[last + 1 :]
 
 
-def described(body: ResponsesRequest, run: Run, model: str, *, stored: bool) -> ResponseObject:
+def described(body: ResponsesRequest, run: Run, *, stored: bool) -> ResponseObject:
     """A response before it says anything: what was asked for, and what holds where nothing was."""
     params, choice = run.order.prompts[0].params, body.tool_choice
     form = body.text.format if body.text else None
@@ -219,7 +219,7 @@ def described(body: ResponsesRequest, run: Run, model: str, *, stored: bool) -> 
         id=run.order.request_id,
         created_at=int(time.time()),
         status="in_progress",
-        model=model,
+        model=run.model,
         output=[],
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,

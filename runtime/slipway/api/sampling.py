@@ -11,14 +11,17 @@ import msgspec
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.model import ServedModel
-from slipway.api.protocol.common import Generation
-from slipway.engine.params import SamplingParams
+from slipway.api.protocol.common import Generation, LogitsProcessor
+from slipway.engine.params import Processor, SamplingParams
 
 GREEDY_BELOW = 1e-5
 """Logits divided by a temperature below this overflow; the most likely token is meant."""
 
 MAX_BAD_TOKENS = 8192
 """Of all bad words together, each in two spellings: what a device's record of a request has room for."""
+
+MAX_ARGUMENTS_BYTES = 64 << 10
+"""Of one logits processor: each output of a request is told them."""
 
 Number = TypeVar("Number", int, float)
 
@@ -51,6 +54,7 @@ def sampling_params(
         allowed_token_ids=tuple(sorted(set(request.allowed_token_ids or ()))),
         bad_words=_bad_words(request.bad_words or [], model),
         stop_token_ids=_stop_token_ids(request, model),
+        processors=tuple(map(_processor, request.logits_processors or ())),
     )
     _check_choice(common, model)
     return partial(_of_prompt, request, common)
@@ -64,7 +68,7 @@ def _of_prompt(request: Generation, common: SamplingParams, max_tokens: int) -> 
 
 
 def check_limits(request: Generation, settings: Settings, **logprobs: int | None) -> None:
-    """Raises ApiError for more logprobs than allowed and for a priority without its policy.
+    """Raises ApiError for more logprobs than allowed, for processors that are not, and as `check_priority`.
     `logprobs` are the numbers asked for by the name of their field."""
     for field, asked in logprobs.items():
         if asked is not None and asked > settings.max_logprobs:
@@ -73,12 +77,45 @@ def check_limits(request: Generation, settings: Settings, **logprobs: int | None
                 "of this server allows."
             )
             raise ApiError(message, param=field, code="invalid_value")
-    if request.priority and not settings.priorities:
+    for processor in request.logits_processors or ():
+        _check_allowed(processor if isinstance(processor, str) else processor.qualname, settings)
+    check_priority(request.priority, settings)
+
+
+def check_priority(priority: int | None, settings: Settings) -> None:
+    """Raises ApiError for a priority without its policy."""
+    if priority and not settings.priorities:
         message = (
-            f"priority is {request.priority}, and this server runs requests in order of arrival; "
+            f"priority is {priority}, and this server runs requests in order of arrival; "
             "it needs --scheduling-policy priority."
         )
         raise ApiError(message, param="priority", code="invalid_value")
+
+
+def _check_allowed(name: str, settings: Settings) -> None:
+    allowed = settings.logits_processors
+    if allowed is not None and allowed.fullmatch(name):
+        return
+    why = (
+        "has no --logits-processor-pattern, and so allows none"
+        if allowed is None
+        else f"allows those whose whole name matches {allowed.pattern} (--logits-processor-pattern)"
+    )
+    message = f"logits_processors has {name}; this server {why}."
+    raise ApiError(message, param="logits_processors", code="invalid_value")
+
+
+def _processor(asked: str | LogitsProcessor) -> Processor:
+    if isinstance(asked, str):
+        return Processor(asked)
+    arguments = msgspec.json.encode([asked.args or [], asked.kwargs or {}])
+    if len(arguments) > MAX_ARGUMENTS_BYTES:
+        message = (
+            f"args and kwargs of {asked.qualname} have {len(arguments)} bytes as JSON, "
+            f"at most {MAX_ARGUMENTS_BYTES} are passed on; make them shorter."
+        )
+        raise ApiError(message, param="logits_processors", code="invalid_value")
+    return Processor(asked.qualname, arguments.decode())
 
 
 def token_budget(
@@ -103,11 +140,12 @@ def check_room(
 
     Raises ApiError `context_length_exceeded` where that is none, or fewer than wanted.
     """
-    room = model.max_model_len - prompt_tokens
+    room = model.longest - prompt_tokens
     if room < 1 or (wanted is not None and wanted > room):
         asked = f" and {wanted} of the completion" if wanted is not None else ""
+        virtual = f", its prompt adapter takes {model.num_virtual} of them" if model.num_virtual else ""
         message = (
-            f"This model's maximum context length is {model.max_model_len} tokens, and the request "
+            f"This model's maximum context length is {model.max_model_len} tokens{virtual}, and the request "
             f"has {'at least ' if at_least else ''}{prompt_tokens} of the {param}{asked}. Shorten the {param}"
             + (" or lower max_tokens." if wanted is not None else ".")
         )

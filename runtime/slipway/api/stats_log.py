@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 
-from slipway.engine.messages import Stats
+from slipway.engine.messages import Speculated, Stats
 
 logger = logging.getLogger("slipway.api.stats")
 
@@ -23,6 +23,7 @@ class StatsLog:
         self._tokens = 0
         self._queries = 0
         self._hits = 0
+        self._drafts = Speculated()
         self._since = time.monotonic()
 
     def add(self, stats: Stats) -> None:
@@ -30,6 +31,8 @@ class StatsLog:
         self._tokens += sum(stats.num_step_tokens)
         self._queries += stats.prefix_queries
         self._hits += stats.prefix_hits
+        if new := stats.speculated:
+            self._drafts.add(new.proposed, new.accepted, new.emitted, new.drafts)
 
     def line(self) -> str | None:
         """What happened since the last call; None where nothing did."""
@@ -37,13 +40,21 @@ class StatsLog:
         if latest is None or self._tokens == 0:
             self._since = now
             return None
-        rate = self._tokens / max(now - self._since, 1e-3)
+        seconds = max(now - self._since, 1e-3)
+        rate = self._tokens / seconds
         text = (
             f"{latest.num_running} running, {latest.num_waiting} waiting, {rate:.1f} tokens/s "
             f"computed, KV cache {latest.cache_usage:.1%} full"
         )
         if self._queries:
             text += f", prefix hits {self._hits / self._queries:.1%}"
+        if drafts := self._drafts.drafts:
+            told, self._drafts = self._drafts, Speculated()
+            text += (
+                f", drafts: {told.accepted / seconds:.1f} tokens/s accepted of "
+                f"{told.proposed / seconds:.1f}, {told.accepted / told.proposed:.1%}, "
+                f"{1 + told.accepted / drafts:.2f} tokens each time"
+            )
         self._tokens = self._queries = self._hits = 0
         self._since = now
         return text

@@ -39,10 +39,9 @@ class Tracer:
     Nothing here waits for the receiver. Where it is away, spans beyond the queue are dropped with a warning.
     """
 
-    def __init__(self, endpoint: str, model: str, detailed: Iterable[str]) -> None:
+    def __init__(self, endpoint: str, detailed: Iterable[str]) -> None:
         """`detailed` as --collect-detailed-traces has it. Raises Exit where nothing can be sent so."""
         self._endpoint = endpoint
-        self._model = model
         self._detailed = frozenset(detailed)
         self._propagator = TraceContextTextMapPropagator()
         self._exporter = _exporter(endpoint)
@@ -72,7 +71,7 @@ class Tracer:
         arrived = time.time_ns() - _nanoseconds(time.monotonic() - run.arrival)
         span = self._tracer.start_span("llm_request", parent, SpanKind.SERVER, start_time=arrived)
         if span.is_recording():
-            span.set_attributes(attributes(run, self._model))
+            span.set_attributes(attributes(run))
             span.set_attributes(self._details(run.outputs))
             if run.error:
                 span.set_status(Status(StatusCode.ERROR, run.error))
@@ -92,7 +91,7 @@ class Tracer:
         return found
 
 
-def attributes(run: Run, model: str) -> dict[str, AttributeValue]:
+def attributes(run: Run) -> dict[str, AttributeValue]:
     """What a span says of a request that has ended: as vLLM names it, all times in seconds.
 
     What never came about, such as the first token of a request that was aborted before, is left out.
@@ -101,8 +100,8 @@ def attributes(run: Run, model: str) -> dict[str, AttributeValue]:
     params = order.prompts[0].params
     found: dict[str, AttributeValue] = {
         "gen_ai.request.id": order.request_id,
-        "gen_ai.request.model": model,
-        "gen_ai.response.model": model,
+        "gen_ai.request.model": run.model,
+        "gen_ai.response.model": run.model,
         "gen_ai.request.max_tokens": params.max_tokens,
         "gen_ai.request.temperature": params.temperature,
         "gen_ai.request.top_p": params.top_p,

@@ -79,13 +79,15 @@ class Unbuilt:
     """A feature that this release does not have yet.
 
     A value asks for it unless it is the default, empty, or one of `works`. An argument that only
-    `tunes` the feature asks for nothing by itself: it is accepted with a warning.
+    `tunes` the feature asks for nothing by itself: it is accepted with a warning. Where values ask for
+    different parts of the feature, `part` names a value's, or nothing where all of it works.
     """
 
     feature: str
     works: tuple[object, ...] = ()
     asks: Callable[[Any], bool] | None = None
     tunes: bool = False
+    part: Callable[[Any], str] | None = None
 
     @property
     def idle(self) -> str:
@@ -95,7 +97,13 @@ class Unbuilt:
     def asked_by(self, value: object, default: object) -> bool:
         if value is None or value is False or value in ("", [], {}) or value == default:
             return False
+        if self.part:
+            return bool(self.part(value))
         return self.asks(value) if self.asks else value not in self.works
+
+    def asked(self, value: object) -> str:
+        """What a value that asks for it asks for."""
+        return self.part(value) if self.part else self.feature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

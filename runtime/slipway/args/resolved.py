@@ -62,9 +62,8 @@ class Resolved:
             lacks, value = argument.unbuilt, self.values[argument.name]
             if lacks and not lacks.tunes and lacks.asked_by(value, argument.default):
                 shown = "" if isinstance(value, bool | dict | list) else f" {value}"
-                found.append(
-                    (argument, f"{argument.flag}{shown} asks for {lacks.feature}: not supported yet.")
-                )
+                sentence = f"{argument.flag}{shown} asks for {lacks.asked(value)}: not supported yet."
+                found.append((argument, sentence))
         return found
 
     def refuse_unbuilt(self) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slipway.args.declare import Argument
+from slipway.args.declare import Argument, Disposition
+from slipway.args.model_names import wrong_adapter_name
 from slipway.args.schema import ARGUMENTS, OF_ANSWERS, RUN_BATCH, Schema
+from slipway.args.speculation import MODELS, NGRAM, NUMBERED, idle_keys, method_of
 from slipway.args.values import near
 from slipway.metrics import METRICS, parse_version
 
@@ -150,6 +152,61 @@ def _lookup_window(values: Values, given: Given) -> str | None:
     )
 
 
+def _drafts_have_a_number(values: Values, given: Given) -> str | None:
+    config = values["speculative_config"] or {}
+    method, number = method_of(config), config.get("num_speculative_tokens")
+    if method is None and number is not None:
+        return (
+            f"--speculative-config has num_speculative_tokens {number} and nothing that drafts them. Add the "
+            'method, as in {"method": "ngram", "num_speculative_tokens": 5}, or leave it out.'
+        )
+    if method in MODELS and not config.get("model"):
+        return (
+            f"--speculative-config asks for the method {method} without model, the folder or repository of "
+            "what drafts. Give it."
+        )
+    if number is not None or config.get("method", "ngram") not in (*NUMBERED, *NGRAM):
+        return None
+    if method != "ngram" and "method" not in config:  # it may be heads, which have a number of their own
+        return None
+    return (
+        f"--speculative-config asks for the method {method} without num_speculative_tokens, the most that a "
+        "step verifies beside the next token. Give it: 3 to 7 are usual."
+    )
+
+
+def _keys_without_effect(values: Values, given: Given) -> str | None:
+    config = values["speculative_config"] or {}
+    if config and method_of(config) is None:
+        return f"--speculative-config has no effect by {', '.join(config)}: it names no method."
+    method = method_of(config)
+    if method not in ("ngram", *MODELS):
+        return None
+    old_forms = {  # which say so themselves
+        ARGUMENTS[name].replacement
+        for name in given
+        if name in ARGUMENTS and ARGUMENTS[name].disposition is Disposition.WARN
+    }
+    idle = {
+        key: why for key, why in idle_keys(config).items() if f"speculative_config.{key}" not in old_forms
+    }
+    shown = "; ".join(f"{key} ({why})" for key, why in idle.items())
+    return (
+        f"With the method {method} these keys of --speculative-config have no effect: {shown}."
+        if idle
+        else None
+    )
+
+
+def _prompt_adapters_have_tokens(values: Values, given: Given) -> str | None:
+    if not values["enable_prompt_adapter"] or values["max_prompt_adapter_token"]:
+        return None
+    return (
+        "--enable-prompt-adapter needs --max-prompt-adapter-token: no adapter has as few virtual tokens as "
+        "its default, 0. Give as many as the longest one has."
+    )
+
+
 def _gguf_is_read_as_gguf(values: Values, given: Given) -> str | None:
     model, load_format = values["model"] or "", values["load_format"]
     if not model.endswith(".gguf") or load_format in ("auto", "gguf"):
@@ -272,7 +329,16 @@ RULES: tuple[Rule, ...] = (
         " || self.speculativeConfig.prompt_lookup_min <= self.speculativeConfig.prompt_lookup_max",
         message="prompt_lookup_min may not exceed prompt_lookup_max",
     ),
+    Rule("speculative_config", _drafts_have_a_number),
     Rule("load_format", _gguf_is_read_as_gguf),
+    Rule("lora_modules", wrong_adapter_name),
+    Rule(
+        "enable_prompt_adapter",
+        _prompt_adapters_have_tokens,
+        cel="!has(self.enablePromptAdapter) || !self.enablePromptAdapter"
+        " || has(self.maxPromptAdapterToken) && self.maxPromptAdapterToken > 0",
+        message="enablePromptAdapter needs a maxPromptAdapterToken above 0",
+    ),
     Rule(
         "api_server_count",
         _processes_share_an_engine,
@@ -287,6 +353,7 @@ RULES: tuple[Rule, ...] = (
     Rule("ssl_certfile", _tls_settings, warns=True),
     Rule("calculate_kv_scales", _scales_of_fp8, warns=True),
     Rule("speculative_config", _typical_acceptance, warns=True),
+    Rule("speculative_config", _keys_without_effect, warns=True),
     Rule("guided_decoding_disable_any_whitespace", _whitespace_backend, warns=True),
     Rule("guided_decoding_disable_additional_properties", _properties_backend, warns=True),
     Rule("max_num_partial_prefills", _partial_prefills_are_chunks, warns=True),

@@ -146,6 +146,7 @@ OF_AN_ENGINE = tuple(
 
 OF_ANSWERS = (
     "disable_log_stats",
+    "enable_sleep_mode",
     "generation_config",
     "override_generation_config",
     "served_model_name",

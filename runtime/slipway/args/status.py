@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,7 +39,11 @@ def status_of(argument: Argument) -> Entry:
         return Entry(argument.flag, IMPLEMENTED, f"acts on CUDA only{keys}" if argument.cuda_only else "")
     if lacks.tunes:
         return Entry(argument.flag, WARNED, lacks.idle)
-    works = [str(value) for value in lacks.works if value != argument.default and value]
+    works = [
+        value if isinstance(value, str) else json.dumps(value)
+        for value in lacks.works
+        if value != argument.default and value
+    ]
     if works:
         return Entry(argument.flag, IMPLEMENTED, f"{', '.join(works)} so far; not built yet: {lacks.feature}")
     return Entry(argument.flag, NOT_BUILT, lacks.feature)

@@ -23,11 +23,11 @@ LATER = (429, 503)
 
 
 def batch_paths(app: Starlette) -> tuple[str, ...]:
-    """What a line may ask: every route under /v1 that takes a body."""
+    """What a line may ask: every route under /v1 that takes a body and answers with JSON."""
     return tuple(
         route.path
         for route in app.routes
-        if isinstance(route, ApiRoute) and route.body is not None and route.path.startswith("/v1/")
+        if isinstance(route, ApiRoute) and route.body and route.answer and route.path.startswith("/v1/")
     )
 
 

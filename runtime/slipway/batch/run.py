@@ -18,7 +18,8 @@ from starlette.applications import Starlette
 from slipway import envs
 from slipway.api.app import build_app
 from slipway.api.configure import api_settings
-from slipway.api.engine_life import in_daemon, mourn, opened, warnings_of, watch
+from slipway.api.daemon import in_daemon
+from slipway.api.engine_life import mourn, opened, warnings_of, watch
 from slipway.api.frontend import Frontend
 from slipway.api.listen import listen
 from slipway.api.server import engine_started, explained

@@ -17,6 +17,7 @@ from slipway.bench import datasets, measure, report, tokenizers
 from slipway.bench.arrivals import arrivals
 from slipway.bench.ask import Asker
 from slipway.bench.datasets import TOKENS, Alphabet, Count, Sample
+from slipway.bench.forms import FORMS, Form
 from slipway.bench.http import Address, Client, merged
 from slipway.bench.load import Load, until_interrupted
 from slipway.bench.progress import Bar
@@ -25,8 +26,9 @@ from slipway.bench.words import WORDS
 
 Arguments = Mapping[str, Any]
 
-PATHS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 FIXED_LENGTHS = ("random", "prefix-repetition")
+OF_OUTPUT = ("total_output_tokens", "output_throughput", "max_output_tokens_per_s")
+"""Figures that only tokens have; else they are null."""
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("frequency_penalty", "presence_penalty", "repetition_penalty"),
@@ -35,6 +37,9 @@ SAMPLING = (
 
 def run(arguments: Arguments, key_for: Callable[[Address], str | None]) -> int:
     """The exit status: 1 where nothing was measured, 130 after Ctrl-C. Raises ArgumentError."""
+    form = FORMS[arguments["backend"]]
+    arguments = {**arguments, "percentile_metrics": _metrics(arguments, form)}
+    _check_draws(arguments, form)
     address, path = _target(arguments)
     headers = _headers(arguments, key_for(address))
     server = Server(address, headers)
@@ -47,11 +52,36 @@ def run(arguments: Arguments, key_for: Callable[[Address], str | None]) -> int:
     finally:
         server.close()
     client = Client(address, headers)
-    chat = arguments["backend"] == "openai-chat"
-    asker = Asker(client, path, chat, _fields(arguments, model), arguments["save_detailed"])
+    asker = Asker(client, path, form, _fields(arguments, model, form), arguments["save_detailed"])
     _allow_connections()
     load, whole = asyncio.run(_measured(arguments, asker, measured, unmeasured))
     return _told(arguments, model, load, whole)
+
+
+def _metrics(arguments: Arguments, form: Form) -> list[str]:
+    """The latencies to report. Raises ArgumentError for one that is asked for and that no answer has."""
+    usual = ["ttft", "tpot", "itl"] if form.draws else list(form.metrics)
+    asked = arguments["percentile_metrics"] or usual
+    for flag, metrics in (
+        ("--percentile-metrics", asked),
+        ("--goodput", measure.goals(arguments["goodput"])),
+    ):
+        if unknown := [metric for metric in metrics if metric not in form.metrics]:
+            raise ArgumentError(
+                f"{flag} {unknown[0]}: an answer of --backend {arguments['backend']} comes as a whole and "
+                f"has no tokens. Ask for {', '.join(form.metrics)}."
+            )
+    return list(asked)
+
+
+def _check_draws(arguments: Arguments, form: Form) -> None:
+    """Raises ArgumentError for parameters of sampling where no token is drawn."""
+    given = [name for name in (*SAMPLING, "ignore_eos") if arguments[name] is not None]
+    if given and not form.draws:
+        raise ArgumentError(
+            f"--{given[0].replace('_', '-')} is about tokens that are drawn, and --backend "
+            f"{arguments['backend']} draws none. Leave it out."
+        )
 
 
 def _target(arguments: Arguments) -> tuple[Address, str]:
@@ -63,7 +93,7 @@ def _target(arguments: Arguments) -> tuple[Address, str]:
         address = Address.of(url.rstrip("/").removesuffix("/v1"))
     except ValueError as error:
         raise ArgumentError(f"--base-url {error}", "base_url") from None
-    return address, arguments["endpoint"] or PATHS[arguments["backend"]]
+    return address, arguments["endpoint"] or FORMS[arguments["backend"]].path
 
 
 def _headers(arguments: Arguments, key: str | None) -> dict[str, str]:
@@ -83,7 +113,7 @@ def _model(arguments: Arguments, server: Server) -> str:
 
 def _samples(arguments: Arguments, server: Server, model: str) -> tuple[list[Sample], list[Sample]]:
     """The measured ones and those of the warm-up."""
-    alphabet = Alphabet(WORDS) if arguments["backend"] == "openai-chat" else TOKENS
+    alphabet = Alphabet(WORDS) if FORMS[arguments["backend"]].takes_words else TOKENS
     count = _counter(arguments, server, model)
     measured = datasets.samples(arguments, random.Random(arguments["seed"]), alphabet, count)
     return measured, datasets.warm_ups(arguments, measured, alphabet, count)
@@ -98,9 +128,11 @@ def _counter(arguments: Arguments, server: Server, model: str) -> Count:
     return lambda text: len(encode(text))
 
 
-def _fields(arguments: Arguments, model: str) -> dict[str, Any]:
-    """Of every request's body; what is unset is left to the server."""
-    fields: dict[str, Any] = {"model": model}
+def _fields(arguments: Arguments, model: str, form: Form) -> dict[str, Any]:
+    """Of every request's body; what is unset is left to the server, but for the temperature."""
+    if not form.draws:
+        return {"model": model, **arguments["extra_body"]}
+    fields: dict[str, Any] = {"model": model, "temperature": 0.0}
     fields |= {name: arguments[name] for name in SAMPLING if arguments[name] is not None}
     ignores = arguments["ignore_eos"]
     if ignores or (ignores is None and arguments["dataset_name"] in FIXED_LENGTHS):
@@ -171,6 +203,8 @@ def _result(arguments: Arguments, model: str, load: Load) -> dict[str, Any]:
     }
     for metric in arguments["percentile_metrics"]:
         result |= measure.distribution(seconds[metric], metric, arguments["metric_percentiles"])
+    if not FORMS[arguments["backend"]].draws:
+        result |= dict.fromkeys(OF_OUTPUT)
     return result
 
 

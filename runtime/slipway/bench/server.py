@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 
-from slipway.bench.ask import message_of
+from slipway.bench.forms import message_of
 from slipway.bench.http import Address, merged, reason_of
 from slipway.bench.printable import printable
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from slipway.engine.launch import Parent
 from slipway.engine.messages import (
     PROTOCOL_VERSION,
     AbortRequests,
+    AdapterRef,
     AddRequest,
     Call,
     Delta,
@@ -22,11 +23,13 @@ from slipway.engine.messages import (
     FromClient,
     FromEngine,
     Hello,
+    LoadAdapter,
     Loading,
     Ready,
     Reply,
     Stats,
     StepDone,
+    UnloadAdapter,
 )
 from slipway.engine.wire import encode_frame, split_frames
 from slipway.exits import ENGINE_DIED, ExitCode
@@ -95,20 +98,29 @@ def merge(earlier: Delta, later: Delta) -> None:
     earlier.timing = later.timing or earlier.timing
     earlier.work = later.work or earlier.work
     earlier.finish_reason, earlier.stop_token_id = later.finish_reason, later.stop_token_id
+    earlier.pooled = later.pooled or earlier.pooled
     earlier.error, earlier.unfit = later.error, later.unfit
 
 
 class _Frames(asyncio.Protocol):
-    """The API's end of the socket: hands each message of the engine to `take`, then sets `lost`."""
+    """The API's end of the socket: tells `connected` of it, hands each message of the engine to `take`, then
+    sets `lost`. An engine that is ready says so before the loop tells who connects that it has."""
 
-    def __init__(self, take: Callable[[FromEngine], None], lost: asyncio.Future[None]) -> None:
+    def __init__(
+        self,
+        connected: Callable[[asyncio.WriteTransport], None],
+        take: Callable[[FromEngine], None],
+        lost: asyncio.Future[None],
+    ) -> None:
+        self._connected = connected
         self._take = take
         self._lost = lost
         self._received = bytearray()
-        self._transport: asyncio.BaseTransport | None = None
+        self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self._connected(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -158,9 +170,8 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         lost: asyncio.Future[None] = loop.create_future()
         try:
-            frames = _Frames(partial(self._take, on_stats), lost)
-            self._transport, _ = await loop.create_unix_connection(lambda: frames, self._socket_path)
-            self._write(Hello(PROTOCOL_VERSION, self._client_id))
+            frames = _Frames(self._greet, partial(self._take, on_stats), lost)
+            await loop.create_unix_connection(lambda: frames, self._socket_path)
             await lost
         except OSError:
             pass  # it has gone before we came
@@ -201,14 +212,30 @@ class EngineClient:
         if self._streams.pop(request_id, None) is not None and self.state == "ready":
             self._write(AbortRequests([request_id]))
 
-    async def call(self, method: str, *, timeout: float | None = None) -> str:
+    @property
+    def asleep(self) -> bool:
+        """The engine has given memory back, and refuses requests."""
+        return self.ready is not None and bool(self.ready.asleep)
+
+    async def call(self, method: str, *arguments: str, timeout: float | None = None) -> str:
         """Ask an administrative question. Raises TimeoutError after `timeout` seconds."""
+        return await self._ask(lambda call_id: Call(call_id, method, list(arguments)), timeout)
+
+    async def load_adapter(self, adapter: AdapterRef, *, timeout: float | None = None) -> str:
+        """Have an adapter read: "ok", or what is wrong with it. Raises TimeoutError."""
+        return await self._ask(lambda call_id: LoadAdapter(call_id, adapter), timeout)
+
+    async def unload_adapter(self, number: int, *, timeout: float | None = None) -> None:
+        """Have it forgotten, behind all requests so far. Raises TimeoutError."""
+        await self._ask(lambda call_id: UnloadAdapter(call_id, number), timeout)
+
+    async def _ask(self, message: Callable[[int], FromClient], timeout: float | None) -> str:
         if self.state != "ready":
             raise EngineDead(self._cause())
         call_id = next(self._call_ids)
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
-        self._write(Call(call_id, method))
+        self._write(message(call_id))
         try:
             return await asyncio.wait_for(future, timeout)
         finally:
@@ -221,6 +248,10 @@ class EngineClient:
         if self._engine is not None:
             # One that loads has nothing to finish, and looks at its pipe only between tensors.
             await asyncio.to_thread(self._engine.stop, 5 if self.ready is not None else 0)
+
+    def _greet(self, transport: asyncio.WriteTransport) -> None:
+        self._transport = transport
+        self._write(Hello(PROTOCOL_VERSION, self._client_id))
 
     def _write(self, message: FromClient) -> None:
         assert self._transport is not None

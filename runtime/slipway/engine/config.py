@@ -5,6 +5,21 @@ from __future__ import annotations
 import msgspec
 
 
+class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that guesses what another will say."""
+
+    method: str
+    """draft_model: a model of its own, or what its config.json says it is; eagle, eagle3: layers over the
+    target's hidden states; medusa, mlp_speculator: heads on its last ones."""
+    model: str
+    revision: str | None = None
+    code_revision: str | None = None
+    quantization: str | None = None
+    """How its plain weights are quantized while they load."""
+    max_model_len: int | None = None
+    """Tokens of a request up to which it guesses; null: as many as it was made for."""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """JSON on an inherited descriptor. Null means: the engine decides, as the argument's help says."""
 
@@ -15,6 +30,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     hf_config_path: str | None = None
     hf_overrides: dict[str, object] = {}
     hf_token: str | bool | None = None
+    config_format: str = "auto"
     load_format: str = "auto"
     download_dir: str | None = None
     ignore_patterns: list[str] | None = None
@@ -23,6 +39,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model_impl: str = "auto"
     trust_remote_code: bool = False
     dtype: str = "auto"
+    task: str = "auto"
+    override_pooler_config: dict[str, object] = {}
     quantization: str | None = None
     max_model_len: int | None = None
     rope_scaling: dict[str, object] = {}
@@ -30,6 +48,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_sliding_window: bool = False
     seed: int = 0
     max_logprobs: int = 20
+    enable_prompt_embeds: bool = False
     # text, which the engine reads for grammars alone
     tokenizer: str | None = None
     tokenizer_mode: str = "auto"
@@ -63,13 +82,31 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     overlap: bool | None = None
     """Plan and post-process while the worker computes. Unset: on CUDA; not on CPU, which needs every core."""
     num_drafts: int = 0
-    """Most tokens that a step verifies for a request beside its next one; 0: none are guessed."""
+    """Most tokens that a step verifies for a request beside its next one; 0: none are guessed, or as many as
+    `draft` has heads."""
+    draft: DraftConfig | None = None
+    """What guesses; null: lookup in the request's own tokens, by the two settings below."""
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 5
     """Tokens at a request's end that must have stood in it before, for what followed to be guessed again."""
+    max_guessing: int | None = None
+    """Running requests from which on none is granted drafts."""
+    # processors of logits
+    processors: bool = False
+    """Requests may bring them, on CPU."""
+    processor_threads: int | None = None
     # adapters
-    adapters: dict[str, str] = {}
-    """Folders of low-rank adapters, as PEFT saves them, by the name that requests ask for."""
+    max_loras: int = 0
+    """Different adapters in one step; 0: none are served."""
+    max_cpu_loras: int | None = None
+    """Held in memory, from which the least recently used go first; None: `max_loras`."""
+    max_lora_rank: int = 16
+    lora_dtype: str = "auto"
+    enable_lora_bias: bool = False
+    max_prompt_adapters: int = 0
+    """Held in memory; 0: none are served."""
+    max_prompt_adapter_token: int = 0
+    """Most virtual tokens of each."""
     # device
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from slipway.engine.messages import AdapterRef, Part
 from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.worker.cache_size import CacheMemory
 from slipway.worker.in_turn import InTurn
@@ -30,7 +31,7 @@ class Steps(Protocol):
 
 class Worker(Steps, Protocol):
     """A model that runs. The one life of all workers: what `load` gives has its weights, then once each
-    `profile`, `allocate`, `warm_up`; then steps, and `close`.
+    `profile`, `allocate`, `warm_up`; then steps, between which it may `sleep` and `wake`, and `close`.
     """
 
     token_budget: int
@@ -52,6 +53,26 @@ class Worker(Steps, Protocol):
 
     def warm_up(self) -> None:
         """Whatever would make the first requests slower than later ones, as capturing graphs does."""
+
+    def sleep(self, *, keep_weights: bool) -> None:
+        """Give back the memory of the pages, and of the weights, which move to cheaper memory where there is
+        some and they are to be kept; also where some of that has been done. No step comes before all wakes.
+
+        Raises Exit where weights find no room; nothing has changed then.
+        """
+
+    def wake(self, part: Part) -> None:
+        """Have that part as it was, pages empty; nothing where it is awake.
+
+        Raises what prevents it, LoadError and Exit among that: it sleeps on then, and may be woken again.
+        """
+
+    def read_adapter(self, adapter: AdapterRef, place: int) -> None:
+        """Make an adapter ready for the place that a later plan gives it; for NO_PLACE it is not kept. Called
+        beside steps, in a thread.
+
+        Raises LoadError for one that cannot be served.
+        """
 
     def idle(self) -> bool:
         """Something useful while nothing runs, a few milliseconds of it; False where there is no more."""

@@ -48,19 +48,10 @@ class ModelMatchers:
     @cached_property
     def _compiler(self) -> GrammarCompiler:
         from slipway.text.matcher import GrammarCompiler
-        from slipway.text.open import load
+        from slipway.text.open import load_for
 
-        config = self._config
-        tokenizer = load(
-            config.model,
-            tokenizer=config.tokenizer,
-            mode=config.tokenizer_mode,
-            revision=config.revision,
-            tokenizer_revision=config.tokenizer_revision,
-            download_dir=config.download_dir,
-            token=config.hf_token if isinstance(config.hf_token, str) else None,
-        )
-        return GrammarCompiler(tokenizer, self._vocab_size, config.grammar_cache_bytes)
+        tokenizer = load_for(self._config)
+        return GrammarCompiler(tokenizer, self._vocab_size, self._config.grammar_cache_bytes)
 
 
 class Grammars:

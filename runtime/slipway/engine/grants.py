@@ -37,6 +37,8 @@ class PlanInMaking:
         self.swap_out: list[PageCopy] = []
         self.swap_in: list[PageCopy] = []
         self.preempted = False
+        self.ahead: dict[Request, int] = {}
+        """Most drafts to guess behind what a request draws."""
 
     def add(self, request: Request, grant: Grant) -> None:
         self.grants[request] = grant
@@ -59,6 +61,13 @@ class PlanInMaking:
         self.grants[request] = Grant(1 + count, True, self.grants[request].pages + pages, count, forced)
         request.granted += count
         self.tokens_left -= count
+
+    def look_ahead(self, request: Request, most: int, pages: list[PageGrant]) -> None:
+        """Let so many drafts be guessed behind what it draws.   pages: beyond its grant"""
+        self.ahead[request] = most
+        if pages:
+            grant = self.grants[request]
+            self.grants[request] = msgspec.structs.replace(grant, pages=grant.pages + pages)
 
     def withdraw(self, request: Request) -> None:
         """Take back what this plan has granted the request."""
@@ -83,4 +92,5 @@ class PlanInMaking:
             self.swap_out,
             self.swap_in,
             {index: grant.forced for index, grant in enumerate(grants) if grant.forced},
+            ahead=[self.ahead.get(request, 0) for request in self.grants] if self.ahead else [],
         )

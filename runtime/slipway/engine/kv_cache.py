@@ -34,13 +34,15 @@ class KVCache:
 
     Groups share the pool; how many tokens a page holds is each group's own. Tokens are hashed
     `hash_block_size` at a time, which divides every group's page, in a chain from the request's identity: so
-    equal keys mean equal tokens from the first on, of requests that may share. A page's key is its group and
-    the key where it ends.
+    equal keys mean equal tokens from the first on, of requests that may share. A page's key is its group, the
+    number of its request's adapter, and the key where it ends.
 
     `num_host_pages` in host memory can keep what preempted requests have computed.
 
     `rewrites_blocks`: computing a token again gives the bits that its page holds. Where that is not sure, a
     prefix hit never ends within a block, for the page is shared.
+
+    `recomputes_last`: the last token of a prefix hit is computed again, as what guesses goes on from its row.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class KVCache:
         prefix_caching: bool,
         hash_block: HashBlock,
         rewrites_blocks: bool = True,
+        recomputes_last: bool = False,
         num_host_pages: int = 0,
     ) -> None:
         self.pool = pool
@@ -62,10 +65,11 @@ class KVCache:
         self._found: dict[Request, tuple[PrefixHit, int]] = {}
         """What waiting requests have found, and how many keys had been lost then."""
         self.groups = tuple(groups)
-        self.hash_block_size = math.gcd(*(group.block_size for group in groups))
-        self._prefix_caching = prefix_caching
+        self.hash_block_size = math.gcd(*(group.block_size for group in groups)) or 1
+        self._prefix_caching = prefix_caching and len(self.groups) > 0
         self._hash = hash_block
         self._rewrites_blocks = rewrites_blocks
+        self._recomputes_last = recomputes_last
         self._promised: dict[bytes, Request] = {}
         """Blocks that steps under way compute, and for whom."""
 
@@ -119,7 +123,7 @@ class KVCache:
         self.holders[request] = request.tables
         self._found.pop(request, None)
         request.capacity = self._reach(request)
-        request.next_trim = min(group.next_trim(request.committed) for group in self.groups)
+        request.next_trim = self._next_trim(request)
         grants = [PageGrant(g, request.slot, 0, list(t)) for g, t in enumerate(request.tables) if t]
         return grants, copies
 
@@ -165,7 +169,7 @@ class KVCache:
                 gone.append(table[block])
                 table[block] = -1
             self.pool.release(gone)
-        request.next_trim = min(group.next_trim(request.committed) for group in self.groups)
+        request.next_trim = self._next_trim(request)
 
     def promise(self, request: Request) -> None:
         """What is granted of the known tokens will be found when its steps are collected."""
@@ -189,7 +193,7 @@ class KVCache:
             size = group.block_size
             for block in range(request.num_registered // size, whole // size):
                 if table[block] >= 0:
-                    self.pool.register(table[block], (number, self._key(request, (block + 1) * size)))
+                    self.pool.register(table[block], self._page_key(number, request, (block + 1) * size))
         request.num_registered = whole
         request.num_promised = max(request.num_promised, whole)
 
@@ -228,6 +232,13 @@ class KVCache:
         self.holders.pop(request, None)
         request.num_registered = request.num_promised = 0
 
+    def forget_prefixes(self, adapters: Set[int] = frozenset()) -> None:
+        """Make all that is computed findable no more, or what was with one of these adapters, by number."""
+        if adapters:
+            self.pool.forget_keys(lambda key: key[1] in adapters)
+        else:
+            self.pool.forget_all()
+
     def check(self) -> None:
         """Raise RuntimeError unless every page is free or in the tables of those who hold pages."""
         self.pool.check(page for tables in self.holders.values() for page in _pages(tables))
@@ -246,7 +257,11 @@ class KVCache:
     def _reach(self, request: Request) -> int:
         """Positions that its pages reach in every group."""
         tables = zip(self.groups, request.tables, strict=True)
-        return min([len(table) * group.block_size for group, table in tables])
+        return min([len(table) * group.block_size for group, table in tables], default=sys.maxsize)
+
+    def _next_trim(self, request: Request) -> int:
+        """Positions committed at which a group has pages to give back."""
+        return min((group.next_trim(request.committed) for group in self.groups), default=sys.maxsize)
 
     def _may_find(self, request: Request, end: int) -> bool:
         """Whether the request's known tokens up to `end` may be another's."""
@@ -266,8 +281,8 @@ class KVCache:
         end = self._next_end(hit.end)
         if not self._may_find(request, end):
             return False
-        key = self._key(request, end)
-        return all(self.pool.find((number, key)) is not None for number in range(len(self.groups)))
+        keys = (self._page_key(number, request, end) for number in range(len(self.groups)))
+        return all(self.pool.find(key) is not None for key in keys)
 
     def _searched(self, request: Request) -> PrefixHit:
         """One pass over the pages, up to the first that a group without a window misses."""
@@ -277,7 +292,7 @@ class KVCache:
         while self._may_find(request, end):
             for number, group in enumerate(self.groups):
                 for block in range(len(found[number]), end // group.block_size):
-                    page = self.pool.find((number, self._key(request, (block + 1) * group.block_size)))
+                    page = self.pool.find(self._page_key(number, request, (block + 1) * group.block_size))
                     found[number].append(-1 if page is None else page)
                     if page is None:
                         first_found[number] = block + 1
@@ -292,11 +307,19 @@ class KVCache:
                 self.groups, found, self._first_blocks(request, longest), strict=True
             )
         ]
-        return PrefixHit(_spared(request, longest), tables, frozenset(_pages(tables)), longest)
+        return PrefixHit(self._spared(request, longest), tables, frozenset(_pages(tables)), longest)
 
     def _first_blocks(self, request: Request, end: int) -> list[int]:
         """[group]  the first block that a request reads which goes on behind a hit that ends here"""
-        return [group.readable_from(_spared(request, end)) // group.block_size for group in self.groups]
+        return [group.readable_from(self._spared(request, end)) // group.block_size for group in self.groups]
+
+    def _spared(self, request: Request, end: int) -> int:
+        """The tokens that a hit of this length spares: never the last known, whose logits are wanted."""
+        return max(0, min(end - self._recomputes_last, len(request.tokens) - 1))
+
+    def _page_key(self, group: int, request: Request, end: int) -> tuple[int, int, bytes]:
+        """Of the page whose block ends there."""
+        return group, request.adapter_number, self._key(request, end)
 
     def _key(self, request: Request, end: int) -> bytes:
         """Of the known tokens up to `end`; each is hashed once, when it is first asked for."""
@@ -317,11 +340,6 @@ class KVCache:
             key = self._key(request, block_end)
             if self._promised.get(key) is request:
                 del self._promised[key]
-
-
-def _spared(request: Request, end: int) -> int:
-    """The tokens that a hit of this length spares: never the last, whose logits are wanted."""
-    return min(end, len(request.tokens) - 1)
 
 
 def _pages(tables: list[list[int]]) -> list[int]:

@@ -5,11 +5,19 @@ They travel over a Unix socket, also where the engine is a thread of the API's p
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from slipway.engine.params import SamplingParams
+from slipway.engine.params import PoolingParams, SamplingParams
 
 PROTOCOL_VERSION = 1
+NO_TOKEN = -1
+"""Stands where an embedding came without its token: no penalty counts it."""
+
+Part = Literal["weights", "kv_cache"]
+"""What of a worker can be asleep, by the names that /wake_up knows."""
+PARTS: tuple[Part, ...] = ("weights", "kv_cache")
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -37,6 +45,17 @@ class ReasoningBounds(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tokens of the answer that end it, too, such as those that begin a call."""
 
 
+class AdapterRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An adapter, as requests name it to the engine."""
+
+    number: int
+    """Its identity, above 0: what is loaded again under the same name has another."""
+    name: str
+    folder: str
+    num_virtual: int = 0
+    """Virtual tokens that a prompt adapter puts before each prompt; 0: it is a low-rank one."""
+
+
 class AddRequest(Message, frozen=True):
     """Run one prompt. `request_id` is unique among the client's live requests."""
 
@@ -51,10 +70,16 @@ class AddRequest(Message, frozen=True):
     """`time.monotonic()` of the API, the clock of this machine; queue time starts here."""
     grammar: str = ""
     """What bounds its tokens, as the engine's matchers read it; empty: nothing does."""
-    adapter: str = ""
-    """Name of the adapter that computes it with the model; "" for the model alone."""
+    adapter: AdapterRef | None = None
+    """Computes it with the model, or begins its prompt; read from its folder where it is not in memory. None:
+    the model alone."""
     reasoning: ReasoningBounds | None = None
     """Its grammar begins behind that."""
+    pooling: PoolingParams | None = None
+    """Its answer is made of its prompt's final rows, and no token is drawn; None: it generates."""
+    prompt_embeds: bytes = b""
+    """What enters the first layer for its prompt, fp32 [len(prompt_token_ids), hidden]; the token ids are all
+    NO_TOKEN then. Empty: the model embeds the tokens."""
 
 
 class AbortRequests(Message, frozen=True):
@@ -64,13 +89,29 @@ class AbortRequests(Message, frozen=True):
 
 
 class Call(Message, frozen=True):
-    """An administrative question: `reset_prefix_cache`, `check`, `start_profile`, `stop_profile`.
+    """An administrative question: `reset_prefix_cache` with numbers of adapters, or none for all prefixes,
+    `check`, `start_profile`, `stop_profile`, `sleep` with a level, `wake_up` with parts.
 
     Answered by one Reply of that id.
     """
 
     call_id: int
     method: str
+    arguments: list[str] = []
+
+
+class LoadAdapter(Message, frozen=True):
+    """Read an adapter before a request asks for it. Answered by one Reply: "ok", or what is wrong with it."""
+
+    call_id: int
+    adapter: AdapterRef
+
+
+class UnloadAdapter(Message, frozen=True):
+    """No request will name this adapter again; those that run with it go on to their end. Answered "ok"."""
+
+    call_id: int
+    number: int
 
 
 class Loading(Message, frozen=True):
@@ -81,8 +122,26 @@ class Loading(Message, frozen=True):
     total: int
 
 
+class Pools(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an engine answers that pools."""
+
+    task: str
+    """`embed`, `classify` or `reward`."""
+    dimensions: int
+    """Numbers of a vector, or scores."""
+    by_token: bool = False
+    """There is a vector for each token, or some of them, and not one for all."""
+    labels: list[str] = []
+    """Of scores, in their order."""
+    cuts: list[int] | None = None
+    """Dimensions that may be asked for; empty: any number. None: the model was not trained for fewer."""
+
+
 class Ready(Message, frozen=True):
-    """The engine serves. What only the model could tell."""
+    """The engine serves. What only the model could tell.
+
+    Said again when it falls asleep or wakes.
+    """
 
     max_model_len: int
     vocab_size: int
@@ -94,6 +153,12 @@ class Ready(Message, frozen=True):
     """Seconds per phase, in order."""
     warnings: list[str] = []
     """What the model made the engine decide otherwise than asked, in sentences."""
+    asleep: tuple[Part, ...] = ()
+    """What has given its memory back; requests are refused while anything has."""
+    pools: Pools | None = None
+    """None: it generates."""
+    hidden_size: int = 0
+    """Numbers in the embedding of a token, where prompts may be embeddings; 0 where they may not."""
 
 
 class Failed(Message, frozen=True):
@@ -134,6 +199,14 @@ class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
 
+class Pooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a request's rows were pooled to."""
+
+    values: bytes
+    """[rows, columns]  little-endian fp32"""
+    columns: int
+
+
 class Delta(msgspec.Struct, array_like=True, gc=False):
     """News of one request after a step."""
 
@@ -146,9 +219,10 @@ class Delta(msgspec.Struct, array_like=True, gc=False):
     logprobs: list[TokenLogprobs] | None = None
     """One for each of `token_ids`, where asked for."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    """With the Delta that ends the prompt: one for each prompt token, None for the first."""
+    """With the Delta that ends the prompt: one for each prompt token, None for the first. Virtual tokens are
+    none of them."""
     num_cached_tokens: int = 0
-    """Prompt tokens that a prefix hit spared; set in the first Delta."""
+    """Prompt tokens that a prefix hit spared, virtual ones not counted; set in the first Delta."""
     error: str = ""
     """What failed, where `finish_reason` is `error`."""
     unfit: bool = False
@@ -157,6 +231,8 @@ class Delta(msgspec.Struct, array_like=True, gc=False):
     """With the first Delta and the last: where a stop string ends a request, the API has but the first."""
     work: Work | None = None
     """With each Delta, where the engine was told to time its steps."""
+    pooled: Pooled | None = None
+    """The answer of a request that pools, with its only Delta."""
 
 
 class RequestTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -167,6 +243,24 @@ class RequestTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first_token: float
     last_token: float
     num_preemptions: int
+
+
+class Speculated(msgspec.Struct, array_like=True, gc=False):
+    """What became of proposed drafts. Those that a grammar forces are not among them."""
+
+    drafts: int = 0
+    """Times that a request's drafts were verified."""
+    proposed: int = 0
+    """Tokens of these drafts."""
+    accepted: int = 0
+    emitted: int = 0
+    """Tokens that came of it: the accepted ones, and each time the one behind them."""
+
+    def add(self, proposed: int, accepted: int, emitted: int, drafts: int = 1) -> None:
+        self.drafts += drafts
+        self.proposed += proposed
+        self.accepted += accepted
+        self.emitted += emitted
 
 
 class Stats(msgspec.Struct, array_like=True, gc=False):
@@ -194,6 +288,11 @@ class Stats(msgspec.Struct, array_like=True, gc=False):
     prompt_tokens: int = 0
     """Prompt tokens that are computed now, or were found in the prefix cache, and were not before."""
     generation_tokens: int = 0
+    speculated: Speculated | None = None
+    """None where no draft was verified."""
+    running_adapters: list[str] = []
+    """Names of the adapters of running requests, sorted."""
+    waiting_adapters: list[str] = []
 
 
 class StepDone(Message, frozen=True):
@@ -208,5 +307,5 @@ class Reply(Message, frozen=True):
     result: str
 
 
-FromClient = Hello | AddRequest | AbortRequests | Call
+FromClient = Hello | AddRequest | AbortRequests | Call | LoadAdapter | UnloadAdapter
 FromEngine = Loading | Ready | Failed | StepDone | Reply

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from itertools import islice
+from typing import Any
 
 REMEMBERED = 1024
 """Losses of keys that are told apart."""
@@ -104,6 +105,10 @@ class PagePool:
     def forget_all(self) -> None:
         """Make no page findable any more."""
         self.forget(list(self._page_of.values()))
+
+    def forget_keys(self, which: Callable[[Any], bool]) -> None:
+        """Make the pages of these keys findable no more."""
+        self.forget([page for key, page in self._page_of.items() if which(key)])
 
     def check(self, held: Iterable[int]) -> None:
         """Raise RuntimeError unless the counts are those of `held` and every invariant holds."""

@@ -1,8 +1,17 @@
-"""Sampling parameters: one type for the API, the wire and the engine, checked once at the edge."""
+"""Parameters of requests: one type for the API, the wire and the engine, checked once at the edge."""
 
 from __future__ import annotations
 
 import msgspec
+
+
+class Processor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Code of the operator's that edits the logits of a request before each draw."""
+
+    qualname: str
+    """Of a function, or of what makes one of arguments."""
+    arguments: str = ""
+    """JSON [args, kwargs] that it is made of; empty: it is the function itself."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -38,3 +47,16 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Token sequences whose last token is forbidden where the rest stands before it."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the request: the client's, and unless `ignore_eos` all EOS ids of the model."""
+    processors: tuple[Processor, ...] = ()
+    """In turn. What is reported are the model's own log-probabilities all the same."""
+
+
+class PoolingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is made of a prompt's final rows, in place of tokens. How rows are pooled is the engine's."""
+
+    dimensions: int = 0
+    """Numbers of each vector to keep, the first ones; 0 keeps all."""
+    activate: bool | None = None
+    """Whether embeddings are normalized, and scores go through their activation; None: as the model says."""
+    type_from: int | None = None
+    """Of a pair of texts, the first position whose token is of the second type; None: there is none."""

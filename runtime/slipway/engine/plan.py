@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slipway.engine.messages import TokenLogprobs
-from slipway.engine.params import SamplingParams
+from slipway.engine.messages import AdapterRef, Pooled, TokenLogprobs
+from slipway.engine.params import PoolingParams, SamplingParams
 
 PageCopy = tuple[int, int]
 """Source page, target page; one of them is the host's."""
@@ -31,7 +31,22 @@ class SlotStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     masked: bool = False
     """Its draws come with masks, for which its drafts are reported."""
     adapter: int = -1
-    """Index of the adapter whose rows these are; -1: none."""
+    """Place of the adapter that computes it; -1: the model alone."""
+    pooling: PoolingParams | None = None
+    """Its rows are the answer; None: it draws tokens."""
+    given: bytes = b""
+    """Embeddings that stand for its first tokens, fp32 [any number, hidden]."""
+
+
+NO_PLACE = -1
+"""Instead of an adapter's place: there is none."""
+
+
+class AdapterChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A place for adapters has another from now on; None: it is empty."""
+
+    place: int
+    adapter: AdapterRef | None
 
 
 class PageGrant(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,6 +82,10 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Pages to copy back after that and before the step computes."""
     drafts: dict[int, Sequence[int]] = {}
     """By index, what is verified instead of what the slot holds: as many as `num_drafts` says."""
+    adapters: list[AdapterChange] = []
+    """Carried out before anything starts: a worker reads those that it has not been told to read before."""
+    ahead: list[int] = []
+    """Most drafts to guess behind the slot's draw, with pages for them; empty where none are guessed."""
 
 
 class StepOutput(msgspec.Struct, array_like=True, gc=False):
@@ -76,11 +95,19 @@ class StepOutput(msgspec.Struct, array_like=True, gc=False):
     """The tokens drawn: none where the request has not caught up yet, several where drafts were accepted."""
     failed: list[int]
     """Indices of requests whose logits were no numbers, after these tokens."""
+    errors: dict[int, str] = {}
+    """By index, why a request cannot go on: its own logits processors failed."""
     logprobs: dict[int, list[TokenLogprobs]] = {}
     """Of the drawn tokens, by index, where asked for."""
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
     """Of the prompt tokens whose logits this step computed, by index."""
     drafts: dict[int, list[int]] = {}
     """Of requests with masks, by index: what their slots verify next; absent where that is nothing."""
+    verified: dict[int, int] = {}
+    """Drafts of a proposer that the step verified, by index; absent where that is none."""
+    pooled: dict[int, Pooled] = {}
+    """Of requests that pool and whose prompt is computed, by index."""
     forward_seconds: float = 0.0
     """What the forward pass took, where the worker was told to time it."""
+    proposing_seconds: float = 0.0
+    """What guessing behind this step's draws took."""

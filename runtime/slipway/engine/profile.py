@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -14,6 +15,8 @@ import msgspec
 
 from slipway.engine.executor import Steps
 from slipway.engine.plan import Masks, StepOutput, StepPlan
+
+log = logging.getLogger("slipway.engine")
 
 MOST_EVENTS = 500_000
 """Of one trace, 100 bytes of its file each. Later ones are counted and left out."""
@@ -151,3 +154,17 @@ class ProfiledWorker:
 
 def _microseconds(seconds: float) -> float:
     return round(seconds * 1e6, 1)
+
+
+def profiled(profiler: Profiler, method: str) -> str:
+    """The answer to a call that starts or stops a trace: `ok`, with the trace's file, or what prevents it."""
+    try:
+        if method == "start_profile":
+            profiler.start()
+            return "ok"
+        return f"ok {profiler.stop()}"
+    except ProfileError as error:
+        return str(error)
+    except Exception as error:  # the disk's or torch's; steps go on
+        log.exception("no trace was made")
+        return f"failed: no trace was made: {error}"

@@ -1,11 +1,14 @@
 """Recording a run (`SLIPWAY_RECORD`); `replay.py` plays it back.
 
 A record is frames of msgspec arrays, as on the wire: the engine's configuration, then each step's plan, its
-masks as bytes, and the output that came of it.
+masks as bytes, and the output that came of it. A step in which many prompts of embeddings start may have more
+bytes than the wire takes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections import deque
 from pathlib import Path
 
@@ -14,11 +17,24 @@ import msgspec
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Steps
 from slipway.engine.plan import Masks, StepOutput, StepPlan
-from slipway.engine.wire import encode_frame
+from slipway.engine.wire import FrameTooLarge, encode_frame
+
+log = logging.getLogger("slipway.engine")
+
+MAX_RECORDED_BYTES = (1 << 32) - 1
+"""Of a frame, whose length has four bytes."""
+
+
+def timeless(output: StepOutput) -> StepOutput:
+    """What computing the step again gives again."""
+    return msgspec.structs.replace(output, forward_seconds=0.0, proposing_seconds=0.0)
 
 
 class RecordingWorker:
-    """Writes each plan and its output to a file when the step is collected; what overlaps does so still."""
+    """Writes each plan and its output to a file when the step is collected; what overlaps does so still.
+
+    A record that cannot go on ends, and the run goes on.
+    """
 
     def __init__(self, worker: Steps, path: str, config: EngineConfig) -> None:
         self._worker = worker
@@ -39,12 +55,21 @@ class RecordingWorker:
 
     def collect(self) -> StepOutput:
         output = self._worker.collect()
-        kept = msgspec.structs.replace(output, forward_seconds=0.0)
-        for part in (self._under_way.popleft(), self._under_way.popleft(), kept):
-            self._file.write(encode_frame(part))
-        self._file.flush()
+        plan, masks = self._under_way.popleft(), self._under_way.popleft()
+        if not self._file.closed:
+            self._write(plan, masks, timeless(output))
         return output
+
+    def _write(self, *step: object) -> None:
+        try:
+            self._file.write(b"".join(encode_frame(part, MAX_RECORDED_BYTES) for part in step))
+            self._file.flush()
+        except (OSError, FrameTooLarge) as error:
+            log.error("The record %s ends here: %s", self._file.name, error)
+            with contextlib.suppress(OSError):  # of what it had not written yet
+                self._file.close()
 
     def close(self) -> None:
         self._worker.close()
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()

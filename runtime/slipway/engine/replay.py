@@ -16,6 +16,7 @@ import numpy as np
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Steps
 from slipway.engine.plan import Masks, StepOutput, StepPlan
+from slipway.engine.record import MAX_RECORDED_BYTES, timeless
 from slipway.engine.start import Start
 from slipway.engine.wire import split_frames
 
@@ -24,7 +25,7 @@ Step = tuple[StepPlan, Masks, StepOutput]
 
 def read_record(path: Path) -> tuple[EngineConfig, list[Step]]:
     """The configuration, without its order to record, and the steps; one that was cut off is left out."""
-    frames: Iterator[bytes] = split_frames(bytearray(path.read_bytes()))
+    frames: Iterator[bytes] = split_frames(bytearray(path.read_bytes()), MAX_RECORDED_BYTES)
     config = msgspec.msgpack.decode(next(frames), type=EngineConfig)
     plans = msgspec.msgpack.Decoder(StepPlan)
     masks = msgspec.msgpack.Decoder(dict[int, bytes])
@@ -45,7 +46,7 @@ def replay(worker: Steps, steps: list[Step]) -> int | None:
     for index, (plan, masks, recorded) in enumerate(steps):
         worker.launch(plan)
         worker.draw(masks)
-        if worker.collect() != recorded:
+        if timeless(worker.collect()) != recorded:
             return index
     return None
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from dataclasses import InitVar, dataclass, field
 
-from slipway.engine.messages import AddRequest, RequestTiming, TokenLogprobs, Work
-from slipway.engine.params import SamplingParams
+from slipway.engine.guesses import Guesses
+from slipway.engine.messages import NO_TOKEN, AdapterRef, AddRequest, RequestTiming, TokenLogprobs, Work
+from slipway.engine.params import PoolingParams, SamplingParams
+from slipway.engine.plan import NO_PLACE
 
 FIRST_MASK_SECONDS = 0.005
 """What a mask counts for before one has been timed: that of a schema takes less."""
@@ -31,11 +34,15 @@ class Request:
     """Order of arrival, which settles every tie."""
     id: str = field(init=False)
     params: SamplingParams = field(init=False)
+    pooling: PoolingParams | None = field(init=False)
+    """It ends when its prompt is computed; None: it generates."""
     stop_tokens: frozenset[int] = field(init=False)
     priority: int = field(init=False)
     tokens: array[int] = field(init=False)
-    """Prompt, then output."""
+    """Prompt, then output. A prompt adapter's virtual tokens begin the prompt, each NO_TOKEN."""
+    num_virtual: int = field(init=False)
     num_prompt: int = field(init=False)
+    """With virtual tokens."""
     max_computed: int = field(init=False)
     """Positions that are ever computed: that of the last token that may be drawn is not."""
     masked: bool = field(init=False)
@@ -44,9 +51,14 @@ class Request:
     """Of a processor, that the next of its masks may take."""
     identity: bytes = field(init=False)
     """What beside its tokens decides whose blocks it may share: the root of its block keys."""
+    given: bytes = field(init=False)
+    """Embeddings that stand for its first tokens, for virtual ones once its adapter is there; it needs them
+    again after a preemption."""
     arrival: float = field(init=False)
-    adapter: int = -1
-    """Index of its adapter; -1: the model alone."""
+    named: AdapterRef | None = field(init=False)
+    """Its adapter, of either kind; None: the model alone."""
+    adapter: int = NO_PLACE
+    """The place of its low-rank adapter in the worker, once that is in memory."""
     granted: int = 0
     committed: int = 0
     quiet_until: int = 0
@@ -79,6 +91,8 @@ class Request:
     """Steps that admitted others while this one waited for pages."""
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])
     """Of the prompt tokens so far, where asked for; nothing predicts the first."""
+    guesses: Guesses | None = None
+    """How its drafts fare; None before there are any."""
     work: Work | None = None
     """Of the steps collected so far; None where nobody asks for times."""
     scheduled_time: float = 0.0
@@ -87,16 +101,41 @@ class Request:
 
     def __post_init__(self, message: AddRequest) -> None:
         self.id, self.params, self.priority = message.request_id, message.params, message.priority
+        self.pooling = message.pooling
         self.stop_tokens = frozenset(self.params.stop_token_ids)
-        self.tokens = array("i", message.prompt_token_ids)
+        self.named = message.adapter
+        self.num_virtual = self.named.num_virtual if self.named else 0
+        self.tokens = array("i", [NO_TOKEN] * self.num_virtual + message.prompt_token_ids)
+        self.num_counted = self.num_virtual
         self.num_prompt = len(self.tokens)
         self.max_computed = self.num_prompt + self.params.max_tokens - 1
         self.masked = bool(message.grammar) or message.reasoning is not None
         self.mask_seconds = FIRST_MASK_SECONDS if self.masked else 0.0
-        # The length in front: no two pairs make one text.
-        identity = f"{len(message.adapter)} {message.adapter}{message.cache_salt}"
+        identity = f"{self.adapter_number} {message.cache_salt}"
         self.identity = identity.encode("utf-8", "surrogatepass")
+        self.given = message.prompt_embeds
+        if self.given:  # of one length, behind everything: no other identity ends so by chance
+            self.identity += hashlib.sha256(self.given).digest()
         self.arrival = message.arrival_time
+
+    @property
+    def adapter_number(self) -> int:
+        """What tells its adapter from all others, also of the same name; 0: it has none."""
+        return self.named.number if self.named else 0
+
+    def check_given(self, hidden_size: int) -> None:
+        """Raises ValueError unless the embeddings that it came with are of its prompt and this model."""
+        if not self.given:
+            return
+        count = self.num_prompt - self.num_virtual
+        if len(self.given) != 4 * count * hidden_size:
+            raise ValueError(f"{len(self.given)} bytes are not {count} embeddings of {hidden_size}")
+        if self.params.num_prompt_logprobs >= 0 or any(token != NO_TOKEN for token in self.tokens):
+            raise ValueError("a prompt of embeddings has neither tokens nor their log-probabilities")
+
+    def precede(self, rows: bytes) -> None:
+        """Its virtual tokens are these rows, fp32 [num_virtual, hidden]."""
+        self.given = rows + self.given
 
     def take(self, token: int) -> bool:
         """Enter the next token, which the oldest step under way drew, unless more may follow of it."""
@@ -122,7 +161,13 @@ class Request:
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        return self.params.num_prompt_logprobs >= 0 and len(self.prompt_logprobs) < self.num_prompt
+        """Of the prompt that was sent; nothing is told of virtual tokens, nor of its first one."""
+        return self.params.num_prompt_logprobs >= 0 and self.prompt_logprobs_from < self.num_prompt
+
+    @property
+    def prompt_logprobs_from(self) -> int:
+        """The first position whose log-probability is still to be told."""
+        return self.num_virtual + len(self.prompt_logprobs)
 
     def timing(self, now: float) -> RequestTiming:
         return RequestTiming(

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipway.engine.grants import Grant, PlanInMaking, Step
+from slipway.engine.guesses import Guessing
 from slipway.engine.kv_cache import KVCache, PrefixHit
+from slipway.engine.lookahead import look_ahead
 from slipway.engine.plan import PageGrant, SlotStart, StepPlan
 from slipway.engine.request import Request
 
@@ -15,6 +17,8 @@ OVERTAKEN_STEPS = 16
 """Steps in which others may be admitted before a request that waits for pages; then they are kept for it."""
 LOOKED_PAST = 8
 """Waiting requests that one step looks past."""
+ADAPTERS_LOOKED_PAST = 256
+"""Of those beside whose adapter a step has no room: it costs little to see."""
 MASK_SECONDS = 0.1
 """Of the processor, for the masks of a step: those of running requests, and those of requests that start."""
 DRAFT_MASK_SECONDS = 0.02
@@ -27,15 +31,21 @@ MAX_FORCED = 32
 class SchedulerLimits:
     """Bounds of a step. Token counts; 0 for `long_prompt` means that no prompt counts as long.
 
-    depth       steps that may be under way
-    num_drafts  most drafts that a step verifies for a request, of those that slots hold
-    forced      tokens that grammars force are drafts too
+    depth         steps that may be under way
+    num_drafts    most drafts that a step verifies for a request, of those that slots hold
+    lookahead     most that a model guesses behind a draw, and wants pages for
+    max_guessing  running requests from which on there are no such drafts
+    adapters      different ones in a step
+    forced        tokens that grammars force are drafts too
     """
 
     token_budget: int
     max_requests: int
     depth: int = 1
     num_drafts: int = 0
+    lookahead: int = 0
+    max_guessing: int | None = None
+    adapters: int = 0
     forced: bool = False
     chunked_prefill: bool = True
     max_partial: int = 1
@@ -63,6 +73,8 @@ class Scheduler:
     def __init__(self, cache: KVCache, limits: SchedulerLimits) -> None:
         self.cache = cache
         self.limits = limits
+        self.guessing: Guessing | None = None
+        """Judges drafts; without it every request verifies as many as `limits` says."""
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.num_deferred = 0
@@ -74,6 +86,8 @@ class Scheduler:
         self.prefix_hits = 0
         self.prompt_tokens = 0
         """Of all requests, as far as they are computed, since the core last looked."""
+        self.running_adapters: dict[int, int] = {}
+        """How many running requests have the adapter in a place."""
         self._num_masked = 0
         self._free_slots = list(range(limits.max_requests - 1, -1, -1))
         self._last_prompt_seconds = 0.0
@@ -112,6 +126,8 @@ class Scheduler:
         if not plan.preempted:  # pages are short: admitting now would only preempt again
             self._admit(plan, prompts, now)
             self._grant_spare(plan, late)
+            if self.limits.lookahead:
+                look_ahead(plan, self.cache, min(self.limits.lookahead, self._most_drafts), self.guessing)
         return plan.build(), plan.grants
 
     def commit(self, request: Request, grant: Grant, num_drawn: int, now: float) -> None:
@@ -216,24 +232,34 @@ class Scheduler:
             pages = self.cache.extend(request, 1) if plan.tokens_left else None
             if pages is not None:
                 plan.add(request, Grant(1, True, pages))
-        limits = self.limits
-        has_drafts = limits.num_drafts or (limits.forced and self._num_masked)
+        limits, num_drafts, guessing = self.limits, self._most_drafts, self.guessing
+        if guessing and num_drafts:
+            guessing.begin(len(self.running))
+        has_drafts = num_drafts or (limits.forced and self._num_masked)
         mask_seconds = DRAFT_MASK_SECONDS
         for request, grant in list(plan.grants.items()) if has_drafts else ():
-            if grant.num_new == 1 and grant.draws:
+            if grant.num_new == 1 and grant.draws and not request.params.processors:
                 forced: Sequence[int] = ()
                 if limits.forced and request.forced:  # of which steps under way draw the first
                     first = request.granted - len(request.tokens)
                     forced = request.forced[first : first + MAX_FORCED]
-                most = min(
-                    len(forced) or limits.num_drafts, plan.tokens_left, request.max_computed - request.granted
-                )
+                wanted = len(forced) or num_drafts
+                if guessing and wanted and not forced:
+                    wanted = min(wanted, guessing.most(request))
+                most = min(wanted, plan.tokens_left, request.max_computed - request.granted)
                 if most * request.mask_seconds > mask_seconds:
                     most = int(mask_seconds / request.mask_seconds)
                 pages = self.cache.extend(request, most) if most > 0 else None
                 if pages is not None:
                     mask_seconds -= most * request.mask_seconds
                     plan.add_drafts(request, most, pages, forced[:most])
+
+    @property
+    def _most_drafts(self) -> int:
+        """Of a proposer, that a request may verify in so much company."""
+        limits = self.limits
+        crowded = limits.max_guessing is not None and len(self.running) >= limits.max_guessing
+        return 0 if crowded else limits.num_drafts
 
     def _admit(self, plan: PlanInMaking, prompts: list[Request], now: float) -> None:
         """Start waiting requests, the oldest promise first, as long as there are slots, tokens and pages.
@@ -248,10 +274,21 @@ class Scheduler:
         num_partial, num_long = len(partial), sum(map(self._is_long, partial))
         short_of_pages: list[Request] = []
         place, admitted, mask_seconds = 0, False, MASK_SECONDS
-        while place < min(len(self.waiting), LOOKED_PAST) and num_partial < limits.max_partial:
+        short_of_adapters: list[Request] = []
+        others_only = False  # a request has waited long for an adapter: no younger one takes any
+        while num_partial < limits.max_partial:
+            if place >= min(
+                len(self.waiting), LOOKED_PAST + min(len(short_of_adapters), ADAPTERS_LOOKED_PAST)
+            ):
+                break
             if plan.tokens_left <= 0 or not self._free_slots or mask_seconds <= 0:
                 break
             request = self.waiting[place]
+            if request.adapter >= 0 and (others_only or not self._has_room_for(request.adapter)):
+                others_only |= bool(request.num_preemptions) or request.num_overtaken >= OVERTAKEN_STEPS
+                short_of_adapters.append(request)
+                place += 1
+                continue
             try:
                 hit = self._startable(request)
                 if hit is None:
@@ -275,8 +312,14 @@ class Scheduler:
             except Exception as error:
                 self._fail(request, plan, error)
                 place += request.slot < 0  # else it has left those who wait
-        for request in short_of_pages if admitted else ():
+        self.num_deferred += len(short_of_adapters)
+        for request in (*short_of_pages, *short_of_adapters) if admitted else ():
             request.num_overtaken += 1
+
+    def _has_room_for(self, adapter: int) -> bool:
+        """A step can have the adapter in this place beside those of running requests."""
+        running = self.running_adapters
+        return adapter in running or len(running) < self.limits.adapters
 
     def _startable(self, request: Request) -> PrefixHit | None:
         """What the prefix index holds of it; None while something under way has to end first."""
@@ -296,22 +339,26 @@ class Scheduler:
         del self.waiting[self._place(self.waiting, request)]
         bisect.insort(self.running, request, key=self._order)
         request.slot = self._free_slots.pop()
+        if request.adapter >= 0:
+            self.running_adapters[request.adapter] = self.running_adapters.get(request.adapter, 0) + 1
         request.scheduled_time = request.scheduled_time or now
         pages, copies = self.cache.admit(request, hit)
         plan.swap_in += copies
         if request.num_preemptions == 0:
-            request.num_cached = hit.num_tokens
-            self.prefix_queries += request.num_prompt
-            self.prefix_hits += hit.num_tokens
+            request.num_cached = max(0, hit.num_tokens - request.num_virtual)
+            self.prefix_queries += request.num_prompt - request.num_virtual
+            self.prefix_hits += request.num_cached
         plan.starts[request] = SlotStart(
             request.slot,
             list(request.tokens),
             request.num_prompt,
             request.granted,
             request.params,
-            len(request.prompt_logprobs),
+            request.prompt_logprobs_from,
             request.masked,
             request.adapter,
+            request.pooling,
+            request.given,
         )
         self._grant(request, request.num_left, plan, pages)
 
@@ -338,6 +385,10 @@ class Scheduler:
         self.cache.release(request, failed=failed)
         self._free_slots.append(request.slot)
         request.slot = -1
+        if request.adapter >= 0:
+            self.running_adapters[request.adapter] -= 1
+            if not self.running_adapters[request.adapter]:
+                del self.running_adapters[request.adapter]
 
     def _chunk(self, request: Request) -> int:
         """Most tokens to grant at once: a long prompt must not take the whole step from others."""

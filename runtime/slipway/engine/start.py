@@ -11,23 +11,30 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from slipway import driver
+from slipway.engine.adapter_kinds import AdapterKinds
+from slipway.engine.adapters import Adapters
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
 from slipway.engine.cuda_files import use_given
 from slipway.engine.executor import Executor, Steps, Worker
 from slipway.engine.grammar import ModelMatchers
+from slipway.engine.guesses import Guessing
 from slipway.engine.kv_cache import KVCache, block_hash
-from slipway.engine.messages import Failed, Loading, Ready
+from slipway.engine.messages import Failed, Loading, Part, Ready
 from slipway.engine.page_pool import PagePool
 from slipway.engine.profile import ProfiledWorker, Profiler, Recorder, StepRecorder
+from slipway.engine.prompt_adapters import PromptAdapters
 from slipway.engine.record import RecordingWorker
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
+from slipway.engine.sleeper import Sleeper
+from slipway.engine.tokens import token_ids_of
 from slipway.engine.wire import Hub
 from slipway.envs import read
 from slipway.exits import BY_REASON, DEVICE_UNAVAILABLE, INTERNAL_ERROR, OUT_OF_MEMORY, Exit
@@ -35,7 +42,9 @@ from slipway.load.errors import LoadError
 from slipway.load.extras import require_torch
 from slipway.load.folder import stored_bytes
 from slipway.load.progress import Progress
+from slipway.load.prompt_adapter import read_prompt_adapter
 from slipway.worker.cache_size import CacheSize, cache_size, wanted_pages
+from slipway.worker.processors import check_processors
 from slipway_kernels.cpu import reserved
 
 if TYPE_CHECKING:
@@ -141,6 +150,10 @@ class StartProgress:
             raise SystemExit(INTERNAL_ERROR.code)  # with what started it: nobody is left to be told
         self._hub.broadcast(Loading(phase, done, total))
 
+    def over(self) -> None:
+        """Clients have more to say than greetings from now on: what a worker still tells goes nowhere."""
+        self._hub = None
+
     def ended(self, phase: str) -> None:
         now = time.monotonic()
         self.seconds[phase] = round(now - self._begun, 3)
@@ -164,16 +177,27 @@ class Start:
         progress = StartProgress(hub)
         progress("load", 0, 0)
         on_cpu = config.device == "cpu" or not driver.loaded()
-        with reserved(stored_bytes(config.model) if on_cpu else 0):
+        models = [config.model, *([config.draft.model] if config.draft else [])]
+        with reserved(sum(map(stored_bytes, models)) if on_cpu else 0):
             from slipway.load.checkpoint import open_checkpoint
+            from slipway.worker.drafts.plan import with_draft
             from slipway.worker.plan import plan_model
 
             config = msgspec.structs.replace(config, device=chosen_device(config.device))
+            if config.processors:
+                check_processors(config.device)
             load = loader(config.device)
             progress.ended("import")
             checkpoint = open_checkpoint(config, progress)
             progress.ended("open")
-            plan = plan_model(checkpoint, config)
+            plan = plan_model(checkpoint, config, token_ids_of(config))
+            if not plan.kv.groups:  # rows see those behind them: no prompt is cut or begun in its midst
+                config = msgspec.structs.replace(
+                    config, enable_chunked_prefill=False, enable_prefix_caching=False
+                )
+            plan = with_draft(plan, config, progress)
+            if plan.draft:  # which may have a number of its own
+                config = msgspec.structs.replace(config, num_drafts=plan.draft.num_drafts)
             worker = load(plan, config, progress)
             memory = worker.profile()
             size = cache_size(config, plan, wanted_pages(config, plan, memory), memory.more)
@@ -185,12 +209,13 @@ class Start:
                     f"else took its memory meanwhile. Serving with less; {memory.more} asks for less at once."
                 )
                 size = cache_size(config, plan, pages, memory.more)
-            checkpoint.close()
+            plan.close()
             progress.ended("load")
         progress("warmup", 0, 1)
         if not config.skip_warmup:
             worker.warm_up()
         progress.ended("warmup")
+        progress.over()
         warnings += filter(None, [size.warning])
         for warning in warnings:
             log.warning("%s", warning)
@@ -207,26 +232,49 @@ class Start:
         cache = KVCache(
             PagePool(self.size.num_pages),
             self.plan.kv.groups,
-            prefix_caching=config.enable_prefix_caching,
+            prefix_caching=config.enable_prefix_caching and not self._reads_every_row,
             hash_block=block_hash(config.prefix_hash, config.prefix_hash_secret.encode()),
             rewrites_blocks=worker.repeats_bits,
+            recomputes_last=self.plan.draft is not None and self.plan.draft.reads_rows,
             num_host_pages=worker.num_host_pages,
         )
         steps: Steps = RecordingWorker(worker, config.record, config) if config.record else worker
+        sleeper = Sleeper(
+            worker, lambda asleep: hub.broadcast(self.ready(asleep)), warm_up=not config.skip_warmup
+        )
         profiler = self._profiler()
         if profiler is not None:
             steps = ProfiledWorker(steps, profiler, in_turn=not worker.runs_ahead)
+        scheduler = Scheduler(cache, self._limits())
+        scheduler.guessing = Guessing() if config.num_drafts else None
         executor = Executor(steps, self.depth, thread=self.depth > 1 and not worker.runs_ahead)
         return EngineCore(
-            Scheduler(cache, self._limits()),
+            scheduler,
             executor,
             hub,
-            worker.idle,
+            sleeper.idle,
             ModelMatchers(config, self.plan.route.vocab),
-            tuple(config.adapters),
+            self._adapters(hub),
             profiler,
+            sleeper,
             timed=config.timed,
+            pools=self.plan.pooler is not None,
+            hidden_size=self._hidden_size,
         )
+
+    @property
+    def _reads_every_row(self) -> bool:
+        pooler = self.plan.pooler
+        return pooler is not None and pooler.pooling.reads_every_row
+
+    def _adapters(self, hub: Hub) -> AdapterKinds:
+        plan, low_rank, prompts = self.plan, None, None
+        if plan.adapters is not None:
+            low_rank = Adapters(self.worker.read_adapter, plan.adapters.places, hub.wake)
+        if (limits := plan.prompt_adapters) is not None:
+            read = partial(read_prompt_adapter, limits=limits, hidden=plan.hidden_size, dtype=plan.element)
+            prompts = PromptAdapters(read, limits.places, hub.wake)
+        return AdapterKinds(low_rank, prompts)
 
     def _profiler(self) -> Profiler | None:
         """By torch where torch computes."""
@@ -240,7 +288,7 @@ class Start:
             recorder = TorchRecorder()
         return Profiler(Path(folder).expanduser(), recorder)
 
-    def ready(self) -> Ready:
+    def ready(self, asleep: tuple[Part, ...] = ()) -> Ready:
         plan = self.plan
         return Ready(
             self.size.max_model_len,
@@ -251,7 +299,15 @@ class Start:
             plan.route.architecture,
             self.seconds,
             self.warnings,
+            asleep,
+            None if plan.pooler is None else plan.pooler.offer,
+            self._hidden_size,
         )
+
+    @property
+    def _hidden_size(self) -> int:
+        """Of prompts that are embeddings; 0 where there may be none."""
+        return self.plan.hidden_size if self.config.enable_prompt_embeds else 0
 
     def _limits(self) -> SchedulerLimits:
         config = self.config
@@ -263,6 +319,9 @@ class Start:
             max_requests=config.max_num_seqs,
             depth=self.depth,
             num_drafts=config.num_drafts,
+            lookahead=config.num_drafts if self.plan.draft else 0,
+            max_guessing=config.max_guessing,
+            adapters=config.max_loras,
             forced=self.worker.takes_drafts,
             chunked_prefill=config.enable_chunked_prefill,
             max_partial=config.max_num_partial_prefills,

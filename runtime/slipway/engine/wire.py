@@ -24,24 +24,23 @@ class FrameTooLarge(ValueError):
     """A message that no frame holds. The request that it is about is at fault, and not who sends it."""
 
 
-def encode_frame(message: object) -> bytes:
-    """Raises FrameTooLarge."""
+def encode_frame(message: object, most: int | None = None) -> bytes:
+    """most: bytes of the message; None: those of the wire. Raises FrameTooLarge."""
     body = _encoder.encode(message)
-    if len(body) > MAX_FRAME_BYTES:
+    if len(body) > (most := most or MAX_FRAME_BYTES):
         raise FrameTooLarge(
-            f"what API and engine would tell each other has {len(body)} bytes, over the limit of "
-            f"{MAX_FRAME_BYTES}"
+            f"what API and engine would tell each other has {len(body)} bytes, over the limit of {most}"
         )
     return len(body).to_bytes(4) + body
 
 
-def split_frames(buffer: bytearray) -> Iterator[bytes]:
-    """Take the whole frames off the front of `buffer`. Raises ValueError for an impossible length."""
-    start = 0
+def split_frames(buffer: bytearray, most: int | None = None) -> Iterator[bytes]:
+    """Take the whole frames off the front of `buffer`. Raises ValueError for one of over `most` bytes."""
+    start, most = 0, most or MAX_FRAME_BYTES
     while len(buffer) - start >= 4:
         length = int.from_bytes(buffer[start : start + 4])
-        if length > MAX_FRAME_BYTES:
-            raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+        if length > most:
+            raise ValueError(f"a frame of {length} bytes is over the limit of {most}")
         if len(buffer) - start - 4 < length:
             break
         yield bytes(buffer[start + 4 : start + 4 + length])

@@ -57,6 +57,7 @@ class Environment:
     cache_root: str | None
     omp_num_threads: int | None
     allow_long_max_model_len: bool
+    allow_runtime_lora_updating: bool
     attention_backend: str
     disabled_kernels: tuple[str, ...] | None
     fused_moe_chunk_size: int
@@ -70,6 +71,7 @@ class Environment:
     rpc_base_path: str | None
     rpc_timeout: int
     """Milliseconds."""
+    logits_processor_threads: int | None
     xgrammar_cache_mb: int
     cpu_kvcache_space: float | None
     """GiB."""

@@ -212,9 +212,10 @@ SERVING = (
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
         "bool",
         False,
-        "Lets callers of the API load and unload LoRA adapters.",
+        "Lets callers of the API load and unload LoRA adapters, by /v1/load_lora_adapter and "
+        "/v1/unload_lora_adapter.",
         opt_in("any caller could load files as adapters"),
-        not_built("LoRA is not supported yet"),
+        implemented("they may name any folder that the server can read, and any repository on the hub"),
     ),
     Variable(
         "VLLM_ATTENTION_BACKEND",
@@ -290,9 +291,10 @@ SERVING = (
         "VLLM_LOGITS_PROCESSOR_THREADS",
         "int",
         None,
-        "Threads for logits processors of a request's own.",
+        "Threads for logits processors that requests bring.",
         allow("at most the CPU limit"),
-        not_built("logits processors of a request's own are not supported yet"),
+        implemented(),
+        minimum=1,
     ),
     Variable(
         "VLLM_XGRAMMAR_CACHE_MB",

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA) as PEFT saves them: `adapter_config.json` and `adapter_model.safetensors`.
+"""Low-rank adapters (LoRA) as PEFT saves them: `adapter_config.json`, and tensors in safetensors or `.bin`.
 
 Method: Hu et al. 2021, https://arxiv.org/abs/2106.09685; rank-stabilized: Kalajdzievski 2023.
 """
@@ -7,74 +7,223 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
 
-from slipway.load.arrays import Array
-from slipway.load.config import flag, integer, number
+from slipway.load.arrays import FP32, Array, DType, is_float
+from slipway.load.config import Config, flag, number, positive, table, text
 from slipway.load.errors import LoadError
 from slipway.load.folder import read_json
+from slipway.load.quantized.tensors import in_type
 from slipway.load.safetensors import SafetensorsWeights
+from slipway.load.weight_files import WeightFiles
 
-FACTORS = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
-_OTHERWISE = {
+_TENSOR = re.compile(
+    r"base_model\.model\.(.+?)\.(lora_(?:embedding_)?[AB])(?:\.default)?(?:\.(weight|bias))?"
+)
+_BIAS = re.compile(r"base_model\.model\.(.+)\.bias")
+_UNUSED = {
     "use_dora": False,
     "fan_in_fan_out": False,
-    "lora_bias": False,
-    "bias": "none",
-    "modules_to_save": None,
     "layer_replication": None,
-    "rank_pattern": {},
-    "alpha_pattern": {},
+    "modules_to_save": None,
+    "trainable_token_indices": None,
+    "target_parameters": None,
+    "alora_invocation_tokens": None,
+    "use_qalora": False,
+    "arrow_config": None,
+    "context_length": None,
 }
 """Features of PEFT that we lack, by what their fields hold where they are not used."""
+_PATTERN = re.compile(r"[^()*+?{]*(?:(?:\([\w.|\\]*\)|[*+?])[^()*+?{]*){0,3}")
+"""Keys of rank_pattern and alpha_pattern that match in no time: few repetitions, and none of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLimits:
+    """What a server takes of adapters: `--max-cpu-loras`, `--max-lora-rank`, `--enable-lora-bias`,
+    `--max-loras`, `--lora-dtype`."""
+
+    places: int = 1
+    """Of them in memory."""
+    max_rank: int = 16
+    bias: bool = False
+    in_step: int = 1
+    """Different ones."""
+    dtype: DType = FP32
+    """In which they are multiplied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What a module's result gets: scaling · (B · (A · x) + bias).
+
+    a     [r, k]; of an embedding [r, tokens]
+    b     [n, r]
+    bias  [n], or None
+    """
+
+    a: Array
+    b: Array
+    scaling: float
+    bias: Array | None = None
+    embedding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What is added to a model: by module, such as `model.layers.0.self_attn.q_proj`, A [r, k] and B [n, r].
+    """What is added to a model, by module, such as `model.layers.0.self_attn.q_proj`.
 
-    The module's result gets scaling · B · (A · x).
+    biases  [n] that take the place of the module's own
     """
 
     name: str
     folder: Path
-    scaling: float
-    factors: Mapping[str, tuple[Array, Array]]
+    factors: dict[str, Factors] = field(default_factory=dict)
+    biases: dict[str, Array] = field(default_factory=dict)
 
     def wrong(self, why: str, hint: str = "Save it again by PEFT, or leave it out.") -> LoadError:
         """The error for an adapter that cannot be served."""
-        text = f"The adapter {self.name} in {self.folder} {why}."
-        return LoadError("BadCheckpoint", text, hint=hint, argument="lora_modules")
+        message = f"The adapter {self.name} in {self.folder} {why}."
+        return LoadError("BadCheckpoint", message, hint=hint, argument="lora_modules")
 
 
-def read_adapter(name: str, folder: Path) -> Adapter:
+def read_adapter(name: str, folder: Path, limits: AdapterLimits) -> Adapter:
     """Raises LoadError, with the name of what is wrong, for what is no such adapter or more than we add."""
+    adapter = Adapter(name, folder)
+    if not (folder / "adapter_config.json").is_file():
+        raise adapter.wrong("has no adapter_config.json", "Name a folder that PEFT saved.")
     config = read_json(folder / "adapter_config.json")
-    rank = integer(config, "r", 0)
-    share = max(1, rank) if not flag(config, "use_rslora", False) else sqrt(max(1, rank))
-    adapter = Adapter(name, folder, number(config, "lora_alpha", 8.0) / share, {})
-    kind = config.get("peft_type")
-    if kind != "LORA" or rank < 1:
-        raise adapter.wrong(f"is of the kind {kind} with a rank of {rank}; LORA of a rank above 0 is served")
-    for field, unused in _OTHERWISE.items():
-        if (config.get(field) or unused) != unused:
-            raise adapter.wrong(f"uses {field}: {config[field]!r}, which is not supported")
-    path = folder / "adapter_model.safetensors"
-    if not path.is_file():
-        raise adapter.wrong(f"has no {path.name}")
-    weights = SafetensorsWeights([path], lambda *told: None)
-    found: dict[str, dict[str, Array]] = {}
-    for stored in weights.entries:
-        match = FACTORS.fullmatch(stored)
-        if match is None:
-            raise adapter.wrong(f"has a tensor {stored}, which is no factor of a linear layer")
-        found.setdefault(match[1], {})[match[2]] = weights.view(stored)
-    if not found:
+    _check(adapter, config, limits)
+    weights = _weights(adapter)
+    try:
+        _take(adapter, config, limits, weights)
+    finally:
+        weights.close()
+    if not adapter.factors and not adapter.biases:
         raise adapter.wrong("adds to no matrix")
-    for module, pair in found.items():
-        shapes = [list(pair[side].shape) for side in "AB" if side in pair]
-        if len(pair) < 2 or any(array.ndim != 2 for array in pair.values()) or shapes[0][0] != shapes[1][1]:
-            raise adapter.wrong(f"has factors of shape {shapes} for {module}; they are [r, k] and [n, r]")
-    return replace(adapter, factors={module: (pair["A"], pair["B"]) for module, pair in found.items()})
+    return adapter
+
+
+def _check(adapter: Adapter, config: Config, limits: AdapterLimits) -> None:
+    """Raise LoadError for a configuration that asks for what we lack or the server does not take."""
+    if (kind := config.get("peft_type")) != "LORA":
+        raise adapter.wrong(
+            f"is of the kind {kind}; LORA is served", "Convert it, or merge it into the model."
+        )
+    for name, unused in _UNUSED.items():
+        if (config.get(name) or unused) != unused:
+            raise adapter.wrong(
+                f"uses {name}: {config[name]!r}, which is not supported",
+                "Train it without, or merge it into the model.",
+            )
+    bias = text(config, "bias", "none")
+    if bias not in ("none", "all", "lora_only"):
+        raise adapter.wrong(f"has bias: {bias!r}, which is none of none, all and lora_only")
+    if (bias != "none" or flag(config, "lora_bias")) and not limits.bias:
+        asked = "lora_bias: true" if bias == "none" else f"bias: {bias}"
+        raise adapter.wrong(f"has biases ({asked})", "Serve it with --enable-lora-bias.")
+    largest = max(positive(config, "r", 8), *_numbers(config, "rank_pattern").values(), 0)
+    if largest > limits.max_rank:
+        raise adapter.wrong(
+            f"has a rank of {largest:g}, and --max-lora-rank is {limits.max_rank}",
+            f"Serve it with --max-lora-rank {largest:g}.",
+        )
+
+
+def _weights(adapter: Adapter) -> WeightFiles:
+    """Its tensors, opened."""
+    if (adapter.folder / "new_embeddings.safetensors").exists():
+        raise adapter.wrong(
+            "adds tokens to the vocabulary (new_embeddings.safetensors), which is not supported"
+        )
+    weights = open_tensors(adapter.folder)
+    if weights is None:
+        raise adapter.wrong("has no adapter_model.safetensors")
+    return weights
+
+
+def open_tensors(folder: Path) -> WeightFiles | None:
+    """Those that PEFT saved there; None: there are none."""
+    path = folder / "adapter_model.safetensors"
+    if path.is_file():
+        return SafetensorsWeights([path], lambda *told: None)
+    pickled = path.with_suffix(".bin")
+    if not pickled.is_file():
+        return None
+    from slipway.load.torch_files import TorchWeights
+
+    return TorchWeights([pickled], "cpu", lambda *told: None)
+
+
+def _take(adapter: Adapter, config: Config, limits: AdapterLimits, weights: WeightFiles) -> None:
+    """Fill the adapter with its tensors. Those of a file that is closed later are copied."""
+    found: dict[str, dict[str, Array]] = {}
+    for stored, entry in weights.entries.items():
+        if not is_float(entry.dtype):
+            raise adapter.wrong(f"has a tensor {stored} of {entry.dtype}, which is no type of factors")
+        if match := _TENSOR.fullmatch(stored):
+            side = match[2] if match[3] != "bias" else f"{match[2]}.bias"
+            found.setdefault(match[1], {})[side] = in_type(weights.view(stored), FP32)
+        elif (match := _BIAS.fullmatch(stored)) and config.get("bias", "none") != "none":
+            adapter.biases[match[1]] = in_type(weights.view(stored), FP32).copy()
+        else:
+            raise adapter.wrong(
+                f"has a tensor {stored}, which is no factor of a linear layer or an embedding",
+                "Only factors and biases are added to a model: whole matrices are not.",
+            )
+    ranks, alphas = _numbers(config, "rank_pattern"), _numbers(config, "alpha_pattern")
+    for module, sides in found.items():
+        factors = _factors(adapter, module, sides)
+        rank = len(factors.a)
+        if not 1 <= rank <= limits.max_rank:
+            raise adapter.wrong(
+                f"has a rank of {rank} for {module}, and --max-lora-rank is {limits.max_rank}"
+            )
+        stated = _of_pattern(adapter, ranks, module, positive(config, "r", 8))
+        if rank != stated:
+            raise adapter.wrong(f"has a rank of {rank} for {module}, and adapter_config.json says {stated:g}")
+        share = sqrt(rank) if flag(config, "use_rslora", False) else rank
+        alpha = _of_pattern(adapter, alphas, module, number(config, "lora_alpha", 8.0))
+        adapter.factors[module] = Factors(
+            factors.a.copy(), factors.b.copy(), alpha / share, factors.bias, factors.embedding
+        )
+
+
+def _factors(adapter: Adapter, module: str, sides: Mapping[str, Array]) -> Factors:
+    """A and B of a module, of shapes that fit each other."""
+    embedding = "lora_embedding_A" in sides
+    names = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
+    bias = sides.get("lora_B.bias")
+    known = {*names, "lora_B.bias"}
+    shapes = [list(array.shape) for array in sides.values()]
+    if not {*names} <= {*sides} <= known or any(sides[name].ndim != 2 for name in names):
+        raise adapter.wrong(
+            f"has {', '.join(sides)} of shape {shapes} for {module}; they are [r, k] and [n, r]"
+        )
+    a, b = (sides[name] for name in names)
+    if a.shape[0] != b.shape[1] or (bias is not None and bias.shape != b.shape[:1]):
+        raise adapter.wrong(f"has factors of shape {shapes} for {module}; they are [r, k] and [n, r]")
+    return Factors(a, b, 1.0, None if bias is None else bias.copy(), embedding)
+
+
+def _numbers(config: Config, name: str) -> dict[str, float]:
+    patterns = table(config, name)
+    return {pattern: number(patterns, pattern) for pattern in patterns}
+
+
+def _of_pattern(adapter: Adapter, patterns: Mapping[str, float], module: str, otherwise: float) -> float:
+    """What the first pattern that fits the end of a module's name says."""
+    for pattern, value in patterns.items():
+        if len(pattern) > 200 or not _PATTERN.fullmatch(pattern):
+            raise adapter.wrong(
+                f"has a pattern {pattern[:200]!r} for ranks or alphas that repeats too much to be matched",
+                "Name the modules, or use up to three repetitions and groups.",
+            )
+        try:
+            if re.fullmatch(rf"(?:.*\.)?(?:{pattern})", module):
+                return value
+        except re.error as error:
+            raise adapter.wrong(f"has a pattern {pattern!r} for ranks or alphas: {error}") from None
+    return otherwise

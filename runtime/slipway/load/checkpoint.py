@@ -21,15 +21,17 @@ from slipway.load.gguf.checkpoint import GgufCheckpoint
 from slipway.load.gguf.config import model_config
 from slipway.load.gguf.header import read
 from slipway.load.hub import locate
+from slipway.load.mistral import PARAMS, ConsolidatedWeights, config_of
 from slipway.load.progress import Progress, announced
 from slipway.load.quantized.checkpoint import Layers
 from slipway.load.quantized.config import quantization, quantization_settings
 from slipway.load.quantized.form import Form
+from slipway.load.read_ahead import ReadAheadWeights
 from slipway.load.safetensors import SafetensorsWeights
 from slipway.load.torch_files import TorchWeights
 from slipway.load.weight_files import WeightFiles
 
-_LOADED = ("auto", "safetensors", "pt", "gguf", "dummy")
+_LOADED = ("auto", "safetensors", "fastsafetensors", "pt", "mistral", "gguf", "dummy")
 _NAMES = {FP16: "float16", FP32: "float32", np.dtype(np.float64): "float32"}
 
 
@@ -72,7 +74,7 @@ class Checkpoint(Protocol):
 
 
 class FolderCheckpoint(Layers, Checkpoint):
-    """A folder as `save_pretrained` writes it, with safetensors or PyTorch files."""
+    """A folder as `save_pretrained` writes it, with safetensors or PyTorch files, or one of Mistral's own."""
 
     def __init__(self, folder: Path, config: EngineConfig, progress: Progress) -> None:
         self.folder = folder
@@ -80,7 +82,10 @@ class FolderCheckpoint(Layers, Checkpoint):
         files = find_weights(folder, config.load_format, config.ignore_patterns)
         weights: WeightFiles
         if files.format == "safetensors":
-            weights = SafetensorsWeights(files.files, progress)
+            reader = ReadAheadWeights if config.load_format == "fastsafetensors" else SafetensorsWeights
+            weights = reader(files.files, progress)
+        elif files.format == "mistral":
+            weights = ConsolidatedWeights(files.files, self.config, progress)
         else:
             weights = TorchWeights(files.files, config.pt_load_map_location, progress)
         weights.check(files.index)
@@ -177,7 +182,7 @@ def _gguf_in(folder: Path, config: EngineConfig) -> Path | None:
 
 
 def _folder_config(folder: Path, config: EngineConfig) -> dict[str, object]:
-    """Of a model's folder, or what `--hf-config-path` names instead."""
+    """Of a model's folder, or what `--hf-config-path` names instead, as `config.json` would say it."""
     place = folder
     if config.hf_config_path is not None:
         place = locate(
@@ -187,4 +192,11 @@ def _folder_config(folder: Path, config: EngineConfig) -> dict[str, object]:
             download_dir=config.download_dir,
             weights=False,
         )
+    named = config.config_format
+    if named == "mistral" or (named == "auto" and not _has(place, "config.json") and _has(place, PARAMS)):
+        return config_of(read_json(place / PARAMS))
     return read_json(place / "config.json")
+
+
+def _has(folder: Path, name: str) -> bool:
+    return (folder / name).is_file()

@@ -10,16 +10,30 @@ from pathlib import Path
 
 from slipway.load.errors import LoadError
 
-PATTERNS = {"safetensors": ("*.safetensors",), "pt": ("*.bin", "*.pt"), "gguf": ("*.gguf",)}
+PATTERNS = {
+    "safetensors": ("*.safetensors",),
+    "pt": ("*.bin", "*.pt"),
+    "mistral": ("consolidated*.safetensors",),
+    "gguf": ("*.gguf",),
+}
 """Weight files by load format, the preferred first."""
+SAME_FILES = {"fastsafetensors": "safetensors"}
+"""Load formats that name another reader of the same files."""
+CONSOLIDATED = "consolidated[.-]*"
+"""The original layout, beside Hugging Face's. Written so that no pattern of the user's is the same."""
 _NOT_WEIGHTS = (
-    "consolidated*",  # the original layout, beside Hugging Face's
+    CONSOLIDATED,
     "adapter_model*",
     "training_args.bin",
     "optimizer.*",
     "scheduler.*",
     "rng_state*",
 )
+_INDEXES = {
+    "safetensors": "*.safetensors.index.json",
+    "pt": "*.bin.index.json",
+    "mistral": "consolidated*.safetensors.index.json",
+}
 _DEFAULT_IGNORED = ("original/**/*",)
 
 
@@ -30,6 +44,12 @@ def ignored(patterns: Sequence[str] | None) -> tuple[str, ...]:
     """
     given = _DEFAULT_IGNORED if patterns is None else tuple(patterns)
     return (*given, *(pattern.replace("**/", "") for pattern in given if "**/" in pattern))
+
+
+def skipped_beside(wanted: Sequence[str], skipped: Sequence[str]) -> list[str]:
+    """What is left out where files of these patterns are wanted: the original layout, unless they name it."""
+    named = any(pattern.startswith("consolidated") for pattern in wanted)
+    return [pattern for pattern in skipped if pattern != CONSOLIDATED or not named]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +66,12 @@ def find_weights(
 ) -> Weights:
     """The files that `load_format` asks for. Raises LoadError where there are none or some lack."""
     skipped = (*_NOT_WEIGHTS, *ignored(ignore_patterns))
-    searched = PATTERNS if load_format == "auto" else {load_format: PATTERNS[load_format]}
+    wanted_kind = SAME_FILES.get(load_format, load_format)
+    searched = PATTERNS if load_format == "auto" else {wanted_kind: PATTERNS[wanted_kind]}
     for kind, patterns in searched.items():
-        found = tuple(path for pattern in patterns for path in _found(folder, pattern, skipped))
-        if index := {} if kind == "gguf" else _index(folder, kind, skipped):
+        left_out = skipped_beside(patterns, skipped)
+        found = tuple(path for pattern in patterns for path in _found(folder, pattern, left_out))
+        if index := _index(folder, kind, left_out):
             return _sharded(folder, kind, found, index)
         if found:
             return Weights(kind, found)
@@ -77,8 +99,7 @@ def _found(folder: Path, pattern: str, skipped: Sequence[str]) -> list[Path]:
 
 
 def _index(folder: Path, kind: str, skipped: Sequence[str]) -> Mapping[str, str]:
-    name = "*.safetensors.index.json" if kind == "safetensors" else "*.bin.index.json"
-    paths = _found(folder, name, skipped)
+    paths = _found(folder, _INDEXES[kind], skipped) if kind in _INDEXES else []
     if not paths:
         return {}
     weight_map = read_json(paths[0]).get("weight_map")

@@ -17,18 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from slipway.envs import read
 from slipway.load.errors import LoadError
-from slipway.load.folder import PATTERNS, ignored
+from slipway.load.folder import CONSOLIDATED, PATTERNS, SAME_FILES, ignored, skipped_beside
 from slipway.load.progress import Progress
 
 if TYPE_CHECKING:
     from huggingface_hub import DryRunFileInfo
 
-METADATA = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+METADATA = ("*.json", "*.jinja", "*.model", "*.model.v*", "*.txt", "*.tiktoken")
 """Configuration, tokenizer and chat template."""
-_WEIGHTS = {**PATTERNS, "auto": PATTERNS["safetensors"] + PATTERNS["pt"]}
+_ADAPTER = ("adapter_config.json", "adapter_model.*", "new_embeddings.*")
+_WEIGHTS = {**PATTERNS, **{name: PATTERNS[files] for name, files in SAME_FILES.items()}}
+_WEIGHTS |= {"auto": PATTERNS["safetensors"] + PATTERNS["pt"] + PATTERNS["mistral"]}
 """By load format: the first pattern that matches a file is what is fetched."""
-# Weights of other uses: in subfolders (ONNX, originals), and in the original layout.
-_NEVER = ("*/*.safetensors", "*/*.bin", "*/*.pt", "consolidated*", "training_args.bin")
+# Weights of other uses: in subfolders (ONNX, originals), and in the original layout unless it is asked for.
+_NEVER = ("*/*.safetensors", "*/*.bin", "*/*.pt", CONSOLIDATED, "training_args.bin")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _GGUF_FILE = re.compile(r"([^/:]+/[^/:]+)/(.+\.gguf)|([^/:]+/[^/:]+):([\w.-]+)")
 _SPARE = 64 << 20
@@ -92,6 +94,37 @@ def locate(
     options = {"token": token, "cache_dir": download_dir, "ignore_patterns": skipped}
     folder, names = Repository(repository, revision, options, progress, metadata, wanted).snapshot()
     return folder / _one_gguf(names, model) if gguf else folder
+
+
+def locate_adapter(place: str, *, token: str | bool | None = None, download_dir: str | None = None) -> Path:
+    """An adapter's folder, downloaded where `place` is a repository on the hub and not a folder.
+
+    Raises LoadError with what is wrong and what to do.
+    """
+    local = Path(os.path.expanduser(place))
+    try:
+        if local.is_dir():
+            return local.absolute()
+    except OSError as error:  # a name that no file system takes
+        raise LoadError("ModelNotFound", f"The folder {place} cannot be read: {error.strerror}.") from None
+    if local.exists() or _is_path(place) or not _REPOSITORY.fullmatch(place):
+        raise LoadError("ModelNotFound", f"There is no folder {place}.", hint="Check the path.")
+    if read(os.environ).use_modelscope:
+        from slipway.load import modelscope
+
+        source = modelscope.Repository(
+            place,
+            None,
+            download_dir,
+            None,
+            metadata=_ADAPTER,
+            weights=(),
+            ignored=(),
+            check=lambda found: None,
+        )
+        return source.snapshot()[0]
+    options = {"token": token, "cache_dir": download_dir, "ignore_patterns": ()}
+    return Repository(place, None, options, None, _ADAPTER).snapshot()[0]
 
 
 def _is_path(model: str) -> bool:
@@ -164,9 +197,9 @@ class Repository:
         from huggingface_hub import snapshot_download
 
         wanted = [pattern for pattern in patterns if pattern]
-        return snapshot_download(
-            self.name, revision=self.revision, allow_patterns=wanted, **self.options, **how
-        )
+        skipped = skipped_beside(wanted, self.options["ignore_patterns"])
+        options = {**self.options, "ignore_patterns": skipped, **how}
+        return snapshot_download(self.name, revision=self.revision, allow_patterns=wanted, **options)
 
     def _broken_off(self, why: str) -> LoadError:
         return LoadError(

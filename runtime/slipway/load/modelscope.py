@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from slipway.load.errors import LoadError
+from slipway.load.folder import skipped_beside
 from slipway.load.progress import Progress
 
 SITE = "www.modelscope.cn"
@@ -173,11 +174,12 @@ class Repository:
 
     def _chosen(self, files: list[RemoteFile]) -> list[RemoteFile]:
         def of(*patterns: str) -> list[RemoteFile]:
+            left_out = skipped_beside(patterns, self.ignored)
             return [
                 file
                 for file in files
                 if any(fnmatch(file.name, pattern) for pattern in patterns)
-                and not any(fnmatch(file.name, pattern) for pattern in self.ignored)
+                and not any(fnmatch(file.name, pattern) for pattern in left_out)
             ]
 
         for pattern in self.weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,10 @@ class WeightFiles(ABC):
                     f"The index says that the tensor {name} is in {file}, but it is not.",
                     hint="Index and weight files are from different versions; fetch the model again.",
                 )
+
+    def reading(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        """Within it these tensors are viewed and released in this order, so that they can be read ahead."""
+        return nullcontext()
 
     @abstractmethod
     def view(self, name: str) -> Array:

@@ -11,7 +11,8 @@ from slipway.metrics.promql import DECLARED, mean, quantile, rate, series
 
 WINDOW = "$__rate_interval"
 """Grafana's: at least four scrape intervals."""
-PICKED = 'namespace=~"$namespace", model_name=~"$model"'
+OF_NAMESPACE = 'namespace=~"$namespace"'
+PICKED = f'{OF_NAMESPACE}, model_name=~"$model"'
 UNITS = {"seconds": "s", "ratio": "percentunit", "milliseconds": "ms", "Unix time": "dateTimeAsIso"}
 """Declared unit → Grafana's; a count of anything else is `short`."""
 SHARES = (0.5, 0.9, 0.99)
@@ -36,9 +37,9 @@ def _state(title: str, *names: str, by: str = "pod") -> Panel:
     return Panel(title, queries, _unit(names[0]), _about(names))
 
 
-def _info(title: str, name: str, legend: str) -> Panel:
+def _info(title: str, name: str, legend: str, matchers: str = PICKED) -> Panel:
     """What the labels of an information say, for each pod."""
-    return Panel(title, ((f"{{{{pod}}}}: {legend}", series(name, PICKED)),), _unit(name), _about((name,)))
+    return Panel(title, ((f"{{{{pod}}}}: {legend}", series(name, matchers)),), _unit(name), _about((name,)))
 
 
 def _rates(title: str, *names: str, by: str = "model_name", matchers: str = PICKED) -> Panel:
@@ -118,6 +119,23 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         _spread("Tokens of a step", "vllm:iteration_tokens_total"),
         _state("Time of the last start", "slipway_startup_seconds", by="phase"),
         _info("KV cache", "vllm:cache_config_info", "{{num_gpu_blocks}} blocks of {{block_size}} tokens"),
+        _info(
+            "LoRA adapters of requests",
+            "vllm:lora_requests_info",
+            "running {{running_lora_adapters}}, waiting {{waiting_lora_adapters}}",
+            OF_NAMESPACE,
+        ),
+        _rates(
+            "Drafts",
+            "vllm:spec_decode_num_draft_tokens_total",
+            "vllm:spec_decode_num_accepted_tokens_total",
+            "vllm:spec_decode_num_emitted_tokens_total",
+        ),
+        _state(
+            "Drafts since the start",
+            "vllm:spec_decode_draft_acceptance_rate",
+            "vllm:spec_decode_efficiency",
+        ),
     ),
     "Operator": (
         _of_operator("InferenceServices", "slipway_operator_resources", "{{pod}}"),
@@ -163,7 +181,7 @@ def queries() -> list[str]:
 
 def _variables() -> Iterator[dict[str, Any]]:
     running = series("vllm:num_requests_running")
-    picked = series("vllm:num_requests_running", 'namespace=~"$namespace"')
+    picked = series("vllm:num_requests_running", OF_NAMESPACE)
     yield {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
     yield _variable("namespace", "Namespace", f"label_values({running}, namespace)")
     yield _variable("model", "Model", f"label_values({picked}, model_name)")

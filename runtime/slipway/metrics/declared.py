@@ -95,11 +95,11 @@ STATE = (
     ),
     _gauge(
         name="vllm:lora_requests_info",
-        summary="LoRA adapters of running and waiting requests; the value is the time of the change.",
+        summary="Names of the LoRA adapters of running and of waiting requests, with commas; the value is "
+        "the time of their last change.",
         unit="Unix time",
         labels=("max_lora", "running_lora_adapters", "waiting_lora_adapters"),
-        status="not built yet",
-        reason="LoRA is not supported yet; declared without a series",
+        since="the start, with --enable-lora",
     ),
 )
 
@@ -227,36 +227,28 @@ SPECULATION = (
         name="vllm:spec_decode_draft_acceptance_rate",
         summary="Share of draft tokens that were accepted.",
         unit="ratio",
-        status="not built yet",
-        reason="no speculation yet; declared without a series, for a rate of 0 would say too much",
+        since="the first draft",
     ),
     _gauge(
         name="vllm:spec_decode_efficiency",
-        summary="Tokens emitted by speculation over the most it could have emitted.",
+        summary="Tokens that came out of speculation over the most that could have.",
         unit="ratio",
-        status="not built yet",
-        reason="no speculation yet; declared without a series, for a rate of 0 would say too much",
+        since="the first draft",
     ),
     _counter(
         name="vllm:spec_decode_num_accepted_tokens_total",
         summary="Draft tokens that were accepted.",
         unit="tokens",
-        status="not built yet",
-        reason="no speculation yet; stays at 0",
     ),
     _counter(
         name="vllm:spec_decode_num_draft_tokens_total",
-        summary="Draft tokens that were proposed.",
+        summary="Draft tokens that were proposed and verified, without those that a grammar forces.",
         unit="tokens",
-        status="not built yet",
-        reason="no speculation yet; stays at 0",
     ),
     _counter(
         name="vllm:spec_decode_num_emitted_tokens_total",
-        summary="Tokens that came out of speculation.",
+        summary="Tokens that came out of speculation: accepted drafts, and the token drawn behind them.",
         unit="tokens",
-        status="not built yet",
-        reason="no speculation yet; stays at 0",
     ),
 )
 

@@ -65,6 +65,8 @@ def _entry(metric: Metric) -> str:
         lines.append("- deprecated in {}.{}".format(*metric.deprecated_in))
     if metric.replacement:
         lines.append("- use instead: " + ", ".join(f"`{name}`" for name in metric.replacement))
+    if metric.since:
+        lines.append(f"- has a series from {metric.since}")
     if metric.reason:
         lines.append(f"- today: {metric.status}: {metric.reason}")
     return "\n".join((*lines, ""))

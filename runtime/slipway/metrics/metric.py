@@ -31,6 +31,8 @@ class Metric:
     replacement: tuple[str, ...] = ()
     status: Status = "implemented"
     reason: str = ""
+    since: str = ""
+    """From when on it has a series, in words; empty: from the start."""
 
     @property
     def own(self) -> bool:

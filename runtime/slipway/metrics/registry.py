@@ -23,8 +23,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from slipway.engine.messages import RequestTiming, Stats
-from slipway.metrics.declared import CACHE_LABELS, METRICS
+from slipway.engine.messages import RequestTiming, Speculated, Stats
+from slipway.metrics.adapters import AdapterInfo
+from slipway.metrics.declared import CACHE_LABELS, METRICS, SPECULATION
 from slipway.metrics.metric import Metric, parse_version
 
 FINISHED = ("stop", "length", "abort")
@@ -32,8 +33,10 @@ FINISHED = ("stop", "length", "abort")
 MILLISECONDS = 1000.0
 NOTED_AT_MOST = 10_000
 """Observations that wait for a reader before they are entered all the same."""
+ADAPTERS = "vllm:lora_requests_info"
 WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
-NO_SERIES_YET = frozenset({"vllm:spec_decode_draft_acceptance_rate", "vllm:spec_decode_efficiency"})
+RATES = frozenset(metric.name for metric in SPECULATION if metric.since)
+"""Without a series until there are drafts: a rate of 0 would say too much."""
 
 
 def share(folder: str, index: int) -> None:
@@ -66,8 +69,9 @@ class ServerMetrics:
     What comes is noted and entered when somebody reads them: a histogram of
     prometheus_client costs microseconds, which on a CPU would be taken from the model at every step.
 
-    `model_name` is the first served name; `folder` is that of `share`, where it was called. Raises
-    ValueError where `show_hidden_for` is no version.
+    `model_name` is the first served name, also for requests to an adapter; `folder` is that of `share`, where
+    it was called; `max_loras` are the adapters of a step, 0 where none are served. Raises ValueError where
+    `show_hidden_for` is no version.
     """
 
     content_type = CONTENT_TYPE_LATEST
@@ -78,6 +82,8 @@ class ServerMetrics:
         max_model_len: int,
         show_hidden_for: str | None = None,
         folder: str | None = None,
+        *,
+        max_loras: int = 0,
     ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # no *_created series
         self._registry = CollectorRegistry()
@@ -92,9 +98,13 @@ class ServerMetrics:
         self._observed: list[tuple[str, float]] = []
         self._queries = 0
         self._hits = 0
+        self._speculated = Speculated()
         hidden_for = parse_version(show_hidden_for)
         for metric in METRICS:
-            if metric.shown(hidden_for):
+            if metric.name == ADAPTERS:
+                self._adapters = AdapterInfo(metric, max_loras)
+                self._registry.register(self._adapters)
+            elif metric.shown(hidden_for):
                 self._declare(metric, max_model_len)
         for reason in ("capacity", "deferred"):
             name = f"{WAITING_BY_REASON} {reason}"
@@ -106,7 +116,7 @@ class ServerMetrics:
     def _declare(self, metric: Metric, max_model_len: int) -> None:
         """Adds the metric to the registry; one with no label but the model's name starts at 0."""
         name, about = metric.same_as or metric.name, (metric.name, metric.summary, metric.labels)
-        ready = metric.labels == ("model_name",) and metric.name not in NO_SERIES_YET
+        ready = metric.labels == ("model_name",) and metric.name not in RATES
         match metric.type:
             case "gauge":
                 # All processes are told the engine's state: the latest to be told is right.
@@ -140,6 +150,7 @@ class ServerMetrics:
         self._set("vllm:gpu_cache_usage_perc", stats.cache_usage)
         self._set("vllm:num_requests_swapped", stats.num_swapped)
         self._set("vllm:cpu_cache_usage_perc", stats.swap_usage)
+        self._adapters.note(stats.running_adapters, stats.waiting_adapters)
         self._count("vllm:prompt_tokens_total", stats.prompt_tokens)
         self._count("vllm:generation_tokens_total", stats.generation_tokens)
         if stats.prefix_queries or stats.preemptions:
@@ -149,12 +160,26 @@ class ServerMetrics:
             self._queries += stats.prefix_queries
             self._hits += stats.prefix_hits
             self._set("vllm:gpu_prefix_cache_hit_rate", self._hits / max(self._queries, 1))
+        if stats.speculated:
+            self._record_drafts(stats.speculated)
         for tokens in stats.num_step_tokens:
             self._observe("vllm:iteration_tokens_total", tokens)
         for seconds in stats.step_seconds:
             self._observe("slipway_step_seconds", seconds)
             self._observe("vllm:model_forward_time_milliseconds", seconds * MILLISECONDS)
             self._observe("vllm:model_execute_time_milliseconds", seconds * MILLISECONDS)
+
+    def _record_drafts(self, new: Speculated) -> None:
+        """Drafts verified since the last Stats."""
+        for name in RATES if not self._speculated.drafts else ():
+            self._gauges[name] = [gauge.labels(self._model_name) for gauge in self._gauges[name]]
+        told = self._speculated
+        told.add(new.proposed, new.accepted, new.emitted, new.drafts)
+        self._count("vllm:spec_decode_num_draft_tokens_total", new.proposed)
+        self._count("vllm:spec_decode_num_accepted_tokens_total", new.accepted)
+        self._count("vllm:spec_decode_num_emitted_tokens_total", new.emitted)
+        self._set("vllm:spec_decode_draft_acceptance_rate", told.accepted / told.proposed)
+        self._set("vllm:spec_decode_efficiency", told.emitted / (told.proposed + told.drafts))
 
     def record_first_token(self, seconds: float) -> None:
         """`seconds` from a request's arrival to its first token."""

@@ -2,47 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from slipway.load.adapter import Adapter
-from slipway.load.arrays import FP32, Floats
+from slipway.load.adapter import Adapter, Factors
+from slipway.load.arrays import Floats
 from slipway.load.cut import WHOLE, Cut
-from slipway.load.quantized.tensors import in_type
+from slipway.load.errors import LoadError
 from slipway.model.registry import Family
-from slipway.model.roles import Place, expected, usual
+from slipway.model.roles import ADDED_UP, Entry, Place, expected, usual
 from slipway.model.spec import DecoderSpec
-from slipway.schemes.fused import FusedLinear
 
-ADAPTED = frozenset(("q", "k", "v", "out", "gate", "up", "down", "shared_gate", "shared_up", "shared_down"))
-"""Roles to which adapters may add."""
-Factors = dict[str, tuple[Floats, Floats]]
-"""By role A [r, k], which has the scaling, and B [n, r]."""
+PRODUCTS = frozenset(
+    ("q", "k", "v", "out", "gate", "up", "down", "shared_gate", "shared_up", "shared_down", "head")
+)
+"""Roles of matrices that adapters may add to, beside the embedding."""
+EMBEDDING: Place = (-1, "embedding", -1)
+HEAD: Place = (-1, "head", -1)
 
 
-def factors_of(
-    adapter: Adapter,
-    spec: DecoderSpec,
-    family: Family,
-    owners: Mapping[Place, object],
-    cuts: Mapping[Place, Cut],
-) -> Iterable[tuple[FusedLinear, Factors]]:
-    """What the adapter adds to each layer. Raises LoadError, with the name, for what it is not for.
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What one matrix and its bias get.
 
-    owners  what holds each matrix
-    cuts    of the matrices: A has their columns, and B their rows
+    a         [r, k], of an embedding [tokens, r]; None where only the bias is another
+    b         [n, r], which has the scaling
+    bias      [n], added
+    new_bias  [n], instead of the matrix's own
     """
-    known, found = expected(spec, family), dict[int, tuple[FusedLinear, Factors]]()
-    for module, (a, b) in adapter.factors.items():
-        entry = known.get(f"{usual(module, family)}.weight")
-        if entry is None or entry.role not in ADAPTED:
-            raise adapter.wrong(f"is for {module}, and adapters add to attention and to feed-forward layers")
-        if (b.shape[0], a.shape[1]) != entry.shape:
-            shape = [b.shape[0], a.shape[1]]
-            raise adapter.wrong(f"is for {module} of {shape} rows and columns, which has {list(entry.shape)}")
-        cut, linear = cuts.get(entry.place, WHOLE), owners[entry.place]
-        assert isinstance(linear, FusedLinear)
-        low = in_type(a, FP32)[:, cut.columns] * np.float32(adapter.scaling)
-        found.setdefault(id(linear), (linear, {}))[1][entry.role] = low, in_type(b, FP32)[cut.rows]
-    return found.values()
+
+    a: Floats | None = None
+    b: Floats | None = None
+    bias: Floats | None = None
+    new_bias: Floats | None = None
+
+
+def additions(
+    adapter: Adapter, spec: DecoderSpec, family: Family, cuts: Mapping[Place, Cut], rank: int = 0
+) -> dict[Place, Addition]:
+    """By place. Raises LoadError, with the name, for what the model has not.
+
+    cuts  of the matrices: A has their columns, and B their rows
+    rank  of those who share the model: the biases of what they add up are the first one's
+    """
+    known = expected(spec, family)
+    found: dict[Place, Addition] = {}
+    for module in {**adapter.factors, **adapter.biases}:
+        entry = _entry(module, spec, family, known)
+        if entry is None or (entry.role not in PRODUCTS and entry.place != EMBEDDING):
+            raise _no_target(adapter, module)
+        factors, new = adapter.factors.get(module), adapter.biases.get(module)
+        cut = cuts.get(entry.place, WHOLE)
+        if new is not None:
+            if f"{usual(module, family)}.bias" not in known or new.shape != entry.shape[:1]:
+                raise adapter.wrong(
+                    f"has a bias of {list(new.shape)} for {module}, which has none of that shape in the model"
+                )
+            new = new[cut.rows]
+        first = entry.role not in ADDED_UP or rank == 0
+        found[entry.place] = _addition(adapter, module, entry, factors, cut, spec, new if first else None)
+    return found
+
+
+def _entry(module: str, spec: DecoderSpec, family: Family, known: Mapping[str, Entry]) -> Entry | None:
+    """The matrix of a module; a head that is the embedding's matrix is a module of its own."""
+    name = usual(module, family)
+    if spec.tied_embedding and name == family.names["head"]:
+        return Entry("head", (spec.vocab, spec.hidden))
+    return known.get(f"{name}.weight")
+
+
+def _addition(
+    adapter: Adapter,
+    module: str,
+    entry: Entry,
+    factors: Factors | None,
+    cut: Cut,
+    spec: DecoderSpec,
+    new_bias: Floats | None,
+) -> Addition:
+    if factors is None:
+        return Addition(new_bias=new_bias)
+    n, k = len(factors.b), factors.a.shape[1]
+    shape = (k, n) if factors.embedding else (n, k)
+    if factors.embedding != (entry.place == EMBEDDING) or shape != entry.shape:
+        raise adapter.wrong(
+            f"is for {module} of {list(shape)} rows and columns, which has {list(entry.shape)}"
+        )
+    if factors.embedding:
+        scaling = np.float32(factors.scaling * spec.embedding_scale)
+        return Addition(np.ascontiguousarray(factors.a.T), factors.b * scaling, None, new_bias)
+    bias = None if factors.bias is None else factors.bias[cut.rows] * np.float32(factors.scaling)
+    b = factors.b[cut.rows] * np.float32(factors.scaling)
+    return Addition(factors.a[:, cut.columns], b, bias, new_bias)
+
+
+def _no_target(adapter: Adapter, module: str) -> LoadError:
+    return adapter.wrong(
+        f"is for {module}, and adapters add to the linear layers of attention and of feed-forward layers, to "
+        "the embedding and to the head",
+        "Train it with other target_modules, or merge it into the model.",
+    )

@@ -46,7 +46,10 @@ class KVGroup:
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """Every page of the pool has `page_bytes`; how many tokens it holds is up to the group that it serves."""
+    """Every page of the pool has `page_bytes`; how many tokens it holds is up to the group that it serves.
+
+    Without groups nothing is kept of a request from step to step: its prompt is computed in one.
+    """
 
     groups: tuple[KVGroup, ...]
     page_bytes: int
@@ -60,7 +63,7 @@ class KVLayout:
 
     def max_blocks(self, tokens: int) -> int:
         """Entries of a block table that serves every group."""
-        return max(group.pages_for(tokens) for group in self.groups)
+        return max((group.pages_for(tokens) for group in self.groups), default=0)
 
     def pages_for(self, tokens: int) -> int:
         """Of all groups together."""
@@ -68,27 +71,36 @@ class KVLayout:
 
     def tokens_in(self, pages: int) -> int:
         """The longest request, in whole pages of every group, that so many pages hold."""
+        if not self.groups:
+            return 0
         step = max(self.block_sizes)  # a multiple of the others
         return pages // self.pages_for(step) * step
 
 
 def kv_layout(
-    kinds: Sequence[tuple[int, KVShape]], block_size: int, layer_bytes: Callable[[int, int, int], int]
+    kinds: Sequence[tuple[int, KVShape]],
+    block_size: int,
+    layer_bytes: Callable[[int, int, int], int],
+    num_drafting: int = 0,
 ) -> KVLayout:
     """Deal the layers of each kind into groups whose pages are about equal.
 
     kinds        [layer]  tokens that are kept for a query, 0 for all; what a token takes
     block_size   least tokens a page
     layer_bytes  of key heads, their size, and tokens: of one layer in one page
+    num_drafting  layers at the end, of a model that guesses: the others decide how large a page is
     A group takes as many layers as the smallest kind has, or as many as weigh the same; only the last group
     of a kind may be short. Where its layers leave room in a page, that holds 2, 4, 8 … times the tokens.
     """
+    if not kinds:  # an encoder keeps nothing
+        return KVLayout((), 0, ())
     of_kind: dict[tuple[int, KVShape], list[int]] = {}
     for layer, kind in enumerate(kinds):
         of_kind.setdefault(kind, []).append(layer)
     weight = {kind: layer_bytes(*kind[1], block_size) for kind in of_kind}
-    least = min(len(layers) * weight[kind] for kind, layers in of_kind.items())
-    sizes = {kind: max(1, least // weight[kind]) for kind in of_kind}
+    leading = set(kinds[: len(kinds) - num_drafting])
+    least = min(len(of_kind[kind]) * weight[kind] for kind in leading)
+    sizes = {kind: max(1, min(len(layers), least // weight[kind])) for kind, layers in of_kind.items()}
     page_bytes = max(sizes[kind] * weight[kind] for kind in of_kind)
     groups: list[KVGroup] = []
     places = [(0, 0)] * len(kinds)

@@ -1,4 +1,4 @@
-"""The architectures with a specification of their own."""
+"""The decoders with a specification of their own."""
 
 from __future__ import annotations
 
@@ -56,10 +56,26 @@ def register(
     return remember
 
 
+def family_of(architecture: str) -> Family | None:
+    """Also of the classes round a decoder that have another head, or none; they share its configuration."""
+    known = families()
+    if architecture in known:
+        return known[architecture]
+    for ending in ("ForSequenceClassification", "ForProcessRewardModel", "ForRewardModel", "Model"):
+        if architecture.endswith(ending):
+            return known.get(architecture.removesuffix(ending) + "ForCausalLM")
+    return None
+
+
 def families() -> Mapping[str, Family]:
-    """All families by architecture: every module of `families/` registers its own."""
+    """All families of decoders by architecture: every module of `families/` registers its own."""
+    import_families()
+    return _FAMILIES
+
+
+def import_families() -> None:
+    """Have every module of `families/` register what it knows."""
     from slipway.model import families as package
 
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
-    return _FAMILIES

@@ -24,6 +24,8 @@ ADDED_UP = frozenset(("out", "down", "shared_down"))
 """Roles whose results are added up over ranks, each of which has some of the columns."""
 _IGNORED = (".rotary_emb.inv_freq",)
 """Buffers that older checkpoints carry and that follow from the configuration."""
+_INNERMOST = ("layers.", "embed_tokens.", "norm.")
+"""How names begin in a checkpoint of the decoder alone, without the class that has a head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,9 @@ def is_ignored(name: str, spec: DecoderSpec, family: Family) -> bool:
 
 
 def usual(name: str, family: Family) -> str:
-    """The name that `family.names` gives a tensor, whatever the release that wrote it."""
+    """The name that `family.names` gives a tensor, whatever the release or the class that wrote it."""
+    if name.startswith(_INNERMOST) and family.names["norm"].startswith("model."):
+        name = f"model.{name}"
     for theirs, ours in family.aliases.items():
         name = name.replace(theirs, ours)
     return name
@@ -97,6 +101,9 @@ def entries_of(spec: DecoderSpec) -> Iterator[Entry]:
     yield Entry("norm", (spec.hidden,))
     if not spec.tied_embedding:
         yield from _matrix("head", (spec.vocab, spec.hidden), spec.head_bias)
+    for number, score in enumerate(spec.scores):
+        role = "score" if len(spec.scores) == 1 else f"score_{number}"
+        yield from _matrix(role, (score.scores, score.columns), score.bias)
     for number, layer in enumerate(spec.layers):
         yield from _attention(spec, layer.attention, number)
         if isinstance(layer.mlp, Mlp):

@@ -48,6 +48,8 @@ def rope(
     kind = rope_kind(settings)
     if kind == "default":
         return Rope(theta, int(head_dim * share), {}, max_position)
+    if settings.get("mixed_b") is not None:
+        kind += " with mixed_b"
     if kind not in _SCALED:
         raise LoadError(
             "UnsupportedModel",
@@ -109,6 +111,13 @@ def _dynamic(rope: Rope, max_len: int) -> tuple[Floats, float]:
     return 1.0 / _periods(rope, rope.theta * stretch ** (dim / (dim - 2))), 1.0
 
 
+def _ntk(rope: Rope, max_len: int) -> tuple[Floats, float]:
+    """NTK scaling by a fixed factor: the base and the slowest turns grow by it (Su 2023, rotation of GTE)."""
+    factor = number(rope.scaling, "factor")
+    frequencies = 1.0 / _periods(rope, rope.theta * factor) / np.float32(factor ** (2 / rope.rotary_dim))
+    return frequencies, 1.0
+
+
 def _yarn(rope: Rope, max_len: int) -> tuple[Floats, float]:
     """Peng et al. 2023: fast pairs keep their frequency, slow ones are interpolated, a ramp between."""
     original = positive(rope.scaling, "original_max_position_embeddings")
@@ -167,7 +176,7 @@ def _llama3(rope: Rope, max_len: int) -> tuple[Floats, float]:
     low, high = number(rope.scaling, "low_freq_factor"), number(rope.scaling, "high_freq_factor")
     original = integer(rope.scaling, "original_max_position_embeddings")
     frequencies = 1.0 / _periods(rope)
-    kept = np.clip((original * frequencies / (2 * math.pi) - low) / (high - low), 0, 1)
+    kept: Floats = np.clip((original * frequencies / (2 * math.pi) - low) / (high - low), 0, 1)
     return frequencies * (kept + (1 - kept) / factor), 1.0
 
 
@@ -175,6 +184,7 @@ _SCALED: dict[str, Callable[[Rope, int], tuple[Floats, float]]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
+    "ntk": _ntk,
     "yarn": _yarn,
     "longrope": _longrope,
     "llama3": _llama3,

@@ -83,6 +83,15 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """A layer on the way from a final row to its scores."""
+
+    scores: int
+    columns: int
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderSpec:
     """A pre-norm decoder; `sandwich` adds a norm after attention and MLP too (Gemma 2 and 3)."""
 
@@ -100,3 +109,8 @@ class DecoderSpec:
     logit_softcap: float = 0.0
     head_bias: bool = False
     eos_token_ids: tuple[int, ...] = ()
+    scores: tuple[Score, ...] = ()
+    """Layers that make scores of a final row, ReLU between them; empty: it has none."""
+    both_ways: bool = False
+    """Rows see those behind them, too, as in decoders that were trained further to embed. A window then
+    counts the tokens to each side, the row's own included."""

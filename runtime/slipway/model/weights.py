@@ -10,15 +10,13 @@ from typing import cast
 
 import numpy as np
 
-from slipway.load.adapter import Adapter
-from slipway.load.arrays import FP32, Array
+from slipway.load.arrays import FP32, Array, Floats
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.cut import WHOLE, Cut, Stored
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.load.quantized.tensors import Quantized, Unquantized, in_type
-from slipway.model.adapters import factors_of
 from slipway.model.registry import Family
 from slipway.model.roles import ADDED_UP, Entry, Place, entries_of, expected, is_ignored, unstacked, usual
 from slipway.model.shard import WHOLE_MODEL, Shard, Sharded
@@ -38,6 +36,21 @@ class Vector:
 
     def load(self, name: str, given: Array | Quantized) -> None:
         self.values[:] = in_type(given, FP32)
+
+
+class ScoreWeights:
+    """A layer of the head that scores, kept in fp32."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.weight = np.zeros(shape, np.float32)  # [n, k]
+        self.bias: Floats | None = None  # [n]
+
+    def load(self, name: str, given: Array | Quantized) -> None:
+        numbers = np.array(in_type(given, FP32))
+        if numbers.ndim == 1:
+            self.bias = numbers
+        else:
+            self.weight[:] = numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +86,10 @@ class ModelWeights:
     norm: Vector
     head: FusedLinear
     layers: tuple[LayerWeights, ...]
+    scores: tuple[ScoreWeights, ...] = ()
 
 
-Owner = FusedLinear | Vector
+Owner = FusedLinear | Vector | ScoreWeights
 
 
 @dataclass
@@ -94,9 +108,12 @@ class Builder:
 
     def build(self) -> ModelWeights:
         vectors: dict[int, dict[str, Vector]] = defaultdict(dict)
+        scores: dict[str, ScoreWeights] = {}
         for entry in entries_of(self.spec):
             if entry.kind == "bias":
                 self._biased.add(entry.place)
+            elif entry.role.startswith("score"):
+                self.owners[entry.place] = scores[entry.role] = ScoreWeights(entry.shape)
             elif len(entry.shape) > 1:
                 self._shapes[entry.place] = entry.shape
             else:
@@ -112,7 +129,7 @@ class Builder:
             )
             for number, layer in enumerate(self.spec.layers)
         ]
-        return ModelWeights(embedding, vectors[-1]["norm"], head, tuple(layers))
+        return ModelWeights(embedding, vectors[-1]["norm"], head, tuple(layers), tuple(scores.values()))
 
     def finish(self) -> None:
         """All entries are loaded: finish every matrix, once however many entries it has."""
@@ -172,14 +189,12 @@ def load_weights(
     schemes: SchemeChoice,
     conversion: OnTheFly | None = None,
     shard: Shard = WHOLE_MODEL,
-    adapters: Sequence[Adapter] = (),
 ) -> ModelWeights:
     """Stream a checkpoint into weights, one tensor above them in memory.
 
     schemes     how each matrix is held, and where
     conversion  quantizes plain matrices on the way
     shard       of whose part of each matrix the rest is not read
-    adapters    are cut as what they are added to, and may be asked for by their place
     Raises LoadError, with names, where a tensor is missing, unexpected or of another shape.
     """
     whole = forms_by_place(spec, family, checkpoint, conversion)
@@ -199,9 +214,6 @@ def load_weights(
             held = in_type(held, schemes.dtype)
         builder.owners[entry.place].load(entry.role, held)
     builder.finish()
-    for index, adapter in enumerate(adapters):
-        for linear, factors in factors_of(adapter, spec, family, builder.owners, part.cuts):
-            linear.adapt(index, factors)
     return weights
 
 

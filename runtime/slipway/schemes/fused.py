@@ -56,8 +56,6 @@ class FusedLinear:
         self.n = n or sum(len(segment.rows) for segment in segments)
         self.bias: Any = np.zeros(self.n, np.float32) if bias else None  # [n]
         self.segments = {segment.name: segment for segment in segments}
-        self.adapters: dict[int, tuple[Floats, Floats]] = {}
-        """By the adapter's index A [rank, k], which has the scaling, and B [n, rank]: see `adapt`."""
         self.parts: list[Part] = []
         self._part_of: dict[str, Part] = {}
         runs = [list(run) for _, run in groupby(segments, key=lambda segment: segment.scheme)]
@@ -76,22 +74,6 @@ class FusedLinear:
         else:
             part = self._part_of[name]
             part.scheme.load(rows - part.column, given)
-
-    def adapt(self, index: int, factors: Mapping[str, tuple[Floats, Floats]]) -> None:
-        """Have an adapter add B · (A · x) to segments, each with an A [r, k] and a B [its rows, r].
-
-        They become one pair, of which a row takes those columns of A · x that are its segment's. Their number
-        is made even, as products in bf16 want it.
-        """
-        total = sum(len(a) for a, _ in factors.values())
-        total += total % 2
-        low, high = np.zeros((total, self.k), np.float32), np.zeros((self.n, total), np.float32)
-        start = 0
-        for name, (a, b) in factors.items():
-            low[start : start + len(a)] = a
-            high[self.segments[name].rows, start : start + len(a)] = b
-            start += len(a)
-        self.adapters[index] = low, high
 
     def finish(self, placed: Callable[[Floats], Any]) -> None:
         """All segments are loaded; the bias becomes what `placed` makes of it."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import tokenizers
 
 from slipway.text.decoding import Decoding, byte_alphabet, lower
+from slipway.text.tokenizer import Pair
 
 _LARGEST_ID = 2**32 - 1  # the library's type
 _UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
@@ -77,6 +79,14 @@ class FastVocabulary:
         ids: list[int] = batch[0].ids
         return ids
 
+    def encode_pair(self, text: str, other: str, limit: int | None) -> Pair:
+        batch = self._tokenizer.encode_batch_fast([(text, other)], add_special_tokens=True)
+        ids, types = batch[0].ids, batch[0].type_ids
+        if limit is not None and len(ids) > limit:
+            places = _kept(batch[0].sequence_ids, limit)
+            ids, types = [ids[place] for place in places], [types[place] for place in places]
+        return ids, _second_type(types)
+
     def token(self, token_id: int) -> str | None:
         token: str | None = self._tokenizer.id_to_token(token_id) if 0 <= token_id <= _LARGEST_ID else None
         return token
@@ -84,6 +94,37 @@ class FastVocabulary:
     def token_id(self, token: str) -> int | None:
         token_id: int | None = self._tokenizer.token_to_id(token)
         return token_id
+
+
+def _kept(sides: Sequence[int | None], limit: int) -> list[int]:
+    """The places of a pair that stay: special tokens, and of the longer text fewer until both are as long.
+
+    sides  the text that each token is of; None: it is a special one
+    """
+    ones, others = sides.count(0), sides.count(1)
+    room = limit - (len(sides) - ones - others)
+    if room < 0:
+        return [*range(limit)]
+    first = min(ones, max(room - others, (room + (ones > others)) // 2))
+    left = [first, room - first]
+    places = []
+    for place, side in enumerate(sides):
+        if side is None or left[side]:
+            places.append(place)
+            if side is not None:
+                left[side] -= 1
+    return places
+
+
+def _second_type(types: Sequence[int]) -> int | None:
+    """Where tokens of type 1 begin; None: there are none. Raises ValueError where others are behind them."""
+    first = len(types) - types.count(1)
+    if any(types[:first]):
+        raise ValueError(
+            f"The model's tokenizer gives the tokens of a pair the types {sorted({*types})} in an order that "
+            "is not supported: those of type 0 come first, then those of type 1."
+        )
+    return first if first < len(types) else None
 
 
 def _flat(part: Any) -> list[dict[str, Any]]:

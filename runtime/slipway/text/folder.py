@@ -58,6 +58,7 @@ def load(folder: Path, *, slow: bool = False) -> Tokenizer:
         max_length=int(limit) if isinstance(limit, int | float) and limit < _NO_LIMIT else None,
         configuration=config,
         warnings=warnings,
+        lower_case=_read_json(folder / "sentence_bert_config.json").get("do_lower_case") is True,
     )
 
 

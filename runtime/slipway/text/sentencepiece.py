@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slipway.text.decoding import sentencepiece_decoding
+from slipway.text.tokenizer import Pair
 
 
 class SentencePieceVocabulary:
@@ -82,6 +83,10 @@ class SentencePieceVocabulary:
         if add_special_tokens and self._eos:
             ids.append(self._processor.eos_id())
         return ids
+
+    def encode_pair(self, text: str, other: str, limit: int | None) -> Pair:
+        """The second behind the first: a model of this kind has nothing between them, and no types."""
+        return self.encode(text + other, True)[:limit], None
 
     def fewest(self, text: str) -> int:
         """The library does not tell its rules, which may join any number of spaces."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jinja2
 from jinja2 import meta
@@ -13,7 +13,7 @@ from slipway.text.messages import Message, plain, prepared
 from slipway.text.sandbox import Limits, Sandbox, TemplateError
 from slipway.text.shape import iterates_content
 
-__all__ = ["ChatTemplate", "TemplateError", "load_chat_template"]
+__all__ = ["ChatTemplate", "ChatWriter", "TemplateError", "WrittenChat", "load_chat_template"]
 
 ContentFormat = Literal["auto", "string", "openai"]
 
@@ -27,6 +27,34 @@ _OWN_FIELD = frozenset(
 _OF_THE_MODEL = frozenset(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _CONTINUE = "<<the message goes on here>> "
 """Ends in a space, which tells afterwards whether the template trims a message's end."""
+
+
+class WrittenChat(NamedTuple):
+    """The prompt of a chat."""
+
+    text: str
+    token_ids: list[int] | None = None
+    """None: those of the text."""
+
+
+class ChatWriter(Protocol):
+    """What makes a prompt of a chat."""
+
+    @property
+    def source(self) -> str | None:
+        """The template's text, where it is one."""
+
+    def write(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> WrittenChat:
+        """Raises TemplateError where the chat cannot be written."""
 
 
 class ChatTemplate:
@@ -99,6 +127,10 @@ class ChatTemplate:
         }
         text = self._sandbox.run(self._template, variables)
         return text if ending is None else _cut_at_mark(text, ending)
+
+    def write(self, messages: Sequence[Message], **how: Any) -> WrittenChat:
+        """As `render`."""
+        return WrittenChat(self.render(messages, **how))
 
     def _variables(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Those of a request that the template reads. Raises TemplateError for what is not the request's."""

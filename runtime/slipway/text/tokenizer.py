@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from slipway.text.decoding import Decoding
 from slipway.text.detokenizer import Detokenizer
 
+if TYPE_CHECKING:
+    from slipway.text.template import ChatWriter
+
 __all__ = ["Detokenizer", "Tokenizer", "Vocabulary"]
+
+
+Pair = tuple[list[int], int | None]
+"""Token ids of two texts as one prompt; and where tokens of the second type begin, None where none do."""
 
 
 class Vocabulary(Protocol):
@@ -30,6 +37,9 @@ class Vocabulary(Protocol):
     def decoding(self) -> Decoding: ...
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
+
+    def encode_pair(self, text: str, other: str, limit: int | None) -> Pair:
+        """`limit` is how many tokens to keep at most; None: all."""
 
     def fewest(self, text: str) -> int:
         """Tokens that a text has at least, found without tokenizing it; 0 where nothing is known."""
@@ -53,12 +63,14 @@ class Tokenizer:
         max_length: int | None = None,
         configuration: Mapping[str, Any] | None = None,
         warnings: Sequence[str] = (),
+        lower_case: bool = False,
     ) -> None:
         """`special_tokens` are the names that templates use (`bos_token`, `eos_token`, …) and their texts.
 
-        `eos_token_ids` default to the id of `eos_token`.
+        `eos_token_ids` default to the id of `eos_token`. With `lower_case` texts lose their capitals first.
         """
         self._vocabulary = vocabulary
+        self._read: Callable[[str], str] = str.lower if lower_case else str
         self._pieces: dict[int, bytes | None] = {}
         self.special_tokens = dict(special_tokens or {})
         self.vocab_size = vocabulary.size
@@ -71,6 +83,8 @@ class Tokenizer:
         """Tokens that the tokenizer's own configuration allows; None where it does not say."""
         self.configuration = dict(configuration or {})
         """What the model's tokenizer_config.json says, where there is one."""
+        self.chat: ChatWriter | None = None
+        """What writes chats, where the tokenizer does that itself; else a template does."""
         self.warnings = tuple(warnings)
         """What was not as asked, in sentences."""
         self.bos_token_id = self._special_id("bos_token")
@@ -91,19 +105,27 @@ class Tokenizer:
         Raises ValueError for a lone surrogate, which is no character.
         """
         try:
-            return self._vocabulary.encode(text, add_special_tokens)
+            return self._vocabulary.encode(self._read(text), add_special_tokens)
         except (UnicodeEncodeError, TypeError):
-            place = next((i for i, c in enumerate(text) if 0xD800 <= ord(c) < 0xE000), None)
-            if place is None:
-                raise
-            raise ValueError(
-                f"The text holds the lone surrogate U+{ord(text[place]):04X} at character {place}, "
-                "which is half of a character. Send both halves of the pair, or leave it out."
-            ) from None
+            _check_whole(text)
+            raise
+
+    def encode_pair(self, text: str, other: str, limit: int | None = None) -> Pair:
+        """Two texts as one, with the special tokens that the model wants round and between them.
+
+        limit  tokens to keep at most: the longer text loses its last ones first; None: all
+        Raises ValueError as `encode` does, and where types of tokens do not change once.
+        """
+        try:
+            return self._vocabulary.encode_pair(self._read(text), self._read(other), limit)
+        except (UnicodeEncodeError, TypeError):
+            _check_whole(text)
+            _check_whole(other)
+            raise
 
     def fewest(self, text: str) -> int:
         """Tokens that a text has at least, found without tokenizing it; 0 where nothing is known."""
-        return self._vocabulary.fewest(text)
+        return self._vocabulary.fewest(self._read(text))
 
     def decode(
         self,
@@ -163,3 +185,13 @@ class Tokenizer:
     def _special_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)
         return None if token is None else self._vocabulary.token_id(token)
+
+
+def _check_whole(text: str) -> None:
+    """Raises ValueError for half of a character, which no tokenizer reads."""
+    place = next((i for i, c in enumerate(text) if 0xD800 <= ord(c) < 0xE000), None)
+    if place is not None:
+        raise ValueError(
+            f"The text holds the lone surrogate U+{ord(text[place]):04X} at character {place}, "
+            "which is half of a character. Send both halves of the pair, or leave it out."
+        ) from None

@@ -74,13 +74,20 @@ def token_budget(config: EngineConfig, max_model_len: int, default: int) -> int:
 
 
 def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:
-    """Pages in host memory for preempted requests; never more than all requests can use."""
+    """Pages in host memory for preempted requests; never more than all requests can use.
+
+    None where no request holds a page, or where a request needs rows that were pooled before: they are gone.
+    """
+    if not plan.kv.groups or (plan.pooler is not None and plan.pooler.pooling.reads_every_row):
+        return 0
     most = plan.kv.pages_for(plan.max_model_len) * config.max_num_seqs
     return min(most, config.swap_bytes // plan.kv.page_bytes)
 
 
 def wanted_pages(config: EngineConfig, plan: ModelPlan, memory: CacheMemory) -> int:
     """What was asked for, else what there is room for; never more than all requests can use."""
+    if not plan.kv.groups:
+        return 0
     if config.num_blocks is not None:
         return plan.kv.pages_for(config.num_blocks * config.block_size)
     if config.kv_cache_bytes is not None:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from slipway.engine.config import EngineConfig
-from slipway.engine.messages import TokenLogprobs
+from slipway.engine.messages import AdapterRef, Part, TokenLogprobs
 from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
 from slipway.load.progress import Progress
 from slipway.machine import usable_cpus, whole_memory
+from slipway.worker.adapters import AdapterPlaces
 from slipway.worker.cache_size import CacheMemory, token_budget
+from slipway.worker.dropped import free_dropped
 from slipway.worker.in_turn import InTurn
 from slipway.worker.plan import ModelPlan
-from slipway.worker.proposer import NgramProposer
-from slipway_kernels.cpu import PageMemory, Slots, StepResult
+from slipway.worker.pool import Pooler, enter
+from slipway.worker.processors import Processors
+from slipway.worker.proposer import NewProposer, NgramProposer, Proposer
+from slipway.worker.route import Model, NewModel
+from slipway_kernels.cpu import PageMemory, Slots, StepResult, Threads, reserved
 
 TOKEN_BUDGET = 256
 """Products reach full rate from M = 128 on; a longer step only delays running streams."""
@@ -34,21 +41,29 @@ class CpuWorker(InTurn):
     repeats_bits = True
     num_host_pages = 0
 
+    plan: ModelPlan
+    proposer: Proposer | None
+    _make: NewModel
+    _make_proposer: NewProposer | None
+    _model: Model
+    _adapters: AdapterPlaces | None
+
     def __init__(self, plan: ModelPlan, config: EngineConfig, progress: Progress) -> None:
         """Reads the weights. Raises LoadError where checkpoint and configuration disagree."""
         super().__init__()
-        self.plan = plan
-        self._make = plan.read(config.threads or usable_cpus(), progress)
         self._config = config
+        self._progress = progress
+        self._read(plan)
+        self._dropped = False
+        """The weights have gone; `wake` reads them again."""
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
-        guesses = config.num_drafts, config.prompt_lookup_min, config.prompt_lookup_max
-        self.proposer = NgramProposer(*guesses) if config.num_drafts else None
+        self._processors = Processors(config.processor_threads) if config.processors else None
         self._starts: dict[int, SlotStart] = {}
         """By slot, what its request wants to know."""
 
     def profile(self) -> CacheMemory:
         """A quarter of the memory that the weights leave."""
-        left = max(0, whole_memory() - self.plan.checkpoint.total_bytes)
+        left = max(0, whole_memory() - self.plan.stored_bytes)
         return CacheMemory(left // 4, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE")
 
     def allocate(self, num_pages: int) -> int:
@@ -56,7 +71,7 @@ class CpuWorker(InTurn):
         self.token_budget = token_budget(config, length, TOKEN_BUDGET)
         self.slots = Slots(config.max_num_seqs, length, len(kv.groups), kv.max_blocks(length))
         self._pages = PageMemory(num_pages, kv.page_bytes)
-        self._model = self._make(self.slots, self._pages, self.token_budget, config.max_logprobs)
+        self._build()
         return num_pages
 
     def warm_up(self) -> None:
@@ -65,10 +80,41 @@ class CpuWorker(InTurn):
     def idle(self) -> bool:
         return self._pages.touch_ahead()
 
+    def sleep(self, *, keep_weights: bool) -> None:
+        self._pages.release()
+        if keep_weights or self._dropped:
+            return
+        # Those that a step has found are kept: no other step would find the same.
+        places = {layer: self.plan.kv.layer_place[layer] for layer in self.plan.kv_scales}
+        scales = {layer: self._model.kv_scale(place) for layer, place in places.items()}
+        self.plan = replace(self.plan, kv_scales=scales)
+        del self._make, self._make_proposer, self._model, self._adapters, self.proposer
+        self._dropped = True
+        free_dropped()
+
+    def wake(self, part: Part) -> None:
+        """Pages take memory again as they are touched."""
+        if part == "kv_cache" or not self._dropped:
+            return
+        with reserved(self.plan.stored_bytes):
+            plan = self.plan.opened_again(self._config, self._progress)
+            with closing(plan):
+                self._read(plan)
+                self._build()
+        self._dropped = False
+
     def close(self) -> None:
         vars(self).clear()
 
+    def read_adapter(self, adapter: AdapterRef, place: int) -> None:
+        """Make an adapter ready for a place, in any thread. Raises LoadError where it cannot be served."""
+        assert self._adapters is not None, "requests name no adapters where none are served"
+        self._adapters.read(adapter, place)
+
     def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
+        for change in plan.adapters:
+            assert self._adapters is not None, "plans name no adapters where none are served"
+            self._adapters.put(change.place, change.adapter)
         for start in plan.starts:
             self._start(start)
         for grant in plan.pages:
@@ -82,31 +128,93 @@ class CpuWorker(InTurn):
             self._kv_divisors = None
         for index, drafts in plan.drafts.items():
             self.slots.guess(plan.slots[index], drafts)
+        verified = {}
+        if self.proposer is not None:
+            self.proposer.precede(self.slots, plan)
+            verified = self._verified(plan)
         slots, num_new, num_drafts = np.array((plan.slots, plan.num_new, plan.num_drafts), np.int32)
         begun = time.monotonic()
-        result = self._model.step(slots, num_new, num_drafts, masks)
+        edits = self._processors.edits(plan, self.slots) if self._processors is not None else None
+        result = self._model.step(slots, num_new, num_drafts, masks, edits)
         took = time.monotonic() - begun
         output = self._output(plan, result)
+        if self._processors is not None:
+            output.errors = self._processors.errors
+        if self.plan.pooler is not None:
+            self._pool(self.plan.pooler, plan, result, output)
         if self._config.timed:
             output.forward_seconds = took
         if self.proposer is not None:
-            self._propose(self.proposer, plan, output)
+            output.verified = verified
+            begun = time.monotonic()
+            self.proposer.follow(self.slots, plan, result)
+            output.proposing_seconds = time.monotonic() - begun
+            self._report_drafts(plan, output)
         return output
 
-    def _start(self, start: SlotStart) -> None:
-        params = start.params
-        self.slots.start(start.slot, start.tokens, start.num_prompt, start.num_computed)
-        self.slots.adapter[start.slot] = start.adapter
-        self.slots.set_sampling(start.slot, params, start.prompt_logprobs_from)
-        self._starts[start.slot] = msgspec.structs.replace(start, tokens=[])
+    def _read(self, plan: ModelPlan) -> None:
+        """Read the weights of the model, and of what guesses for it."""
+        threads = Threads(self._config.threads or usable_cpus())
+        make = plan.read(threads, self._progress)
+        self._make_proposer = plan.draft.read(threads, self._progress) if plan.draft else None
+        self.plan, self._make = plan, make
 
-    def _propose(self, proposer: NgramProposer, plan: StepPlan, output: StepOutput) -> None:
-        """Drafts for the slots that drew."""
+    def _build(self) -> None:
+        """Make both, over the slots and the pages."""
+        config = self._config
+        self._model, self._adapters = self._make(
+            self.slots, self._pages, self.token_budget, config.max_logprobs
+        )
+        self.proposer = None
+        if self._make_proposer is not None:
+            self.proposer = self._make_proposer(self.slots, self._pages, self.token_budget, self._model)
+        elif config.num_drafts and self.plan.pooler is None:
+            self.proposer = NgramProposer(
+                config.num_drafts, config.prompt_lookup_min, config.prompt_lookup_max
+            )
+
+    def _start(self, start: SlotStart) -> None:
+        params, pooler = start.params, self.plan.pooler
+        self.slots.pooled[start.slot] = start.pooling is not None
+        if pooler is not None and start.pooling is not None:
+            pooler.start(start.slot, start.pooling)
+        type_from = None if start.pooling is None else start.pooling.type_from
+        self.slots.start(start.slot, start.tokens, start.num_prompt, start.num_computed, type_from)
+        self.slots.adapter[start.slot] = start.adapter
+        if start.given:
+            self.slots.give(start.slot, start.given, len(start.given) // (4 * self.plan.hidden_size))
+        self.slots.set_sampling(start.slot, params, start.prompt_logprobs_from)
+        if self._processors is not None:
+            self._processors.start(start.slot, params.processors)
+        if self.proposer is not None:
+            self.proposer.start(self.slots, start)
+        self._starts[start.slot] = msgspec.structs.replace(start, tokens=[], given=b"")
+
+    def _verified(self, plan: StepPlan) -> dict[int, int]:
+        """By index, drafts of the proposer that a step verifies."""
+        return {
+            index: count
+            for index, most in enumerate(plan.num_drafts)
+            if most and index not in plan.drafts
+            if (count := min(most, int(self.slots.num_drafts[plan.slots[index]])))
+        }
+
+    def _report_drafts(self, plan: StepPlan, output: StepOutput) -> None:
+        """Those within masks, which are made for the rows behind them."""
         for index, slot in enumerate(plan.slots):
-            if output.tokens[index]:
-                self.slots.guess(slot, proposer.propose(self.slots.known(slot)))
-                if self._starts[slot].masked and self.slots.num_drafts[slot]:
-                    output.drafts[index] = self.slots.drafts(slot).tolist()
+            if self._starts[slot].masked and output.tokens[index] and self.slots.num_drafts[slot]:
+                output.drafts[index] = self.slots.drafts(slot).tolist()
+
+    def _pool(self, pooler: Pooler, plan: StepPlan, result: StepResult, output: StepOutput) -> None:
+        """Enter what prompts that end here are pooled to."""
+        for index, (slot, advance) in enumerate(zip(plan.slots, result.requests.tolist(), strict=True)):
+            first, end, *_ = advance
+            computed = int(self.slots.num_computed[slot])
+            begin, ends = computed - (end - first), computed == self.slots.num_tokens[slot]
+            wanted = pooler.wanted(begin, self.slots.tokens[slot, begin:computed], ends=ends)
+            pooled = pooler.take(slot, result.hidden[first:end][wanted], ends=ends)
+            if pooled is not None:
+                enter(output, index, pooled)
 
     def _output(self, plan: StepPlan, result: StepResult) -> StepOutput:
         output = StepOutput(result.tokens, np.flatnonzero(result.requests["failed"]).tolist())

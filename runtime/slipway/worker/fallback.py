@@ -42,12 +42,12 @@ from slipway.worker.transformers_model import (
     loaded_model,
     scale_and_softcap,
 )
-from slipway_kernels.cpu import ExternalProgram, PageMemory, Slots, StepResult, Threads
+from slipway_kernels.cpu import Edits, ExternalProgram, PageMemory, Slots, StepResult, Threads
 
 if TYPE_CHECKING:
+    from slipway.worker.device.any_decoder import AnyDecoder
     from slipway.worker.device.attention import NewBackend
     from slipway.worker.device.schemes import DeviceSchemes
-    from slipway.worker.device.worker import AnyDecoder
     from slipway.worker.plan import ModelPlan
 
 
@@ -67,6 +67,7 @@ class Fallback:
     layers: Mapping[str, Attention]
     body: str
     conversion: OnTheFly | None
+    native = False
 
     @property
     def attentions(self) -> Sequence[Attention]:
@@ -112,13 +113,15 @@ class Fallback:
         torch_model = self.model(plan.checkpoint, dtype)
         left = pack_modules(torch_model, Schemes(dtype, threads), torch_type(dtype), self.conversion)
 
-        def model(slots: Slots, pages: PageMemory, max_tokens: int, max_top: int) -> FallbackModel:
+        def model(
+            slots: Slots, pages: PageMemory, max_tokens: int, max_top: int
+        ) -> tuple[FallbackModel, None]:
             fix_rotation(torch_model, slots.max_len)
             program = plan.stepper(ExternalProgram, threads, slots, pages, max_tokens, max_top)
             for (name, spec), where in zip(self.layers.items(), plan.kv.layer_place, strict=True):
                 module = torch_model.get_submodule(name)
                 module.paged = ProgramLayer(program, where, spec)  # type: ignore[assignment]
-            return FallbackModel(torch_model, program, Independent() if left else nullcontext())
+            return FallbackModel(torch_model, program, Independent() if left else nullcontext()), None
 
         return model
 
@@ -139,10 +142,9 @@ class Fallback:
             )
         model = self.model(plan.checkpoint, plan.element)
         fix_rotation(model, plan.max_model_len)
-        if self.conversion is not None:
-            quantize_modules(model, schemes, self.conversion)
+        held = quantize_modules(model, schemes, self.conversion) if self.conversion is not None else []
         model.to(schemes.device)  # type: ignore[arg-type]
-        return FallbackDecoder(self, model, attention(self.attentions), torch_type(plan.element))
+        return FallbackDecoder(self, model, attention(self.attentions), torch_type(plan.element), held)
 
 
 def fallback(
@@ -179,15 +181,22 @@ class FallbackModel:
         self._model = model.eval()
         self._products = products
         self._program = program
-        self.find_kv_scales = program.find_kv_scales
+        self.kv_scale, self.find_kv_scales = program.kv_scale, program.find_kv_scales
+        self.told = program.told  # nothing
+        self.embedding = self.output = None  # nor these
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @torch.inference_mode()
     def step(
-        self, slots: Ints, num_new: Ints, num_drafts: Ints | None = None, masks: Masks | None = None
+        self,
+        slots: Ints,
+        num_new: Ints,
+        num_drafts: Ints | None = None,
+        masks: Masks | None = None,
+        edits: Edits | None = None,
     ) -> StepResult:
         """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance."""
-        rows = self._program.prepare(slots, num_new, num_drafts, masks)
+        rows = self._program.prepare(slots, num_new, num_drafts, masks, edits)
         if len(rows.token_ids) == 0:
             return self._program.finish(np.zeros((0, self._program.vocab), np.float32))
         wanted = torch.from_numpy(rows.logit_rows).long()  # [logit rows]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from slipway.load.arrays import BF16, Floats
+from slipway.load.arrays import BF16
 from slipway.load.errors import LoadError
-from slipway.model.rope import cos_sin
-from slipway.model.spec import DecoderSpec, Layer, Rope
+from slipway.model.spec import DecoderSpec, Layer
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
 from slipway.schemes.fused import FusedLinear
-from slipway_kernels.cpu import Adapter, Buffer, Packed, Program, Weight
+from slipway.worker.adapters import AdapterPlaces
+from slipway.worker.lowering import Buffers
+from slipway_kernels.cpu import Buffer, Program
 
 
 def check_lowered(spec: DecoderSpec) -> None:
@@ -26,54 +29,78 @@ def check_lowered(spec: DecoderSpec) -> None:
 
 
 def lower(
-    spec: DecoderSpec, weights: ModelWeights, program: Program, layer_place: tuple[tuple[int, int], ...]
+    spec: DecoderSpec,
+    weights: ModelWeights,
+    program: Program,
+    layer_place: tuple[tuple[int, int], ...],
+    adapters: AdapterPlaces | None = None,
+    *,
+    pools: bool = False,
+    taps: Sequence[int] = (),
 ) -> None:
     """Add the decoder's operations to `program`, in the order of computation, and finish it.
 
     layer_place  [layer]  its KV group and its index there
+    adapters     is told of the operations to which adapters may add
+    pools        final rows are wanted, and no logits
+    taps         layers before which the rows are told; behind the last one they are normed
     """
-    lowering = _Lowering(spec, program)
+    lowering = _Lowering(spec, program, adapters)
     scale = spec.embedding_scale
     if program.dtype == "bf16":  # the models multiply in their own type
         scale = float(np.array(scale, BF16))
     x = lowering.residual
     program.embed(weights.embedding.whole, x, scale)
-    for layer, parts, place in zip(spec.layers, weights.layers, layer_place, strict=True):
+    if adapters is not None:
+        adapters.add_embedding(x)
+    layers = zip(spec.layers, weights.layers, layer_place, strict=True)
+    for lowering.layer, (layer, parts, place) in enumerate(layers):
+        if lowering.layer in taps:
+            program.tap(x)
         lowering.attention(layer, parts, place)
         lowering.feed_forward(parts)
-    program.head(
-        x,
-        weights.norm.values,
-        weights.head.whole,
-        spec.norm_eps,
-        add_one=spec.norm_add_one,
-        bias=weights.head.bias,
-        softcap=spec.logit_softcap,
-    )
+    if len(spec.layers) in taps:
+        program.tap(x, weights.norm.values, spec.norm_eps, spec.norm_add_one)
+    if pools:
+        program.hidden(x, weights.norm.values, spec.norm_eps, spec.norm_add_one)
+    else:
+        program.head(
+            x,
+            weights.norm.values,
+            weights.head.whole,
+            spec.norm_eps,
+            add_one=spec.norm_add_one,
+            bias=weights.head.bias,
+            softcap=spec.logit_softcap,
+        )
+        if adapters is not None:
+            adapters.add_head(x, weights.head.bias)
     program.finish()
 
 
 class _Lowering:
-    """The operations of layers, which meet in buffers that all layers share: one for each use and width."""
+    """The operations of layers."""
 
-    def __init__(self, spec: DecoderSpec, program: Program) -> None:
+    layer = 0
+    """That is being lowered."""
+
+    def __init__(self, spec: DecoderSpec, program: Program, adapters: AdapterPlaces | None) -> None:
         self.spec = spec
         self.program = program
-        self.residual = program.buffer(spec.hidden)
-        self._normed = program.buffer(spec.hidden, "act")
-        self._buffers: dict[tuple[str, int], Buffer] = {}
-        ropes = {layer.attention.rope for layer in spec.layers}
-        self._tables: dict[Rope | None, Floats] = {
-            rope: cos_sin(rope, program.slots.max_len) for rope in ropes if rope
-        }
+        self._adapters = adapters
+        self._buffers = Buffers(program, spec.hidden, (layer.attention for layer in spec.layers))
+        self.residual, self._normed = self._buffers.residual, self._buffers.normed
 
     def attention(self, layer: Layer, weights: LayerWeights, place: tuple[int, int]) -> None:
         """residual += out(attend(rope(qkv(norm(residual)))))"""
         attention, rope = layer.attention, layer.attention.rope
         shape = attention.heads, attention.kv_heads, attention.head_dim
         width = attention.heads * attention.head_dim
-        qkv = self._buffer("qkv", weights.qkv.n)
-        queries, attended = self._buffer("queries", width, "act"), self._buffer("attended", width, "act")
+        qkv = self._buffers.of("qkv", weights.qkv.n)
+        queries, attended = (
+            self._buffers.of("queries", width, "act"),
+            self._buffers.of("attended", width, "act"),
+        )
         self._norm(weights.norms["attention_norm"])
         self._linear(self._normed, weights.qkv, qkv)
         self.program.rope_and_store(
@@ -81,7 +108,7 @@ class _Lowering:
             queries,
             place,
             *shape,
-            self._tables.get(rope),
+            self._buffers.angles.get(rope),
             0 if rope is None else rope.rotary_dim,
             weights.norms["q_norm"].values if attention.qk_norm else None,
             weights.norms["k_norm"].values if attention.qk_norm else None,
@@ -114,7 +141,7 @@ class _Lowering:
             moe.activation,
         )
         if weights.shared and weights.shared_scale:
-            branch, gate = self._buffer("branch", self.spec.hidden), self._buffer("gate", 1)
+            branch, gate = self._buffers.of("branch", self.spec.hidden), self._buffers.of("gate", 1)
             self._linear(self._inner(weights.shared), weights.shared.down, branch)
             self._linear(self._normed, weights.shared_scale, gate)
             self.program.add_gated(branch, gate, self.residual)
@@ -122,15 +149,16 @@ class _Lowering:
     def _inner(self, weights: MlpWeights) -> Buffer:
         """activation(gate(x)) · up(x) of the normed rows."""
         mlp, gate_up = weights.spec, weights.gate_up
-        inner = self._buffer("inner", mlp.intermediate, "act")
+        inner = self._buffers.of("inner", mlp.intermediate, "act")
         self.program.linear_gated(
             self._normed,
             gate_up.whole,
             inner,
             mlp.activation,
             gate_up.bias,
-            self._adapters(gate_up, 0, gate_up.whole),
         )
+        if self._adapters is not None:
+            self._adapters.add(self._normed, gate_up, 0, gate_up.n, self.layer)
         return inner
 
     def _join(self, x: Buffer, weight: FusedLinear, post_norm: Vector | None) -> None:
@@ -138,7 +166,7 @@ class _Lowering:
         if post_norm is None:
             self._linear(x, weight, self.residual, accumulate=True)
             return
-        branch = self._buffer("branch", self.spec.hidden)
+        branch = self._buffers.of("branch", self.spec.hidden)
         self._linear(x, weight, branch)
         self.program.rms_norm(
             branch,
@@ -162,24 +190,6 @@ class _Lowering:
                 bias,
                 accumulate=accumulate,
                 column=part.column,
-                adapters=self._adapters(weight, part.column, part.packed),
             )
-
-    def _adapters(self, linear: FusedLinear, column: int, weight: Weight) -> list[Adapter | None]:
-        """What each adapter adds to a part of a layer, packed; nothing where none adds to the layer."""
-        if not linear.adapters:
-            return []
-        packed: list[Adapter | None] = [None] * (max(linear.adapters) + 1)
-        for index, (a, b) in linear.adapters.items():
-            factors = a, b[column : column + weight.n]
-            low, high = (Packed(len(one), one.shape[1], self.program.dtype) for one in factors)
-            low.load_rows(a, threads=self.program.threads)
-            high.load_rows(factors[1], threads=self.program.threads)
-            packed[index] = low, high
-        return packed
-
-    def _buffer(self, use: str, width: int, dtype: str = "fp32") -> Buffer:
-        """[rows, width]"""
-        if (use, width) not in self._buffers:
-            self._buffers[use, width] = self.program.buffer(width, dtype)
-        return self._buffers[use, width]
+            if self._adapters is not None:
+                self._adapters.add(x, weight, part.column, part.end, self.layer)

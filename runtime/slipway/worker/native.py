@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from slipway.load.arrays import DType
+from slipway.load.arrays import FP32, DType, Floats, Ints
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
 from slipway.load.config import Config, texts
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
-from slipway.model.registry import families
+from slipway.model.pooling import Pooling
+from slipway.model.registry import Family, family_of
 from slipway.model.roles import expected_shapes
 from slipway.model.shard import Sharded
 from slipway.model.spec import Attention, DecoderSpec
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
+from slipway.schemes.fused import FusedLinear
+from slipway.worker.adapters import AdapterPlaces, read_additions
 from slipway.worker.lower import check_lowered, lower
-from slipway.worker.route import HEAD_DIM_UNIT, MAX_HEAD_DIM, NewModel
-from slipway_kernels.cpu import PageMemory, Program, Slots, Threads
+from slipway.worker.pool import DenseLayer, NewLayer, Pooler, cpu_rows, decoder_layers
+from slipway.worker.route import NewModel, check_heads
+from slipway_kernels.cpu import STEP_PAGES, EncoderProgram, PageMemory, Program, Slots, Threads
 
 if TYPE_CHECKING:
+    from slipway.worker.device.any_decoder import AnyDecoder
     from slipway.worker.device.attention import NewBackend
     from slipway.worker.device.schemes import DeviceSchemes
-    from slipway.worker.device.worker import AnyDecoder
     from slipway.worker.plan import ModelPlan
 
 
@@ -36,10 +41,17 @@ class Native:
     spec: DecoderSpec
     config: Config
     conversion: OnTheFly | None
+    native = True
 
     @property
     def architecture(self) -> str:
         return self.spec.architecture
+
+    @property
+    def family(self) -> Family:
+        found = family_of(self.architecture)
+        assert found is not None, "a route is made of a family"
+        return found
 
     @property
     def vocab(self) -> int:
@@ -47,9 +59,12 @@ class Native:
 
     @property
     def attentions(self) -> Sequence[Attention]:
-        return [layer.attention for layer in self.spec.layers]
+        """Those that keep keys and values: none where rows see both ways, and prompts are computed whole."""
+        return () if self.spec.both_ways else [layer.attention for layer in self.spec.layers]
 
     def without_windows(self) -> Native:
+        if self.spec.both_ways:  # they keep nothing
+            return self
         layers = [replace(layer, attention=replace(layer.attention, window=0)) for layer in self.spec.layers]
         return replace(self, spec=replace(self.spec, layers=tuple(layers)))
 
@@ -58,10 +73,10 @@ class Native:
 
     def weights(self, plan: ModelPlan, schemes: SchemeChoice) -> ModelWeights:
         """The checkpoint's, or random ones, held as `schemes` says. Raises LoadError."""
-        family, checkpoint = families()[self.architecture], plan.checkpoint
+        family, checkpoint = self.family, plan.checkpoint
         if isinstance(checkpoint, DummyCheckpoint):
             checkpoint.shapes, checkpoint.drawn = expected_shapes(self.spec, family), schemes.drawn
-        return load_weights(self.spec, family, checkpoint, schemes, self.conversion, adapters=plan.adapters)
+        return load_weights(self.spec, family, checkpoint, schemes, self.conversion)
 
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         from slipway.worker.device.offload import layer_bytes  # imports torch
@@ -69,52 +84,96 @@ class Native:
         part = self._sharded(checkpoint)
         return layer_bytes(part.spec, part.forms, dtype)
 
-    def _sharded(self, checkpoint: Checkpoint) -> Sharded:
-        forms = forms_by_place(self.spec, families()[self.architecture], checkpoint, self.conversion)
-        return Sharded(self.spec, forms)
+    def _sharded(self, checkpoint: Checkpoint, *, packed: bool = True) -> Sharded:
+        forms = forms_by_place(self.spec, self.family, checkpoint, self.conversion)
+        return Sharded(self.spec, forms, packed=packed)
 
     def on_cpu(self, plan: ModelPlan, threads: Threads) -> NewModel:
         check_lowered(self.spec)
         weights = self.weights(plan, Schemes(plan.element, threads))
+        cuts = self._sharded(plan.checkpoint, packed=plan.element != FP32).cuts
+        pools = plan.pooler is not None
+        if plan.pooler is not None:
+            weights = self._pooled(weights, plan.pooler, partial(DenseLayer, threads=threads), cpu_rows)
 
-        def model(slots: Slots, pages: PageMemory, max_tokens: int, max_top: int) -> Program:
-            program = plan.stepper(Program, threads, slots, pages, max_tokens, max_top)
-            lower(self.spec, weights, program, plan.kv.layer_place)
-            return program
+        def model(
+            slots: Slots, pages: PageMemory, max_tokens: int, max_top: int
+        ) -> tuple[Program, AdapterPlaces | None]:
+            kind = EncoderProgram if self.spec.both_ways else Program
+            program = plan.stepper(kind, threads, slots, pages, max_tokens, max_top)
+            adapters = None
+            if plan.adapters is not None:
+                adapters = AdapterPlaces(program, plan.adapters, self.spec, self.family, cuts)
+            whole = (STEP_PAGES,) * len(self.spec.layers)
+            layers = whole if self.spec.both_ways else plan.kv.layer_place
+            lower(self.spec, weights, program, layers, adapters, pools=pools, taps=plan.taps)
+            return program, adapters
 
         return model
 
     def on_device(self, plan: ModelPlan, schemes: DeviceSchemes, attention: NewBackend) -> AnyDecoder:
         from slipway.worker.device.decoder import Decoder  # imports torch
+        from slipway.worker.device.heads import DenseOnDevice, device_rows
+        from slipway.worker.device.low_rank import LowRank
 
         weights = self.weights(plan, schemes)
+        if plan.pooler is not None:
+            new = partial(DenseOnDevice, device=schemes.device)
+            weights = self._pooled(weights, plan.pooler, new, partial(device_rows, device=schemes.device))
         backend = attention(self.attentions)
-        return Decoder(self.spec, weights, backend, plan.max_model_len, schemes.device, schemes.on_host)
+        low_rank = None
+        if plan.adapters is not None:
+            cuts = self._sharded(plan.checkpoint, packed=plan.element != FP32).cuts
+            read = partial(
+                read_additions, limits=plan.adapters, spec=self.spec, family=self.family, cuts=cuts
+            )
+            low_rank = LowRank(self.spec, weights, plan.adapters, read, schemes.device)
+        return Decoder(
+            self.spec, weights, backend, plan.max_model_len, schemes.device, schemes.on_host, low_rank
+        )
+
+    def _pooled(
+        self,
+        weights: ModelWeights,
+        pooler: Pooler,
+        new: NewLayer,
+        rows: Callable[[FusedLinear, Ints], Floats],
+    ) -> ModelWeights:
+        """The weights without a head, of which the layers behind the pooling have what they need.
+
+        rows  gives rows of a matrix, by their numbers
+        """
+        own = decoder_layers(pooler.pooling, weights, partial(rows, weights.head), new)
+        pooler.read(self.spec.hidden, [*own], new)
+        return replace(weights, head=weights.embedding)
 
 
-def native(config: Config, conversion: OnTheFly | None) -> Native:
+_POOLS = "Serve another model: transformers' code, which could run it, makes no vectors here."
+
+
+def native(config: Config, conversion: OnTheFly | None, pooling: Pooling | None = None) -> Native:
     """The route of a model that `families/` knows, whose plain matrices `conversion` quantizes.
 
+    pooling  what is made of its final rows; None: tokens are
     Raises LoadError with UnsupportedModel where its architecture, or a feature that it uses, is not there.
     """
     architecture = next(iter(texts(config, "architectures")), "")
-    family = families().get(architecture)
+    family = family_of(architecture)
     if family is None:
         raise LoadError(
             "UnsupportedModel",
             f"{architecture or 'A model without architectures in config.json'} has no native code here.",
-            hint="Use --model-impl auto or transformers, which run it by transformers' code.",
+            hint=_POOLS if pooling else "Use --model-impl auto or transformers, which run it by their code.",
             argument="model_impl",
         )
-    spec = family.spec(config)
-    for layer in spec.layers:
-        size = layer.attention.head_dim
-        if size % HEAD_DIM_UNIT or size > MAX_HEAD_DIM:
-            raise LoadError(
-                "UnsupportedModel",
-                f"{architecture} has heads of {size} numbers, and the attention kernel wants a multiple of "
-                f"{HEAD_DIM_UNIT} up to {MAX_HEAD_DIM}.",
-                hint="Use --model-impl auto or transformers, which pad smaller heads.",
-                argument="model_impl",
-            )
+    spec = family.spec(config) if pooling is None else pooling.of(family.spec(config))
+    hint = _POOLS if pooling else "Use --model-impl auto or transformers, which pad smaller heads."
+    if spec.both_ways and pooling is None:
+        raise LoadError(
+            "UnsupportedModel",
+            f"{architecture} lets rows see those behind them, as config.json says: it draws no next token.",
+            hint="Use --task embed.",
+            argument="task",
+        )
+    check_heads(architecture, (layer.attention for layer in spec.layers), hint, "model_impl")
     return Native(spec, family.complete(config), conversion)

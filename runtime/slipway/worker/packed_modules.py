@@ -6,7 +6,7 @@ On CPU the rows of a product do not depend on each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.scheme import Scheme
 
 if TYPE_CHECKING:
+    from slipway.worker.device.products import DeviceScheme
     from slipway.worker.device.schemes import DeviceSchemes
 
 
@@ -158,18 +159,21 @@ def pack_modules(
 
 def quantize_modules(
     model: transformers.PreTrainedModel, schemes: DeviceSchemes, conversion: OnTheFly
-) -> None:
+) -> list[DeviceScheme]:
     """Hold on the schemes' device, as `conversion` has them, the linear layers and experts that it quantizes.
 
-    The rest of `model` stays as it is, and where it is.
+    The rest of `model` stays as it is, and where it is. Returns what holds those.
     """
 
-    from slipway.worker.device.products import Rows  # imports Triton
+    from slipway.worker.device.products import DeviceScheme, Rows  # imports Triton
 
     kind = torch_type(schemes.dtype)
+    held: list[DeviceScheme] = []
 
     def hold(matrix: Tensor, role: str = "expert") -> Multiply:
-        scheme = _held(matrix.to(schemes.device), conversion.form(role, tuple(matrix.shape)), schemes)
+        form = conversion.form(role, tuple(matrix.shape))
+        scheme = cast(DeviceScheme, _held(matrix.to(schemes.device), form, schemes))
+        held.append(scheme)
         return lambda x, bias: scheme.apply(Rows(x), bias)
 
     for name, module, role in _products(model):
@@ -177,6 +181,7 @@ def quantize_modules(
             model.set_submodule(name, PackedExperts(module, hold))
         elif conversion.form(role, tuple(_matrix(module).shape)) is not None:
             model.set_submodule(name, PackedLinear(hold(_matrix(module), role), _bias(module, kind)))
+    return held
 
 
 def _held(matrix: Any, form: Form | None, schemes: SchemeChoice) -> Scheme:

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
+
+import msgspec
+import numpy as np
 
 from slipway.engine.config import EngineConfig
 from slipway.envs import read
-from slipway.load.adapter import Adapter, read_adapter
+from slipway.load.adapter import AdapterLimits
 from slipway.load.arrays import ELEMENTS, DType
-from slipway.load.checkpoint import Checkpoint
+from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.config import Config, merged
 from slipway.load.errors import LoadError
 from slipway.load.extras import require_torch
 from slipway.load.progress import Progress
+from slipway.load.prompt_adapter import PromptAdapterLimits
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.kv_scales import KVDivisors, KVScales, scales_of_file
 from slipway.load.quantized.on_the_fly import ON_THE_FLY, OnTheFly, conversion
-from slipway.model.kv import KVLayout, kv_layout
+from slipway.model.kv import KVLayout, KVShape, kv_layout
 from slipway.model.limits import kv_cache_dtype, max_model_len, resolve_dtype
+from slipway.model.pooling import Pooling, TokenIds, no_tokenizer, pooling_of
 from slipway.model.rope import length_warning
 from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
+from slipway.worker.encoder import encoder_route
 from slipway.worker.native import native
+from slipway.worker.pool import Pooler
+from slipway.worker.proposer import DraftPlan
 from slipway.worker.route import NewModel, Route
 from slipway_kernels.cpu import PageMemory, Slots, Threads, page_bytes
 from slipway_kernels.cpu.step import Stepper
@@ -50,20 +57,51 @@ class ModelPlan:
     """What keys and values are divided by where the cache is fp8, at first; empty where it is not."""
     kv_divisors: KVDivisors | None = None
     """How the first step finds the scales that keys and values have from then on; None: it does not."""
-    adapters: Sequence[Adapter] = ()
-    """What requests may ask to be added to the model, by their place."""
+    adapters: AdapterLimits | None = None
+    """Of those that requests may ask for; None: there are none."""
+    prompt_adapters: PromptAdapterLimits | None = None
+    """Of those that stand before prompts; None: there are none."""
+    pooler: Pooler | None = None
+    """What makes answers of final rows; None: the model generates."""
     warnings: list[str] = field(default_factory=list)
     """What the model made us decide otherwise than asked, in sentences."""
+    draft: DraftPlan | None = None
+    """The model that guesses for it; their layers share the pages."""
+    taps: Sequence[int] = ()
+    """Layers before which its rows are told to that one; behind the last one they are normed."""
+    vocab: int = 0
+    """Tokens that it may draw, from 0 on, where these are not all that it has."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of all weights, as they are stored."""
+        return self.checkpoint.total_bytes + (self.draft.stored_bytes if self.draft else 0)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.checkpoint.close()
+        if self.draft:
+            self.draft.checkpoint.close()
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers in a token's embedding, where native code says it; else 0."""
+        return 0 if self.route.spec is None else self.route.spec.hidden
 
     def length_in(self, pages: int) -> int:
         """The longest request that so many pages hold."""
         length = self.max_model_len
         return length if pages >= self.kv.pages_for(length) else self.kv.tokens_in(pages)
 
-    def read(self, threads: int, progress: Progress) -> NewModel:
+    def read(self, threads: Threads, progress: Progress) -> NewModel:
         """Read the weights, for a CPU. Raises LoadError where checkpoint and configuration disagree."""
         progress("load", 0, self.checkpoint.total_bytes)
-        return self.route.on_cpu(self, Threads(threads))
+        return self.route.on_cpu(self, threads)
+
+    def opened_again(self, config: EngineConfig, progress: Progress) -> ModelPlan:
+        """The same plan over the models' files as they are now. Raises LoadError where they have gone."""
+        draft = self.draft.opened_again(progress) if self.draft else None
+        return replace(self, checkpoint=opened_again(self.checkpoint, config, progress), draft=draft)
 
     def stepper(
         self,
@@ -80,7 +118,7 @@ class ModelPlan:
             max_tokens,
             ELEMENTS[self.element],
             threads,
-            self.route.vocab,
+            self.vocab or self.route.vocab,
             max_top,
             pages,
             self.kv.block_sizes,
@@ -91,17 +129,31 @@ class ModelPlan:
         return stepper
 
 
-def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
+def opened_again(checkpoint: Checkpoint, config: EngineConfig, progress: Progress) -> Checkpoint:
+    """The files that `config` names as they are now.
+
+    Of a repository on the hub the snapshot that was read, whatever has been published since.
+    """
+    folder = checkpoint.folder
+    where = config if folder is None else msgspec.structs.replace(config, model=str(folder))
+    return open_checkpoint(where, progress)
+
+
+def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds = no_tokenizer) -> ModelPlan:
     """Choose native code or the fallback, element type, length and KV layout. Reads no weights.
 
+    token_ids  of tokens whose logits are scores
     Raises LoadError where the model cannot run as asked.
     """
     settings = merged(checkpoint.config, config.hf_overrides, config.rope_scaling, config.rope_theta)
     quantized = settings.pop("quantization_config", None)  # the checkpoint's; transformers would act on it
     made = conversion(config.quantization, checkpoint.quantization)
     dtype, dtype_warning = resolve_dtype(config.dtype, checkpoint.source_dtype, config.device)
-    kv_dtype = kv_cache_dtype(config.kv_cache_dtype, dtype)
-    route = _route(settings, checkpoint, config, made)
+    kv_dtype, kv_warning = kv_cache_dtype(config.kv_cache_dtype, dtype), ""
+    pooling = pooling_of(settings, checkpoint.folder, config.task, config.override_pooler_config, token_ids)
+    if pooling is not None and pooling.max_length is not None:
+        settings["max_sequence_length"] = pooling.max_length
+    route = _route(settings, checkpoint, config, made, pooling)
     window = 0
     if config.disable_sliding_window:
         window = min((one.window for one in route.attentions if one.window), default=0)
@@ -109,21 +161,37 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
     length, warning = max_model_len(
         config.max_model_len, route.config, window, allow_long=read(os.environ).allow_long_max_model_len
     )
-    hybrid, layers = not config.disable_hybrid_kv_cache_manager, route.attentions
-    kinds = [(one.window if hybrid else 0, (one.kv_heads, one.head_dim)) for one in layers]
-    layout = kv_layout(kinds, config.block_size, _layer_bytes(config.device, kv_dtype))
-    warnings = [text for text in (dtype_warning, warning, length_warning(route.config, length)) if text]
+    layers = route.attentions
+    if not layers and kv_dtype != dtype:
+        kv_warning = (
+            f"--kv-cache-dtype {config.kv_cache_dtype} has no effect: an encoder keeps no keys and values."
+        )
+        kv_dtype = dtype
+    layout = kv_layout(kv_kinds(route, config), config.block_size, layer_bytes(config.device, kv_dtype))
+    warnings = [
+        text for text in (dtype_warning, warning, kv_warning, length_warning(route.config, length)) if text
+    ]
     warnings += notices(
         route.forms(checkpoint),
         _kept(config.device, dtype),
         dtype,
-        native=route.spec is not None,
+        native=route.native,
         device=config.device.upper(),
     )
+    if config.enable_prompt_embeds:
+        _check_takes_rows("enable_prompt_embeds", config, route)
+    if config.load_format == "fastsafetensors":
+        warnings.append(
+            "--load-format fastsafetensors reads safetensors ahead by threads of our own: that library fills "
+            "a device's memory, and here weights are packed on the host as they are read."
+        )
+    if config.device == "cuda" and not layers and config.attention_backend not in ("auto", "TRITON"):
+        asked = f"--attention-backend {config.attention_backend}"
+        warnings.append(f"{asked} has no effect: an encoder's rows attend both ways, by our own kernel.")
     if config.device == "cpu" and config.attention_backend not in ("auto", "CPU"):
         asked = f"--attention-backend {config.attention_backend}"
         warnings.append(f"{asked} has no effect on CPU: it acts on CUDA only.")
-    if config.device == "cuda" and config.graph_sizes and route.spec is None:
+    if config.device == "cuda" and config.graph_sizes and not route.native:
         warnings.append(
             f"transformers' code runs {route.architecture}: its steps are launched kernel by kernel, not as "
             "CUDA graphs, which costs small batches most."
@@ -133,6 +201,14 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
             "Random weights are plain, whatever config.json says of quantization: --quantization "
             f"{', '.join(ON_THE_FLY)} quantizes them."
         )
+    if pooling is not None and pooling.warning:
+        warnings.append(pooling.warning)
+    if pooling is not None:
+        warnings += _idle_with(pooling, config)
+    if pooling is not None and config.swap_bytes and (not layers or pooling.reads_every_row):
+        again = f"with pooling_type {pooling.type} a preempted prompt is computed again from its first token."
+        why = again if layers else "an encoder keeps no keys and values."
+        warnings.append(f"--preemption-mode swap has no effect: {why}")
     scales = _kv_scales(checkpoint, config, len(layers)) if kv_dtype != dtype else {}
     divisors = None
     if config.calculate_kv_scales and scales:
@@ -140,23 +216,111 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig) -> ModelPlan:
         warnings.append(f"--calculate-kv-scales has no effect: {origin} gives scales of keys and values.")
     elif config.calculate_kv_scales and kv_dtype != dtype:
         divisors, scales = _kv_divisors(), dict.fromkeys(range(len(layers)), (1.0, 1.0))
-    adapters = _adapters(config, route.spec is not None)
-    return ModelPlan(checkpoint, route, layout, length, dtype, kv_dtype, scales, divisors, adapters, warnings)
+    adapters = _adapters(config, dtype, warnings, route)
+    pooler = None if pooling is None else Pooler(pooling)
+    return ModelPlan(
+        checkpoint,
+        route,
+        layout,
+        length,
+        dtype,
+        kv_dtype,
+        scales,
+        divisors,
+        adapters,
+        _prompt_adapters(config, route, length, pools=pooling is not None),
+        pooler,
+        warnings,
+    )
 
 
-def _adapters(config: EngineConfig, native: bool) -> list[Adapter]:
-    """Those that the configuration names, open. Raises LoadError where they cannot be read or served here."""
-    if config.adapters and (config.device != "cpu" or not native):
+def _idle_with(pooling: Pooling, config: EngineConfig) -> list[str]:
+    """What has no effect where nothing is drawn, in sentences."""
+    asked = {
+        "Speculation": bool(config.num_drafts or config.draft),
+        "--logits-processor-pattern": config.processors,
+        "--enable-prompt-embeds": config.enable_prompt_embeds,
+    }
+    why = f"--task {pooling.task} reads texts and tokens, and draws none"
+    return [f"{name} has no effect: {why}." for name, given in asked.items() if given]
+
+
+def _adapters(config: EngineConfig, dtype: DType, warnings: list[str], route: Route) -> AdapterLimits | None:
+    """What is taken of adapters. Raises LoadError where they cannot be served here."""
+    if not config.max_loras:
+        return None
+    if route.spec is None:
+        own = "to encoders" if route.native else "by transformers' code, which runs this model"
         raise LoadError(
             "UnsupportedFormat",
-            f"Adapters ({', '.join(config.adapters)}) are added by our own code on CPU alone.",
-            hint="Serve the model with --device cpu, or leave the adapters out.",
-            argument="lora_modules",
+            f"--enable-lora: our own code adds adapters to the decoders that it runs, and not {own}.",
+            hint="Serve a decoder with native code, or leave --enable-lora out.",
+            argument="enable_lora",
         )
-    return [read_adapter(name, Path(folder).expanduser()) for name, folder in config.adapters.items()]
+    asked = dtype if config.lora_dtype == "auto" else np.dtype(config.lora_dtype)
+    if asked != dtype and config.device == "cpu":
+        warnings.append(
+            f"--lora-dtype {asked} has no effect on CPU: adapters are multiplied in {dtype}, as "
+            "the model itself is."
+        )
+        asked = dtype
+    places = max(config.max_loras, config.max_cpu_loras or 0)
+    return AdapterLimits(places, config.max_lora_rank, config.enable_lora_bias, config.max_loras, asked)
 
 
-def _layer_bytes(device: str, dtype: DType) -> Callable[[int, int, int], int]:
+def _prompt_adapters(
+    config: EngineConfig, route: Route, length: int, *, pools: bool
+) -> PromptAdapterLimits | None:
+    """What is taken of prompt adapters. Raises LoadError where they cannot be served here."""
+    if not config.max_prompt_adapters:
+        return None
+    _check_takes_rows("enable_prompt_adapter", config, route)
+    if pools:
+        raise LoadError(
+            "UnsupportedFormat",
+            "--enable-prompt-adapter: this model pools the rows of its prompts, and would pool those of "
+            "virtual tokens with them.",
+            hint="Leave --enable-prompt-adapter out, or serve the model with --task generate.",
+            argument="enable_prompt_adapter",
+        )
+    if (most := config.max_prompt_adapter_token) > length - 2:
+        raise LoadError(
+            "UnsupportedFormat",
+            f"--max-prompt-adapter-token {most} leaves no room for a prompt and an answer in a context of "
+            f"{length} tokens.",
+            hint="Lower it to the virtual tokens that the adapters have, or raise --max-model-len.",
+            argument="max_prompt_adapter_token",
+        )
+    return PromptAdapterLimits(config.max_prompt_adapters, most)
+
+
+def _check_takes_rows(argument: str, config: EngineConfig, route: Route) -> None:
+    """Raises LoadError where rows cannot stand in place of a prompt's tokens."""
+    if route.spec is not None and config.device == "cpu":
+        return
+    own = "an encoder" if route.native else "transformers' code"
+    by = own if route.spec is None else f"--device {config.device}"
+    raise LoadError(
+        "UnsupportedModel",
+        f"--{argument.replace('_', '-')}: {by} embeds tokens alone; native decoders on CPU take embeddings.",
+        hint="Leave the argument out, or serve one of the architectures with native code on CPU.",
+        argument=argument,
+    )
+
+
+def kv_kinds(route: Route, config: EngineConfig, behind: int = 0) -> list[tuple[int, KVShape]]:
+    """[layer]  tokens that are kept for a query, 0 for all, and what a token takes: what `kv_layout` deals.
+
+    behind  tokens by which the model may come behind those that are computed
+    """
+    hybrid = not config.disable_hybrid_kv_cache_manager
+    return [
+        (one.window + behind if hybrid and one.window else 0, (one.kv_heads, one.head_dim))
+        for one in route.attentions
+    ]
+
+
+def layer_bytes(device: str, dtype: DType) -> Callable[[int, int, int], int]:
     """What a layer takes of a page, by key heads, their size, and tokens."""
     if device == "cuda":
         return lambda heads, size, tokens: 2 * heads * size * tokens * dtype.itemsize
@@ -196,8 +360,35 @@ def _kv_divisors() -> KVDivisors:
     return float(environment.k_scale_constant), float(environment.v_scale_constant)
 
 
-def _route(settings: Config, checkpoint: Checkpoint, config: EngineConfig, made: OnTheFly | None) -> Route:
-    """Native code where there is some and nothing else is asked for, else transformers'."""
+def _route(
+    settings: Config,
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    made: OnTheFly | None,
+    pooling: Pooling | None,
+) -> Route:
+    """Native code where there is some and nothing else is asked for, else transformers'.
+
+    Raises LoadError also where that does not pool.
+    """
+    if pooling is not None:
+        if config.model_impl == "transformers":
+            raise LoadError(
+                "UnsupportedModel",
+                f"--task {pooling.task} is computed by our own code, not with --model-impl transformers.",
+                hint="Use --model-impl auto.",
+                argument="task",
+            )
+        route = encoder_route(settings, made) or native(settings, made, pooling)
+        if config.device != "cpu" and route.spec is not None and route.spec.both_ways:
+            raise LoadError(
+                "UnsupportedModel",
+                f"{route.architecture} lets rows see those behind them, as config.json says: on CUDA its "
+                "decoder sees what is before alone.",
+                hint="Serve it with --device cpu.",
+                argument="device",
+            )
+        return route
     if config.model_impl != "transformers":
         try:
             return native(settings, made)

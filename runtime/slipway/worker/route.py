@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from slipway.engine.plan import Masks
-from slipway.load.arrays import DType, Ints
+from slipway.load.arrays import DType, Floats, Ints
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.config import Config
+from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.model.spec import Attention, DecoderSpec
-from slipway_kernels.cpu import PageMemory, Slots, StepResult, Threads
+from slipway.worker.adapters import AdapterPlaces
+from slipway_kernels.cpu import Edits, PageMemory, Slots, StepResult, Threads, Weight
 
 if TYPE_CHECKING:
+    from slipway.worker.device.any_decoder import AnyDecoder
     from slipway.worker.device.attention import NewBackend
     from slipway.worker.device.schemes import DeviceSchemes
-    from slipway.worker.device.worker import AnyDecoder
     from slipway.worker.plan import ModelPlan
 
 MAX_HEAD_DIM = 256
@@ -24,23 +26,57 @@ HEAD_DIM_UNIT = 8
 """Head sizes that the attention kernels can compute: multiples of 8 up to 256."""
 
 
+def check_heads(architecture: str, layers: Iterable[Attention], hint: str, argument: str) -> None:
+    """Raises LoadError with UnsupportedModel where heads have a size that the kernels do not compute."""
+    for layer in layers:
+        size = layer.head_dim
+        if size % HEAD_DIM_UNIT or size > MAX_HEAD_DIM:
+            raise LoadError(
+                "UnsupportedModel",
+                f"{architecture} has heads of {size} numbers, and the attention kernel wants a multiple of "
+                f"{HEAD_DIM_UNIT} up to {MAX_HEAD_DIM}.",
+                hint=hint,
+                argument=argument,
+            )
+
+
 class Model(Protocol):
     """What the worker on a CPU runs."""
 
     def step(
-        self, slots: Ints, num_new: Ints, num_drafts: Ints | None = None, masks: Masks | None = None
+        self,
+        slots: Ints,
+        num_new: Ints,
+        num_drafts: Ints | None = None,
+        masks: Masks | None = None,
+        edits: Edits | None = None,
     ) -> StepResult:
         """Compute num_new tokens of each slot, draw where a slot has caught up, append and advance.
 
         num_drafts  of these, the most that verify drafts
         """
 
+    def kv_scale(self, place: tuple[int, int]) -> tuple[float, float]:
+        """What keys and values of a layer are divided by, which has that KV group and that index there."""
+
+    @property
+    def told(self) -> Sequence[Floats]:
+        """[most tokens, hidden] each: rows of the last step, as `ModelPlan.taps` asks for what guesses."""
+
+    @property
+    def embedding(self) -> Weight | None:
+        """The table that tokens are read from: for what guesses and has none; None of transformers' code."""
+
+    @property
+    def output(self) -> Weight | None:
+        """The matrix that makes logits of rows: the same."""
+
     def find_kv_scales(self, key_divisor: float, value_divisor: float) -> None:
         """Have the next step find the scales of keys and values: `slipway_kernels.cpu.step` has the rule."""
 
 
-NewModel = Callable[[Slots, PageMemory, int, int], Model]
-"""Makes the model that computes over slots and pages.
+NewModel = Callable[[Slots, PageMemory, int, int], tuple[Model, AdapterPlaces | None]]
+"""Makes the model that computes over slots and pages, and what knows its places for adapters, if it has some.
 
 It is also told the most tokens of a step, and the most alternatives that log-probabilities report.
 """
@@ -55,7 +91,11 @@ class Route(Protocol):
 
     @property
     def spec(self) -> DecoderSpec | None:
-        """None where transformers' code runs the model."""
+        """None where transformers' code runs the model, and of an encoder."""
+
+    @property
+    def native(self) -> bool:
+        """Whether our own code runs the model."""
 
     @property
     def architecture(self) -> str: ...

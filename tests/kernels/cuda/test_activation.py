@@ -34,7 +34,7 @@ def test_a_gate_is_activated_and_multiplied_in_either_layout(
     assert row_error(out, expected) <= rounding(dtype)
 
 
-@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "tanh"])
 @pytest.mark.parametrize("dtype", [FP32, BF16])
 def test_an_activation_works_in_place(device: torch.device, kind: str, dtype: torch.dtype) -> None:
     x = torch.linspace(-12, 12, 200, device=device).to(dtype).view(100, 2).T.contiguous()

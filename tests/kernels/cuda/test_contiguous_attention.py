@@ -26,6 +26,7 @@ class Prompts:
         softcap: float = 0.0,
         slopes: bool = False,
         sinks: bool = False,
+        causal: bool = True,
     ) -> None:
         num_heads, kv_heads = heads
         self.counts, self.before = counts, 3
@@ -45,6 +46,7 @@ class Prompts:
             "softcap": softcap,
             "slopes": torch.rand(num_heads, device=device) if slopes else None,
             "sinks": torch.randn(num_heads, device=device) if sinks else None,
+            "causal": causal,
         }
 
     def run(self, first_request: int = 0) -> Tensor:
@@ -132,8 +134,19 @@ def test_a_prompt_that_is_not_a_number_does_not_reach_its_neighbours(device: tor
     assert out[73:103].isnan().all()
 
 
-def test_a_prompt_does_not_depend_on_its_company(device: torch.device) -> None:
-    prompts = Prompts(device, (70, 30, 40))
+@pytest.mark.parametrize("window", [0, 1, 20, 65])
+@pytest.mark.parametrize("counts", [(1,), (150,), (5, 0, 90, 1)])
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_texts_of_encoders_see_themselves_both_ways(
+    device: torch.device, dtype: torch.dtype, counts: tuple[int, ...], window: int
+) -> None:
+    Prompts(device, counts, dtype=dtype, heads=(3, 3), head_dim=32, window=window, causal=False).check()
+    Prompts(device, counts, dtype=dtype, window=window, causal=False).check()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_prompt_does_not_depend_on_its_company(device: torch.device, causal: bool) -> None:
+    prompts = Prompts(device, (70, 30, 40), causal=causal)
     together = prompts.run().clone()
     prompts.out.fill_(7)
     alone = prompts.run(first_request=1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,11 @@ class Counted:
         self.entries = tensors
         self.held: set[str] = set()
         self.released: list[str] = []
+        self.announced: list[str] = []
+
+    def reading(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        self.announced += names
+        return nullcontext()
 
     def view(self, name: str) -> Array:
         self.held.add(name)
@@ -148,6 +154,7 @@ def test_no_more_than_one_layer_is_held_and_each_tensor_is_released_once(
         layer = name.removesuffix(".weight")
         assert {held.rpartition(".")[0] for held in counted.held} <= {layer}
     assert sorted(counted.released) == sorted(tensors)
+    assert counted.announced == counted.released
 
 
 def test_progress_counts_every_byte_once(quantized: Callable[..., Path]) -> None:

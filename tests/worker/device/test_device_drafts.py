@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from local_engine import LocalEngine, Output
 from repeated_graphs import Repeated
 from slipway.engine.params import SamplingParams
 from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
+from slipway.worker.device.proposer import DeviceProposer
 from slipway.worker.device.worker import DeviceWorker
 
 MOST = 3
@@ -96,13 +97,13 @@ def expected(model: Path) -> list[Output]:
 
 @pytest.fixture
 def engine(model: Path) -> Iterator[Callable[..., LocalEngine]]:
-    """Engines that plan drafts."""
+    """Engines that plan drafts, as many as they may, and propose none of their own."""
     opened: list[LocalEngine] = []
 
     def make(**settings: object) -> LocalEngine:
         one = LocalEngine(model, **(DRAFTING | settings))
-        scheduler = one.core.scheduler
-        scheduler.limits = replace(scheduler.limits, num_drafts=MOST)
+        one.core.scheduler.guessing = None
+        one.worker._proposer = DeviceProposer()  # type: ignore[attr-defined]
         opened.append(one)
         return one
 

@@ -19,6 +19,7 @@ from slipway.engine.params import SamplingParams
 from slipway.engine.plan import SlotStart, StepPlan
 from slipway.load.errors import LoadError
 from slipway.worker.device.feed_forward import Experts
+from slipway.worker.device.low_rank import RowAdapters
 from slipway.worker.device.products import Rows
 
 Request = tuple[list[int], SamplingParams]
@@ -98,9 +99,9 @@ def test_experts_computed_in_several_passes_give_the_same(
     passes: list[int] = []
     apply = Experts._apply
 
-    def counted(experts: Experts, x: Rows, slots: Tensor) -> Tensor:
+    def counted(experts: Experts, x: Rows, slots: Tensor, adapters: RowAdapters | None) -> Tensor:
         passes.append(len(slots))
-        return apply(experts, x, slots)
+        return apply(experts, x, slots, adapters)
 
     monkeypatch.setattr(Experts, "_apply", counted)
     monkeypatch.setenv("VLLM_FUSED_MOE_CHUNK_SIZE", "3")

@@ -160,13 +160,13 @@ def test_a_step_does_not_make_the_host_wait(
         decoder = engine.worker._decoder
         computed: list[str] = []
 
-        def watched(name: str) -> Callable[[Any], torch.Tensor]:
+        def watched(name: str) -> Callable[..., torch.Tensor]:
             compute = getattr(decoder, name)
 
-            def call(given: Any) -> torch.Tensor:
+            def call(*given: Any) -> torch.Tensor:
                 computed.append(name)
                 with waits:
-                    result: torch.Tensor = compute(given)
+                    result: torch.Tensor = compute(*given)
                 return result
 
             return call

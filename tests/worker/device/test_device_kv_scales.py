@@ -115,7 +115,7 @@ def test_padding_zeros_infinities_and_nan_are_not_looked_at() -> None:
     cache = LayerCache(keys, values, 0, torch.ones(1), torch.full((1,), 7.0))
     nothing = torch.zeros(0, dtype=torch.int32)
     rows = torch.tensor([0, 1, -1, -1], dtype=torch.int32)
-    batch = Batch(nothing, nothing, rows, *[nothing] * 7, 0, 4, 4, kv_divisors=(200.0, 100.0))
+    batch = Batch(nothing, nothing, rows, *[nothing] * 8, 0, 4, 4, kv_divisors=(200.0, 100.0))
     cache.find_scales(keys, values, batch)
     assert cache.key_scale.tolist() == [0.25]
     assert cache.value_scale.tolist() == [7.0]

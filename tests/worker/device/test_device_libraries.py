@@ -33,7 +33,7 @@ class Noted:
 def batch(length: int) -> Batch:
     one = torch.zeros(1, dtype=torch.int32)
     start, tables = torch.tensor([0, 1]), TABLE[None]
-    return Batch(one, one, one, one, start, one + length, *[one[None]] * 3, tables, 1, 1, length)
+    return Batch(one, one, one, one, start, one + length, *[one[None]] * 3, tables, one, 1, 1, length)
 
 
 def cache(*scales: float) -> LayerCache:

@@ -221,6 +221,10 @@ class Progress(AnswerPart, kw_only=True):
     total: int = 0
 
 
+class Sleeping(AnswerPart, kw_only=True):
+    is_sleeping: bool
+
+
 class Version(AnswerPart, kw_only=True):
     version: str
 

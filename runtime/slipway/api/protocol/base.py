@@ -27,7 +27,7 @@ from pydantic_core.core_schema import (
     with_info_before_validator_function,
 )
 
-from slipway.api.errors import not_supported
+from slipway.api.errors import ApiError, not_supported
 
 MAX_PROMPT_TOKENS = 1 << 20
 MAX_TEXT = 32 << 20
@@ -117,8 +117,25 @@ class Unbuilt:
         return {"description": f"Not supported yet: {self.feature}.", "deprecated": True}
 
     def _refuse(self, value: object, field: ValidationInfo) -> None:
-        if value not in (*self.nothing, [], {}):
-            raise not_supported(f"{field.field_name}: {self.feature}", field.field_name)
+        # 0 equals False, and asks for something: so many log-probabilities, for one.
+        nothing = (one for one in (*self.nothing, [], {}) if isinstance(one, bool) == isinstance(value, bool))
+        if value not in nothing:
+            raise self.error(field.field_name or "")
+
+    def error(self, field: str) -> ApiError:
+        return not_supported(f"{field}: {self.feature}", field)
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere(Unbuilt):
+    """Marks a field of other routes, which this one would have to leave aside: `feature` says why."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: object) -> dict[str, Any]:
+        return {"description": f"Refused: {self.feature}.", "deprecated": True}
+
+    def error(self, field: str) -> ApiError:
+        message = f"{field} asks for what this route does not do: {self.feature}. Leave it out."
+        return ApiError(message, param=field, code="invalid_value")
 
 
 @dataclass(frozen=True, slots=True)

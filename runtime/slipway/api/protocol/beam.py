@@ -27,6 +27,7 @@ _DRAWING: Mapping[str, tuple[object, ...]] = {
     "bad_words": ([],),
     "min_tokens": (0,),
     "stop": ([],),
+    "logits_processors": ([],),
     "prompt_logprobs": (),
     "thinking_token_budget": (),
 }

@@ -18,6 +18,7 @@ from slipway.api.protocol.base import (
     TokenIds,
     Unbuilt,
     at_most,
+    or_say,
 )
 from slipway.api.protocol.beam import BeamFields
 from slipway.api.protocol.structured import Structured
@@ -29,6 +30,17 @@ MAX_CHOICES = 128
 class StreamOptions(Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+QualifiedName = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)+$", max_length=256)]
+
+
+class LogitsProcessor(Body):
+    """What makes one of arguments, which are any JSON."""
+
+    qualname: QualifiedName
+    args: Annotated[list[Any], Field(max_length=64, fail_fast=True)] | None = None
+    kwargs: Annotated[dict[str, Any], Field(max_length=64), at_most(64)] | None = None
 
 
 class Generation(Structured, BeamFields):
@@ -73,7 +85,13 @@ class Generation(Structured, BeamFields):
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
 
     prompt_embeds: Annotated[Any, Unbuilt("a prompt of embeddings")] = None
-    logits_processors: Annotated[Any, Unbuilt("a logits processor")] = None
+    logits_processors: Annotated[
+        Annotated[list[QualifiedName | LogitsProcessor], Field(max_length=16, fail_fast=True)] | None,
+        or_say(
+            "logits_processors should be a list of at most 16 qualified names such as "
+            '"package.module.name", or of {"qualname": …, "args": […], "kwargs": {…}}.'
+        ),
+    ] = None
     kv_transfer_params: Annotated[Any, Unbuilt("KV cache transfer")] = None
 
     _draw_seed: Draw = PrivateAttr(default_factory=lambda: random_seed)

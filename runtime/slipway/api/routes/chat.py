@@ -135,7 +135,7 @@ class ChatAnswer(GeneratedAnswer):
         return self._format.chat(token_ids, logprobs)
 
 
-FORM = Form("chatcmpl-", ChatRequest, chat_order, ChatAnswer)
+FORM = Form("chatcmpl-", ChatRequest, chat_order, ChatAnswer, name="Chat Completions")
 routes = [
     InferenceRoute(
         "/v1/chat/completions",

@@ -57,37 +57,39 @@ class Form(Generic[Body]):
     """What the body calls fields that an order's errors name otherwise."""
     kept: bool = False
     """Answers are found again by their ids: no client may choose one."""
+    name: str = "Completions"
+    """What the API is called."""
     more_bytes: Callable[[Body], int] = lambda body: 0
     """Bytes that an order is made of beside the body."""
 
+    async def answer(self, request: Request, body: Body, arrival: float) -> Response:
+        """To a body that was read, of a request that came at `arrival`: streamed or whole."""
+        front = frontend(request)
+        adapter = front.check_name(body.model)
+        body.draw_seeds(front.seeds.of_next_request())
+        own_id = drawn_id(self.prefix) if self.kept else request_id(request, self.prefix, body.request_id)
+        model = front.model.named(adapter)
+        model.check_generates(self.name)
+        num_bytes = body_bytes(request) + self.more_bytes(body)
+        make = partial(self.make_order, body, model, front.settings, own_id)
+        try:
+            order = await front.prepare(make, num_bytes, quick=body.is_quick)
+            if order.grammar is not None:
+                await front.grammars.check(order.grammar)
+        except ApiError as error:
+            raise renamed(error, self.names) from None
+        run = front.submit(order, body.model, arrival, request.headers)
+        answer = self.make_answer(front, body, run)
+        if body.stream:
+            return EventStream(answer.events(), close=run.abort)
+        try:
+            whole = await unless_gone(request.receive, answer.whole())
+        finally:
+            run.abort()
+        return Response(status_code=CLIENT_LEFT) if whole is None else json_response(whole)
+
 
 async def generate(request: Request, form: Form[Body]) -> Response:
-    """From a request's body to its answer, streamed or whole."""
+    """From a request's body to its answer."""
     arrival = time.monotonic()
-    return await answered(request, form, await read_body(request, form.body), arrival)
-
-
-async def answered(request: Request, form: Form[Body], body: Body, arrival: float) -> Response:
-    """The same from a body that was read, of a request that came at `arrival`."""
-    front = frontend(request)
-    front.check_name(body.model)
-    body.draw_seeds(front.seeds.of_next_request())
-    own_id = drawn_id(form.prefix) if form.kept else request_id(request, form.prefix, body.request_id)
-    model = front.model
-    num_bytes = body_bytes(request) + form.more_bytes(body)
-    make = partial(form.make_order, body, model, front.settings, own_id)
-    try:
-        order = await front.prepare(make, num_bytes, quick=body.is_quick)
-        if order.grammar is not None:
-            await front.grammars.check(order.grammar)
-    except ApiError as error:
-        raise renamed(error, form.names) from None
-    run = front.submit(order, arrival, request.headers)
-    answer = form.make_answer(front, body, run)
-    if body.stream:
-        return EventStream(answer.events(), close=run.abort)
-    try:
-        whole = await unless_gone(request.receive, answer.whole())
-    finally:
-        run.abort()
-    return Response(status_code=CLIENT_LEFT) if whole is None else json_response(whole)
+    return await form.answer(request, await read_body(request, form.body), arrival)

@@ -73,7 +73,7 @@ async def count_tokens(request: Request) -> Response:
     return json_response(TokensCount(input_tokens=await front.in_thread(counted, body_bytes(request))))
 
 
-FORM = Form("msg_", MessagesRequest, _order, MessageAnswer, NAMES)
+FORM = Form("msg_", MessagesRequest, _order, MessageAnswer, NAMES, name="Messages")
 routes = [
     AnthropicInferenceRoute(
         "/v1/messages",

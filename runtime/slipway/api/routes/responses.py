@@ -58,7 +58,7 @@ class _Exchange:
         messages = messages_of(body.input)
         if self._store is not None and body.store is not False:
             self._turns = (*self._earlier, *map(orjson.dumps, messages))
-        chat = chat_of(body, [*map(orjson.loads, self._earlier), *messages], model.max_model_len)
+        chat = chat_of(body, [*map(orjson.loads, self._earlier), *messages], model.longest)
         return chat_order(chat, model, settings, own_id)
 
     def answer(self, front: Frontend, body: ResponsesRequest, run: Run) -> ResponseAnswer:

@@ -9,11 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway import __version__
-from slipway.api.errors import ApiError
+from slipway.api.errors import ApiError, shown_value
 from slipway.api.frontend import Frontend, frontend
-from slipway.api.protocol.answers import ServerLoad, ServerState, Version
+from slipway.api.protocol.answers import ServerLoad, ServerState, Sleeping, Version
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
+from slipway.engine.messages import PARTS
 from slipway.metrics.registry import ServerMetrics
 
 
@@ -76,8 +77,15 @@ async def server_info(request: Request) -> Response:
 
 
 async def reset_prefix_cache(request: Request) -> Response:
-    """Forget all cached prefixes that no running request uses."""
-    await _called(request, "reset_prefix_cache")
+    """Let no request find cached prefixes: all of them, or those of the adapters that are named."""
+    adapters, numbers = frontend(request).adapters, []
+    for name in request.query_params.getlist("adapter"):
+        served = adapters.get(name)
+        if served is None:
+            message = f"There is no LoRA adapter {shown_value(name)}; /v1/models names those that are loaded."
+            raise ApiError(message, status=404, param="adapter", code="adapter_not_found")
+        numbers.append(str(served.ref.number))
+    await _called(request, "reset_prefix_cache", *numbers)
     return Response(status_code=200)
 
 
@@ -93,15 +101,58 @@ async def stop_profile(request: Request) -> Response:
     return json_response({"trace": path})
 
 
-async def _called(request: Request, method: str) -> str:
-    """What the engine answers behind its ok. Raises ApiError with what else it answers."""
+async def sleep(request: Request) -> Response:
+    """Have the engine give memory back: 1 keeps the weights, 2 drops them. 409 while requests are live."""
+    level = request.query_params.get("level", "1")
+    if level not in ("1", "2"):
+        message = f"level is {shown_value(level)}; 1 keeps the weights, 2 drops them."
+        raise ApiError(message, param="level", code="invalid_value")
+    await _slept(request, "sleep", level)
+    return Response(status_code=200)
+
+
+async def wake_up(request: Request) -> Response:
+    """Have the engine take its memory again: all of it, or the parts that are named."""
+    named = [tag for tags in request.query_params.getlist("tags") for tag in tags.split(",")]
+    for tag in named:
+        if tag not in PARTS:
+            message = f"tags has {shown_value(tag)}; what sleeps is {' and '.join(PARTS)}."
+            raise ApiError(message, param="tags", code="invalid_value")
+    await _slept(request, "wake_up", *(named or PARTS))
+    return Response(status_code=200)
+
+
+async def is_sleeping(request: Request) -> Response:
+    return json_response(Sleeping(is_sleeping=frontend(request).engine.asleep))
+
+
+async def _slept(request: Request, method: str, *arguments: str) -> None:
+    settings = frontend(request).settings
+    if not settings.enable_sleep_mode:
+        message = "This server never sleeps: it was started without --enable-sleep-mode."
+        raise ApiError(message, code="sleep_mode_off")
+    # Weights are moved or read: that may take as long as a start.
+    await _called(request, method, *arguments, seconds=settings.load_timeout, limit="--load-timeout")
+
+
+async def _called(
+    request: Request,
+    method: str,
+    *arguments: str,
+    seconds: float | None = None,
+    limit: str = "VLLM_RPC_TIMEOUT",
+) -> str:
+    """What the engine answers behind its ok. Raises ApiError with what else it answers.
+
+    seconds  that it may take, where not as long as `VLLM_RPC_TIMEOUT` says but as `limit`
+    """
     front = frontend(request)
-    front.admission.check()
-    seconds = front.settings.rpc_timeout
+    front.admission.check_engine()
+    seconds = front.settings.rpc_timeout if seconds is None else seconds
     try:
-        answer = await front.engine.call(method, timeout=seconds)
+        answer = await front.engine.call(method, *arguments, timeout=seconds)
     except TimeoutError:
-        message = f"The engine did not answer within {seconds:g} s (VLLM_RPC_TIMEOUT)."
+        message = f"The engine did not answer within {seconds:g} s ({limit})."
         raise ApiError(message, status=504, code="engine_timeout") from None
     verdict, _, result = answer.partition(" ")
     if verdict == "failed:":
@@ -129,4 +180,7 @@ profile_routes = [
 dev_routes = [
     ApiRoute("/server_info", server_info, answer=ServerState),
     ApiRoute("/reset_prefix_cache", reset_prefix_cache, "POST"),
+    ApiRoute("/sleep", sleep, "POST"),
+    ApiRoute("/wake_up", wake_up, "POST"),
+    ApiRoute("/is_sleeping", is_sleeping, answer=Sleeping),
 ]

@@ -20,8 +20,7 @@ from slipway.api.sampling import check_vocabulary
 async def tokenize(request: Request) -> Response:
     front = frontend(request)
     body = await read_body(request, TokenizeRequest)
-    front.check_name(body.model)
-    model = front.model
+    model = front.model.named(front.check_name(body.model))
     effort = front.settings.reasoning_effort
 
     def tokenized() -> Response:
@@ -32,18 +31,20 @@ async def tokenize(request: Request) -> Response:
 
 def _tokenized(body: TokenizeRequest, model: ServedModel, default_effort: str | None) -> Tokens:
     body.check()
+    token_ids: list[int] | None = None
     if body.messages is None:
         text, add_special_tokens = body.prompt or "", body.add_special_tokens is not False
     else:
         add_special_tokens = bool(body.add_special_tokens)
-        text = render_chat(body, body.messages, model, default_effort=default_effort)
-    token_ids = model.encode(text, add_special_tokens=add_special_tokens)
+        text, token_ids = render_chat(body, body.messages, model, default_effort=default_effort)
+    if token_ids is None:
+        token_ids = model.encode(text, add_special_tokens=add_special_tokens)
     texts = (
         [model.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None
     )
     return Tokens(
         count=len(token_ids),
-        max_model_len=model.max_model_len,
+        max_model_len=model.longest,
         tokens=token_ids,
         token_strs=texts,
     )

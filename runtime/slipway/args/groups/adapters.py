@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import arg, group
-from slipway.args.groups.features import ADAPTERS, PROMPT_ADAPTERS
+from dataclasses import replace
+
+from slipway.args.declare import Unbuilt, arg, group
+from slipway.args.groups.features import TENSOR_PARALLEL
 
 
 @group("LoRAConfig")
 class LoRA:
     """LoRA adapters."""
 
-    enable_lora: bool = arg(False, negatable=True, unbuilt=ADAPTERS)
+    enable_lora: bool = arg(False, negatable=True)
     """Serve LoRA adapters beside the model."""
 
-    enable_lora_bias: bool = arg(False, negatable=True, no_effect_without=("enable_lora",), unbuilt=ADAPTERS)
+    enable_lora_bias: bool = arg(False, negatable=True, no_effect_without=("enable_lora",))
     """Allow adapters with biases."""
 
-    fully_sharded_loras: bool = arg(False, negatable=True, unbuilt=ADAPTERS)
+    fully_sharded_loras: bool = arg(False, negatable=True, unbuilt=replace(TENSOR_PARALLEL, tunes=True))
     """Split both matrices of an adapter over the tensor parallel group, not one."""
 
-    long_lora_scaling_factors: list[float] | None = arg(unbuilt=ADAPTERS)
+    long_lora_scaling_factors: list[float] | None = arg(
+        no_effect_without=("enable_lora",), unbuilt=Unbuilt("adapters that stretch the context")
+    )
     """Scaling factors of adapters that stretch the context. Unset allows the model's own only."""
 
-    lora_dtype: str = arg("auto", choices=("auto", "bfloat16", "float16", "float32"), unbuilt=ADAPTERS)
-    """Type of the adapters. auto is the model's."""
+    lora_dtype: str = arg(
+        "auto", choices=("auto", "bfloat16", "float16", "float32"), no_effect_without=("enable_lora",)
+    )
+    """Type of the adapters on CUDA. auto is the model's, which they always have on CPU."""
 
-    lora_extra_vocab_size: int = arg(256, minimum=0, unbuilt=ADAPTERS)
+    lora_extra_vocab_size: int = arg(
+        256, minimum=0, unbuilt=Unbuilt("a vocabulary that adapters extend", tunes=True)
+    )
     """Most tokens that an adapter may add to the vocabulary."""
 
-    max_cpu_loras: int | None = arg(minimum=1, unbuilt=ADAPTERS)
-    """Adapters held in host memory, at least --max-loras. Unset is --max-loras."""
+    max_cpu_loras: int | None = arg(minimum=1, no_effect_without=("enable_lora",))
+    """Adapters held in host memory, at least --max-loras. Unset is --max-loras.
 
-    max_lora_rank: int = arg(16, minimum=1, unbuilt=ADAPTERS)
+    Of more than these, those that were not asked for the longest are read again when they are.
+    """
+
+    max_lora_rank: int = arg(16, minimum=1, maximum=512, no_effect_without=("enable_lora",))
     """Largest rank of an adapter."""
 
-    max_loras: int = arg(1, minimum=1, unbuilt=ADAPTERS)
+    max_loras: int = arg(1, minimum=1, no_effect_without=("enable_lora",))
     """Different adapters in one batch."""
 
 
@@ -42,11 +53,14 @@ class LoRA:
 class PromptAdapter:
     """Prompt adapters."""
 
-    enable_prompt_adapter: bool = arg(False, negatable=True, unbuilt=PROMPT_ADAPTERS)
-    """Serve prompt adapters beside the model."""
+    enable_prompt_adapter: bool = arg(False, negatable=True)
+    """Serve prompt adapters beside the model. For native models on CPU."""
 
-    max_prompt_adapter_token: int = arg(0, minimum=0, unbuilt=PROMPT_ADAPTERS)
-    """Most virtual tokens of a prompt adapter."""
+    max_prompt_adapter_token: int = arg(0, minimum=0, no_effect_without=("enable_prompt_adapter",))
+    """Most virtual tokens of a prompt adapter; above 0 with --enable-prompt-adapter."""
 
-    max_prompt_adapters: int = arg(1, minimum=1, unbuilt=PROMPT_ADAPTERS)
-    """Different prompt adapters in one batch."""
+    max_prompt_adapters: int = arg(1, minimum=1, no_effect_without=("enable_prompt_adapter",))
+    """Different prompt adapters in one batch, and in memory.
+
+    Of more than these, those that were not asked for the longest are read again when they are.
+    """

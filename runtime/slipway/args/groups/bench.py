@@ -50,8 +50,12 @@ class Throughput:
 class Server:
     """The server that is measured, any that speaks OpenAI's API, and how it is asked."""
 
-    backend: str = arg("openai", choices=("openai", "openai-chat"), words={"vllm": "openai"})
-    """Which API is measured: completions or chat completions."""
+    backend: str = arg(
+        "openai",
+        choices=("openai", "openai-chat", "openai-embeddings", "vllm-pooling"),
+        words={"vllm": "openai"},
+    )
+    """Which API is measured: completions, chat completions, embeddings, or vLLM's route for all pooling."""
 
     base_url: Url | None = arg()
     """The server's address without the endpoint; wins over --host and --port."""
@@ -63,7 +67,8 @@ class Server:
     """The server's port."""
 
     endpoint: str | None = arg(pattern=r"/\S*", form="a path such as /v1/completions")
-    """Path to post to. Unset takes the backend's: /v1/completions or /v1/chat/completions."""
+    """Path to post to. Unset takes the backend's: /v1/completions, /v1/chat/completions, /v1/embeddings or
+    /pooling."""
 
     model: str | None = arg()
     """Model to ask for. Unset takes the first that the server lists."""
@@ -174,8 +179,8 @@ class Load:
 class Sampling:
     """How the server is asked to draw tokens."""
 
-    temperature: float = arg(0.0, minimum=0)
-    """0 takes the likeliest token."""
+    temperature: float | None = arg(minimum=0)
+    """0, which is taken where this is unset, draws the likeliest token."""
 
     top_p: float | None = arg(minimum=0, maximum=1)
     """Share of probability that is drawn from."""
@@ -204,9 +209,9 @@ class Sampling:
 class Report:
     """What is printed and what is kept."""
 
-    percentile_metrics: list[str] = arg(["ttft", "tpot", "itl"], comma_list=True, choices=METRICS)
+    percentile_metrics: list[str] | None = arg(comma_list=True, choices=METRICS)
     """Latencies to report: time to first token, time per output token, inter-token latency, end-to-end
-    latency. As one value with commas."""
+    latency. As one value with commas. Unset takes ttft,tpot,itl; e2el where answers have no tokens."""
 
     metric_percentiles: list[float] = arg([99.0], comma_list=True, minimum=0, maximum=100)
     """Percentiles of them, beside mean, median and standard deviation. As one value with commas."""

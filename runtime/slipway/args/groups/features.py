@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from slipway.args.declare import Unbuilt
 
-ADAPTERS = Unbuilt("LoRA adapters")
 DATA_PARALLEL = Unbuilt("data parallelism")
 EXPERT_PARALLEL = Unbuilt("expert parallelism")
 MULTIMODAL = Unbuilt("multimodal input")
-PROMPT_ADAPTERS = Unbuilt("prompt adapters")
-SPECULATION = Unbuilt("speculative decoding")
+TENSOR_PARALLEL = Unbuilt("tensor parallelism")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipway.args.declare import Disposition, FilePath, Json, Key, Unbuilt, arg, group
-from slipway.args.groups.features import ADAPTERS, DATA_PARALLEL, PROMPT_ADAPTERS
+from slipway.args.groups.features import DATA_PARALLEL
 
 
 @group("Frontend")
@@ -112,10 +112,12 @@ class Frontend:
         },
         open_keys=False,
         no_effect_without=("enable_lora",),
-        unbuilt=ADAPTERS,
     )
-    """LoRA adapters to register at start, each a model of the API: name=path, or a JSON object with
-    name, path and perhaps base_model_name."""
+    """LoRA adapters to load at start, each a model of the API: name=path, or a JSON object with name,
+    path and perhaps base_model_name, the parent that /v1/models shows.
+
+    The path is a folder as PEFT saves it, or a repository on the hub.
+    """
 
     max_concurrency: int | None = arg(minimum=1)
     """Requests admitted at the same time; the next one is answered 429. Unset admits all.
@@ -135,10 +137,11 @@ class Frontend:
     port: int = arg(8000, minimum=1, maximum=65535, in_spec=False)
     """TCP port to listen on."""
 
-    prompt_adapters: list[str] | None = arg(
-        no_effect_without=("enable_prompt_adapter",), unbuilt=PROMPT_ADAPTERS
-    )
-    """Prompt adapters to register at start, each name=path."""
+    prompt_adapters: list[str] | None = arg(no_effect_without=("enable_prompt_adapter",))
+    """Prompt adapters to load at start, each a model of the API: name=path.
+
+    The path is a folder as PEFT saves one of prompt tuning or p-tuning, or a repository on the hub.
+    """
 
     response_role: str = arg("assistant")
     """Role of generated messages, where the request asks for a generation prompt."""

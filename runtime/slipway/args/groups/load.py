@@ -55,12 +55,16 @@ class Load:
         ),
         open_choices=True,
         unbuilt=Unbuilt(
-            "loaders other than safetensors, pt, gguf and dummy",
-            works=("auto", "safetensors", "pt", "gguf", "dummy"),
+            "loaders other than safetensors, pt, mistral, gguf and dummy",
+            works=("auto", "safetensors", "fastsafetensors", "pt", "mistral", "gguf", "dummy"),
         ),
     )
-    """How the weights are stored. auto takes safetensors, then PyTorch files; a path that ends in
-    .gguf selects gguf. dummy makes random weights."""
+    """How the weights are stored. auto takes safetensors, then PyTorch files, then mistral; a path that ends
+    in .gguf selects gguf.
+
+    mistral reads consolidated*.safetensors as Mistral publishes them. fastsafetensors reads safetensors
+    ahead, while the weights before are packed. dummy makes random weights.
+    """
 
     model_loader_extra_config: Json = arg({}, unbuilt=Unbuilt("loaders with settings of their own"))
     """Settings for the loader that --load-format chose."""

@@ -50,6 +50,7 @@ QUANTIZATIONS = (
     "tpu_int8",
 )
 
+WORKING_TASKS = ("auto", "classify", "embed", "embedding", "generate", "reward", "score")
 WORKING_QUANTIZATIONS = (
     "awq",
     "awq_marlin",
@@ -95,12 +96,9 @@ class Model:
     code_revision: str | None = arg()
     """Branch, tag or commit of the repository's own Python code."""
 
-    config_format: str = arg(
-        "auto",
-        choices=("auto", "hf", "mistral"),
-        unbuilt=Unbuilt("Mistral's own configuration format", works=("auto", "hf")),
-    )
-    """Format of the model's configuration. auto tries hf, then mistral."""
+    config_format: str = arg("auto", choices=("auto", "hf", "mistral"))
+    """Format of the model's configuration: config.json (hf) or params.json (mistral). auto takes the first
+    that is there."""
 
     disable_async_output_proc: bool = arg(False)
     """Finish the output of a step before the next one starts. On CPU this is the order anyway."""
@@ -118,11 +116,15 @@ class Model:
     float32 dequantizes weights that else stay packed. half is float16 and float is float32.
     """
 
-    enable_prompt_embeds: bool = arg(False, negatable=True, unbuilt=Unbuilt("prompt embeddings"))
-    """Accept embeddings in place of a prompt, in prompt_embeds."""
+    enable_prompt_embeds: bool = arg(False, negatable=True)
+    """Take embeddings in place of a prompt, in prompt_embeds of /v1/completions. For native models on CPU."""
 
-    enable_sleep_mode: bool = arg(False, negatable=True, unbuilt=Unbuilt("sleep mode"))
-    """Let the engine be put to sleep, which frees the memory of the device. CUDA only."""
+    enable_sleep_mode: bool = arg(False, negatable=True)
+    """Let the engine be put to sleep, which gives the memory of the KV cache back, and of the weights.
+
+    By /sleep and /wake_up, which answer in development mode (VLLM_SERVER_DEV_MODE). Level 1 keeps the
+    weights, of a device in host memory; level 2 drops them, and waking reads them again.
+    """
 
     enforce_eager: bool = arg(False, negatable=True, cuda_only=True)
     """Use no CUDA graphs. Much slower; for debugging."""
@@ -151,10 +153,12 @@ class Model:
     The command line of a process is visible to others on the machine: prefer HF_TOKEN.
     """
 
-    logits_processor_pattern: str | None = arg(
-        security_sensitive=True, unbuilt=Unbuilt("logits processors of requests")
-    )
-    """Regular expression of the logits processors that requests may name. Unset allows none."""
+    logits_processor_pattern: str | None = arg(security_sensitive=True)
+    """Regular expression of the logits processors that requests may name, on CPU. Unset allows none.
+
+    It must match the whole qualified name of a function, or of what makes one. Whatever it lets through is
+    imported and called in the engine: anyone who may send requests may run it.
+    """
 
     max_context_len_to_capture: int | None = arg(
         minimum=1, unit="tokens", replacement="max_seq_len_to_capture", cuda_only=True
@@ -198,9 +202,12 @@ class Model:
             "returned_token_ids": Key("list[int]"),
         },
         open_keys=False,
-        unbuilt=Unbuilt("pooling models"),
     )
-    """How a pooling model makes one vector of many."""
+    """How a model that pools makes an answer of a prompt's rows, where not as its files say.
+
+    pooling_type is LAST, MEAN, CLS, ALL or STEP; normalize acts on embeddings, softmax on scores; STEP takes
+    the rows of the token step_tag_id, or all; of the scores those of returned_token_ids are kept.
+    """
 
     quantization: str | None = arg(
         aliases=("-q",),
@@ -275,9 +282,12 @@ class Model:
             "score",
             "transcription",
         ),
-        unbuilt=Unbuilt("tasks other than generation", works=("auto", "generate")),
+        unbuilt=Unbuilt("transcription and drafts", works=WORKING_TASKS),
     )
-    """What the model does here. embedding is embed."""
+    """What the model does here: generate, embed, classify or reward. embedding is embed, score is classify.
+
+    auto takes what the model's class and its files are for.
+    """
 
     tokenizer: str | None = arg()
     """Repository id or path of the tokenizer, where it is not the model's."""
@@ -285,9 +295,13 @@ class Model:
     tokenizer_mode: str = arg(
         "auto",
         choices=("auto", "slow", "mistral", "custom"),
-        unbuilt=Unbuilt("tokenizers of mistral_common and custom ones", works=("auto", "slow")),
+        unbuilt=Unbuilt("tokenizers that other Python code registers", works=("auto", "slow", "mistral")),
     )
-    """Kind of tokenizer: auto takes the fast one, slow the SentencePiece model where there is one."""
+    """Kind of tokenizer: auto takes the fast one, slow the SentencePiece model where there is one.
+
+    mistral reads tekken.json or tokenizer.model.v* by the package mistral-common, which also writes chats;
+    auto does where there is nothing else.
+    """
 
     tokenizer_revision: str | None = arg()
     """Branch, tag or commit of the tokenizer."""

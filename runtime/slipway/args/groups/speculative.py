@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import Json, Key, arg, group
-from slipway.args.groups.features import SPECULATION
+from slipway.args.declare import Disposition, Json, Key, Unbuilt, arg, group
+from slipway.args.speculation import IDLE, METHODS, TYPICAL, unbuilt_part
 
-SAMPLERS = ("rejection_sampler", "typical_acceptance_sampler")
+SAMPLERS = ("rejection_sampler", TYPICAL)
+TYPICAL_ACCEPTANCE = Unbuilt("typical acceptance", tunes=True)
 
 DRAFT_QUANTIZATIONS = (
     "aqlm",
@@ -42,40 +43,39 @@ class Speculative:
     disable_logprobs_during_spec_decoding: bool | None = arg(
         optional_value=True,
         replacement="speculative_config.disable_logprobs",
-        unbuilt=SPECULATION,
+        disposition=Disposition.WARN,
+        reason=IDLE["disable_logprobs"],
     )
     """Old form of disable_logprobs."""
 
-    ngram_prompt_lookup_max: int | None = arg(
-        minimum=1, replacement="speculative_config.prompt_lookup_max", unbuilt=SPECULATION
-    )
+    ngram_prompt_lookup_max: int | None = arg(minimum=1, replacement="speculative_config.prompt_lookup_max")
     """Old form of prompt_lookup_max."""
 
-    ngram_prompt_lookup_min: int | None = arg(
-        minimum=1, replacement="speculative_config.prompt_lookup_min", unbuilt=SPECULATION
-    )
+    ngram_prompt_lookup_min: int | None = arg(minimum=1, replacement="speculative_config.prompt_lookup_min")
     """Old form of prompt_lookup_min."""
 
     num_speculative_tokens: int | None = arg(
-        minimum=1, replacement="speculative_config.num_speculative_tokens", unbuilt=SPECULATION
+        minimum=1, replacement="speculative_config.num_speculative_tokens"
     )
     """Old form of num_speculative_tokens."""
 
     spec_decoding_acceptance_method: str | None = arg(
-        choices=SAMPLERS, replacement="speculative_config.acceptance_method", unbuilt=SPECULATION
+        choices=SAMPLERS,
+        replacement="speculative_config.acceptance_method",
+        unbuilt=Unbuilt("typical acceptance", works=("rejection_sampler",)),
     )
     """Old form of acceptance_method."""
 
     speculative_config: Json | None = arg(
         keys={
-            "method": Key("str"),
+            "method": Key("str", choices=METHODS),
             "model": Key("str"),
             "num_speculative_tokens": Key("int", minimum=1),
             "draft_tensor_parallel_size": Key("int", minimum=1),
             "max_model_len": Key("int", minimum=1),
             "disable_by_batch_size": Key("int", minimum=1),
             "disable_mqa_scorer": Key("bool"),
-            "quantization": Key("str", choices=DRAFT_QUANTIZATIONS, nullable=True),
+            "quantization": Key("str", choices=(*DRAFT_QUANTIZATIONS, "int4", "int8"), nullable=True),
             "prompt_lookup_max": Key("int", minimum=1),
             "prompt_lookup_min": Key("int", minimum=1),
             "acceptance_method": Key("str", choices=SAMPLERS),
@@ -86,21 +86,33 @@ class Speculative:
             "code_revision": Key("str", nullable=True),
         },
         open_keys=False,
-        unbuilt=SPECULATION,
+        unbuilt=Unbuilt(
+            "MTP heads, draft models on several devices and typical acceptance",
+            works=({"method": "ngram", "num_speculative_tokens": 5},),
+            part=unbuilt_part,
+        ),
     )
     """What drafts tokens ahead, how many, and how they are verified.
 
-    method is ngram, eagle, eagle3, medusa, mlp_speculator, draft_model, mtp, or a model's own such
-    as step3p5_mtp; model is the draft model.
+    method ngram looks up where the last prompt_lookup_min to prompt_lookup_max tokens of a request stood in
+    it before (5, or both the one that is given), and drafts up to num_speculative_tokens of what followed
+    there. draft_model asks a smaller model with the same tokens, eagle and eagle3 layers that were trained
+    on this one and go on from its hidden states, medusa and mlp_speculator heads on its last ones: model,
+    revision, code_revision, quantization and max_model_len say which and how, and heads need no
+    num_speculative_tokens. Where model is all that is given, its configuration says which of these it is. No
+    token changes by any. Requests whose drafts are not worth their time pause them; from
+    disable_by_batch_size running requests on there are none.
     """
 
     speculative_disable_by_batch_size: int | None = arg(
-        minimum=1, replacement="speculative_config.disable_by_batch_size", unbuilt=SPECULATION
+        minimum=1, replacement="speculative_config.disable_by_batch_size"
     )
     """Old form of disable_by_batch_size."""
 
     speculative_disable_mqa_scorer: bool | None = arg(
-        replacement="speculative_config.disable_mqa_scorer", unbuilt=SPECULATION
+        replacement="speculative_config.disable_mqa_scorer",
+        disposition=Disposition.WARN,
+        reason=IDLE["disable_mqa_scorer"],
     )
     """Old form of disable_mqa_scorer."""
 
@@ -108,7 +120,6 @@ class Speculative:
         aliases=("-spec-draft-tp",),
         minimum=1,
         replacement="speculative_config.draft_tensor_parallel_size",
-        unbuilt=SPECULATION,
     )
     """Old form of draft_tensor_parallel_size."""
 
@@ -116,14 +127,12 @@ class Speculative:
         minimum=1,
         unit="tokens",
         replacement="speculative_config.max_model_len",
-        unbuilt=SPECULATION,
     )
     """Old form of max_model_len."""
 
     speculative_model: str | None = arg(
         requires=("num_speculative_tokens",),
         replacement="speculative_config.model",
-        unbuilt=SPECULATION,
     )
     """Old form of model."""
 
@@ -131,16 +140,15 @@ class Speculative:
         choices=DRAFT_QUANTIZATIONS,
         words={"none": None},
         replacement="speculative_config.quantization",
-        unbuilt=SPECULATION,
     )
     """Old form of quantization."""
 
     typical_acceptance_sampler_posterior_alpha: float | None = arg(
-        above=0, replacement="speculative_config.posterior_alpha", unbuilt=SPECULATION
+        above=0, replacement="speculative_config.posterior_alpha", unbuilt=TYPICAL_ACCEPTANCE
     )
     """Old form of posterior_alpha."""
 
     typical_acceptance_sampler_posterior_threshold: float | None = arg(
-        above=0, replacement="speculative_config.posterior_threshold", unbuilt=SPECULATION
+        above=0, replacement="speculative_config.posterior_threshold", unbuilt=TYPICAL_ACCEPTANCE
     )
     """Old form of posterior_threshold."""

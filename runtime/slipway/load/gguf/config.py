@@ -14,6 +14,8 @@ from slipway.load.gguf.families import Family, family
 from slipway.load.gguf.header import Header
 
 Config = dict[str, object]
+_POOLINGS: dict[object, str] = {1: "MEAN", 2: "CLS", 3: "LAST"}
+"""The file's numbers of those that make one vector."""
 
 
 def model_config(header: Header) -> Config:
@@ -43,6 +45,8 @@ def model_config(header: Header) -> Config:
         "dtype": source_dtype(header),
         **_special_tokens(header),
     }
+    if (pooling := header.get("pooling_type")) in _POOLINGS:
+        config["gguf_pooling_type"] = _POOLINGS[pooling]
     if kind.model_type.startswith("gemma"):
         config |= _gemma(header, kind, config)
     else:

@@ -54,14 +54,16 @@ class Layers:
 
     def stored(self, dtype: DType) -> Iterator[tuple[str, Stored]]:
         """Every matrix, and all other weights, as they are stored."""
-        for layer, (layout, names) in self._layers.items():
-            given = layer, self._given(names)
-            yield f"{layer}.weight", Stored(layout.shape(*given), partial(layout.read, *given))
-            for name in names.values():
+        pieces = [name for _, names in self._layers.values() for name in names.values()]
+        with self._files.reading((*pieces, *self._others)):
+            for layer, (layout, names) in self._layers.items():
+                given = layer, self._given(names)
+                yield f"{layer}.weight", Stored(layout.shape(*given), partial(layout.read, *given))
+                for name in names.values():
+                    self._files.release(name)
+            for name in self._others:
+                yield name, Stored.plain(self._files.view(name))
                 self._files.release(name)
-        for name in self._others:
-            yield name, Stored.plain(self._files.view(name))
-            self._files.release(name)
 
     def kv_scales(self) -> Mapping[int, tuple[float, float]]:
         """By layer, what the checkpoint's keys and values are divided by in a KV cache of eight bits."""

@@ -11,7 +11,7 @@ from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 GROUP = 32
 """Columns that share a scale: the products on CPU quantize activations by as many."""
 
-_LEFT_ALONE = frozenset(("embedding", "head", "router", "shared_scale"))
+_LEFT_ALONE = frozenset(("embedding", "head", "router", "shared_scale", "score", "score_0", "score_1"))
 """Matrices whose few numbers decide much."""
 
 

@@ -30,11 +30,11 @@ DEFAULTS = {
 }
 
 
-def gemma_attention(config: Config, layer_type: str) -> Attention:
+def gemma_attention(config: Config, window: int) -> Attention:
     bias = flag(config, "attention_bias")
     return replace(
         attention(config),
-        window=sliding_window(config, layer_type),
+        window=window,
         scale=number(config, "query_pre_attn_scalar") ** -0.5,
         softcap=number(config, "attn_logit_softcapping", 0.0),
         qkv_bias=bias,
@@ -60,4 +60,5 @@ def gemma_decoder(config: Config, layers: list[Layer]) -> DecoderSpec:
 def spec(config: Config) -> DecoderSpec:
     mlp = gemma_mlp(config)
     kinds = layer_types(config, lambda layer: layer % 2 == 0)
-    return gemma_decoder(config, [Layer(gemma_attention(config, kind), mlp) for kind in kinds])
+    windows = [sliding_window(config, kind) for kind in kinds]
+    return gemma_decoder(config, [Layer(gemma_attention(config, window), mlp) for window in windows])

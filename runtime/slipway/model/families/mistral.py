@@ -1,4 +1,4 @@
-"""Mistral: Llama, where the first version's layers see a sliding window."""
+"""Mistral: Llama, where the first version's layers see a sliding window, and some of Ministral's do."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from slipway.model.families.parts import (
     attention,
     decoder,
     gated_mlp,
+    layer_types,
     num_layers,
     sliding_window,
 )
@@ -23,3 +24,11 @@ DEFAULTS = {"max_position_embeddings": 131072, "sliding_window": 4096, "num_key_
 def spec(config: Config) -> DecoderSpec:
     layer = Layer(replace(attention(config), window=sliding_window(config)), gated_mlp(config))
     return decoder(config, [layer] * num_layers(config))
+
+
+@register("MinistralForCausalLM", names=LLAMA_NAMES, defaults=DEFAULTS)
+def alternating(config: Config) -> DecoderSpec:
+    heads, mlp = attention(config), gated_mlp(config)
+    slides = bool(sliding_window(config))
+    windows = [sliding_window(config, kind) for kind in layer_types(config, lambda layer: slides)]
+    return decoder(config, [Layer(replace(heads, window=window), mlp) for window in windows])

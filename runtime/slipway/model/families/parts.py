@@ -13,6 +13,9 @@ LLAMA_NAMES = {
     "embedding": "model.embed_tokens",
     "norm": "model.norm",
     "head": "lm_head",
+    "score": "score",
+    "score_0": "score.0",
+    "score_1": "score.2",
     "attention_norm": "model.layers.{}.input_layernorm",
     "q": "model.layers.{}.self_attn.q_proj",
     "k": "model.layers.{}.self_attn.k_proj",
@@ -99,7 +102,20 @@ def layer_types(config: Config, slides: Callable[[int], bool]) -> tuple[str, ...
 
 def sliding_window(config: Config, layer_type: str = "sliding_attention") -> int:
     """Tokens that a layer of this type sees; 0 for all, which a null window means too."""
-    return integer(config, "sliding_window", 0) if layer_type == "sliding_attention" else 0
+    window = integer(config, "sliding_window", 0) if layer_type == "sliding_attention" else 0
+    if window and sees_both_ways(config):
+        raise LoadError(
+            "UnsupportedModel",
+            f"Tokens of this model see those behind them, and sliding_window is {window}: how far it reaches "
+            "to each side is known of Gemma 3 alone.",
+            hint="Serve a model whose layers all see the whole text, or whose attention is causal.",
+        )
+    return window
+
+
+def sees_both_ways(config: Config) -> bool:
+    """Whether rows see those behind them, too."""
+    return flag(config, "use_bidirectional_attention") or not flag(config, "is_causal", True)
 
 
 def decoder(config: Config, layers: Sequence[Layer]) -> DecoderSpec:
@@ -113,4 +129,5 @@ def decoder(config: Config, layers: Sequence[Layer]) -> DecoderSpec:
         max_position=positive(config, "max_position_embeddings", 2048),
         tied_embedding=flag(config, "tie_word_embeddings"),
         eos_token_ids=integers(config, "eos_token_id"),
+        both_ways=sees_both_ways(config),
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 from slipway.engine.plan import StepPlan
 from slipway.load.arrays import Ints
 from slipway.load.quantized.kv_scales import KVDivisors
+from slipway.worker.device.low_rank import SlotAdapters
 
 PADDING = -1
 """Slot of a row, or of a request, that stands for nobody."""
@@ -35,6 +36,8 @@ class StepShape:
     max_query: int
     max_length: int
     """Longest context of a request after the step, at most."""
+    num_adapters: int = 0
+    """Different ones, at most."""
 
     @classmethod
     def of(cls, plan: StepPlan) -> StepShape:
@@ -69,7 +72,7 @@ class StepShape:
         return len(self.slots)
 
 
-def nobody(num_requests: int, max_query: int, max_length: int, each: int) -> StepShape:
+def nobody(num_requests: int, max_query: int, max_length: int, each: int, num_adapters: int = 0) -> StepShape:
     """A step of padding alone, as if each request had up to `max_query` rows, of which `each` draw."""
     none = np.zeros(0, np.int32)
     return StepShape(
@@ -79,6 +82,7 @@ def nobody(num_requests: int, max_query: int, max_length: int, each: int) -> Ste
         num_tokens=0,
         max_query=max_query,
         max_length=max_length,
+        num_adapters=num_adapters,
     )
 
 
@@ -96,6 +100,7 @@ class Batch:
     draw_slots   [requests, each]  int32, -1 where nothing is drawn
     draw_lengths [requests, each]  int32, tokens known before the draw
     tables       [groups, num_slots, max_blocks]  int32
+    type_from    [num_slots]  int32, the position from which on tokens are of the second type
     num_decodes  the first so many requests have up to `each` rows
     """
 
@@ -109,11 +114,14 @@ class Batch:
     draw_slots: Tensor
     draw_lengths: Tensor
     tables: Tensor
+    type_from: Tensor
     num_decodes: int
     max_query: int
     max_length: int
     kv_divisors: KVDivisors | None = None
     """Of a step that finds the scales of keys and values: every later one keeps them."""
+    adapters: SlotAdapters | None = None
+    """None: no request has one, and nothing is launched for them."""
 
 
 def batch_arrays(shape: StepShape, num_requests: int) -> dict[str, Ints]:
@@ -128,4 +136,5 @@ def batch_arrays(shape: StepShape, num_requests: int) -> dict[str, Ints]:
 
 
 def _padded(values: NDArray[np.integer], extra: int, fill: int) -> Ints:
-    return np.concatenate((values, np.full(extra, fill))).astype(np.int32)
+    padded: Ints = np.concatenate((values, np.full(extra, fill))).astype(np.int32)
+    return padded

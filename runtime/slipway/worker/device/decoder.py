@@ -17,9 +17,10 @@ from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.feed_forward import Experts, fed_forward, with_stacked_experts
+from slipway.worker.device.low_rank import LowRank, RowAdapters, SlotAdapters
 from slipway.worker.device.offload import StreamedLayers, move
 from slipway.worker.device.pages import DevicePages, LayerCache
-from slipway.worker.device.products import Move, Rows, normed_for, product
+from slipway.worker.device.products import Move, Rows, normed_for, product, scheme_of
 from slipway_kernels.embedding import softcap
 from slipway_kernels.rms_norm import rms_norm
 from slipway_kernels.rope import rope_and_store
@@ -51,9 +52,11 @@ class Decoder:
         max_len: int,
         device: torch.device,
         on_host: Sequence[int],
+        low_rank: LowRank | None = None,
     ) -> None:
-        """on_host  layers whose weights stay in host memory, ascending"""
+        """on_host: layers whose weights stay in host memory, ascending. low_rank: what adapters add."""
         self.spec = spec
+        self.low_rank = low_rank
         self._weights = weights
         self._attention = attention
         self.graphs = attention.graphs
@@ -79,38 +82,61 @@ class Decoder:
     def use(self, pages: DevicePages) -> None:
         self._caches = pages.layers([layer.attention for layer in self.spec.layers])
 
+    def move(self, to: Move) -> None:
+        """Put every matrix elsewhere; norms and angles stay."""
+        for layer in self._layers:
+            layer.move(to)
+        for linear in (self._weights.embedding, self._weights.head):
+            for part in linear.parts:
+                scheme_of(part).move(to)
+
     def hidden(self, batch: Batch) -> Tensor:
         """The residual stream after the last layer, normed: [rows, hidden]."""
-        spec = self.spec
+        spec, adapters = self.spec, self._adapters_of(batch.row_slots, batch.adapters)
         residual: Tensor = self._weights.embedding.parts[0].scheme.rows(batch.token_ids)
         if spec.embedding_scale != 1.0:  # the models multiply in their own type
             residual = residual * torch.tensor(spec.embedding_scale, dtype=residual.dtype)
+        if adapters is not None:
+            adapters.add_embedding(batch.token_ids, residual)
         branch: Tensor | None = None
         for layer, cache in zip(self._layers.in_turn(), self._caches, strict=True):
-            normed = self._join(residual, branch, layer.norms["attention_norm"], layer.weights.qkv)
-            branch = self._attended(layer, cache, normed, batch)
+            norm, qkv = layer.norms["attention_norm"], layer.weights.qkv
+            branch = self._attended(
+                layer, cache, self._join(residual, branch, norm, qkv, adapters), batch, adapters
+            )
             branch = self._post(layer, "attention_post_norm", branch)
             mlp, norm = layer.mlp, layer.norms["mlp_norm"]
             if isinstance(mlp, Experts):
-                branch = mlp.apply(self._join(residual, branch, norm, None), batch)
+                branch = mlp.apply(self._join(residual, branch, norm, None), batch.row_slots, adapters)
             else:
-                branch = fed_forward(mlp, self._join(residual, branch, norm, mlp.gate_up))
+                branch = fed_forward(mlp, self._join(residual, branch, norm, mlp.gate_up, adapters), adapters)
             branch = self._post(layer, "mlp_post_norm", branch)
         hidden = self._join(residual, branch, self._norm_weight, None)
         return hidden.plain
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, slots: Tensor, adapters: SlotAdapters | None) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab] in the type of activations."""
-        logits = product(self._weights.head, Rows(hidden))
+        logits = product(self._weights.head, Rows(hidden), self._adapters_of(slots, adapters))
         return softcap(logits, self.spec.logit_softcap) if self.spec.logit_softcap else logits
 
+    def _adapters_of(self, slots: Tensor, adapters: SlotAdapters | None) -> RowAdapters | None:
+        """Those of rows of these slots [rows]; None where the step has none."""
+        return None if self.low_rank is None or adapters is None else self.low_rank.rows(slots, adapters)
+
     def _join(
-        self, residual: Tensor, branch: Tensor | None, weight: Tensor, reader: FusedLinear | None
+        self,
+        residual: Tensor,
+        branch: Tensor | None,
+        weight: Tensor,
+        reader: FusedLinear | None,
+        adapters: RowAdapters | None = None,
     ) -> Rows:
         """Add the branch, where there is one, to the residual stream; the norm of that, for its reader."""
         spec = self.spec
         x, onto = (residual, None) if branch is None else (branch, residual)
-        return normed_for(reader, x, weight, spec.norm_eps, residual=onto, add_one=spec.norm_add_one)
+        return normed_for(
+            reader, x, weight, spec.norm_eps, residual=onto, add_one=spec.norm_add_one, adapters=adapters
+        )
 
     def _post(self, layer: _Layer, role: str, branch: Tensor) -> Tensor:
         """A sandwich's second norm."""
@@ -119,11 +145,13 @@ class Decoder:
         spec = self.spec
         return rms_norm(branch, layer.norms[role], spec.norm_eps, branch, add_one=spec.norm_add_one)
 
-    def _attended(self, layer: _Layer, cache: LayerCache, x: Rows, batch: Batch) -> Tensor:
+    def _attended(
+        self, layer: _Layer, cache: LayerCache, x: Rows, batch: Batch, adapters: RowAdapters | None
+    ) -> Tensor:
         """out(attend(rope(qkv(x))))"""
         attention = layer.spec.attention
         heads, kv_heads = attention.heads, attention.kv_heads
-        qkv = product(layer.weights.qkv, x)
+        qkv = product(layer.weights.qkv, x, adapters)
         qkv = qkv.view(len(qkv), -1, attention.head_dim)  # [rows, all heads, head_dim]
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
         rope = partial(
@@ -152,7 +180,7 @@ class Decoder:
         )
         out = torch.empty(queries.shape, dtype=qkv.dtype, device=qkv.device)
         self._attention.attend(queries, cache, batch, out, attention, layer.norms.get("sinks"))
-        return product(layer.weights.out, Rows(out.flatten(1)))
+        return product(layer.weights.out, Rows(out.flatten(1)), adapters)
 
     def _vector(self, vector: Vector) -> Tensor:
         """Norm weights stay in fp32: they are small, and rounding them would cost accuracy."""

@@ -12,15 +12,16 @@ from torch import Tensor
 from slipway.envs import read
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
-from slipway.worker.device.batch import Batch
+from slipway.worker.device.low_rank import RowAdapters
 from slipway.worker.device.products import DeviceScheme, Rows, gated_for, product, scheme_of
 from slipway_kernels.moe import arrange, arrangement, block_m_of, combine, route
 
 
-def fed_forward(weights: MlpWeights, x: Rows) -> Tensor:
+def fed_forward(weights: MlpWeights, x: Rows, adapters: RowAdapters | None) -> Tensor:
     """down(activation(gate(x)) · up(x)).   x [rows, hidden] → [rows, hidden]"""
-    both = product(weights.gate_up, x)  # [rows, 2 · intermediate], the gate's columns first
-    return product(weights.down, gated_for(weights.down, both, weights.spec.activation))
+    both = product(weights.gate_up, x, adapters)  # [rows, 2 · intermediate], the gate's columns first
+    inner = gated_for(weights.down, both, weights.spec.activation, adapters)
+    return product(weights.down, inner, adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,18 @@ class Experts:
     down: DeviceScheme
     chunk: int
 
-    def apply(self, x: Rows, batch: Batch) -> Tensor:
-        """x [rows, hidden] → [rows, hidden]; rows of padding choose no expert."""
-        slots = batch.row_slots
+    def apply(self, x: Rows, slots: Tensor, adapters: RowAdapters | None) -> Tensor:
+        """x [rows, hidden] → [rows, hidden]; rows of padding, whose slots [rows] are -1, choose no expert."""
         if len(slots) <= self.chunk:
-            return self._apply(x, slots)
+            return self._apply(x, slots, adapters)
         parts = [slice(begin, begin + self.chunk) for begin in range(0, len(slots), self.chunk)]
-        return torch.cat([self._apply(Rows(x.plain[part]), slots[part]) for part in parts])
+        results = [
+            self._apply(Rows(x.plain[part]), slots[part], adapters and adapters.of(slots[part]))
+            for part in parts
+        ]
+        return torch.cat(results)
 
-    def _apply(self, x: Rows, slots: Tensor) -> Tensor:
-        """slots [rows]"""
+    def _apply(self, x: Rows, slots: Tensor, adapters: RowAdapters | None) -> Tensor:
         linears, moe, plain = self.weights, self.weights.spec, x.plain
         rows, device = len(plain), plain.device
         pairs = rows * moe.top_k
@@ -62,7 +65,7 @@ class Experts:
         self.down.apply_experts(Rows(inner), order, y)
         shared = gate = None
         if linears.shared and linears.shared_scale:
-            shared = fed_forward(linears.shared, x)
+            shared = fed_forward(linears.shared, x, adapters)
             gate = product(linears.shared_scale, x)
         return combine(y, ids, weights, torch.empty_like(plain), shared=shared, shared_gate=gate)
 

@@ -32,12 +32,14 @@ class GraphKey:
     size        requests, padding included
     each        rows of a request, of which all draw
     max_length  longest context; 0 for draws, which know none
+    adapters    different ones, at most; none are added to draws
     """
 
     size: int
     each: int
     max_length: int = 0
     features: Features | None = None
+    adapters: int = 0
 
 
 class GraphSizes:
@@ -46,15 +48,23 @@ class GraphSizes:
     sizes    of batches, ascending
     each     rows of a request: of its next token, and with as many drafts as there can be
     lengths  longest contexts, ascending: a graph splits the keys of all requests as the longest wants it
+    adapters  of a batch, ascending: none, one, and as many as there can be
     """
 
     def __init__(
-        self, asked: Iterable[int], most: int, lengths: Iterable[int], most_rows: int, most_drafts: int = 0
+        self,
+        asked: Iterable[int],
+        most: int,
+        lengths: Iterable[int],
+        most_rows: int,
+        most_drafts: int = 0,
+        most_adapters: int = 0,
     ) -> None:
         """most: requests of a step, and most_rows its rows; the largest batches are padded to `most`."""
         self.sizes = tuple(sorted({min(size, most) for size in asked}))
         self.each = tuple(sorted({1, 1 + most_drafts}))
         self.lengths = tuple(sorted(set(lengths)))
+        self.adapters = tuple(sorted({0, min(1, most_adapters), most_adapters}))
         self.most_rows = most_rows
 
     @property
@@ -69,11 +79,15 @@ class GraphSizes:
         prompts = shape.num_decodes < shape.num_requests
         if prompts or size == len(self.sizes) or length == len(self.lengths):
             return None
-        key = GraphKey(self.sizes[size], shape.each, self.lengths[length])
+        adapters = self.adapters[bisect.bisect_left(self.adapters, shape.num_adapters)]
+        key = GraphKey(self.sizes[size], shape.each, self.lengths[length], adapters=adapters)
         return key if key.size * key.each <= self.most_rows else None
 
     def planned(self) -> Iterator[GraphKey]:
-        """What is captured without being asked for: the forward passes, each with its greedy draw."""
+        """What is captured without being asked for: the forward passes, each with its greedy draw.
+
+        Those that add adapters are captured where steps have missed them.
+        """
         for size, each in product(self.sizes, self.each):
             if size * each <= self.most_rows:
                 yield GraphKey(size, each, self.lengths[0])

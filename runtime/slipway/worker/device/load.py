@@ -5,20 +5,25 @@ from __future__ import annotations
 from contextlib import closing
 from functools import partial
 
+import msgspec
 import torch
 
 from slipway.engine.config import EngineConfig
 from slipway.load.progress import Progress
 from slipway.worker.cache_size import num_host_pages, token_budget
+from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.attention import backend
+from slipway.worker.device.draft_model import Drafted
 from slipway.worker.device.memory import Budget, device_memory
 from slipway.worker.device.offload import layers_on_host
+from slipway.worker.device.pooling import PoolingWorker
+from slipway.worker.device.proposer import DeviceProposer, NgramOnDevice
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
 from slipway.worker.device.transfer import Transfer
-from slipway.worker.device.worker import AnyDecoder, DeviceWorker
+from slipway.worker.device.worker import DeviceWorker
 from slipway.worker.plan import ModelPlan
 from slipway_kernels.cuda.interpret import repair
 from slipway_kernels.cuda.launch import device_in_use
@@ -33,31 +38,38 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
     Raises LoadError where checkpoint and configuration disagree, and Exit where memory does not suffice or a
     step is too small.
     """
+    pools = plan.pooler is not None
+    if pools:
+        config = msgspec.structs.replace(config, num_drafts=0)
     device = device_in_use()
     if device.type == "cpu":
         repair()
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
-    layout = RecordLayout(plan.route.vocab)
+    layout = RecordLayout(1 if pools else plan.route.vocab)  # what is never drawn takes no workspace
     budget = token_budget(config, plan.max_model_len, TOKEN_BUDGET)
     state = SlotState(
         config.max_num_seqs,
         len(plan.kv.groups),
-        min(plan.kv.block_sizes),
+        min(plan.kv.block_sizes, default=1),
         layout.words,
         budget,
         config.num_drafts,
         device,
     )
-    decoder = _decoder(plan, config, device)
-    return DeviceWorker(
+    sampler = Sampler(state, layout, max(1, config.max_logprobs))
+    proposer = _proposer(plan, config, state, sampler, budget)
+    decoder = _read(plan, config, device, proposer)
+    return (PoolingWorker if pools else DeviceWorker)(
         plan,
         state,
-        Sampler(state, layout, max(1, config.max_logprobs)),
+        sampler,
         decoder,
+        partial(_read_again, plan, config, device, proposer, progress),
         SwapSpace(num_host_pages(config, plan), plan.kv.page_bytes, device),
-        config.graph_sizes if decoder.graphs and device.type == "cuda" else (),
+        config.graph_sizes if decoder.graphs and device.type == "cuda" and not pools else (),
         graph_lengths=(min(config.graph_max_length, plan.max_model_len), plan.max_model_len),
+        proposer=proposer,
         token_budget=budget,
         progress=progress,
         budget=partial(Budget, total, config.gpu_memory_utilization, total - before),
@@ -65,13 +77,48 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
     )
 
 
-def _decoder(plan: ModelPlan, config: EngineConfig, device: torch.device) -> AnyDecoder:
-    """The model with its weights on the device."""
+def _proposer(
+    plan: ModelPlan, config: EngineConfig, state: SlotState, sampler: Sampler, token_budget: int
+) -> DeviceProposer:
+    """What guesses, if anything is to. Raises LoadError where that cannot be served here."""
+    if plan.draft is not None:
+        return plan.draft.on_device(state, sampler, token_budget)
+    if config.num_drafts:
+        return NgramOnDevice(state, config.prompt_lookup_min, config.prompt_lookup_max)
+    return DeviceProposer()
+
+
+def _read_again(
+    plan: ModelPlan,
+    config: EngineConfig,
+    device: torch.device,
+    proposer: DeviceProposer,
+    progress: Progress,
+) -> AnyDecoder:
+    """The same models, of their files as they are now. Raises LoadError where they have gone."""
+    plan = plan.opened_again(config, progress)
+    with closing(plan):
+        return _read(plan, config, device, proposer)
+
+
+def _read(
+    plan: ModelPlan, config: EngineConfig, device: torch.device, proposer: DeviceProposer
+) -> AnyDecoder:
+    """The model with its weights on the device, and beside it the one that guesses for it."""
+    target = read_decoder(plan, config, device, 1 + config.num_drafts)
+    if plan.draft is None:
+        return target
+    proposer.decoder = plan.draft.read_on_device(device)
+    return Drafted(target, proposer.decoder)
+
+
+def read_decoder(plan: ModelPlan, config: EngineConfig, device: torch.device, each: int) -> AnyDecoder:
+    """A model with its weights on the device; each: rows of a request that computes no prompt."""
     attention = partial(
         backend,
         config.attention_backend,
         max_requests=config.max_num_seqs,
-        each=1 + config.num_drafts,
+        each=each,
         max_length=plan.max_model_len,
         device=device,
     )

@@ -25,7 +25,7 @@ class Budget:
     total        of the device
     share        that may be used (`--gpu-memory-utilization`)
     others       used by the CUDA context, libraries and other processes before the model was read
-    weights      held by the model, request state and workspaces
+    weights      held by the model, adapters, request state and workspaces
     activations  most that a step takes beside them, measured in a step of the largest size
     graphs       reserved for captured graphs
     """

@@ -77,6 +77,10 @@ class StreamedLayers(Generic[L]):
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._arrived = [torch.cuda.Event() for _ in sizes]  # type: ignore[no-untyped-call]
 
+    def __iter__(self) -> Iterator[L]:
+        """Each layer, wherever it lies now."""
+        return iter(self._layers)
+
     def in_turn(self) -> Iterator[L]:
         """Each layer when it can be computed; it has been, or is launched, when the next one is asked for."""
         for turn in range(min(BUFFERS, len(self._copies))):
@@ -110,10 +114,9 @@ def layers_on_host(plan: ModelPlan, limit: int) -> tuple[int, ...]:
         return ()
     sizes = plan.route.layer_bytes(plan.checkpoint, plan.element)
     if not sizes:
-        log.warning(
-            "--cpu-offload-gb has no effect: transformers' code runs %s, and its weights stay on the device.",
-            plan.route.architecture,
-        )
+        model = plan.route.architecture
+        why = f"{model} is an encoder" if plan.route.native else f"transformers' code runs {model}"
+        log.warning("--cpu-offload-gb has no effect: %s, and its weights stay on the device.", why)
         return ()
     layers = chosen(sizes, limit)
     if not layers:

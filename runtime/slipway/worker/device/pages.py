@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -62,7 +63,23 @@ class DevicePages:
         self._layout = layout
         self._dtype = dtype
         self._scales = scales
+        self._kept: dict[int, Tensor] = {}
         self.pool = torch.zeros(num_pages * layout.page_bytes, dtype=torch.uint8, device=device)
+
+    def sharing(self, layout: KVLayout) -> DevicePages:
+        """The same pages as the layers of another model see them, to which this layout deals its own part."""
+        other = copy(self)
+        other._layout, other._scales, other._kept = layout, {}, {}
+        return other
+
+    def release(self) -> None:
+        """Give back their memory; views of it stay, and may not be used until it is taken again."""
+        self.pool.untyped_storage().resize_(0)
+
+    def take(self) -> None:
+        """Have the memory again, all of it 0. Raises torch.OutOfMemoryError."""
+        self.pool.untyped_storage().resize_(self.pool.nbytes)
+        self.pool.zero_()
 
     @property
     def rows(self) -> Tensor:
@@ -84,5 +101,7 @@ class DevicePages:
         keys, values = (pool.as_strided(shape, strides, start + offset) for offset in (0, half))
         if number not in self._scales:
             return LayerCache(keys, values, group)
-        scales = torch.tensor(self._scales[number], device=pool.device)
+        if number not in self._kept:  # a decoder that is read again goes on with what a step has found
+            self._kept[number] = torch.tensor(self._scales[number], device=pool.device)
+        scales = self._kept[number]
         return LayerCache(keys, values, group, scales[:1], scales[1:])

@@ -8,10 +8,12 @@ from typing import Literal, Protocol, Self, cast
 import torch
 from torch import Tensor
 
+from slipway.model.encoder_spec import EncoderActivation
 from slipway.model.spec import Activation
 from slipway.schemes.fused import FusedLinear, Part
 from slipway.schemes.scheme import Scheme
-from slipway_kernels.activation import gated
+from slipway.worker.device.low_rank import RowAdapters
+from slipway_kernels.activation import activate, gated
 from slipway_kernels.moe import Arrangement
 from slipway_kernels.quantize import QuantizedRows
 from slipway_kernels.rms_norm import rms_norm
@@ -66,10 +68,13 @@ class DeviceScheme(Scheme, Protocol):
         """Of a stack: every pair's row times its expert's matrix, as `moe_linear`."""
 
 
-def product(linear: FusedLinear, x: Rows) -> Tensor:
+def product(linear: FusedLinear, x: Rows, adapters: RowAdapters | None = None) -> Tensor:
     """x [rows, k] → [rows, n]: the one place where a layer is multiplied by, and so where adapters add."""
     results = [scheme_of(part).apply(x, bias) for part, bias in linear.products()]
-    return results[0] if len(results) == 1 else torch.cat(results, dim=-1)
+    out = results[0] if len(results) == 1 else torch.cat(results, dim=-1)
+    if adapters is not None and linear in adapters:
+        adapters.add(linear, x.plain, out)
+    return out
 
 
 def normed_for(
@@ -80,25 +85,42 @@ def normed_for(
     *,
     residual: Tensor | None = None,
     add_one: bool = False,
+    adapters: RowAdapters | None = None,
 ) -> Rows:
-    """`rms_norm` of x [rows, width], as `linear` wants it; plain for None."""
-    rows, values, scales, group = _room_for(linear, x)
+    """`rms_norm` of x [rows, width], as `linear` and its adapters want it; plain for None."""
+    rows, values, scales, group = _room_for(linear, x, adapters)
     rms_norm(x, weight, eps, values, residual=residual, add_one=add_one, scales=scales, group=group)
     return rows
 
 
-def gated_for(linear: FusedLinear, both: Tensor, kind: Activation) -> Rows:
-    """kind(gate) · up of both [rows, 2 · width], the gate's columns first, as `linear` wants it."""
-    rows, values, scales, group = _room_for(linear, both[:, : both.shape[1] // 2])
+def gated_for(
+    linear: FusedLinear,
+    both: Tensor,
+    kind: Activation | EncoderActivation,
+    adapters: RowAdapters | None = None,
+) -> Rows:
+    """kind(gate) · up of both [rows, 2 · width], the gate's columns first, as `linear` and its adapters want
+    it."""
+    rows, values, scales, group = _room_for(linear, both[:, : both.shape[1] // 2], adapters)
     gated(both, values, kind, scales=scales, group=group)
     return rows
 
 
-def _room_for(linear: FusedLinear | None, like: Tensor) -> tuple[Rows, Tensor, Tensor | None, int]:
+def activated_for(linear: FusedLinear, x: Tensor, kind: Activation | EncoderActivation) -> Rows:
+    """kind(x) of x [rows, width], as `linear` wants it."""
+    rows, values, scales, group = _room_for(linear, x, None)
+    activate(x, values, kind, scales=scales, group=group)
+    return rows
+
+
+def _room_for(
+    linear: FusedLinear | None, like: Tensor, adapters: RowAdapters | None
+) -> tuple[Rows, Tensor, Tensor | None, int]:
     """Rows of the shape and the place of like [rows, k] that `linear` will multiply, and their memory:
-    numbers, scales, and the columns that share one."""
+    numbers, scales, and the columns that share one. Adapters multiply plain rows."""
     operands = set() if linear is None else {scheme_of(part).operand for part in linear.parts}
-    operand = operands.pop() if len(operands) == 1 else None
+    both = adapters is not None and linear in adapters
+    operand = operands.pop() if len(operands) == 1 and not both else None
     if operand is None:
         plain = like.new_empty(like.shape)
         return Rows(plain), plain, None, 0

@@ -60,7 +60,7 @@ class Timer:
 class Launched:
     """A step whose forward pass the device has been given, and whose tokens are still to be drawn.
 
-    logits    [requests · each, vocab]
+    logits    [requests · each, vocab], or of a model that pools its final rows [rows, hidden]
     known     requests whose prompt tokens are reported, by place in the batch, with the positions of these
               tokens, and `prompt` what is reported
     graph     of the forward pass; None where it is launched kernel by kernel, as the draw is then
@@ -86,6 +86,7 @@ class Pending:
     counts  [requests]  how many of these are tokens
     known   as of `Launched`, and `prompt`
     drafts  [requests, most_drafts]  what is verified next, -1 behind it; where asked for
+    proposing  what a model took that guesses, where one did
     """
 
     shape: StepShape
@@ -97,6 +98,7 @@ class Pending:
     drafts: Tensor | None
     ready: torch.cuda.Event | None
     timer: Timer | None
+    proposing: Timer | None
 
 
 class Results:
@@ -139,7 +141,9 @@ class Results:
                 found.append((place, range(begin, end)))
         return found
 
-    def copied(self, step: Launched, counts: Tensor, proposed: Callable[[], Tensor]) -> Pending:
+    def copied(
+        self, step: Launched, counts: Tensor, proposed: Callable[[], Tensor], proposing: Timer | None
+    ) -> Pending:
         """Start the copies to the host of what a step has drawn; the device goes on meanwhile.
 
         counts    [requests]  how many of the drawn tokens are kept
@@ -162,12 +166,8 @@ class Results:
             own = self._on_host(len(prompt.token))
             _copy(prompt, own, reports=True)
             prompt = own
-        ready = None
-        if self.device.type == "cuda":
-            # Blocking: a thread that spins would take the driver's lock from the one that launches.
-            ready = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            ready.record()
-        return Pending(shape, starts, host, host_counts, step.known, prompt, drafts, ready, step.timer)
+        ready, timers = recorded(self.device), (step.timer, proposing)
+        return Pending(shape, starts, host, host_counts, step.known, prompt, drafts, ready, *timers)
 
     def output(self, pending: Pending) -> StepOutput:
         """Wait for the step, and give what it drew in the plan's order."""
@@ -180,6 +180,11 @@ class Results:
         output = StepOutput([[]] * len(order), [order[place] for place in failed])
         if pending.timer is not None:
             output.forward_seconds = pending.timer.seconds
+        if pending.proposing is not None:
+            output.proposing_seconds = pending.proposing.seconds
+        # Rows that the slot had no draft for have drawn nothing, and not failed either.
+        judged = ((drawn.token >= 0) | (drawn.failed > 0)).view(-1, each).sum(1).tolist()
+        output.verified = {order[place]: rows - 1 for place, rows in enumerate(judged) if rows > 1}
         for place, (index, start, count) in enumerate(zip(order, pending.starts, counts, strict=True)):
             output.tokens[index] = tokens[place][:count]
             wanted = start.params.num_logprobs
@@ -203,6 +208,16 @@ class Results:
 
     def _pinned(self, host: Tensor) -> Tensor:
         return host.pin_memory() if self.device.type == "cuda" else host
+
+
+def recorded(device: torch.device) -> torch.cuda.Event | None:
+    """What happens when the device has done all that it was given; None where the host computes for it."""
+    if device.type != "cuda":
+        return None
+    # Blocking: a thread that spins would take the driver's lock from the one that launches.
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def _copy(source: Draws, target: Draws, *, reports: bool) -> None:

@@ -112,8 +112,10 @@ class SlotState:
 
     tokens              [num_slots, max_len]   prompt, then output, then drafts
     num_tokens, num_computed, num_drafts, prompt_len   [num_slots]
+    type_from           [num_slots]            position of the second text of a pair
     tables              [groups, num_slots, max_blocks]   page of each block
     records             [num_slots, record_words]   how tokens are drawn
+    adapters            [num_slots]   place on the device of its adapter, as a step that has some wants it; -1
     Told of a step, by request:
     slots               [num_slots]       -1: none
     row_start           [num_slots + 1]   first row of each, where every draft that is allowed is there
@@ -126,8 +128,10 @@ class SlotState:
     num_computed: Tensor
     num_drafts: Tensor
     prompt_len: Tensor
+    type_from: Tensor
     tables: Tensor
     records: Tensor
+    adapters: Tensor
     slots: Tensor
     row_start: Tensor
     draws: Tensor
@@ -158,7 +162,8 @@ class SlotState:
         self._block_size = block_size
         self._shapes: dict[str, tuple[int, ...]] = {
             "records": (num_slots, record_words),
-            **dict.fromkeys(("num_tokens", "num_computed", "num_drafts", "prompt_len"), (num_slots,)),
+            **dict.fromkeys(("num_tokens", "num_computed", "num_drafts"), (num_slots,)),
+            **dict.fromkeys(("prompt_len", "type_from", "adapters"), (num_slots,)),
             **dict.fromkeys(("slots", "draws", "lengths", "counts"), (num_slots,)),
             **dict.fromkeys(("row_start", "query_start"), (num_slots + 1,)),
             **dict.fromkeys(("token_ids", "positions", "row_slots"), (token_budget,)),

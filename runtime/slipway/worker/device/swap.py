@@ -30,7 +30,7 @@ class SwapSpace:
         size = num_pages * page_bytes
         PREEMPTED.check(size)
         self._host = torch.empty((num_pages, page_bytes), dtype=torch.uint8)
-        staged = min(num_pages, STAGING_BYTES // page_bytes) if page_bytes < DIRECT_BYTES else 0
+        staged = min(num_pages, STAGING_BYTES // page_bytes) if 0 < page_bytes < DIRECT_BYTES else 0
         self._staging: Tensor | None = None
         if staged:
             self._staging = torch.empty((staged, page_bytes), dtype=torch.uint8, device=device)

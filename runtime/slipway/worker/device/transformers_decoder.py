@@ -5,7 +5,9 @@ It is launched as it runs, and never captured as a graph: it may look at what it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,7 +17,9 @@ from torch import Tensor, nn
 from slipway.model.spec import Attention
 from slipway.worker.device.attention import AttentionBackend
 from slipway.worker.device.batch import Batch
+from slipway.worker.device.low_rank import SlotAdapters
 from slipway.worker.device.pages import DevicePages
+from slipway.worker.device.products import DeviceScheme, Move
 from slipway.worker.fallback import Fallback
 from slipway.worker.transformers_model import by_row, scale_and_softcap
 from slipway_kernels.rope import rope_and_store
@@ -29,6 +33,7 @@ class FallbackDecoder:
     """
 
     graphs = False
+    low_rank = None
 
     def __init__(
         self,
@@ -36,7 +41,9 @@ class FallbackDecoder:
         model: transformers.PreTrainedModel,
         attention: AttentionBackend,
         dtype: torch.dtype,
+        schemes: Sequence[DeviceScheme] = (),
     ) -> None:
+        """schemes  those of the modules that are quantized"""
         # Weights without gradients: autograd notes nothing, in whatever mode a step runs.
         model.requires_grad_(False)
         self._model: Any = model.eval()  # type: ignore[no-untyped-call]
@@ -44,6 +51,7 @@ class FallbackDecoder:
         self._compute = body.forward
         body.forward = self._computed
         self._known: Any = None
+        self._schemes = schemes
         self._layers = route.attentions
         self.attention = attention
         self.dtype = dtype
@@ -53,6 +61,12 @@ class FallbackDecoder:
 
     def use(self, pages: DevicePages) -> None:
         self.caches = pages.layers(self._layers)
+
+    def move(self, to: Move) -> None:
+        for tensor in chain(self._model.parameters(), self._model.buffers()):
+            tensor.data = to(tensor.data)
+        for scheme in self._schemes:
+            scheme.move(to)
 
     def hidden(self, batch: Batch) -> Tensor:
         """What the model's body makes of the rows: [rows, hidden]."""
@@ -65,7 +79,7 @@ class FallbackDecoder:
         hidden: Tensor = self._known.last_hidden_state[0]
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, slots: Tensor, adapters: SlotAdapters | None) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab], as the model itself makes them: scaled, bound, whatever."""
         self._known = type(self._known)(last_hidden_state=hidden[None])
         nobody = torch.zeros((1, len(hidden)), dtype=torch.long, device=hidden.device)

@@ -8,23 +8,31 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from slipway.engine.messages import AdapterRef, Part
 from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
 from slipway.load.progress import Progress
 from slipway.load.torch_arrays import torch_type
 from slipway.worker.cache_size import CacheMemory
+from slipway.worker.device.adapters import DeviceAdapters
+from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
+from slipway.worker.device.evicted import Evicted
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
+from slipway.worker.device.low_rank import SlotAdapters
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
 from slipway.worker.device.pages import DevicePages
+from slipway.worker.device.products import Move
+from slipway.worker.device.prompt_logprobs import REPORTED_AT_ONCE, Known, known_tokens, report
+from slipway.worker.device.proposer import DeviceProposer
 from slipway.worker.device.results import Launched, Pending, Results, Timer
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
+from slipway.worker.dropped import free_dropped
 from slipway.worker.plan import ModelPlan
 from slipway_kernels.sampling import MASKED, Features
 from slipway_kernels.sampling.device import Draws
@@ -32,25 +40,7 @@ from slipway_kernels.slots import finish, prepare
 
 log = logging.getLogger("slipway.engine")
 
-REPORTED_AT_ONCE = 256
-"""Rows of logits that prompt log-probabilities take at a time."""
 UNTIMED = nullcontext()
-
-
-class AnyDecoder(Protocol):
-    """The model on the device: our code's `Decoder`, or transformers'."""
-
-    graphs: bool
-    """Whether steps can be captured in CUDA graphs."""
-
-    def use(self, pages: DevicePages) -> None:
-        """Keep keys and values in these pages from now on."""
-
-    def hidden(self, batch: Batch) -> Tensor:
-        """[rows, hidden], of which `logits` makes logits."""
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [rows, hidden] → [rows, vocab]"""
 
 
 class DeviceWorker:
@@ -71,21 +61,31 @@ class DeviceWorker:
         state: SlotState,
         sampler: Sampler,
         decoder: AnyDecoder,
+        read_again: Callable[[], AnyDecoder],
         swap: SwapSpace,
         graph_sizes: Iterable[int],
         *,
+        proposer: DeviceProposer,
         graph_lengths: Iterable[int],
         token_budget: int,
         progress: Progress,
         budget: Callable[[int, int, int], Budget],
         timed: bool = False,
     ) -> None:
-        """graph_lengths: of the longest context. budget: of weights, activations and graphs, in bytes. timed:
-        outputs tell what the forward pass took."""
+        """read_again: the decoder, with its weights. proposer: what guesses. graph_lengths: of the
+        longest context. budget: of weights, activations and graphs, in bytes. timed: outputs tell what
+        the forward pass took."""
         self.plan = plan
         self._state = state
         self._sampler = sampler
-        self._decoder = decoder
+        self._decoder, self._adapters = decoder, self._adapters_of(decoder)
+        self._proposer = proposer
+        self._read_again = read_again
+        self._evicted: Evicted | None = None
+        """The decoder's weights, while they sleep in host memory."""
+        self._dropped = False
+        """The decoder has gone; `wake` reads it again."""
+        self._has_pages = True
         self._swap = swap
         self.token_budget = token_budget
         self.num_host_pages = swap.num_pages
@@ -93,7 +93,12 @@ class DeviceWorker:
         self.most_requests = min(state.num_slots, token_budget)
         """Of one step: no fixed tensor has room for more."""
         self.graph_sizes = GraphSizes(
-            graph_sizes, self.most_requests, graph_lengths, token_budget, state.most_drafts
+            graph_sizes,
+            self.most_requests,
+            graph_lengths,
+            token_budget,
+            state.most_drafts,
+            decoder.low_rank.num_places if decoder.low_rank else 0,
         )
         self._progress = progress
         self._timed = timed
@@ -125,9 +130,54 @@ class DeviceWorker:
         self._state.allocate(self.plan.length_in(num_pages))
         return allocated_within(num_pages, self._use_pages)
 
+    def sleep(self, *, keep_weights: bool) -> None:
+        """Graphs go in any case: they hold addresses. Adapters that are kept lie on the host already."""
+        if keep_weights and not self._dropped and self._evicted is None:
+            self._evicted = Evicted(self._move, self._state.device)
+            if self._adapters is not None:
+                self._adapters.sleep()
+        self.graphs, self._logits = Graphs(), torch.empty(0, 0)
+        self._missed.clear()
+        self._pages.release()
+        self._has_pages = False
+        if not keep_weights and not self._dropped:
+            del self._decoder
+            self._proposer.forget()
+            self._adapters, self._evicted, self._dropped = None, None, True
+            free_dropped()
+        torch.cuda.empty_cache()
+
+    def wake(self, part: Part) -> None:
+        if part == "kv_cache" and not self._has_pages:
+            self._pages.take()
+            self._has_pages = True
+        elif part == "weights" and self._dropped:
+            self._decoder = self._read_again()
+            self._adapters = self._adapters_of(self._decoder)
+            self._dropped = False
+        elif part == "weights" and self._evicted is not None:
+            self._evicted.restore()
+            if self._adapters is not None:
+                self._adapters.wake()
+            self._evicted = None
+        if self._has_pages and self._evicted is None and not self._dropped:
+            self._decoder.use(self._pages)  # one that was read again does not know them
+            self.largest_step()  # workspaces have their last addresses before graphs know them
+
     def close(self) -> None:
         vars(self).clear()
         torch.cuda.empty_cache()
+
+    def _move(self, to: Move) -> None:
+        """Have `to(tensor)` in the place of every weight."""
+        self._decoder.move(to)
+
+    def _adapters_of(self, decoder: AnyDecoder) -> DeviceAdapters | None:
+        """What keeps those that the decoder's steps have, where it serves some."""
+        limits, low_rank = self.plan.adapters, decoder.low_rank
+        if limits is None or low_rank is None:
+            return None
+        return DeviceAdapters(low_rank, self._state, limits.places)
 
     def _use_pages(self, count: int) -> None:
         plan, dtype, device = self.plan, torch_type(self.plan.kv_dtype), self._state.device
@@ -147,15 +197,25 @@ class DeviceWorker:
         Loads the kernels and has shared workspaces grow to what any step needs: graphs know their addresses.
         """
         rows, requests = self.token_budget, self.most_requests
-        shape = nobody(requests, rows - requests + 1, rows, 1 + self._state.most_drafts)
-        # Padding sets no scales; but what finds them is loaded, and the memory that it takes measured.
-        batch = replace(self._sent(shape, rows, requests), kv_divisors=self._kv_divisors)
-        hidden, logits = self._forward(batch)
-        self._draw(batch, logits, self._sampler.every_feature)
-        self._report(batch, hidden, [(0, 0, 0, 0)] * min(REPORTED_AT_ONCE, rows))
-        self._reserve(logits)
+        for adapters in sorted({0, max(self.graph_sizes.adapters)}):
+            shape = nobody(requests, rows - requests + 1, rows, 1 + self._state.most_drafts, adapters)
+            # Padding sets no scales; but what finds them is loaded, and the memory that it takes measured.
+            batch = replace(self._sent(shape, rows, requests), kv_divisors=self._kv_divisors)
+            self._use_all(batch, *self._forward(batch))
         if self._state.device.type == "cuda":
             torch.cuda.synchronize(self._state.device)
+
+    def _use_all(self, batch: Batch, hidden: Tensor, logits: Tensor) -> None:
+        """Whatever a step may ask of the largest forward pass."""
+        self._draw(batch, logits, self._sampler.every_feature)
+        self._report(batch, hidden, [(0, 0, 0, 0)] * min(REPORTED_AT_ONCE, len(hidden)))
+        self._proposer.largest_step()
+        self._reserve(logits)
+
+    def read_adapter(self, adapter: AdapterRef, place: int) -> None:
+        """Make an adapter ready for a place, in any thread. Raises LoadError where it cannot be served."""
+        assert self._adapters is not None, "requests name no adapters where none are served"
+        self._adapters.read(adapter, place)
 
     @torch.inference_mode()
     def idle(self) -> bool:
@@ -174,9 +234,12 @@ class DeviceWorker:
         for grant in plan.pages:
             self._state.arena.put("tables", grant.pages, grant.group, grant.slot, grant.start)
         shape = StepShape.of(plan)
+        if self._adapters is not None:
+            shape = replace(shape, num_adapters=self._adapters.follow(plan, shape))
         if not shape.num_requests:
             self._state.arena.send()
             return
+        self._proposer.launch(plan, shape)
         features = self._sampler.features(shape.slots[shape.draws])
         known = self._results.prompt_positions(shape)
         divisors, self._kv_divisors = self._kv_divisors, None
@@ -194,7 +257,7 @@ class DeviceWorker:
         batch = replace(self._sent(shape, shape.num_tokens, shape.num_requests), kv_divisors=divisors)
         with timer or UNTIMED:
             hidden, logits = self._forward(batch)
-        prompt = self._report_prompt(batch, shape, known, hidden) if known else None
+        prompt = self._report(batch, hidden, known_tokens(shape, known)) if known else None
         self._launched = Launched(shape, batch, logits, features, known, prompt, timer=timer)
 
     @torch.inference_mode()
@@ -215,8 +278,9 @@ class DeviceWorker:
             self.graphs.replay(key)
         else:
             self._draw(step.batch, step.logits, features)
+        proposing = self._proposer.guess(features)
         counts, slots = (part[: shape.num_requests] for part in (self._state.counts, step.batch.slots))
-        self._under_way.append(self._results.copied(step, counts, partial(self._proposed, slots)))
+        self._under_way.append(self._results.copied(step, counts, partial(self._proposed, slots), proposing))
 
     def collect(self) -> StepOutput:
         """Wait for the tokens of the oldest step under way."""
@@ -241,7 +305,7 @@ class DeviceWorker:
         """Whether there is this graph now: no other step may be between its forward pass and its draw."""
         if self.graphs.full:
             return False
-        shape = nobody(key.size, key.each, key.max_length, key.each)
+        shape = nobody(key.size, key.each, key.max_length, key.each, key.adapters)
         batch = self._sent(shape, key.size * key.each, key.size)
         self._prepare(batch)
         logits = self._logits[: key.size * key.each]
@@ -273,7 +337,8 @@ class DeviceWorker:
         """From slots to hidden states [rows, hidden], and the logits drawn from [requests · each, vocab]."""
         self._prepare(batch)
         hidden = self._decoder.hidden(batch)
-        return hidden, self._decoder.logits(hidden.index_select(0, batch.draw_rows.flatten()))
+        rows = hidden.index_select(0, batch.draw_rows.flatten())
+        return hidden, self._decoder.logits(rows, batch.draw_slots.flatten(), batch.adapters)
 
     def _forward_to_draw(self, batch: Batch) -> None:
         """The forward pass of a graph: its logits lie where the graph that draws reads them."""
@@ -302,6 +367,7 @@ class DeviceWorker:
             num_computed=state.num_computed,
             num_drafts=state.num_drafts,
         )
+        self._proposer.follow(batch)
 
     def _proposed(self, slots: Tensor) -> Tensor:
         """The drafts that these slots verify next: [requests, most_drafts], -1 behind them."""
@@ -310,34 +376,8 @@ class DeviceWorker:
         at = (state.num_tokens[of] + number).clamp(max=state.tokens.shape[1] - 1)
         return state.tokens[of, at].masked_fill(number >= state.num_drafts[of], -1)
 
-    def _report_prompt(
-        self, batch: Batch, shape: StepShape, known: list[tuple[int, range]], hidden: Tensor
-    ) -> Draws:
-        """Log-probabilities of the prompt's tokens at these positions, each from the row before it."""
-        slots, first = shape.slots.tolist(), shape.first.tolist()
-        tokens = [
-            (place, position - first[place] - 1, slots[place], position)
-            for place, positions in known
-            for position in positions
-        ]
-        return self._report(batch, hidden, tokens)
-
-    def _report(self, batch: Batch, hidden: Tensor, tokens: list[tuple[int, int, int, int]]) -> Draws:
-        """What the model thought of known tokens: each is told by its request's place in the batch, which of
-        the request's rows is before it, its slot and its position.
-
-        hidden  [rows, hidden]
-        """
-        device = self._state.device
-        index = torch.tensor(tokens, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-        places, before, slots, positions = index.unbind(1)
-        rows = batch.query_start[places] + before
-        given = self._state.tokens[slots, positions]
-        result = Draws.empty(len(tokens), self._results.max_top, device)
-        for begin in range(0, len(tokens), REPORTED_AT_ONCE):
-            part = slice(begin, begin + REPORTED_AT_ONCE)
-            self._sampler.report(self._decoder.logits(hidden[rows[part]]), given[part], result[part])
-        return result
+    def _report(self, batch: Batch, hidden: Tensor, tokens: list[Known]) -> Draws:
+        return report(self._decoder, self._sampler, self._state, batch, hidden, tokens)
 
     def _start(self, start: SlotStart) -> None:
         put, slot = self._state.arena.put, start.slot
@@ -348,6 +388,7 @@ class DeviceWorker:
         put("prompt_len", [start.num_prompt], slot)
         self._sampler.start(slot, start.params)
         self._results.start(start)
+        self._proposer.start(start)
 
     def _sent(self, shape: StepShape, num_rows: int, num_requests: int) -> Batch:
         """All that has changed, and which requests the step is of, goes to the device.
@@ -370,7 +411,9 @@ class DeviceWorker:
             draw_slots=state.draw_slots[:num_draws].view(draws),
             draw_lengths=state.draw_lengths[:num_draws].view(draws),
             tables=state.tables,
+            type_from=state.type_from,
             num_decodes=shape.num_decodes,
             max_query=shape.max_query,
             max_length=shape.max_length,
+            adapters=SlotAdapters(state.adapters, shape.num_adapters) if shape.num_adapters else None,
         )

@@ -1,0 +1,77 @@
+"""What --speculative-config means: which method drafts tokens, and which of its keys that method reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slipway.args.groups.model import WORKING_QUANTIZATIONS
+
+Config = Mapping[str, Any]
+
+METHODS = (
+    *("ngram", "[ngram]", "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp"),
+    *("deepseek_mtp", "ernie_mtp", "glm4_moe_mtp", "longcat_flash_mtp", "mimo_mtp", "qwen3_next_mtp"),
+    "step3p5_mtp",
+)
+NGRAM = ("ngram", "[ngram]")
+"""Both spellings, which older commands give as the model."""
+NUMBERED = ("draft_model", "eagle", "eagle3")
+"""Methods by which a model drafts as many tokens ahead as it is asked for."""
+MODELS = (*NUMBERED, "medusa", "mlp_speculator")
+"""Methods by which a model drafts."""
+LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
+USUAL_LOOKUP = 5
+"""Tokens of the n-gram that is looked up, where neither bound is given."""
+TYPICAL = "typical_acceptance_sampler"
+
+IDLE = {
+    "disable_logprobs": "log-probabilities are exact with drafts, too, and given where a request asks",
+    "disable_mqa_scorer": "all drafts of a step are verified in one pass",
+}
+"""Keys that change nothing of any method, and why."""
+OF_MODELS = (
+    *("code_revision", "draft_tensor_parallel_size", "max_model_len", "model", "quantization", "revision"),
+)
+"""Keys that change nothing of n-gram speculation."""
+
+
+def method_of(config: Config | None) -> str | None:
+    """The method that a configuration names or implies; None where it names nothing that drafts."""
+    config = config or {}
+    method, model = config.get("method"), config.get("model")
+    if method is None:
+        method = "draft_model" if model else None
+        if model in NGRAM or (not model and any(key in config for key in LOOKUP)):
+            method = "ngram"
+    return "ngram" if method in NGRAM else method
+
+
+def unbuilt_part(config: Config) -> str:
+    """What of this configuration no release has yet, in words; empty where all of it works."""
+    method, quantization = method_of(config), config.get("quantization")
+    if method not in (None, "ngram", *MODELS):
+        return f"speculation by the method {method}"
+    if method and config.get("acceptance_method") == TYPICAL:
+        return "typical acceptance"
+    if method not in MODELS:
+        return ""
+    if (devices := config.get("draft_tensor_parallel_size") or 1) > 1:
+        return f"a draft model on {devices} devices"
+    return "" if quantization in (None, *WORKING_QUANTIZATIONS) else f"a draft model's {quantization}"
+
+
+def idle_keys(config: Config) -> dict[str, str]:
+    """Keys that say something and change nothing of the method, each with the reason."""
+    said = {key for key, value in config.items() if value is not None and value is not False}
+    if method_of(config) == "ngram":
+        reasons = IDLE | dict.fromkeys(OF_MODELS, "a draft model's")
+    else:
+        reasons = IDLE | dict.fromkeys(LOOKUP, "of n-grams")
+    return {key: why for key, why in sorted(reasons.items()) if key in said and config[key] not in NGRAM}
+
+
+def lookup_window(config: Config) -> tuple[int, int]:
+    """Tokens of the shortest and of the longest n-gram that is looked up: one alone stands for both."""
+    low, high = (config.get(key) for key in LOOKUP)
+    return low or high or USUAL_LOOKUP, high or low or USUAL_LOOKUP

@@ -1,0 +1,130 @@
+"""The adapters of a lowered model: read in a thread of their own, put in place between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from slipway.engine.messages import AdapterRef
+from slipway.engine.plan import NO_PLACE
+from slipway.load.adapter import AdapterLimits, read_adapter
+from slipway.load.arrays import Floats, Ints
+from slipway.load.cut import Cut
+from slipway.model.adapters import EMBEDDING, HEAD, PRODUCTS, Addition, additions
+from slipway.model.registry import Family
+from slipway.model.roles import Place
+from slipway.model.spec import DecoderSpec
+from slipway.schemes.fused import FusedLinear
+from slipway_kernels.cpu import Adaptable, Buffer, LowRank, Piece, Program, together
+
+Packed = dict[int, LowRank]
+"""An adapter as the program adds it: by the index of the site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An operation to which adapters add: `rows` of its output by the matrix that makes them.
+
+    bias  [n], of the operation, or None
+    """
+
+    to: Adaptable
+    rows: Mapping[Place, Ints]
+    bias: Floats | None
+
+
+@dataclass
+class AdapterPlaces:
+    """Where a program has room for adapters, and what is there.
+
+    cuts  of the model's matrices
+    """
+
+    program: Program
+    limits: AdapterLimits
+    spec: DecoderSpec
+    family: Family
+    cuts: Mapping[Place, Cut]
+    _sites: list[Site] = field(default_factory=list)
+    _ready: dict[int, tuple[int, Packed]] = field(default_factory=dict)
+    """By place, the adapter, by its number, that was read for it and is not there yet."""
+
+    def add(self, x: Buffer, linear: FusedLinear, column: int, end: int, layer: int) -> None:
+        """Have adapters add to the product that was added last: outputs `column` to `end` of a `linear`."""
+        rows: dict[Place, Ints] = {}
+        for role, segment in linear.segments.items():
+            own = segment.rows[(segment.rows >= column) & (segment.rows < end)] - column
+            if len(own) and role in PRODUCTS:
+                rows[layer, role, -1] = own
+        bias = None if linear.bias is None else linear.bias[column:end]
+        if rows:
+            self._add(x, rows, end - column, linear.k, bias)
+
+    def add_head(self, x: Buffer, bias: Floats | None) -> None:
+        self._add(x, {HEAD: np.arange(self.spec.vocab, dtype=np.int32)}, self.spec.vocab, x.width, bias)
+
+    def add_embedding(self, out: Buffer) -> None:
+        self._add(out, {EMBEDDING: np.arange(out.width, dtype=np.int32)}, out.width, 0, None)
+
+    def _add(self, x: Buffer, rows: Mapping[Place, Ints], n: int, k: int, bias: Floats | None) -> None:
+        rank = -(-self.limits.max_rank // 2) * 2
+        width = -(-len(rows) * rank // 16) * 16
+        self._sites.append(Site(self.program.adapt(self.limits.places, width, x, n, k), rows, bias))
+
+    def read(self, adapter: AdapterRef, place: int) -> None:
+        """Make an adapter ready for a place, in any thread; for NO_PLACE it is not kept.
+
+        Raises LoadError where it cannot be served.
+        """
+        packed = self._packed(adapter)
+        if place != NO_PLACE:
+            self._ready[place] = adapter.number, packed
+
+    def put(self, place: int, adapter: AdapterRef | None) -> None:
+        """Between steps: the place has this adapter from now on; it is read now unless it has been before."""
+        number, packed = self._ready.pop(place, (0, Packed()))
+        if adapter is None:
+            packed = {}
+        elif adapter.number != number:
+            packed = self._packed(adapter)
+        for index, site in enumerate(self._sites):
+            self.program.set_adapter(site.to, place, packed.get(index))
+
+    def _packed(self, adapter: AdapterRef) -> Packed:
+        found = read_additions(adapter, self.limits, self.spec, self.family, self.cuts)
+        packed = {
+            index: low
+            for index, site in enumerate(self._sites)
+            if (low := _low_rank(site, found, self.program.dtype)) is not None
+        }
+        together(list(packed.values()))
+        return packed
+
+
+def read_additions(
+    adapter: AdapterRef, limits: AdapterLimits, spec: DecoderSpec, family: Family, cuts: Mapping[Place, Cut]
+) -> dict[Place, Addition]:
+    """What the files of an adapter add to a model's matrices, which are cut so.
+
+    Raises LoadError where it cannot be served.
+    """
+    read = read_adapter(adapter.name, Path(adapter.folder).expanduser(), limits)
+    return additions(read, spec, family, cuts)
+
+
+def _low_rank(site: Site, found: Mapping[Place, Addition], dtype: str) -> LowRank | None:
+    """What an adapter adds to one operation; None where that is nothing."""
+    own = [(found[place], rows) for place, rows in site.rows.items() if place in found]
+    if not own:
+        return None
+    bias = np.zeros(site.to.n, np.float32)
+    for one, rows in own:
+        if one.bias is not None:
+            bias[rows] += one.bias
+        if one.new_bias is not None and site.bias is not None:
+            bias[rows] += one.new_bias - site.bias[rows]
+    pieces = [Piece(one.a, one.b, rows) for one, rows in own if one.a is not None and one.b is not None]
+    return LowRank(site.to.n, dtype, pieces, bias if bias.any() else None, embedding=EMBEDDING in site.rows)

@@ -1,0 +1,39 @@
+"""What the worker on a device wants of a model, whoever's code computes it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from slipway.worker.device.batch import Batch
+from slipway.worker.device.low_rank import LowRank, SlotAdapters
+from slipway.worker.device.pages import DevicePages
+from slipway.worker.device.products import Move
+
+
+class AnyDecoder(Protocol):
+    """The model on the device: our code's `Decoder`, or transformers'."""
+
+    graphs: bool
+    """Whether steps can be captured in CUDA graphs."""
+
+    @property
+    def low_rank(self) -> LowRank | None:
+        """What adapters add to it; None where none are served."""
+
+    def use(self, pages: DevicePages) -> None:
+        """Keep keys and values in these pages from now on."""
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """[rows, hidden], of which `logits` makes logits."""
+
+    def logits(self, hidden: Tensor, slots: Tensor, adapters: SlotAdapters | None) -> Tensor:
+        """hidden [rows, hidden] → [rows, vocab]
+
+        slots     [rows] int32, whose they are; -1: nobody's
+        adapters  of the step; None: it has none
+        """
+
+    def move(self, to: Move) -> None:
+        """Have `to(tensor)` in the place of each tensor that it multiplies by or looks up."""

@@ -1,0 +1,179 @@
+"""What adapters add on a device: to which products, from which bytes of a place, and for which rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from slipway.engine.messages import AdapterRef
+from slipway.load.adapter import AdapterLimits
+from slipway.load.torch_arrays import tensor, torch_type
+from slipway.model.adapters import EMBEDDING, HEAD, Addition
+from slipway.model.roles import Place
+from slipway.model.spec import DecoderSpec
+from slipway.model.weights import MlpWeights, ModelWeights
+from slipway.schemes.fused import FusedLinear
+from slipway_kernels.lora import (
+    Pool,
+    PoolShape,
+    Rows,
+    add_looked_up,
+    add_lora,
+    sort_rows,
+    unsorted,
+    workspace,
+)
+
+ReadAdditions = Callable[[AdapterRef], Mapping[Place, Addition]]
+"""What an adapter adds, by matrix. Raises LoadError where it cannot be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAdapters:
+    """The adapters of a step.
+
+    of_slot  [num_slots] int32, the place on the device of each slot's adapter; -1: it has none
+    most     different ones, at most: at least 1
+    """
+
+    of_slot: Tensor
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """A product, or the embedding, to which adapters add.
+
+    matrices  of the model, with their numbers of outputs: slices of one pool, in this order
+    at        its first byte in a place
+    bias      [n] fp32 on the host: the product's own, which adapters may replace; None where it has none
+    """
+
+    matrices: Mapping[Place, int]
+    shape: PoolShape
+    at: int
+    bias: Tensor | None
+
+
+class LowRank:
+    """Places on the device for the adapters of a step, and what they add to which product.
+
+    A place has the factors for all layers in one run of bytes, with room for the largest rank: so one copy
+    puts an adapter there.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: ModelWeights,
+        limits: AdapterLimits,
+        read: ReadAdditions,
+        device: torch.device,
+    ) -> None:
+        """Raises torch.OutOfMemoryError where the device has no room for the places."""
+        self.device = device
+        self.num_places = limits.in_step
+        self._read = read
+        linears = dict(_adaptable(spec, weights))
+        rank, dtype = limits.max_rank, torch_type(limits.dtype)
+        shapes = [
+            PoolShape(rank, linear.k, tuple(matrices.values()), dtype, limits.bias)
+            for linear, matrices in linears.items()
+        ]
+        shapes.append(PoolShape(rank, spec.vocab, (spec.hidden,), dtype, by_token=True))
+        *starts, self.place_bytes = accumulate((shape.nbytes for shape in shapes), initial=0)
+        biases = [
+            linear.bias.float().cpu() if limits.bias and linear.bias is not None else None
+            for linear in linears
+        ]
+        matrices = [*linears.values(), {EMBEDDING: spec.hidden}]
+        self._sites = [_Site(*one) for one in zip(matrices, shapes, starts, [*biases, None], strict=True)]
+        # Zeros are adapters of rank 0: padding may name a place that nobody has filled yet.
+        self.memory = torch.zeros((self.num_places, self.place_bytes), dtype=torch.uint8, device=device)
+        *pools, self.embedding = self._pools(self.memory)
+        self.products = dict(zip(linears, pools, strict=True))
+        self._widest = max(pools, key=lambda pool: pool.a.shape[1])
+        self._rows = 0
+        self.h = torch.empty(0, device=device)
+        """Workspace of all products: the largest step has it grow to what any step needs."""
+
+    def read(self, adapter: AdapterRef, memory: Tensor) -> None:
+        """Make memory [place_bytes] on the host what a place is to have.
+
+        Raises LoadError where the adapter cannot be served; some of the memory may have changed then.
+        """
+        found = self._read(adapter)
+        for site, pool in zip(self._sites, self._pools(memory[None]), strict=True):
+            own = [found.get(place, Addition()) for place in site.matrices]
+            pool.put(0, [_factors(one, by_token=site.shape.by_token) for one in own], _bias(site, own))
+
+    def rows(self, slots: Tensor, adapters: SlotAdapters) -> RowAdapters:
+        """Sort rows of these slots [rows] int32 by their adapters; -1: padding."""
+        if len(slots) > self._rows:
+            self._rows, self.h = len(slots), workspace(self._widest, len(slots))
+        room = unsorted(len(slots), adapters.most, slots.device)
+        return RowAdapters(self, adapters, sort_rows(adapters.of_slot, self.num_places, room, slots))
+
+    def _pools(self, memory: Tensor) -> list[Pool]:
+        """Those of all sites, in memory [places, place_bytes]."""
+        return [site.shape.over(memory, site.at) for site in self._sites]
+
+
+@dataclass(frozen=True, slots=True)
+class RowAdapters:
+    """The adapters of some rows of a step: what `product` adds to what it computes for them."""
+
+    low_rank: LowRank
+    step: SlotAdapters
+    rows: Rows
+
+    def __contains__(self, linear: object) -> bool:
+        """Whether they may add to this product, for which rows must be plain."""
+        return linear in self.low_rank.products
+
+    def add(self, linear: FusedLinear, x: Tensor, out: Tensor) -> None:
+        """To out [rows, n], the product with x [rows, k]."""
+        add_lora(x, self.low_rank.products[linear], self.rows, self.low_rank.h, out)
+
+    def add_embedding(self, ids: Tensor, out: Tensor) -> None:
+        """To out [rows, hidden], the embeddings of these tokens [rows]."""
+        add_looked_up(ids, self.low_rank.embedding, self.rows, self.low_rank.h, out)
+
+    def of(self, slots: Tensor) -> RowAdapters:
+        """The same of other rows of the step, or of some of them: those of these slots [rows]."""
+        return self.low_rank.rows(slots, self.step)
+
+
+def _adaptable(spec: DecoderSpec, weights: ModelWeights) -> Iterator[tuple[FusedLinear, dict[Place, int]]]:
+    """The products to which adapters may add, with their matrices and these matrices' outputs."""
+    for number, layer in enumerate(weights.layers):
+        mlp = layer.mlp if isinstance(layer.mlp, MlpWeights) else layer.mlp.shared
+        for linear in (layer.qkv, layer.out, *((mlp.gate_up, mlp.down) if mlp else ())):
+            yield linear, {(number, role, -1): len(one.rows) for role, one in linear.segments.items()}
+    yield weights.head, {HEAD: spec.vocab}
+
+
+def _factors(addition: Addition, *, by_token: bool) -> tuple[Tensor, Tensor] | None:
+    """A [r, k] and B [n, r], or None where there are none."""
+    if addition.a is None or addition.b is None:
+        return None
+    a = tensor(addition.a)
+    return a.T if by_token else a, tensor(addition.b)
+
+
+def _bias(site: _Site, own: Sequence[Addition]) -> Tensor | None:
+    """What is added to the rows of an adapter [n] fp32; None where adapters have no biases."""
+    if not site.shape.bias:
+        return None
+    bias, end = torch.zeros(sum(site.shape.slices)), 0
+    for columns, one in zip(site.shape.slices, own, strict=True):
+        part = slice(end, end := end + columns)
+        if one.bias is not None:
+            bias[part] += tensor(one.bias)
+        if one.new_bias is not None and site.bias is not None:
+            bias[part] += tensor(one.new_bias) - site.bias[part]
+    return bias

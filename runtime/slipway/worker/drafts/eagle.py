@@ -1,0 +1,144 @@
+"""EAGLE: layers over each token's embedding beside the target's final row before it (Li et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slipway.load.config import Config, positive, table, texts
+from slipway.load.errors import LoadError
+from slipway.model.registry import family_of
+from slipway.model.spec import Attention, DecoderSpec
+from slipway.schemes.choice import Schemes
+from slipway.schemes.fused import stacked
+from slipway.worker.drafts.follow import Link, NewLink
+from slipway.worker.drafts.layer import DraftLayer, Joint, Tensors, layer_shapes, operands
+from slipway.worker.drafts.tensors import Shapes
+from slipway.worker.route import Model
+from slipway_kernels.cpu import LinkedProgram, Weight
+from slipway_kernels.cpu.binding import floats
+
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+INPUTS = 2
+"""The embedding and the row, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle:
+    """x = W · [E[token]; row]; then Llama's layers, the first one's input not normed; then the target's head.
+
+    What a layer's stream has come to is the next row, without a norm. The embedding and the head are the
+    target's where the checkpoint has none.
+    """
+
+    decoder: DecoderSpec
+
+    @classmethod
+    def of(cls, config: Config) -> Eagle:
+        """Of `config.json`. Raises LoadError."""
+        return cls(llama(config))
+
+    @property
+    def hidden(self) -> int:
+        return self.decoder.hidden
+
+    @property
+    def vocab(self) -> int:
+        return self.decoder.vocab
+
+    @property
+    def attentions(self) -> Sequence[Attention]:
+        return [layer.attention for layer in self.decoder.layers]
+
+    def taps(self, num_layers: int) -> Sequence[int]:
+        return (num_layers,)
+
+    def shapes(self) -> Shapes:
+        shapes: dict[str, tuple[int, ...]] = {"fc.weight": (self.hidden, INPUTS * self.hidden)}
+        for number in range(len(self.decoder.layers)):
+            shapes |= layer_shapes(self.decoder, f"layers.{number}")
+            if number:
+                shapes[_norm(number)] = (self.hidden,)
+        return shapes
+
+    def optional(self) -> Shapes:
+        matrix = self.vocab, self.hidden
+        return {EMBEDDING: matrix, HEAD: matrix, "fc.bias": (self.hidden,)}
+
+    def place(self, name: str) -> str:
+        return "" if name.endswith("rotary_emb.inv_freq") else name.removeprefix("model.")
+
+    def packed(self, tensors: Tensors, schemes: Schemes) -> NewLink:
+        decoder = self.decoder
+        own = {name: whole(tensors, name, schemes) for name in (EMBEDDING, HEAD)}
+        joined = Joint(tensors, ["fc"], schemes, INPUTS)
+        layers = [
+            DraftLayer.of(decoder, tensors, f"layers.{number}", schemes, 1)
+            for number in range(len(decoder.layers))
+        ]
+        norms = [floats(tensors[_norm(number)]) for number in range(1, len(layers))]
+
+        def link(
+            program: LinkedProgram, places: Sequence[tuple[int, int]], target: Model, *, first: bool
+        ) -> Link:
+            table, head = vocabulary(own, target)
+            row, embedded, x = (program.buffer(self.hidden) for _ in range(3))
+            given = program.given(row)
+            program.embed(table, embedded)
+            joined.add(program, operands(program, embedded, row), x)
+            for number, (layer, place) in enumerate(zip(layers, places, strict=True)):
+                (normed,) = operands(program, x) if not number else [program.buffer(self.hidden, "act")]
+                if number:
+                    program.rms_norm(x, norms[number - 1], normed, decoder.norm_eps)
+                layer.add(program, [normed], x, place)
+            told = program.tap(x)
+            program.head(x, None, head, 0.0)
+            program.finish()
+            return Link(program, [given], told)
+
+        return link
+
+
+def llama(config: Config) -> DecoderSpec:
+    """The layers that a configuration of EAGLE describes, itself or by one within it.
+
+    Raises LoadError where these are not Llama's.
+    """
+    config = table(config, "model") or table(config, "transformer_layer_config") or config
+    named = next(iter(texts(config, "architectures")), "")
+    architecture = named.replace("Eagle3", "").replace("Eagle", "") or "LlamaForCausalLM"
+    family = family_of("LlamaForCausalLM")
+    if architecture != "LlamaForCausalLM" or family is None:
+        raise LoadError(
+            "UnsupportedModel",
+            f"Its layers are those of {named}; of EAGLE's heads those of Llama's form run here.",
+            hint="Name a head of Llama's form for this target, or guess by n-grams.",
+            argument="speculative_config",
+        )
+    layers = positive(config, "num_hidden_layers", 1)
+    decoder = family.spec({**config, "architectures": [architecture], "num_hidden_layers": layers})
+    return replace(decoder, architecture=named or architecture)
+
+
+def whole(tensors: Tensors, name: str, schemes: Schemes) -> Weight | None:
+    """A matrix that need not be there."""
+    return matrix(tensors, name, schemes) if name in tensors else None
+
+
+def matrix(tensors: Tensors, name: str, schemes: Schemes) -> Weight:
+    rows, width = tensors[name].shape
+    linear = stacked(width, {name: rows}, schemes.of(None))
+    linear.load(name, tensors[name])
+    return linear.whole
+
+
+def vocabulary(own: Mapping[str, Weight | None], target: Model) -> tuple[Weight, Weight]:
+    """The embedding and the head: its own, else the target's."""
+    table, head = own[EMBEDDING] or target.embedding, own[HEAD] or target.output
+    assert table is not None, "a target that transformers' code runs has been refused"
+    assert head is not None, "a target that transformers' code runs has been refused"
+    return table, head
+
+
+def _norm(number: int) -> str:
+    return f"layers.{number}.input_layernorm.weight"

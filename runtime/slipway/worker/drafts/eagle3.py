@@ -1,0 +1,166 @@
+"""EAGLE-3: one layer over each token's embedding beside what several of the target's layers say before it
+(Li et al. 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slipway.load.arrays import Ints
+from slipway.load.config import Config, flag, integers, positive, table
+from slipway.load.errors import LoadError
+from slipway.model.spec import Attention, DecoderSpec
+from slipway.schemes.choice import Schemes
+from slipway.worker.drafts.eagle import EMBEDDING, HEAD, llama, matrix, whole
+from slipway.worker.drafts.follow import Link, NewLink
+from slipway.worker.drafts.layer import DraftLayer, Joint, Tensors, layer_shapes, operands
+from slipway.worker.drafts.tensors import Shapes
+from slipway.worker.route import Model
+from slipway_kernels.cpu import LinkedProgram
+from slipway_kernels.cpu.binding import floats
+
+LAYER = "layers.0"
+INPUTS = 2
+"""The normed embedding and the normed row, in this order."""
+TOKENS = "d2t"
+"""[draft_vocab]  how far each token of its head is behind its place there"""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3:
+    """row = W · [the target's rows]; x = row + attention([norm(E[token]); norm(row)]), then a layer's rest.
+
+    What the stream has come to is the next row, which is normed for the head alone. The head has the tokens
+    that are common; no other is drafted.
+
+    hidden  of the target's rows, which need not be as wide as its own
+    layers  of the target, before which its rows are told; empty: a low, a middle and a high one
+    """
+
+    decoder: DecoderSpec
+    hidden: int
+    draft_vocab: int
+    layers: tuple[int, ...]
+    norm_before_residual: bool
+
+    @classmethod
+    def of(cls, config: Config) -> Eagle3:
+        """Of `config.json`. Raises LoadError."""
+        decoder, eagle = llama(config), table(config, "eagle_config")
+        if len(decoder.layers) != 1 or not flag(eagle, "use_aux_hidden_state", True):
+            asked = f"{len(decoder.layers)} layers" if len(decoder.layers) != 1 else "no rows of inner layers"
+            raise LoadError(
+                "UnsupportedModel",
+                f"It is of {asked}; an EAGLE-3 head has one layer here, over rows of inner layers.",
+                hint="Name another head for this target, or guess by n-grams.",
+                argument="speculative_config",
+            )
+        ids = "eagle_aux_hidden_state_layer_ids"
+        return cls(
+            decoder,
+            positive(config, "target_hidden_size", decoder.hidden),
+            positive(config, "draft_vocab_size", decoder.vocab),
+            tuple(sorted({*(integers(eagle, ids) or integers(config, ids))})),
+            flag(config, "norm_before_residual"),
+        )
+
+    @property
+    def vocab(self) -> int:
+        return self.decoder.vocab
+
+    @property
+    def attentions(self) -> Sequence[Attention]:
+        return [self.decoder.layers[0].attention]
+
+    def taps(self, num_layers: int) -> Sequence[int]:
+        found = self.layers or tuple(sorted({2, num_layers // 2, num_layers - 3}))
+        if found[0] < 0 or found[-1] >= num_layers or len(found) != self._num_taps:
+            raise LoadError(
+                "UnsupportedModel",
+                f"It goes on from rows before the layers {', '.join(map(str, found))} of a target, and this "
+                f"one has {num_layers}: it was trained on another model.",
+                hint="Name a head that was trained on this one.",
+                argument="speculative_config",
+            )
+        return found
+
+    def shapes(self) -> Shapes:
+        width = self.decoder.hidden
+        shapes = layer_shapes(self.decoder, LAYER, INPUTS) | {
+            "fc.weight": (width, self._num_taps * self.hidden),
+            f"{LAYER}.input_layernorm.weight": (width,),
+            f"{LAYER}.hidden_norm.weight": (width,),
+            "norm.weight": (width,),
+            HEAD: (self.draft_vocab, width),
+        }
+        if width != self.hidden:
+            shapes[EMBEDDING] = self.vocab, width
+        if self.draft_vocab != self.vocab:
+            shapes[TOKENS] = (self.draft_vocab,)
+        return shapes
+
+    def optional(self) -> Shapes:
+        width = self.decoder.hidden
+        return {EMBEDDING: (self.vocab, width), TOKENS: (self.draft_vocab,), "fc.bias": (width,)}
+
+    def place(self, name: str) -> str:
+        if name == "t2d" or name.endswith("rotary_emb.inv_freq"):
+            return ""
+        return name.removeprefix("model.").replace("midlayer.", f"{LAYER}.")
+
+    def packed(self, tensors: Tensors, schemes: Schemes) -> NewLink:
+        decoder, tokens = self.decoder, self._tokens(tensors)
+        own, head = whole(tensors, EMBEDDING, schemes), matrix(tensors, HEAD, schemes)
+        joined = Joint(tensors, ["fc"], schemes, self._num_taps)
+        layer = DraftLayer.of(decoder, tensors, LAYER, schemes, INPUTS)
+        embedding_norm, row_norm, norm = (
+            floats(tensors[f"{name}.weight"])
+            for name in (f"{LAYER}.input_layernorm", f"{LAYER}.hidden_norm", "norm")
+        )
+
+        def link(
+            program: LinkedProgram, places: Sequence[tuple[int, int]], target: Model, *, first: bool
+        ) -> Link:
+            table = own or target.embedding
+            assert table is not None, "a target that transformers' code runs has been refused"
+            embedded, row = program.buffer(decoder.hidden), program.buffer(decoder.hidden)
+            rows = [program.buffer(self.hidden) for _ in range(self._num_taps)] if first else [row]
+            given = [program.given(one) for one in rows]
+            if first:
+                joined.add(program, operands(program, *rows), row)
+            program.embed(table, embedded)
+            normed = [program.buffer(decoder.hidden, "act") for _ in range(INPUTS)]
+            program.rms_norm(embedded, embedding_norm, normed[0], decoder.norm_eps)
+            program.rms_norm(row, row_norm, normed[1], decoder.norm_eps)
+            x = row
+            if self.norm_before_residual:
+                whole_row, x = program.buffer(decoder.hidden), program.buffer(decoder.hidden)
+                program.rms_norm(row, row_norm, whole_row, decoder.norm_eps)
+                program.activate(whole_row, x)  # what a norm writes is no place for sums
+            layer.add(program, normed, x, places[0])
+            told = program.tap(x)
+            program.head(x, norm, head, decoder.norm_eps, tokens=tokens)
+            program.finish()
+            return Link(program, given, told)
+
+        return link
+
+    @property
+    def _num_taps(self) -> int:
+        return len(self.layers) or 3
+
+    def _tokens(self, tensors: Tensors) -> Ints | None:
+        """[draft_vocab]  the token of each row of the head; None: in order."""
+        if TOKENS not in tensors:
+            return None
+        tokens = np.asarray(tensors[TOKENS]).astype(np.int64) + np.arange(self.draft_vocab)
+        if tokens.min() < 0 or tokens.max() >= self.vocab:
+            raise LoadError(
+                "BadCheckpoint",
+                f"{TOKENS} names tokens {tokens.min()} to {tokens.max()}, and there are {self.vocab}.",
+                hint="Fetch the head again.",
+                argument="speculative_config",
+            )
+        return tokens.astype(np.int32)

@@ -1,0 +1,157 @@
+"""A decoder layer of what goes on from the target's rows, as operations of its program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slipway.load.arrays import Array, Floats
+from slipway.model.rope import cos_sin
+from slipway.model.spec import Attention, DecoderSpec, Mlp
+from slipway.schemes.choice import Schemes
+from slipway.schemes.fused import FusedLinear, gated, stacked
+from slipway_kernels.cpu import Buffer, LinkedProgram
+from slipway_kernels.cpu.binding import floats
+
+Tensors = Mapping[str, Array]
+FIRST_ROW = 1
+"""Position of the first row that has one of the target before it; the row at 0 goes on from nothing."""
+
+
+class Joint:
+    """Matrices beneath each other, over inputs beside each other: y = Σ x_i · W_iᵀ + b, summed in order."""
+
+    def __init__(self, tensors: Tensors, names: Sequence[str], schemes: Schemes, inputs: int = 1) -> None:
+        """names: of the tensors, without .weight and .bias, which all of them have or none."""
+        rows = {name: tensors[f"{name}.weight"].shape[0] for name in names}
+        width = tensors[f"{names[0]}.weight"].shape[1] // inputs
+        biased = f"{names[0]}.bias" in tensors
+        self._parts = [
+            stacked(width, rows, schemes.of(None), bias=biased and not part) for part in range(inputs)
+        ]
+        for name in names:
+            for part, linear in enumerate(self._parts):
+                linear.load(name, tensors[f"{name}.weight"][:, part * width : (part + 1) * width])
+            if biased:
+                self._parts[0].load(name, floats(tensors[f"{name}.bias"]))
+
+    @property
+    def rows(self) -> int:
+        return self._parts[0].n
+
+    def add(
+        self, program: LinkedProgram, inputs: Sequence[Buffer], out: Buffer, *, accumulate: bool = False
+    ) -> None:
+        """out = (or +=) y.   inputs act, out fp32"""
+        for x, part in zip(inputs, self._parts, strict=True):
+            program.linear(x, part.whole, out, part.bias, accumulate=accumulate)
+            accumulate = True
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLayer:
+    """Its weights. inputs: rows of so many, normed, stand beside each other where it makes queries."""
+
+    attention: Attention
+    mlp: Mlp
+    eps: float
+    qkv: Joint
+    out: Joint
+    gate_up: FusedLinear
+    down: Joint
+    mlp_norm: Floats
+
+    @classmethod
+    def of(
+        cls, decoder: DecoderSpec, tensors: Tensors, name: str, schemes: Schemes, inputs: int
+    ) -> DraftLayer:
+        """name: how its tensors begin"""
+        attention, mlp = _layer(decoder)
+        queries = [f"{name}.self_attn.{one}_proj" for one in "qkv"]
+        pair = [f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"]
+        gate_up = gated(
+            decoder.hidden, dict.fromkeys(pair, mlp.intermediate), schemes.of(None), bias=mlp.bias
+        )
+        for one in pair:
+            gate_up.load(one, tensors[f"{one}.weight"])
+            if mlp.bias:
+                gate_up.load(one, floats(tensors[f"{one}.bias"]))
+        return cls(
+            attention,
+            mlp,
+            decoder.norm_eps,
+            Joint(tensors, queries, schemes, inputs),
+            Joint(tensors, [f"{name}.self_attn.o_proj"], schemes),
+            gate_up,
+            Joint(tensors, [f"{name}.mlp.down_proj"], schemes),
+            floats(tensors[f"{name}.post_attention_layernorm.weight"]),
+        )
+
+    def add(
+        self, program: LinkedProgram, inputs: Sequence[Buffer], x: Buffer, place: tuple[int, int]
+    ) -> None:
+        """x += attention of the inputs; x += mlp(norm(x)).   inputs act, x fp32
+
+        place  its KV group, and its index there
+        """
+        attention, rope = self.attention, self.attention.rope
+        shape = attention.heads, attention.kv_heads, attention.head_dim
+        qkv, normed = program.buffer(self.qkv.rows), program.buffer(x.width, "act")
+        queries, attended, inner = (
+            program.buffer(width, "act")
+            for width in (shape[0] * shape[2], shape[0] * shape[2], self.mlp.intermediate)
+        )
+        angles = None
+        if rope is not None:  # trained where the target's row stands, one before the token's
+            angles = cos_sin(rope, program.slots.max_len)
+            angles[FIRST_ROW:] = angles[:-FIRST_ROW].copy()
+        self.qkv.add(program, inputs, qkv)
+        program.rope_and_store(qkv, queries, place, *shape, angles, 0 if rope is None else rope.rotary_dim)
+        program.attention(
+            queries, attended, place, *shape, attention.scale, attention.window, first=FIRST_ROW
+        )
+        self.out.add(program, [attended], x, accumulate=True)
+        program.rms_norm(x, self.mlp_norm, normed, self.eps)
+        program.linear_gated(normed, self.gate_up.whole, inner, self.mlp.activation, self.gate_up.bias)
+        self.down.add(program, [inner], x, accumulate=True)
+
+
+def layer_shapes(decoder: DecoderSpec, name: str, inputs: int = 1) -> dict[str, tuple[int, ...]]:
+    """Of the tensors of a `DraftLayer`, whose names begin so."""
+    return dict(_shapes(decoder, name, inputs))
+
+
+def _shapes(decoder: DecoderSpec, name: str, inputs: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    attention, mlp = _layer(decoder)
+    hidden, width = decoder.hidden, attention.heads * attention.head_dim
+    keys = attention.kv_heads * attention.head_dim
+    matrices = {
+        "self_attn.q_proj": (width, inputs * hidden, attention.qkv_bias),
+        "self_attn.k_proj": (keys, inputs * hidden, attention.qkv_bias),
+        "self_attn.v_proj": (keys, inputs * hidden, attention.qkv_bias),
+        "self_attn.o_proj": (hidden, width, attention.out_bias),
+        "mlp.gate_proj": (mlp.intermediate, hidden, mlp.bias),
+        "mlp.up_proj": (mlp.intermediate, hidden, mlp.bias),
+        "mlp.down_proj": (hidden, mlp.intermediate, mlp.bias),
+    }
+    for matrix, (rows, columns, biased) in matrices.items():
+        yield f"{name}.{matrix}.weight", (rows, columns)
+        if biased:
+            yield f"{name}.{matrix}.bias", (rows,)
+    yield f"{name}.post_attention_layernorm.weight", (hidden,)
+
+
+def _layer(decoder: DecoderSpec) -> tuple[Attention, Mlp]:
+    """All of its layers are alike."""
+    layer = decoder.layers[0]
+    assert isinstance(layer.mlp, Mlp), "families of heads have no experts"
+    return layer.attention, layer.mlp
+
+
+def operands(program: LinkedProgram, *rows: Buffer) -> list[Buffer]:
+    """The rows [*, width] as inputs of products, as they are.   rows fp32"""
+    found = []
+    for one in rows:
+        found.append(program.buffer(one.width, "act"))
+        program.activate(one, found[-1])
+    return found

@@ -1,0 +1,231 @@
+"""Decides how a model that guesses for another runs beside it, before its weights are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from slipway.engine.config import DraftConfig, EngineConfig
+from slipway.load.checkpoint import Checkpoint, open_checkpoint
+from slipway.load.config import Config, texts
+from slipway.load.errors import LoadError
+from slipway.load.progress import Progress
+from slipway.model.kv import KVLayout, KVShape, kv_layout
+from slipway.model.spec import DecoderSpec
+from slipway.worker.drafts.eagle import Eagle
+from slipway.worker.drafts.eagle3 import Eagle3
+from slipway.worker.drafts.follow import FollowerPlan, FollowerSpec
+from slipway.worker.drafts.heads import HeadSpec, HeadsPlan
+from slipway.worker.drafts.medusa import Medusa
+from slipway.worker.drafts.mlp import MLPSpeculator
+from slipway.worker.drafts.model import DraftModelPlan
+from slipway.worker.plan import ModelPlan, kv_kinds, layer_bytes, plan_model
+
+HEADS: dict[str, Callable[[Config], HeadSpec]] = {"medusa": Medusa.of, "mlp_speculator": MLPSpeculator.of}
+FOLLOWERS: dict[str, Callable[[Config], FollowerSpec]] = {"eagle": Eagle.of, "eagle3": Eagle3.of}
+"""By method, what reads their configuration."""
+
+
+def with_draft(target: ModelPlan, config: EngineConfig, progress: Progress) -> ModelPlan:
+    """The plan with that of the model that guesses for it, where the configuration names one.
+
+    It draws what the target may draw, in the same type. Raises LoadError where it cannot be read, or cannot
+    guess for this target.
+    """
+    draft = config.draft
+    if draft is None or target.pooler is not None:
+        return target
+    try:
+        return _planned(target, config, draft, progress)
+    except LoadError as error:
+        if error.argument == "speculative_config":
+            raise
+        message = f"Of the draft model {draft.model}: {error.message}"
+        raise LoadError(error.code, message, hint=error.hint, argument="speculative_config") from error
+
+
+def _planned(target: ModelPlan, config: EngineConfig, draft: DraftConfig, progress: Progress) -> ModelPlan:
+    settings = _settings(draft, target, config)
+    checkpoint = open_checkpoint(settings, progress)
+    method = draft.method
+    if method == "draft_model":
+        method = _kind(checkpoint.config)
+    if method in HEADS:
+        return _with_heads(target, config, draft, method, checkpoint, settings)
+    if not config.num_drafts:
+        raise _unfit(
+            f"--speculative-config has no num_speculative_tokens, the most that {draft.model} guesses ahead.",
+            "Give it: 3 to 7 are usual.",
+        )
+    if method in FOLLOWERS:
+        return _with_follower(target, config, draft, method, checkpoint, settings)
+    return _with_model(target, config, draft, plan_model(checkpoint, settings), settings)
+
+
+def _kind(config: Config) -> str:
+    """The method of what a configuration describes."""
+    architecture, kind = next(iter(texts(config, "architectures")), ""), config.get("model_type")
+    if "Eagle3" in architecture or config.get("speculators_model_type") == "eagle3":
+        return "eagle3"
+    if kind == "eagle" or architecture.startswith("Eagle"):
+        return "eagle"
+    return str(kind) if kind in HEADS else "draft_model"
+
+
+def _with_model(
+    target: ModelPlan, config: EngineConfig, draft: DraftConfig, plan: ModelPlan, settings: EngineConfig
+) -> ModelPlan:
+    """Its layers are dealt into the target's pages."""
+    if plan.route.spec is None:
+        raise _unfit(
+            f"{draft.model} is a {plan.route.architecture}, which runs by transformers' code: that does not "
+            "guess for another model.",
+            "Name a draft model of an architecture with native code.",
+        )
+    _check_vocab(target, config, draft, plan.route.vocab)
+    length = draft.max_model_len or plan.max_model_len
+    if length > plan.max_model_len:
+        raise _unfit(
+            f"max_model_len {length} of the draft model is too long: it was made for {plan.max_model_len} "
+            "tokens.",
+            f"Set {plan.max_model_len} or less, or leave it out.",
+        )
+    # Its keys may come a block behind what is computed: a window keeps that much more for them.
+    layouts = _dealt(target, config, kv_kinds(plan.route, config, behind=config.block_size))
+    model = replace(
+        plan,
+        kv=layouts[1],
+        max_model_len=min(length, target.max_model_len),
+        vocab=target.route.vocab,
+    )
+    warnings = [*target.warnings, *(f"Of the draft model: {text}" for text in plan.warnings)]
+    proposer = DraftModelPlan(model, settings, config.num_drafts)
+    return replace(target, kv=layouts[0], draft=proposer, warnings=warnings)
+
+
+def _dealt(
+    target: ModelPlan, config: EngineConfig, kinds: list[tuple[int, KVShape]]
+) -> tuple[KVLayout, KVLayout]:
+    """The pages with layers of these kinds beside the target's: for the target, and for what has these."""
+    own = kv_kinds(target.route, config)
+    size_of = layer_bytes(config.device, target.kv_dtype)
+    layout = kv_layout(own + kinds, config.block_size, size_of, len(kinds))
+    target_places, places = layout.layer_place[: len(own)], layout.layer_place[len(own) :]
+    return replace(layout, layer_place=target_places), replace(layout, layer_place=places)
+
+
+def _with_follower(
+    target: ModelPlan,
+    config: EngineConfig,
+    draft: DraftConfig,
+    method: str,
+    checkpoint: Checkpoint,
+    settings: EngineConfig,
+) -> ModelPlan:
+    """They read the target's rows, and their layers are dealt into its pages."""
+    spec, model = FOLLOWERS[method](checkpoint.config), target.route.spec
+    _check_rows(config, draft, method, spec.hidden, model)
+    _check_vocab(target, config, draft, spec.vocab)
+    for_target, kv = _dealt(target, config, [(0, (one.kv_heads, one.head_dim)) for one in spec.attentions])
+    plan = FollowerPlan(
+        spec,
+        checkpoint,
+        settings,
+        config.num_drafts,
+        vocab=target.route.vocab,
+        element=target.element,
+        kv_dtype=target.kv_dtype,
+        kv=kv,
+        length=min(draft.max_model_len or target.max_model_len, target.max_model_len),
+    )
+    return replace(target, kv=for_target, draft=plan, taps=spec.taps(len(target.route.attentions)))
+
+
+def _with_heads(
+    target: ModelPlan,
+    config: EngineConfig,
+    draft: DraftConfig,
+    method: str,
+    checkpoint: Checkpoint,
+    settings: EngineConfig,
+) -> ModelPlan:
+    """They read the target's final rows."""
+    heads = HEADS[method](checkpoint.config)
+    _check_rows(config, draft, method, heads.hidden, target.route.spec)
+    if config.num_drafts > heads.num_heads:
+        raise _unfit(
+            f"{config.num_drafts} drafts are asked for, and {draft.model} has heads for {heads.num_heads}.",
+            f"Set num_speculative_tokens to {heads.num_heads} or less.",
+        )
+    _check_vocab(target, config, draft, heads.vocab)
+    number = config.num_drafts or heads.num_heads
+    length = min(draft.max_model_len or target.max_model_len, target.max_model_len)
+    plan = HeadsPlan(heads, checkpoint, settings, number, target.route.vocab, target.element, length)
+    return replace(target, draft=plan, taps=(len(target.route.attentions),))
+
+
+def _check_rows(
+    config: EngineConfig, draft: DraftConfig, method: str, hidden: int, target: DecoderSpec | None
+) -> None:
+    """What reads rows of so many numbers can read the target's, and is asked for nothing else."""
+    if target is None:
+        raise _unfit(
+            f"{config.model} runs by transformers' code, which does not tell the rows that {method} goes on "
+            "from.",
+            "Serve an architecture with native code, or guess by n-grams.",
+        )
+    if hidden != target.hidden:
+        raise _unfit(
+            f"{draft.model} reads rows of {hidden} numbers, and those of {config.model} have "
+            f"{target.hidden}: it was trained on another model.",
+            "Name heads that were trained on this one.",
+        )
+    if draft.quantization:
+        raise _unfit(
+            f"quantization {draft.quantization}: heads are computed as they are stored.",
+            "Leave it out, or name a draft model.",
+        )
+
+
+def _check_vocab(target: ModelPlan, config: EngineConfig, draft: DraftConfig, vocab: int) -> None:
+    if vocab < target.route.vocab:
+        raise _unfit(
+            f"{draft.model} knows {vocab} tokens, and {config.model} has {target.route.vocab}: it cannot "
+            "read all that it has to go on from.",
+            "Name a draft model with the target's tokenizer.",
+        )
+
+
+def _settings(draft: DraftConfig, target: ModelPlan, config: EngineConfig) -> EngineConfig:
+    """That of the draft model, as if it were served; what concerns the target's files is left out."""
+    return msgspec.structs.replace(
+        config,
+        model=draft.model,
+        revision=draft.revision,
+        code_revision=draft.code_revision,
+        quantization=draft.quantization,
+        max_model_len=None,
+        num_drafts=0,
+        draft=None,
+        task="generate",
+        override_pooler_config={},
+        dtype=str(target.element),
+        load_format="dummy" if config.load_format == "dummy" else "auto",
+        hf_config_path=None,
+        hf_overrides={},
+        rope_scaling={},
+        rope_theta=None,
+        disable_sliding_window=False,
+        max_loras=0,
+        enable_prompt_embeds=False,
+        max_prompt_adapters=0,
+        calculate_kv_scales=False,
+        quantization_param_path=None,
+        offload_bytes=0,
+    )
+
+
+def _unfit(message: str, hint: str) -> LoadError:
+    return LoadError("UnsupportedModel", message, hint=hint, argument="speculative_config")

@@ -1,0 +1,188 @@
+"""Logits processors that requests bring: code of the operator's, between the model and the draw, on CPU."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from slipway.engine.params import Processor
+from slipway.engine.plan import StepPlan
+from slipway.load.arrays import Floats
+from slipway.load.errors import LoadError
+from slipway.load.extras import require_torch
+from slipway_kernels.cpu import Edits, Slots
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SECONDS = 10.0
+"""That those of a request may take in a step, the import of their modules included."""
+LOOK_SECONDS = 0.1
+"""Between looks at the clock while a step waits for them."""
+THREADS = 2
+
+Function = Callable[[list[int], list[int], "Tensor"], object]
+"""Of the prompt, the output so far and logits [vocab]."""
+
+
+def check_processors(device: str) -> None:
+    """Raises LoadError where requests cannot bring processors here."""
+    if device != "cpu":
+        raise LoadError(
+            "UnsupportedFormat",
+            "Logits processors of requests run on CPU alone: on a device a step is launched before the host "
+            "knows the tokens that a processor is to look at.",
+            hint="Serve the model with --device cpu, or leave the pattern out.",
+            argument="logits_processor_pattern",
+        )
+    require_torch(
+        "Logits processors of requests get torch tensors",
+        "leave the pattern out",
+        argument="logits_processor_pattern",
+    )
+    import torch
+
+    torch.set_num_threads(1)  # the kernels' threads own the cores
+
+
+class Processors:
+    """Of every slot whose request brought some. They see copies of the model's logits and run on threads of
+    their own, so that one that does not return holds up the others for `SECONDS`, and is called no more.
+    """
+
+    def __init__(self, threads: int | None) -> None:
+        self.errors: dict[int, str] = {}
+        """Of the last step: by a request's place, why it cannot go on."""
+        self._chains: dict[int, _Chain] = {}
+        self._queue: SimpleQueue[_Job] = SimpleQueue()
+        self._stuck: set[str] = set()
+        for _ in range(threads or THREADS):
+            self._begin_thread()
+
+    def start(self, slot: int, processors: Sequence[Processor]) -> None:
+        """A request takes the slot; those that hold state begin anew with it."""
+        self._chains.pop(slot, None)
+        if processors:
+            self._chains[slot] = _Chain(processors)
+
+    def edits(self, plan: StepPlan, slots: Slots) -> Edits | None:
+        """What the step asks while it computes; None where no request has any."""
+        self.errors = {}
+        wanted = [slot in self._chains for slot in plan.slots] if self._chains else []
+        return Edits(np.array(wanted, np.uint8), partial(self._edit, plan, slots)) if any(wanted) else None
+
+    def _edit(
+        self, plan: StepPlan, slots: Slots, requests: list[int], rows: list[Floats]
+    ) -> list[Floats | None]:
+        """Those of one request run in turn, those of several beside each other."""
+        jobs = []
+        for request, row in zip(requests, rows, strict=True):
+            slot = plan.slots[request]
+            known, length = slots.known(slot).tolist(), int(slots.prompt_len[slot])
+            prompt = known[int(slots.num_given[slot]) : length]  # what is given has no token
+            apply = partial(self._chains[slot].apply, prompt, known[length:], row.copy(), self._stuck)
+            jobs.append(_Job(self._chains[slot], apply))
+            self._queue.put(jobs[-1])
+        for request, job in zip(requests, jobs, strict=True):
+            while not job.done.wait(LOOK_SECONDS):
+                self._leave_late(jobs)
+            if job.error:
+                self.errors[request] = job.error
+        return [None if job.error else job.result for job in jobs]
+
+    def _leave_late(self, jobs: Sequence[_Job]) -> None:
+        """Wait no longer for those that take too long. Their threads cannot be ended; others come instead."""
+        for job in jobs:
+            if not job.done.is_set() and 0 < job.begun < time.monotonic() - SECONDS:
+                self._stuck.add(job.chain.current)
+                job.left = True
+                job.error = f"its logits processor {job.chain.current} took more than {SECONDS:g} s"
+                job.done.set()
+                self._begin_thread()
+
+    def _begin_thread(self) -> None:
+        """Not by `concurrent.futures`, which waits for all of its threads before the process may end."""
+        threading.Thread(target=_work, args=(self._queue,), name="logits-processor", daemon=True).start()
+
+
+def _work(queue: SimpleQueue[_Job]) -> None:
+    job = queue.get()
+    while not job.run():
+        job = queue.get()
+
+
+class _Job:
+    """A call that a thread makes, and what comes of it."""
+
+    def __init__(self, chain: _Chain, apply: Callable[[], Floats]) -> None:
+        self.chain = chain
+        self.done = threading.Event()
+        self.begun = 0.0
+        self.left = False
+        """Nobody waits for it any more."""
+        self.result: Floats | None = None
+        self.error = ""
+        self._apply = apply
+
+    def run(self) -> bool:
+        """Whether it was left, and another thread is there instead of this one."""
+        self.begun = time.monotonic()
+        try:
+            self.result = self._apply()
+        except BaseException as error:  # code of others, which may even exit
+            self.error = self.error or f"its logits processors failed: {type(error).__name__}: {error}"
+        self.done.set()
+        return self.left
+
+
+class _Chain:
+    """What one request brought, made on first use: that may import modules."""
+
+    def __init__(self, processors: Sequence[Processor]) -> None:
+        self.current = ""
+        """The one that is imported or called."""
+        self._processors = processors
+        self._functions: dict[int, Function] = {}
+
+    def apply(self, prompt: list[int], output: list[int], logits: Floats, stuck: set[str]) -> Floats:
+        """Raises what they raise, and ValueError for those in `stuck` and for what is no row of logits."""
+        import torch
+
+        row: Any = torch.from_numpy(logits)
+        for place, processor in enumerate(self._processors):
+            name = self.current = processor.qualname
+            if name in stuck:
+                raise ValueError(f"{name} once took more than {SECONDS:g} s and is not called again")
+            if place not in self._functions:
+                self._functions[place] = _function(processor)
+            row = self._functions[place](prompt, output, row)
+            if not isinstance(row, torch.Tensor) or row.shape != logits.shape:
+                what = list(row.shape) if isinstance(row, torch.Tensor) else type(row).__name__
+                raise ValueError(f"{name} gave {what} instead of a tensor [{len(logits)}]")
+        found: Floats = row.detach().to("cpu", torch.float32).numpy()
+        if np.isnan(found).any() or found.max() == np.inf or found.max() == -np.inf:
+            raise ValueError("what they gave has NaN or infinity, or nothing above -infinity")
+        return found
+
+
+def _function(processor: Processor) -> Function:
+    """Raises what importing and making it raises."""
+    module, _, name = processor.qualname.rpartition(".")
+    found: Any = getattr(import_module(module), name)
+    if processor.arguments:
+        args, kwargs = msgspec.json.decode(processor.arguments)
+        found = found(*args, **kwargs)
+    try:
+        count = len(inspect.signature(found).parameters)
+    except ValueError:  # built in
+        count = 2
+    return found if count == 3 else lambda prompt, output, logits: found(output, logits)

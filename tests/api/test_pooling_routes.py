@@ -1,0 +1,367 @@
+"""Embeddings, scores, classes and rerankings over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import transformers
+from serving import Served, refused
+from test_http import validate
+
+from encoder_models import write_pair_tokenizer
+from slipway.api.errors import ApiError
+from slipway.api.pooled_prompts import cut_inside
+from slipway.api.products import check_pooled
+from slipway.batch.application import batch_paths
+from slipway.engine.messages import Pools
+from slipway.text.fast import FastVocabulary
+from slipway.text.open import load
+from slipway.text.tokenizer import Tokenizer
+
+EMBEDS = Pools("embed", 4)
+SCORES = Pools("classify", 1, labels=["yes"])
+CLASSES = Pools("classify", 4, labels=["a", "b", "c", "d"])
+BY_TOKEN = Pools("reward", 2, by_token=True)
+
+
+@pytest.fixture(scope="module")
+def server(start_for_module: Callable[..., Served]) -> Served:
+    return start_for_module(pools=EMBEDS)
+
+
+@pytest.fixture
+def embeds(server: Served) -> Iterator[Served]:
+    yield server
+    server.engine.reset()
+
+
+def expected(tokens: list[int]) -> list[float]:
+    return [len(tokens), tokens[0], tokens[-1], pytest.approx(0.1)]
+
+
+def vectors_of(served: Served, body: dict[str, Any]) -> list[list[float]]:
+    answer = served.post("/v1/embeddings", body)
+    assert answer.status_code == 200, answer.text
+    data = answer.json()["data"]
+    assert [one["index"] for one in data] == list(range(len(data)))
+    return [one["embedding"] for one in data]
+
+
+def test_each_form_of_input_is_answered_in_its_order(embeds: Served) -> None:
+    texts = ["one", "two words", "and three words"]
+    token_ids = [embeds.tokenizer.encode(text) for text in texts]
+    wanted = [expected(tokens) for tokens in token_ids]
+    assert vectors_of(embeds, {"input": texts}) == wanted
+    assert vectors_of(embeds, {"input": token_ids}) == wanted
+    assert vectors_of(embeds, {"input": texts[1]}) == wanted[1:2]
+    assert vectors_of(embeds, {"input": token_ids[2]}) == wanted[2:]
+
+
+def test_usage_counts_the_prompts(embeds: Served) -> None:
+    answer = embeds.post("/v1/embeddings", {"input": [[5, 6], [7]], "user": "me"}).json()
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+    assert (answer["object"], answer["model"], answer["id"][:5]) == ("list", "scripted", "embd-")
+
+
+def test_base64_holds_the_same_numbers(embeds: Served) -> None:
+    (text,) = vectors_of(embeds, {"input": [5, 6], "encoding_format": "base64"})
+    assert list(struct.unpack("<4f", base64.b64decode(str(text)))) == expected([5, 6])
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_the_openai_client_reads_embeddings(embeds: Served, form: Any) -> None:
+    with embeds.openai() as client:
+        made = client.embeddings.create(model="scripted", input=["one", "two"], encoding_format=form)
+        usual = client.embeddings.create(model="scripted", input="one")
+    assert [one.index for one in made.data] == [0, 1]
+    assert usual.data[0].embedding == expected(embeds.tokenizer.encode("one"))
+
+
+def test_messages_are_rendered_by_the_chat_template(embeds: Served) -> None:
+    vectors_of(embeds, {"messages": [{"role": "user", "content": "Hi"}]})
+    asked = embeds.engine.requests[-1].prompt_token_ids
+    text = embeds.tokenizer.decode(asked, skip_special_tokens=False)
+    assert text == "<|im_start|>user\nHi<|im_end|>\n"
+    vectors_of(embeds, {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": True})
+    asked = embeds.engine.requests[-1].prompt_token_ids
+    assert embeds.tokenizer.decode(asked, skip_special_tokens=False).endswith("assistant\n")
+
+
+def test_a_long_text_is_refused_unless_it_may_be_cut(embeds: Served) -> None:
+    long = {"input": "word " * 2000}
+    refused(embeds.post("/v1/embeddings", long), 400, "input", "maximum context length is 512")
+    refused(embeds.post("/v1/embeddings", {"input": [5] * 513}), 400, "input", "has 513")
+    assert vectors_of(embeds, {"input": [*range(5, 505), 6, 7, 8, 9, 10, 11, 12, 13]})[0][0] == 508
+    for asked, kept in ((-1, 512), (20, 20)):
+        vectors_of(embeds, long | {"truncate_prompt_tokens": asked})
+        sent = embeds.engine.requests[-1].prompt_token_ids
+        assert sent == embeds.tokenizer.encode(long["input"])[:kept]
+
+
+def test_dimensions_are_for_models_that_were_trained_for_fewer(start: Callable[..., Served]) -> None:
+    plain = start(pools=EMBEDS)
+    refused(plain.post("/v1/embeddings", {"input": "x", "dimensions": 2}), 400, "dimensions", "not trained")
+    vectors_of(plain, {"input": "x", "dimensions": 4})
+    some = start(pools=Pools("embed", 4, cuts=[2, 3]))
+    refused(
+        some.post("/v1/embeddings", {"input": "x", "dimensions": 1}), 400, "dimensions", "trained for 2, 3"
+    )
+    refused(
+        some.post("/v1/embeddings", {"input": "x", "dimensions": 5}), 400, "dimensions", "more than the 4"
+    )
+    vectors_of(some, {"input": "x", "dimensions": 2, "normalize": False})
+    pooling = some.engine.requests[-1].pooling
+    assert pooling is not None
+    assert (pooling.dimensions, pooling.activate) == (2, False)
+
+
+def test_special_tokens_stay_round_a_text_that_is_cut() -> None:
+    assert cut_inside([1, 5, 6, 7, 2], [5, 6, 7], 4) == [1, 5, 6, 2]
+    assert cut_inside([5, 6, 7, 2], [5, 6, 7], 2) == [5, 2]
+    assert cut_inside([1, 5, 6, 2], [5, 6], 1) == [1]
+
+
+def test_a_pair_is_joined_as_the_tokenizer_does() -> None:
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[S]": 0, "a": 1, "b": 2}, "[S]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[S] $A [S]", pair="[S] $A [S] $B [S]", special_tokens=[("[S]", 0)]
+    )
+    vocabulary = FastVocabulary(words)
+    assert vocabulary.encode_pair("a b", "b", None) == ([0, 1, 2, 0, 2, 0], None)
+    assert Tokenizer(vocabulary).encode_pair("a", "b") == ([0, 1, 0, 2, 0], None)
+    with pytest.raises(ValueError, match="lone surrogate"):
+        Tokenizer(vocabulary).encode_pair("a", "\ud800")
+
+
+@pytest.mark.parametrize("limit", [None, 40, 13, 12, 6, 4, 3])
+@pytest.mark.parametrize(
+    "texts", [("what?", "words " * 9), ("words " * 9, "what?"), ("words " * 6, "text " * 7)]
+)
+def test_a_pair_is_cut_and_typed_as_transformers_does(
+    tmp_path: Path, texts: tuple[str, str], limit: int | None
+) -> None:
+    write_pair_tokenizer(tmp_path)
+    wanted = transformers.AutoTokenizer.from_pretrained(tmp_path)(
+        *texts, truncation=limit is not None, max_length=limit, return_token_type_ids=True
+    )
+    token_ids, type_from = load(tmp_path).encode_pair(*texts, limit)
+    assert token_ids == wanted["input_ids"]
+    assert type_from == wanted["token_type_ids"].index(1)
+
+
+def test_types_that_change_more_than_once_are_refused(tmp_path: Path) -> None:
+    write_pair_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    odd = json.loads(file.read_text())
+    odd["post_processor"]["pair"][3]["Sequence"]["type_id"] = 2
+    file.write_text(json.dumps(odd))
+    with pytest.raises(ValueError, match=r"types \[0, 1, 2\] in an order"):
+        load(tmp_path).encode_pair("a", "b")
+
+
+def test_a_pair_is_told_where_its_second_type_begins(start: Callable[..., Served], tmp_path: Path) -> None:
+    write_pair_tokenizer(tmp_path)
+    served = start(other=tmp_path, pools=SCORES)
+    served.engine.vectors = lambda tokens: [[len(tokens)]]
+    body = {"query": "what?", "documents": ["one text", "this is a longer one"]}
+    assert served.post("/rerank", body).status_code == 200
+    own = len(served.tokenizer.encode("what?"))
+    assert [request.pooling.type_from for request in served.engine.requests if request.pooling] == [own, own]
+    served.post("/rerank", body | {"truncate_prompt_tokens": 6})
+    assert {len(request.prompt_token_ids) for request in served.engine.requests[2:]} == {6}
+
+
+BAD = [
+    ({}, "input", "neither"),
+    ({"input": "x", "messages": [{"role": "user", "content": "x"}]}, "input", "both"),
+    ({"input": []}, "input", "list of token ids"),
+    ({"input": ""}, "input", "no tokens"),
+    ({"input": [""]}, "input", "no tokens"),
+    ({"input": [[]]}, "input", "no tokens"),
+    ({"input": [1, "x"]}, "input", "list of token ids"),
+    ({"input": {"text": "x"}}, "input", "list of token ids"),
+    ({"input": ["x"] * 2049}, "input", "at most 2048"),
+    ({"input": [512]}, "input", "out of vocabulary"),
+    ({"input": [-1]}, "input", "list of token ids"),
+    ({"input": "x", "encoding_format": "hex"}, "encoding_format", "hex"),
+    ({"input": "x", "dimensions": 0}, "dimensions", "at least 1"),
+    ({"input": "x", "priority": 1}, "priority", "--scheduling-policy priority"),
+    ({"input": "x", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "at least -1"),
+    ({"input": "x", "truncate_prompt_tokens": 0}, "input", "no tokens"),
+    ({"input": "x", "model": "other"}, "model", "does not exist"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "words"), BAD, ids=range(len(BAD)))
+def test_bad_input_is_refused_with_the_field(
+    embeds: Served, body: dict[str, Any], param: str, words: str
+) -> None:
+    answer = embeds.post("/v1/embeddings", body)
+    refused(answer, 404 if param == "model" else 400, param, words)
+
+
+def test_too_many_tokens_or_numbers_at_once_are_refused(start: Callable[..., Served]) -> None:
+    wide = start(pools=Pools("embed", 1 << 13))
+    body = {"input": ["x"] * 513}
+    refused(wide.post("/v1/embeddings", body), 400, "input", "4202496 numbers, more than the 4194304")
+    by_token = start(pools=Pools("reward", 1 << 13, by_token=True))
+    refused(by_token.post("/pooling", {"input": [[5] * 500] * 3}), 400, "input", "12288000 numbers")
+    prompt = [5] * 1024
+    check_pooled([prompt] * 1024, EMBEDS, 0)
+    with pytest.raises(ApiError, match="1048577 tokens together"):
+        check_pooled([*[prompt] * 1024, [5]], EMBEDS, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/responses", {"input": "x"}),
+        ("/classify", {"input": "x"}),
+    ],
+)
+def test_what_a_model_is_not_for_is_refused(embeds: Served, path: str, body: dict[str, Any]) -> None:
+    refused(embeds.post(path, body), 400, "model", "The model does not support the ")
+    assert embeds.engine.requests == []
+
+
+def test_a_model_that_generates_pools_nothing(start: Callable[..., Served]) -> None:
+    served = start()
+    for path in ("/v1/embeddings", "/pooling", "/classify"):
+        refused(served.post(path, {"input": "x"}), 400, "model", "it serves --task generate")
+    refused(served.post("/v1/score", {"text_1": "x", "text_2": "y"}), 400, "model", "--task generate")
+    refused(served.post("/v1/rerank", {"query": "x", "documents": ["y"]}), 400, "model", "--task generate")
+
+
+def test_an_embedding_model_scores_by_the_angle(embeds: Served) -> None:
+    directions = {"north": [0, 2], "east": [3, 0], "northeast": [1, 1]}
+    texts = {tuple(embeds.tokenizer.encode(text)): vector for text, vector in directions.items()}
+    embeds.engine.vectors = lambda tokens: [texts[tuple(tokens)]]
+    body = {"text_1": "north", "text_2": ["east", "northeast", "north"]}
+    answer = embeds.post("/score", body).json()
+    assert [one["score"] for one in answer["data"]] == pytest.approx([0, 0.5**0.5, 1])
+    assert len(embeds.engine.requests) == 3  # none is computed twice
+    body = {"text_1": ["north", "east"], "text_2": ["east", "east"]}
+    answer = embeds.post("/v1/score", body).json()
+    assert [one["score"] for one in answer["data"]] == pytest.approx([0, 1])
+    wrong = embeds.post("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})
+    refused(wrong, 400, "text_1", "text_1 has 2 texts and text_2 3")
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_a_reranking_has_the_best_first(start: Callable[..., Served], path: str) -> None:
+    served = start(pools=SCORES)
+    served.engine.vectors = lambda tokens: [[len(tokens) / 100]]
+    documents: list[Any] = ["short", {"text": "the longest of all of these"}, "of medium length"]
+    body = {"model": "scripted", "query": "what?", "documents": documents, "top_n": 2}
+    answer = served.post(path, body).json()
+    assert [one["index"] for one in answer["results"]] == [1, 2]
+    assert answer["results"][0]["document"] == {"text": "the longest of all of these"}
+    lengths = [
+        len(served.tokenizer.encode_pair("what?", text)[0]) / 100
+        for text in (documents[1]["text"], documents[2])
+    ]
+    assert [one["relevance_score"] for one in answer["results"]] == pytest.approx(lengths)
+    bare = served.post(path, body | {"top_n": 0, "return_documents": False, "max_tokens_per_doc": 1}).json()
+    assert [one["index"] for one in bare["results"]] == [0, 1, 2]  # equal ones in their order
+    assert all("document" not in one for one in bare["results"])
+    refused(served.post(path, {"query": "x", "documents": []}), 400, "documents", "at least 1")
+    refused(served.post(path, {"query": "x", "documents": [5]}), 400, "documents[0]", "5")
+
+
+def test_pairs_are_put_into_the_operators_template(start: Callable[..., Served], tmp_path: Any) -> None:
+    template = tmp_path / "pairs.jinja"
+    template.write_text(
+        "Q {{ (messages | selectattr('role', 'eq', 'query') | first).content }} "
+        "D {{ (messages | selectattr('role', 'eq', 'document') | first).content }} relevant?"
+    )
+    served = start("--chat-template", str(template), pools=SCORES)
+    served.engine.vectors = lambda tokens: [[0.5]]
+    assert served.post("/score", {"text_1": "one", "text_2": "two"}).status_code == 200
+    asked = served.tokenizer.decode(served.engine.requests[-1].prompt_token_ids)
+    assert asked == "Q one D two relevant?"
+
+
+def test_a_classifier_names_the_likeliest_class(start: Callable[..., Served]) -> None:
+    served = start(pools=CLASSES)
+    served.engine.vectors = lambda tokens: [[0.125, 0.5, 0.25, 0.125]]
+    (one,) = served.post("/classify", {"input": "x"}).json()["data"]
+    assert one == {"index": 0, "label": "b", "probs": [0.125, 0.5, 0.25, 0.125], "num_classes": 4}
+    refused(served.post("/score", {"text_1": "x", "text_2": "y"}), 400, "model", "4 classes")
+    refused(served.post("/v1/embeddings", {"input": "x"}), 400, "model", "this needs embed")
+
+
+def test_pooling_answers_a_vector_or_one_for_each_token(start: Callable[..., Served], embeds: Served) -> None:
+    (whole,) = embeds.post("/pooling", {"input": [5, 6]}).json()["data"]
+    assert whole == {"index": 0, "object": "pooling", "data": expected([5, 6])}
+    served = start(pools=BY_TOKEN)
+    served.engine.vectors = lambda tokens: [[token, 0.5] for token in tokens]
+    (rows,) = served.post("/pooling", {"input": [5, 6, 7]}).json()["data"]
+    assert rows["data"] == [[5, 0.5], [6, 0.5], [7, 0.5]]
+    refused(served.post("/v1/embeddings", {"input": "x"}), 400, "model", "this needs embed")
+    several = start(pools=Pools("classify", 1, by_token=True))
+    for path, body in (("/classify", {"input": "x"}), ("/score", {"text_1": "x", "text_2": "y"})):
+        refused(several.post(path, body), 400, "model", "a vector for each token")
+    (packed,) = served.post("/pooling", {"input": [5, 6], "encoding_format": "base64"}).json()["data"]
+    assert struct.unpack("<4f", base64.b64decode(packed["data"])) == (5, 0.5, 6, 0.5)
+
+
+def test_an_engines_error_is_the_answer(embeds: Served) -> None:
+    embeds.engine.failing = "it broke"
+    refused(embeds.post("/v1/embeddings", {"input": ["x", "y"]}), 500, None, "it broke")
+
+
+ASKED: dict[str, tuple[Pools, dict[str, Any]]] = {
+    "/v1/embeddings": (EMBEDS, {"input": ["x"]}),
+    "/pooling": (EMBEDS, {"input": "x"}),
+    "/classify": (CLASSES, {"input": "x"}),
+    "/score": (EMBEDS, {"text_1": "x", "text_2": "y"}),
+    "/rerank": (EMBEDS, {"query": "x", "documents": ["y", {"text": "z"}]}),
+}
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_answers_are_as_the_document_describes_them(start: Callable[..., Served], path: str) -> None:
+    pools, body = ASKED[path]
+    served = start(pools=pools)
+    document = served.get("/openapi.json").json()
+    described = document["paths"][path]["post"]
+    told = described["responses"]["200"]["content"]["application/json"]["schema"]
+    validate(served.post(path, body).json(), told, document)
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_an_invocation_is_answered_as_its_fields_and_the_task_say(
+    start: Callable[..., Served], path: str
+) -> None:
+    pools, body = ASKED[path]
+    if path == "/pooling":
+        pools, body = BY_TOKEN, {"messages": [{"role": "user", "content": "x"}]}
+    served = start(pools=pools)
+    answers = [served.post(one, {**body, "request_id": "one"}).json() for one in (path, "/invocations")]
+    for answer in answers:
+        answer.pop("created", None)
+    assert answers[0] == answers[1]
+    refused(served.post("/invocations", {"prompt": "x"}), 400, "messages", "none of messages, input, text_1")
+
+
+def test_batches_may_ask_for_embeddings_scores_and_rerankings(embeds: Served) -> None:
+    assert {"/v1/embeddings", "/v1/score", "/v1/rerank"} <= {*batch_paths(embeds.http.config.app)}
+
+
+def test_greetings_show_a_request_that_the_model_answers() -> None:
+    from slipway.api.greeting import _first_request
+    from slipway.api.model import Texts
+
+    texts = Texts(None, None, None, (), None)  # type: ignore[arg-type]
+    assert _first_request(texts, EMBEDS)[1] == "v1/embeddings"
+    assert _first_request(texts, BY_TOKEN)[1] == "pooling"

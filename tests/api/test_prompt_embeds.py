@@ -1,0 +1,231 @@
+"""`prompt_embeds` of /v1/completions: what is taken, and what is refused before the engine sees it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save
+
+from factory import make_model
+from live_server import LiveServer, live_server
+from slipway.api.errors import ApiError
+from slipway.api.prompt_embeds import rows_of
+
+HIDDEN = 64
+TOKENS = [5, 77, 300, 12, 9, 41]
+GREEDY: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True, "logprobs": 2}
+
+
+def of_torch(value: Any, **how: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file, **how)
+    return file.getvalue()
+
+
+def text(file: bytes) -> str:
+    return base64.b64encode(file).decode()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model("llama", tmp_path_factory.mktemp("model") / "llama", dtype="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def embeds(model: Path) -> torch.Tensor:
+    """[tokens, hidden] of TOKENS, in the model's type."""
+    return load_file(model / "model.safetensors")["model.embed_tokens.weight"][TOKENS].contiguous()
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[LiveServer]:
+    with live_server(model, "--served-model-name", "m", "--enable-prompt-embeds") as started:
+        yield started
+
+
+def asked(server: LiveServer, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/completions", json={"model": "m", **body}, timeout=60)
+
+
+def test_a_texts_own_embeddings_give_its_answer_in_every_form(
+    server: LiveServer, embeds: torch.Tensor
+) -> None:
+    expected = asked(server, prompt=TOKENS, **GREEDY).json()
+    files = [
+        *(save({"rows": embeds}), of_torch(embeds), of_torch(embeds, _use_new_zipfile_serialization=True)),
+        *(save({"x": embeds.float()}, {"format": "pt"}), of_torch(embeds.float())),
+    ]
+    for file in files:
+        found = asked(server, prompt_embeds=text(file), **GREEDY).json()
+        assert found["choices"] == expected["choices"]
+        assert found["usage"]["prompt_tokens"] == len(TOKENS)
+
+
+def test_several_prompts_and_several_answers_of_each(server: LiveServer, embeds: torch.Tensor) -> None:
+    prompts = [TOKENS, TOKENS[:3]]
+    files = [text(save({"rows": embeds[: len(one)].contiguous()})) for one in prompts]
+    drawn = {"max_tokens": 6, "n": 2, "seed": 3, "temperature": 1.0}
+    expected = asked(server, prompt=prompts, **drawn).json()["choices"]
+    assert asked(server, prompt_embeds=files, **drawn).json()["choices"] == expected
+    assert len(expected) == 4
+
+
+def test_a_stream_says_what_the_whole_answer_says(server: LiveServer, embeds: torch.Tensor) -> None:
+    body = {"prompt_embeds": text(save({"rows": embeds})), "max_tokens": 8, "temperature": 0}
+    whole = asked(server, **body).json()["choices"][0]["text"]
+    lines = asked(server, **body, stream=True).text.splitlines()
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert "".join(event["choices"][0]["text"] for event in events) == whole
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": "a"},
+        {"echo": True},
+        {"prompt_logprobs": 1},
+        {"truncate_prompt_tokens": 2},
+        {"return_token_ids": True},
+        {"use_beam_search": True, "n": 2},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_asks_for_the_tokens_of_a_prompt_without_tokens_is_refused(
+    fields: dict[str, Any], server: LiveServer, embeds: torch.Tensor
+) -> None:
+    answer = asked(server, prompt_embeds=text(save({"rows": embeds})), **fields)
+    assert answer.status_code == 400
+    assert "does not go with prompt_embeds" in answer.json()["error"]["message"]
+
+
+def test_neither_a_prompt_nor_embeddings_is_one_field_too_few(server: LiveServer) -> None:
+    answer = asked(server, max_tokens=1)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+
+
+def test_a_prompt_longer_than_the_context_is_refused(server: LiveServer) -> None:
+    answer = asked(server, prompt_embeds=[text(save({"x": torch.zeros(600, HIDDEN)}))])
+    assert answer.status_code == 400
+    assert "maximum context length is 512" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "prompt_embeds[0]"
+
+
+@pytest.mark.slow
+def test_a_server_that_was_not_told_to_takes_none(model: Path, embeds: torch.Tensor) -> None:
+    with live_server(model, "--served-model-name", "m") as plain:
+        answer = asked(plain, prompt_embeds=text(save({"rows": embeds})))
+    assert answer.status_code == 400
+    assert "it needs --enable-prompt-embeds" in answer.json()["error"]["message"]
+
+
+def table(**entry: Any) -> bytes:
+    """A safetensors file of a table that may lie, with the bytes of two embeddings."""
+    given = {"dtype": "F32", "shape": [2, HIDDEN], "data_offsets": [0, 8 * HIDDEN], **entry}
+    words = json.dumps({"x": given}).encode()
+    return struct.pack("<Q", len(words)) + words + bytes(8 * HIDDEN)
+
+
+def compressed(file: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(file)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    return out.getvalue()
+
+
+class Evil:
+    """Would run code where it is unpickled without care."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("run",)
+
+
+ROWS = torch.zeros(2, HIDDEN)
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "nothing of the kind": (b"hello, this is no tensor", "is neither a safetensors file"),
+    "too short": (b"abc", "is neither a safetensors file"),
+    "a table of lies about its length": (struct.pack("<Q", 1 << 60) + b"{}", "is neither a safetensors file"),
+    "two tensors": (save({"a": ROWS, "b": ROWS + 1}), "is no safetensors file of one tensor"),
+    "integers": (save({"a": torch.zeros(2, HIDDEN, dtype=torch.int32)}), "holds I32"),
+    "one dimension": (save({"a": torch.zeros(HIDDEN)}), r"has the shape \[64\]"),
+    "another width": (
+        save({"a": torch.zeros(2, 63)}),
+        r"has the shape \[2, 63\], and must be \[tokens, 64\]",
+    ),
+    "no tokens": (save({"a": torch.zeros(0, HIDDEN)}), r"has the shape \[0, 64\]"),
+    "more shape than bytes": (table(shape=[1 << 20, HIDDEN]), "whose shape is not that of its bytes"),
+    "a shape of no numbers": (table(shape=[True, HIDDEN]), "whose shape is not that of its bytes"),
+    "a negative shape": (table(shape=[-2, -HIDDEN]), "whose shape is not that of its bytes"),
+    "offsets beyond the end": (table(data_offsets=[0, 1 << 40]), "whose shape is not that of its bytes"),
+    "a table that is a list": (struct.pack("<Q", 2) + b"[]", "is no safetensors file of one tensor"),
+    "no number": (save({"a": ROWS * torch.nan}), "infinite, or none"),
+    "an infinite one": (save({"a": (ROWS + torch.inf).bfloat16()}), "infinite, or none"),
+    "code": (of_torch(Evil()), "cannot be read by torch"),
+    "a list": (of_torch([ROWS]), "is no dense tensor"),
+    "a parameter": (of_torch(torch.nn.Parameter(ROWS)), "is no dense tensor"),
+    "sparse": (of_torch(ROWS.to_sparse()), "is no dense tensor|cannot be read by torch"),
+    "an expanded row": (of_torch(torch.zeros(1, HIDDEN).expand(2000, HIDDEN)), "is a view of other numbers"),
+    "a part of more": (of_torch(torch.zeros(9, HIDDEN)[:2]), "is a view of other numbers"),
+    "a transposed one": (of_torch(torch.zeros(HIDDEN, 2).T), "is a view of other numbers"),
+    "doubles": (of_torch(ROWS.double()), r"holds torch\.float64"),
+    "compressed": (compressed(of_torch(torch.zeros(4000, HIDDEN))), "is no dense tensor"),
+    "half a file": (of_torch(ROWS)[:200], "cannot be read by torch"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Validating sparse")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_prompt_is_refused_with_the_reason(case: str) -> None:
+    file, message = REFUSED[case]
+    with pytest.raises(ApiError, match=message) as raised:
+        rows_of(text(file), HIDDEN, "prompt_embeds")
+    assert raised.value.param == "prompt_embeds"
+
+
+@pytest.mark.parametrize("given", ["€", "ab!d", "abcde"])
+def test_what_is_not_base64_is_refused(given: str) -> None:
+    with pytest.raises(ApiError, match="is not base64"):
+        rows_of(given, HIDDEN, "prompt_embeds")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_numbers_keep_their_value(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    rows = (torch.randn(3, HIDDEN) * 100).to(dtype)
+    for file in (save({"x": rows}), of_torch(rows)):
+        found = np.frombuffer(rows_of(text(file), HIDDEN, "x"), np.float32)
+        assert np.array_equal(found, rows.float().numpy().ravel())
+
+
+def test_without_torch_its_files_name_the_extra_and_safetensors_are_read() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.path_hooks[:]\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "import slipway.api.prompt_embeds as p\n"
+        "p.find_spec = lambda name: None if name == 'torch' else find(name)\n"
+        "a, b = sys.stdin.read().split()\n"
+        f"print(len(p.rows_of(a, {HIDDEN}, 'x')))\n"
+        "try:\n"
+        f"    p.rows_of(b, {HIDDEN}, 'x')\n"
+        "except p.ApiError as error:\n"
+        "    print(error.detail)\n"
+    )
+    given = f"{text(save({'x': ROWS}))} {text(of_torch(ROWS))}"
+    ended = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    size, said = ended.stdout.split("\n", 1)
+    assert int(size) == 8 * HIDDEN
+    assert "pip install 'slipway[torch]'" in said

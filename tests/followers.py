@@ -1,0 +1,226 @@
+"""Random heads that follow a target, and what they draft, in torch.
+
+Written as papers have it: at position i is the row of i beside the token at i + 1, and everything
+is computed anew for each draft.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoModelForCausalLM
+
+from factory import VOCABULARY
+from slipway.engine.config import DraftConfig
+
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 64, 4, 2, 24, 80
+EPS, THETA = 1e-5, 5000.0
+Tensors = dict[str, Tensor]
+
+
+def random(*shape: int, scale: float = 0.15) -> Tensor:
+    return torch.randn(shape) * scale
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x / torch.sqrt((x**2).mean(-1, keepdim=True) + EPS) * weight
+
+
+def layer_tensors(name: str, inputs: int = 1) -> Tensors:
+    width = {"q": HEADS * HEAD_DIM, "k": KV_HEADS * HEAD_DIM, "v": KV_HEADS * HEAD_DIM}
+    tensors = {
+        f"{name}.self_attn.{one}_proj.weight": random(rows, inputs * HIDDEN) for one, rows in width.items()
+    }
+    return tensors | {
+        f"{name}.self_attn.o_proj.weight": random(HIDDEN, width["q"]),
+        f"{name}.mlp.gate_proj.weight": random(INTERMEDIATE, HIDDEN),
+        f"{name}.mlp.up_proj.weight": random(INTERMEDIATE, HIDDEN),
+        f"{name}.mlp.down_proj.weight": random(HIDDEN, INTERMEDIATE),
+        f"{name}.post_attention_layernorm.weight": 1 + random(HIDDEN),
+    }
+
+
+def rotated(x: Tensor) -> Tensor:
+    """Heads [positions, heads, size] from position 0 on."""
+    half = HEAD_DIM // 2
+    angles = torch.arange(len(x))[:, None] * THETA ** (-torch.arange(half) / half)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def layer(tensors: Tensors, name: str, x: Tensor, normed: Tensor) -> Tensor:
+    """x [positions, hidden] behind a layer that makes queries of `normed`."""
+
+    def linear(matrix: str, of: Tensor) -> Tensor:
+        return functional.linear(of, tensors[f"{name}.{matrix}.weight"], tensors.get(f"{name}.{matrix}.bias"))
+
+    q, k, v = (linear(f"self_attn.{one}_proj", normed).unflatten(-1, (-1, HEAD_DIM)) for one in "qkv")
+    k, v = (one.repeat_interleave(HEADS // KV_HEADS, 1).transpose(0, 1) for one in (rotated(k), v))
+    attended = functional.scaled_dot_product_attention(rotated(q).transpose(0, 1), k, v, is_causal=True)
+    x = x + linear("self_attn.o_proj", attended.transpose(0, 1).flatten(1))
+    normed = norm(x, tensors[f"{name}.post_attention_layernorm.weight"])
+    return x + linear(
+        "mlp.down_proj", functional.silu(linear("mlp.gate_proj", normed)) * linear("mlp.up_proj", normed)
+    )
+
+
+@dataclass
+class Target:
+    """A model by transformers' code."""
+
+    model: Any
+    found: dict[tuple[int, ...], tuple[Tensor, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> Target:
+        return cls(AutoModelForCausalLM.from_pretrained(folder))
+
+    def rows(self, tokens: list[int]) -> tuple[Tensor, ...]:
+        """[positions, hidden] each, before the first layer and behind each; the last ones are normed."""
+        key = tuple(tokens)
+        if key not in self.found:
+            states = self.model.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+            self.found[key] = tuple(one[0] for one in states)
+        return self.found[key]
+
+
+class Eagle:
+    """As Li et al. 2024 have it, in their code's names."""
+
+    method = "eagle"
+    config: ClassVar[dict[str, Any]] = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": 1,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "vocab_size": VOCABULARY,
+        "rms_norm_eps": EPS,
+        "rope_theta": THETA,
+        "max_position_embeddings": 512,
+    }
+
+    def tensors(self) -> Tensors:
+        return layer_tensors("layers.0") | {"fc.weight": random(HIDDEN, 2 * HIDDEN)}
+
+    def __call__(self, tensors: Tensors, target: Target, known: list[int], said: list[int]) -> Tensor:
+        """Logits of what follows what it has said behind these tokens."""
+        rows = target.rows(known[:-1])[-1]
+        for count in range(len(said) + 1):
+            tokens = torch.tensor(known[1:] + said[:count])
+            embedded = tensors.get("embed_tokens.weight", target.model.model.embed_tokens.weight)[tokens]
+            joined = torch.cat((embedded, rows), -1)
+            x = functional.linear(joined, tensors["fc.weight"], tensors.get("fc.bias"))
+            x = layer(tensors, "layers.0", x, x)
+            if "layers.1.input_layernorm.weight" in tensors:
+                x = layer(tensors, "layers.1", x, norm(x, tensors["layers.1.input_layernorm.weight"]))
+            rows = torch.cat((rows, x[-1:]))
+        return tensors.get("lm_head.weight", target.model.lm_head.weight) @ rows[-1]
+
+
+class DeepEagle(Eagle):
+    """Two layers, with an embedding, a head and a bias of its own, described as a wrapper does."""
+
+    config: ClassVar[dict[str, Any]] = {
+        "architectures": ["EagleLlamaForCausalLM"],
+        "model_type": "eagle",
+        "model": Eagle.config | {"num_hidden_layers": 2},
+    }
+
+    def tensors(self) -> Tensors:
+        second = {"layers.1.input_layernorm.weight": 1 + random(HIDDEN)} | layer_tensors("layers.1")
+        words = {name: random(VOCABULARY, HIDDEN) for name in ("embed_tokens.weight", "lm_head.weight")}
+        return super().tensors() | second | words | {"fc.bias": random(HIDDEN)}
+
+
+class Eagle3:
+    """As Li et al. 2025 have it, in their code's names, over the rows of all three layers' inputs."""
+
+    method = "eagle3"
+    config: ClassVar[dict[str, Any]] = Eagle.config | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": 160,
+    }
+    norm_before_residual = False
+
+    def tensors(self) -> Tensors:
+        tokens = torch.randperm(VOCABULARY)[:160].sort().values
+        vectors = ("midlayer.input_layernorm", "midlayer.hidden_norm", "norm")
+        return (
+            layer_tensors("midlayer", inputs=2)
+            | {f"{name}.weight": 1 + random(HIDDEN) for name in vectors}
+            | {
+                "fc.weight": random(HIDDEN, 3 * HIDDEN),
+                "lm_head.weight": random(160, HIDDEN),
+                "d2t": tokens - torch.arange(160),
+                "t2d": torch.isin(torch.arange(VOCABULARY), tokens),
+            }
+        )
+
+    def __call__(self, tensors: Tensors, target: Target, known: list[int], said: list[int]) -> Tensor:
+        name = next(one.partition(".")[0] for one in tensors if "hidden_norm" in one)
+        name = "midlayer" if name == "midlayer" else "layers.0"
+        rows = torch.cat(target.rows(known[:-1])[:3], -1) @ tensors["fc.weight"].T
+        for count in range(len(said) + 1):
+            tokens = torch.tensor(known[1:] + said[:count])
+            embedded = tensors.get("embed_tokens.weight", target.model.model.embed_tokens.weight)[tokens]
+            normed = norm(rows, tensors[f"{name}.hidden_norm.weight"])
+            both = torch.cat((norm(embedded, tensors[f"{name}.input_layernorm.weight"]), normed), -1)
+            x = layer(tensors, name, normed if self.norm_before_residual else rows, both)
+            rows = torch.cat((rows, x[-1:]))
+        few = tensors["lm_head.weight"] @ norm(rows[-1], tensors["norm.weight"])
+        places = torch.arange(len(few)) + tensors.get("d2t", 0)
+        return torch.full((VOCABULARY,), -torch.inf).index_put((places,), few)
+
+
+class OtherEagle3(Eagle3):
+    """All tokens, an embedding of its own, norms before the residual, as another trainer describes it."""
+
+    config: ClassVar[dict[str, Any]] = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": VOCABULARY,
+        "norm_before_residual": True,
+        "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
+        "transformer_layer_config": {
+            key: value for key, value in Eagle.config.items() if key != "architectures"
+        },
+    }
+    norm_before_residual = True
+
+    def tensors(self) -> Tensors:
+        found = {name.replace("midlayer", "layers.0"): one for name, one in super().tensors().items()}
+        del found["d2t"], found["t2d"]
+        words = {name: random(VOCABULARY, HIDDEN) for name in ("embed_tokens.weight", "lm_head.weight")}
+        return found | words
+
+
+KINDS = {"eagle": Eagle(), "deep eagle": DeepEagle(), "eagle3": Eagle3(), "other eagle3": OtherEagle3()}
+NAMED = {"eagle": "EagleLlamaForCausalLM", "eagle3": "Eagle3LlamaForCausalLM"}
+SOME = list(NAMED)
+
+
+def write_follower(kind: str, folder: Path) -> Path:
+    """A random checkpoint of a kind, for a tiny Llama."""
+    torch.manual_seed(len(kind))
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(KINDS[kind].config))
+    save_file(KINDS[kind].tensors(), folder / "model.safetensors")
+    return folder
+
+
+def guessing(kind: str, folder: Path, num_drafts: int, **fields: Any) -> dict[str, object]:
+    """An engine's settings with such drafts."""
+    config = DraftConfig(method=KINDS[kind].method, model=str(folder), **fields)
+    return {"draft": config, "num_drafts": num_drafts}

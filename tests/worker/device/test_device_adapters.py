@@ -1,0 +1,302 @@
+"""Adapters on a device: what they add, which of them are there, and that who has none pays nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.interpreter import InterpretedFunction
+
+from device_runs import SMALL, assert_near, assert_same
+from factory import model_folders
+from local_engine import LocalEngine, Output
+from made_adapter import LINEAR, Made
+from repeated_graphs import Repeated
+from slipway.engine.messages import AdapterRef
+from slipway.engine.params import SamplingParams
+from slipway.worker.device import adapters as device_adapters
+from slipway.worker.device.low_rank import LowRank
+from slipway.worker.device.worker import DeviceWorker
+
+Models = Callable[[str], Path]
+Asked = list[tuple[list[int], AdapterRef | None]]
+GREEDY = SamplingParams(3, temperature=0.0, num_logprobs=3)
+PROMPTS = [list(range(20, 26)), [40, 41], [7]]
+SERVED: dict[str, object] = {"max_loras": 2, "max_lora_rank": 9}
+CUDA: dict[str, object] = {"device": "cuda"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    small: dict[str, Any] = {"num_hidden_layers": 1}
+    sizes = {name: (name, small) for name in ("llama", "qwen2", "qwen2_moe")}
+    sizes["gemma2"] = ("gemma2", {"num_hidden_layers": 2, "head_dim": 24, "sliding_window": 6})
+    return model_folders(tmp_path_factory.mktemp("adapted"), sizes)
+
+
+def made(model: Path, folder: Path, seed: int, rank: int, leaves: Sequence[str] = LINEAR) -> AdapterRef:
+    """On these linear layers, and of rank 9 on the embedding and the head, too."""
+    one = Made(model, folder, seed=seed, r=rank, lora_alpha=2 * rank)
+    for name in load_file(model / "model.safetensors"):
+        stem = name.removesuffix(".weight")
+        if stem.endswith(tuple(leaves)) and "experts." not in name:
+            one.linear(stem, rank)
+    if rank == 9:
+        one.embedding(rank=rank)
+        if "lm_head.weight" in one.weights:
+            one.linear("lm_head", rank)
+    return one.save()
+
+
+@pytest.fixture
+def pair(models: Models, tmp_path: Path) -> Callable[[str], list[AdapterRef]]:
+    """Two adapters of a model: a large one, and one of two layers."""
+
+    def adapters(name: str) -> list[AdapterRef]:
+        large = made(models(name), tmp_path / "large", 1, 9)
+        return [large, made(models(name), tmp_path / "of_two", 2, 3, ("v_proj", "up_proj"))]
+
+    return adapters
+
+
+def run(engine: LocalEngine, asked: Asked) -> list[Output]:
+    names = [engine.add(tokens, GREEDY, adapter=ref) for tokens, ref in asked]
+    engine.finish()
+    return [engine.output(name) for name in names]
+
+
+def outputs(model: Path, asked: Asked, **settings: object) -> list[Output]:
+    with LocalEngine(model, **SMALL | SERVED | settings) as engine:
+        return run(engine, asked)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2_moe"])
+def test_a_batch_over_two_adapters_and_none_is_the_cpus(
+    models: Models, pair: Callable[[str], list[AdapterRef]], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of a scaled embedding, a capped head, and experts that share one, computed in several passes."""
+    monkeypatch.setenv("VLLM_FUSED_MOE_CHUNK_SIZE", "3")
+    asked = list(zip(PROMPTS, [*pair(name), None], strict=True))
+    found, expected = (outputs(models(name), asked, **device) for device in (CUDA, {}))
+    assert_same(found, expected)
+    bare = outputs(models(name), [(tokens, None) for tokens in PROMPTS])
+    same = [one.logprobs == other.logprobs for one, other in zip(expected, bare, strict=True)]
+    assert same == [False, False, True]
+
+
+def test_prompt_logprobs_are_those_of_the_adapter(
+    models: Models, pair: Callable[[str], list[AdapterRef]]
+) -> None:
+    wanted = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
+    found, (large, _) = [], pair("llama")
+    for device in (CUDA, {}):
+        with LocalEngine(models("llama"), **SMALL | SERVED | device) as engine:
+            name = engine.add(PROMPTS[0], wanted, adapter=large)
+            engine.finish()
+            found.append([one.logprob for one in engine.output(name).prompt_logprobs if one])
+    assert found[0] == pytest.approx(found[1], abs=1e-3)
+
+
+def test_biases_are_added_and_take_the_place_of_others_as_on_a_cpu(models: Models, tmp_path: Path) -> None:
+    model = models("qwen2")
+    added = Made(model, tmp_path / "added", lora_bias=True)
+    added.linear("model.layers.0.self_attn.v_proj", bias=True)
+    new = Made(model, tmp_path / "other", bias="all")
+    new.linear("model.layers.0.mlp.down_proj")
+    for module in ("model.layers.0.self_attn.k_proj", "model.layers.0.self_attn.v_proj"):
+        new.tensors[f"base_model.model.{module}.bias"] = new.random(
+            *new.weights[f"{module}.bias"].shape, scale=1.0
+        )
+    asked = list(zip(PROMPTS, [added.save(), new.save(), None], strict=True))
+    found, expected = (outputs(model, asked, enable_lora_bias=True, **device) for device in (CUDA, {}))
+    assert_same(found, expected)
+
+
+# As in test_device_engine.py: fp8 rounds activations to three bits of mantissa on the device alone.
+@pytest.mark.parametrize(("quantization", "largest"), [("int4", 0.25), ("int8", 0.25), ("fp8", 0.5)])
+def test_a_quantized_model_with_adapters_agrees_with_the_cpus(
+    models: Models, pair: Callable[[str], list[AdapterRef]], quantization: str, largest: float
+) -> None:
+    asked = [(PROMPTS[0], ref) for ref in (*pair("llama"), None)]
+    settings = {"quantization": quantization, "dtype": "bfloat16"}
+    found, expected = (outputs(models("llama"), asked, **settings, **device) for device in (CUDA, {}))
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other, largest, shared=2)  # the third and the fourth are nearly as probable
+    assert found[0].logprobs[0].logprob != found[2].logprobs[0].logprob
+
+
+def worker_of(engine: LocalEngine) -> DeviceWorker:
+    assert isinstance(engine.worker, DeviceWorker)
+    return engine.worker
+
+
+def low_rank_of(engine: LocalEngine) -> LowRank:
+    low_rank = worker_of(engine)._decoder.low_rank
+    assert low_rank is not None
+    return low_rank
+
+
+def test_adapters_take_turns_in_a_place_of_the_device_and_are_read_once(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of the one before are under way when the next one is copied over it."""
+    model = models("llama")
+    refs = [made(model, tmp_path / letter, seed, 4) for seed, letter in enumerate("abc")]
+    asked = [(PROMPTS[turn % 3], refs[turn % 3]) for turn in range(6)]
+    settings = {"max_loras": 1, "max_cpu_loras": 3}
+    read: list[int] = []
+    whole = LowRank.read
+
+    def counted(low_rank: LowRank, adapter: AdapterRef, memory: torch.Tensor) -> None:
+        read.append(adapter.number)
+        whole(low_rank, adapter, memory)
+
+    monkeypatch.setattr(LowRank, "read", counted)
+    with LocalEngine(model, **SMALL | SERVED | CUDA | settings) as engine:
+        found = run(engine, asked)
+        assert low_rank_of(engine).memory.shape[0] == 1
+        assert engine.core.executor.depth == 2
+    assert sorted(read) == sorted(ref.number for ref in refs)
+    assert_same(found, outputs(model, asked, **settings))
+
+
+def test_one_that_was_let_go_is_read_again_into_the_memory_of_another(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models("llama")
+    refs = [made(model, tmp_path / letter, seed, 4) for seed, letter in enumerate("abc")]
+    copies: list[int] = []
+    make = device_adapters.HostCopy.__init__
+
+    def counted(copy: device_adapters.HostCopy, size: int, device: torch.device) -> None:
+        copies.append(size)
+        make(copy, size, device)
+
+    monkeypatch.setattr(device_adapters.HostCopy, "__init__", counted)
+    with LocalEngine(model, **SMALL | SERVED | CUDA | {"max_loras": 1}) as engine:
+        found = [run(engine, [(PROMPTS[1], ref)])[0] for ref in (*refs, *refs)]
+    assert len(copies) == 2  # one that is held, and one that is read meanwhile
+    assert [one.logprobs for one in found[3:]] == [one.logprobs for one in found[:3]]
+
+
+def test_an_adapter_for_which_the_host_has_no_room_ends_its_request_alone(
+    models: Models, pair: Callable[[str], list[AdapterRef]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalEngine(models("llama"), **SMALL | SERVED | CUDA) as engine:
+        monkeypatch.setattr("slipway.worker.device.pinned.available_memory", lambda: 10)
+        names = [engine.add(PROMPTS[1], GREEDY, adapter=ref) for ref in (pair("llama")[0], None)]
+        engine.finish()
+        (delta,) = engine.hub.deltas[names[0]]
+        assert delta.error
+        assert delta.error.startswith("the host has no room for 0.00 GiB of adapters: 0.00 GiB are left")
+        assert delta.error.endswith(
+            "Lower --max-cpu-loras or --max-lora-rank, or give the container more memory."
+        )
+        assert engine.output(names[1]).finish_reason == "length"
+
+
+@contextmanager
+def launches() -> Iterator[list[str]]:
+    """By name, what is launched within: Triton's kernels and torch's operations."""
+    noted: list[str] = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            noted.append(str(func))
+            return func(*args, **kwargs or {})
+
+    def run(kernel: Any, *args: Any, **named: Any) -> Any:
+        noted.append(kernel.fn.__name__)
+        with torch.utils._python_dispatch._disable_current_modes():
+            return whole(kernel, *args, **named)
+
+    whole = InterpretedFunction.run
+    InterpretedFunction.run = run
+    try:
+        with Noting():
+            yield noted
+    finally:
+        InterpretedFunction.run = whole
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_a_batch_without_adapters_launches_what_an_engine_without_them_does(
+    models: Models, pair: Callable[[str], list[AdapterRef]], quantization: str | None
+) -> None:
+    adapter, _ = pair("llama")
+    lists, found = [], []
+    for served in (SERVED, {}):
+        settings = SMALL | CUDA | {"dtype": "bfloat16", "quantization": quantization} | served
+        with LocalEngine(models("llama"), **settings) as engine:
+            if served:
+                run(engine, [(PROMPTS[0], adapter)])
+            with launches() as noted:
+                found.append(run(engine, [(PROMPTS[0], None), (PROMPTS[1], None)]))
+            lists.append(noted)
+            if served:
+                with launches() as noted:
+                    run(engine, [(PROMPTS[2], adapter)])
+                assert noted.count("sort_kernel") == 2 * 3  # rows, and rows of the head, of three steps
+    assert lists[0] == lists[1]
+    assert "sort_kernel" not in lists[0]
+    assert_same(*found)
+
+
+def test_graphs_are_by_the_number_of_adapters_and_captured_where_some_are_used(
+    models: Models, tmp_path: Path
+) -> None:
+    model = models("llama")
+    refs = [made(model, tmp_path / letter, seed, 4) for seed, letter in enumerate("abc")]
+    settings = SERVED | {"max_loras": 3}
+    batches: list[Asked] = [
+        [(PROMPTS[2], ref) for ref in chosen]
+        for chosen in ([None], refs[:1], refs[1:], refs, [refs[2], None])
+    ]
+    with LocalEngine(model, **SMALL | settings) as engine:
+        expected = [run(engine, asked) for asked in batches]
+    with LocalEngine(model, **SMALL | CUDA | settings) as engine:
+        worker = worker_of(engine)
+        graphs = Repeated.into(worker, [4], 64)
+        assert {key.adapters for key in graphs.forwards} == {0}
+        for asked, same in zip(batches, expected, strict=True):
+            assert_same(run(engine, asked), same)
+        while worker.idle():
+            pass
+        assert {key.adapters for key in graphs.forwards} == {0, 1, 3}
+        graphs.replayed = 0
+        for asked, same in zip(batches, expected, strict=True):
+            assert_same(run(engine, asked), same)
+        assert graphs.replayed >= 2 * 3 * len(batches) - len(batches)
+
+
+@pytest.mark.parametrize("level", ["1", "2"])
+@pytest.mark.parametrize("settings", [{}, {"offload_bytes": 1 << 30}], ids=["resident", "streamed"])
+def test_it_wakes_to_the_same_answers(
+    models: Models, pair: Callable[[str], list[AdapterRef]], level: str, settings: dict[str, object]
+) -> None:
+    asked = [(PROMPTS[1], ref) for ref in (*pair("llama"), None)]
+    with LocalEngine(models("llama"), **SMALL | SERVED | CUDA | settings) as engine:
+        before = run(engine, asked)
+        memory = low_rank_of(engine).memory
+        assert engine.call("sleep", level) == "ok"
+        if level == "1":
+            assert memory.untyped_storage().nbytes() == 0
+        assert engine.call("wake_up", "weights", "kv_cache") == "ok"
+        assert low_rank_of(engine).memory.untyped_storage().nbytes() == memory.nbytes
+        assert_same(run(engine, asked), before)
+
+
+def test_adapters_have_a_type_of_their_own(models: Models, pair: Callable[[str], list[AdapterRef]]) -> None:
+    asked = [(PROMPTS[0], pair("llama")[0])]
+    settings = {"dtype": "bfloat16", **CUDA}
+    with LocalEngine(models("llama"), **SMALL | SERVED | settings | {"lora_dtype": "float32"}) as engine:
+        assert {pool.a.dtype for pool in low_rank_of(engine).products.values()} == {torch.float32}
+        (wide,) = run(engine, asked)
+    (same,) = outputs(models("llama"), asked, **settings)
+    assert_near(wide, same, 0.25)
