@@ -18,7 +18,7 @@ from test_sleep import same as same_answers
 from counted import Counted
 from factory import model_folders
 from local_engine import LocalEngine
-from slipway.engine.messages import NO_TOKEN
+from slipway.engine.messages import NO_TOKEN, LoadAdapter
 from slipway.engine.params import SamplingParams
 from slipway.load.errors import LoadError
 
@@ -87,6 +87,17 @@ def test_adapters_change_the_answers_and_not_the_draft(tiny_models: Models, tmp_
         assert answers(engine) == plain
     assert counted.accepted > 40
     assert counted.rejected > 10
+
+
+def test_a_step_that_loads_an_adapter_alone_tells_nothing_of_rows(
+    tiny_models: Models, tmp_path: Path
+) -> None:
+    target = tiny_models("llama")
+    with LocalEngine(target, **BASE, max_loras=1, **drafting(target)) as engine:
+        engine.tell(LoadAdapter(1, ref(adapter(target, tmp_path / "adapter"))))  # type: ignore[arg-type]
+        engine.finish()
+        assert engine.hub.replies == {1: "ok"}
+        assert len(engine.run([([7, 8, 9] * 8, LONG)])[0].tokens) == LONG.max_tokens
 
 
 def test_requests_with_processors_get_no_drafts(tiny_models: Models) -> None:

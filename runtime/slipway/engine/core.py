@@ -294,7 +294,7 @@ class EngineCore:
         num_tokens = sum(grant.num_new for grant in grants.values())
         if (guessing := self.scheduler.guessing) is not None:
             num_tokens -= sum(grant.num_drafts for grant in grants.values() if not grant.forced)
-            plain = num_tokens == len(grants)  # no prompts, and nothing forced
+            plain = 0 < num_tokens == len(grants)  # no prompts, nothing forced, and not adapters alone
             verified = sum(output.verified.values())
             num_tokens += verified
             if plain:
