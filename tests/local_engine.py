@@ -112,9 +112,9 @@ class LocalEngine:
         return self.hub.replies[0]
 
     def finish(self) -> None:
-        """Run until nothing is left, then check the pool."""
+        """Run until nothing is left, no adapter to be read either, then check the pool."""
         self.core.run_once()
-        while self.core.has_work or self.hub.inbox:
+        while self.core.has_work or self.core.adapters.busy or self.hub.inbox:
             self.core.run_once()
         self.core.scheduler.cache.check()
 
