@@ -26,13 +26,39 @@ def greet():
     print(f"greetings from {os.path.basename(sys.argv[0])} {os.getpid()}", flush=True)
 def fail():
     raise RuntimeError("not today")
+
+class Octets:
+    size = 256  # every byte is a token
+    special_ids = added_ids = frozenset()
+    def __init__(self):
+        from slipway.text.decoding import byte_alphabet, lower
+        self.decoding = lower({"type": "ByteLevel"})
+        self.letters = {byte: letter for letter, byte in byte_alphabet().items()}
+    def encode(self, text, add_special_tokens):
+        return list(text.encode())
+    def fewest(self, text):
+        return len(text.encode())
+    def token(self, token_id):
+        return self.letters.get(token_id)
+    def token_id(self, token):
+        return next((id for id, letter in self.letters.items() if letter == token), None)
+
+def octets():
+    from slipway.text.custom import register
+    from slipway.text.tokenizer import Tokenizer
+    register("octets", lambda model: Tokenizer(Octets(), eos_token_ids=[0]))
 """
-ENTRY_POINTS = "[slipway.general_plugins]\ngreeter = my_plugin:greet\nfailing = my_plugin:fail\n"
+ENTRY_POINTS = """
+[slipway.general_plugins]
+greeter = my_plugin:greet
+failing = my_plugin:fail
+tokens = my_plugin:octets
+"""
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of packages with two plugins."""
+    """A folder of packages with three plugins."""
     (tmp_path / "my_plugin.py").write_text(PLUGIN)
     data = tmp_path / "my_plugin-1.0.dist-info"
     data.mkdir()
@@ -53,7 +79,7 @@ def test_only_what_is_named_is_loaded(installed: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("other", r"names other, which no installed package offers\. Installed: failing, greeter"),
+        ("other", r"names other, which no installed package offers\. Installed: failing, greeter, tokens"),
         ("failing", r"The plugin failing \(my_plugin:fail\) failed: RuntimeError: not today"),
     ],
 )
@@ -162,6 +188,22 @@ def test_both_processes_load_plugins_write_calls_and_log_sizes_of_steps(
         r"^[\d.]+ \d+ return Scheduler.schedule \S+/engine/scheduler.py:\d+$", traces[engine], re.M
     )
     assert " asyncio/" not in traces[server.process.pid]
+
+
+@pytest.mark.slow
+def test_both_processes_use_the_tokenizer_that_a_plugin_registers(
+    installed: Path, tiny_models: Callable[[str], Path]
+) -> None:
+    environ = {"PYTHONPATH": ":".join([str(installed), *sys.path]), "VLLM_PLUGINS": "tokens"}
+    arguments = ("--tokenizer", "octets", "--tokenizer-mode", "custom", "--served-model-name", "tiny")
+    form = {"structured_outputs": {"regex": "[äö]{3}"}, "logprobs": 1, "max_tokens": 20}
+    with live_server(tiny_models("llama"), *arguments, env=environ) as server:
+        counted = json.loads(server.post("/tokenize", json.dumps({"prompt": "é!"}).encode())[1])
+        written = json.loads(server.post("/v1/completions", json.dumps({"prompt": "é!"} | form).encode())[1])
+    assert counted["tokens"] == [0xC3, 0xA9, 0x21]
+    (choice,) = written["choices"]
+    assert re.fullmatch("[äö]{3}", choice["text"])
+    assert written["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
 
 
 def test_the_trace_of_calls_ends_where_it_is_as_long_as_it_may_be(

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as Tokenizers
 
 from factory import write_tokenizer
-from slipway.text import gguf
+from slipway.text import custom, gguf
 from slipway.text.fast import FastVocabulary
 from slipway.text.open import load
 from slipway.text.tokenizer import Tokenizer
@@ -135,7 +135,7 @@ def test_slow_without_a_sentencepiece_model_warns_and_uses_what_is_there(folder:
     ("mode", "message"),
     [
         ("mistral", "has neither tekken.json nor"),
-        ("custom", "is not supported: it runs"),
+        ("custom", "No tokenizer is registered as .*; there are: none. A plugin registers one"),
         ("quick", "is not one of"),
     ],
 )
@@ -148,6 +148,46 @@ def _with_forms() -> Any:
     built = vocabularies.byte_level()
     built.normalizer = normalizers.Sequence([normalizers.NFKC()])
     return built
+
+
+@pytest.fixture
+def registered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their names: one that reads the model's folder, and three that are no good."""
+    monkeypatch.setattr(custom, "_registered", {})
+
+    def fails(model: str) -> Tokenizer:
+        raise OSError(f"{model} has no words")
+
+    custom.register("mine", lambda model: load(model))
+    custom.register("fails", fails)
+    custom.register("says nothing", lambda model: int(""))  # type: ignore[return-value]
+    custom.register("foreign", lambda model: {"a": 1})  # type: ignore[return-value]
+
+
+def test_a_registered_tokenizer_is_made_of_the_model(registered: None, folder: Path) -> None:
+    tokenizer = load(folder, tokenizer="mine", mode="custom")
+    assert tokenizer.encode("hello") == load(folder).encode("hello")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("yours", "No tokenizer is registered as yours; there are: fails, foreign, mine, says nothing"),
+        ("fails", r"The tokenizer fails of \S+ cannot be made: \S+ has no words"),
+        ("says nothing", "cannot be made: invalid literal"),
+        ("foreign", r"is a dict, and has to be a slipway\.text\.tokenizer\.Tokenizer"),
+    ],
+)
+def test_a_registered_tokenizer_that_is_none_says_why(
+    registered: None, folder: Path, name: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(folder, tokenizer=name, mode="custom")
+
+
+def test_a_name_is_registered_once(registered: None) -> None:
+    with pytest.raises(ValueError, match="two tokenizers named mine"):
+        custom.register("mine", load)
 
 
 LOSSLESS: dict[str, Callable[[], Tokenizer]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from slipway.text import folder, gguf
+from slipway.text import custom, folder, gguf
 from slipway.text.tokenizer import Tokenizer
 
 MODES = ("auto", "slow", "mistral", "custom")
@@ -53,19 +53,17 @@ def load(
     download_dir: str | None = None,
     token: str | None = None,
 ) -> Tokenizer:
-    """The tokenizer of a model: a folder, a `.gguf` file, or a name on the hub.
+    """The tokenizer of a model: a folder, a `.gguf` file, or a name on the hub; or `tokenizer`, one that
+    a plugin has registered, with the mode custom.
 
     `tokenizer` and `tokenizer_revision` replace the model's own. None runs code of a model. Raises ValueError
     in a sentence where there is none to be had, and LoadError where the hub or the GGUF file is at fault.
     """
     if mode not in MODES:
         raise ValueError(f"--tokenizer-mode {mode} is not one of {', '.join(MODES)}.")
-    if mode == "custom":
-        raise ValueError(
-            "--tokenizer-mode custom is not supported: it runs a tokenizer that other Python code has "
-            "registered. Convert that to a tokenizer.json and name its folder with --tokenizer."
-        )
     name = str(tokenizer or model)
+    if mode == "custom":
+        return custom.load(name, str(model))
     path = _find(name, (tokenizer_revision if tokenizer else None) or revision, download_dir, token)
     if mode != "mistral" and path.is_dir():
         path = _gguf_in(path) or path

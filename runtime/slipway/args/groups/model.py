@@ -292,15 +292,12 @@ class Model:
     tokenizer: str | None = arg()
     """Repository id or path of the tokenizer, where it is not the model's."""
 
-    tokenizer_mode: str = arg(
-        "auto",
-        choices=("auto", "slow", "mistral", "custom"),
-        unbuilt=Unbuilt("tokenizers that other Python code registers", works=("auto", "slow", "mistral")),
-    )
+    tokenizer_mode: str = arg("auto", choices=("auto", "slow", "mistral", "custom"))
     """Kind of tokenizer: auto takes the fast one, slow the SentencePiece model where there is one.
 
     mistral reads tekken.json or tokenizer.model.v* by the package mistral-common, which also writes chats;
-    auto does where there is nothing else.
+    auto does where there is nothing else. custom takes the one that a plugin of VLLM_PLUGINS has registered
+    under the name that --tokenizer gives.
     """
 
     tokenizer_revision: str | None = arg()
