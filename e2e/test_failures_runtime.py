@@ -42,8 +42,8 @@ CASES = {
         summary="NoNetwork: .*",
     ),
     "argument": Case(
-        spec={"engine": {"enablePromptAdapter": True}},
-        summary="NotSupported: --enable-prompt-adapter asks for prompt adapters: not supported yet",
+        spec={"engine": {"pipelineParallelSize": 2}},
+        summary="NotSupported: --pipeline-parallel-size 2 asks for pipeline parallelism: not supported yet",
         stalled=True,
     ),
     "length": Case(

@@ -27,6 +27,7 @@ from slipway.engine.messages import (
     AddRequest,
     Call,
     Delta,
+    Failed,
     FromEngine,
     Hello,
     Ready,
@@ -249,6 +250,26 @@ async def test_a_reader_that_never_comes_costs_one_pending_delta(tmp_path: Path)
         deltas = [delta async for delta in slow]
         assert len(deltas) == 1
         assert len(deltas[0].token_ids) == 600
+
+
+def test_a_client_that_greets_late_has_read_the_cause_and_meets_no_closed_socket(tmp_path: Path) -> None:
+    """An engine that fails at once is connected to, and answers, before the API's loop has greeted it."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(tmp_path / "engine.sock"))
+        listener.listen()
+        hub = Hub(listener)
+        hub.broadcast(Failed(14, "UnsupportedModel", "too long", "", None))
+        thread = threading.Thread(target=lambda: (hub.wait_flushed(10), hub.close()))
+        thread.start()
+        client.connect(str(tmp_path / "engine.sock"))
+        received = bytearray()
+        while chunk := client.recv(1 << 16):
+            received += chunk
+        assert b"UnsupportedModel" in received
+        client.sendall(encode_frame(Hello(PROTOCOL_VERSION, 0)))
+        client.shutdown(socket.SHUT_WR)
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_merged_deltas_are_the_sum_of_their_parts():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -125,15 +126,23 @@ class Hub:
                 return
 
     def wait_flushed(self, seconds: float) -> None:
-        """Give the clients, or the first one to come, this long to take what is unsent."""
+        """Give the clients, or the first one to come, this long to take what is unsent and to hang up.
+
+        Nothing more is sent, and what they send is read: one that writes its Hello to a closed socket would
+        fail before it has read why.
+        """
+        end = time.monotonic() + seconds
         self._selector.unregister(self._listener)
         self._listener.settimeout(seconds)
         if not self._clients:
             self._accept()
         for client in self._clients:
-            client.socket.settimeout(seconds)
             with contextlib.suppress(OSError):
+                client.socket.settimeout(max(0.0, end - time.monotonic()))
                 client.socket.sendall(client.unsent)
+                client.socket.shutdown(socket.SHUT_WR)
+                while client.socket.recv(1 << 16):
+                    client.socket.settimeout(max(0.0, end - time.monotonic()))
 
     def close(self) -> None:
         self.closed = True
