@@ -52,6 +52,48 @@ class Made:
         self.tensors |= {f"{PREFIX}{module}.lora_embedding_A": a, f"{PREFIX}{module}.lora_embedding_B": b}
         self.weights[f"{module}.weight"] = weight + self.scaling(rank) * (b @ a).T
 
+    def experts(self, module: str, rank: int, alpha: float | None = None, *, crossed: bool = False) -> None:
+        """All experts' factors in two tensors, one row of A's beneath and one column of B's beside the other.
+
+        This is `ParamWrapper.get_delta_weight` of PEFT 0.21 (peft/tuners/lora/layer.py), and `crossed` that of
+        releases before 0.19.1, which take a tensor's [experts, out, in] for [experts, in, out]. Names are those
+        of one tensor, or of the inner and the outer one; `module` is that of experts as transformers names it.
+        """
+        parameter = module.rpartition(".")[2]
+        wrapper = self.wrapper(module)
+        roles = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}[parameter]
+        names = [[name for name in self.of_experts(module, role)] for role in roles]
+        count, n, k = len(names[0]), len(roles) * len(self.weights[names[0][0]]), self.weights[names[0][0]].shape[1]
+        shape = (n, k) if crossed else (k, n)
+        a = self.random(count * rank, shape[0], scale=shape[0] ** -0.5)
+        b = self.random(shape[1], rank * count, scale=0.4 / sqrt(rank))
+        self.tensors |= {f"{PREFIX}{wrapper}.lora_A.weight": a, f"{PREFIX}{wrapper}.lora_B.weight": b}
+        by_expert = a.reshape(count, -1, a.shape[1]), b.reshape(b.shape[0], -1, count)
+        equation = "ore,eri->eio" if crossed else "ore,eri->eoi"
+        delta = torch.einsum(equation, by_expert[1], by_expert[0]) * self.scaling(rank, alpha)
+        for part, own in zip(delta.chunk(len(roles), 1), names, strict=True):
+            for added, name in zip(part, own, strict=True):
+                self.weights[name] = self.weights[name] + added
+
+    def wrapper(self, module: str) -> str:
+        """The name of the module that wraps the one with this tensor, of the two that may."""
+        experts, _, parameter = module.rpartition(".")
+        both = len(self.config["target_parameters"]) == 2
+        return f"{experts}.base_layer" if both and parameter == "gate_up_proj" else experts
+
+    def of_experts(self, module: str, role: str) -> list[str]:
+        """The names in the file of one matrix of each expert."""
+        layer = module.split(".")[2]
+        leaf = {"gate": ("gate_proj", "w1"), "up": ("up_proj", "w3"), "down": ("down_proj", "w2")}[role]
+        found = [
+            name
+            for name in self.weights
+            if name.startswith(f"model.layers.{layer}.")
+            and ".experts." in name
+            and name.removesuffix(".weight").endswith(leaf)
+        ]
+        return sorted(found, key=lambda name: int(name.split(".experts.")[1].split(".")[0]))
+
     def save(self, *, pickled: bool = False) -> AdapterRef:
         self.folder.mkdir()
         (self.folder / "adapter_config.json").write_text(json.dumps(self.config))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 11
+ABI = 12
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -139,7 +139,7 @@ SIGNATURES = {
     "sw_add_embed_sum": "-ppifppp",
     "sw_add_layer_norm": "-pippifi",
     "sw_adapt": "ipiii",
-    "sw_set_adapter": "-piip",
+    "sw_set_adapter": "-piiip",
     "sw_add_rope_and_store": "-piiiiiiipippfi",
     "sw_add_attention": "-piiiiiiififi",
     "sw_add_moe": "-pipppiiii",

@@ -43,7 +43,7 @@ void Embed::read(const Program& p, int row) const {
 
 bool Embed::run(Worker& worker) const {
   const Program& p = worker.program;
-  if (!adapters.empty() && adapts(p.by_adapter)) return run_adapted(worker);
+  if (adapts(p.by_adapter)) return run_adapted(worker);
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) read(p, row);
   return true;
 }
@@ -128,7 +128,7 @@ void Linear::multiply(Worker& worker, void* to, size_t stride, int dtype, int ga
 
 bool Linear::run(Worker& worker) const {
   const Program& p = worker.program;
-  if (!adapters.empty() && adapts(p.by_adapter)) return run_adapted(worker);
+  if (adapts(p.by_adapter)) return run_adapted(worker);
   const Buffer& to = p.buffers[out];
   char* first = static_cast<char*>(to.shared->at) + size_t(column) * element_bytes(to.dtype);
   multiply(worker, first, to.stride, to.dtype, activation, 0, worker.claim(1));
@@ -379,16 +379,16 @@ void Head::multiply(Worker& worker, const RowsByAdapter* by_adapter, int rows) c
   float* to = static_cast<float*>((tokens ? few : logits)->at);
   size_t stride = logits_stride(n);
   int unit = worker.claim(1);
-  int base = by_adapter ? shrink(worker, *by_adapter, plain.shared->at, plain.stride, weight.k, unit) : 0;
+  int base = by_adapter ? added[0].shrink(worker, *by_adapter, plain.shared->at, plain.stride, weight.k, unit) : 0;
   Product product{operand.shared->at, size_t(operand.stride), weight, n, to, stride, SW_FP32,
                   bias,               0,                      0,      by_adapter ? 0.0f : softcap};
   run_product(worker, product, rows, base, unit);
   if (!by_adapter) return;
   worker.barrier();
-  Finish cap = [&](int row, int first, int last) {
+  Additions::Finish cap = [&](int row, int first, int last) {
     sw_kernels().cap_row(to + row * stride + first, last - first, softcap);
   };
-  expand(worker, *by_adapter, to, stride, p.vocab, softcap > 0.0f ? cap : nullptr);
+  added[0].expand(worker, *by_adapter, to, stride, p.vocab, softcap > 0.0f ? cap : nullptr);
 }
 
 /* The logits of the tokens that there are go to their places; no other token can be drawn. */
@@ -419,7 +419,7 @@ bool Head::run(Worker& worker) const {
         sw_kernels().quantize_row(at, rows.dtype, rows.width, row_of(operand, operand.shared->at, i));
     }
     worker.barrier();
-    const RowsByAdapter* by_adapter = adapters.empty() ? nullptr : &p.logits_by_adapter[first / SW_LOGIT_ROWS];
+    const RowsByAdapter* by_adapter = added.empty() ? nullptr : &p.logits_by_adapter[first / SW_LOGIT_ROWS];
     multiply(worker, by_adapter && adapts(*by_adapter) ? by_adapter : nullptr, count);
     worker.barrier();
     if (tokens) {

@@ -15,20 +15,35 @@ struct Input {
   int stride(const Program& program) const { return program.buffers[buffer].stride; }
 };
 
-/* An operation to which adapters add, between steps set and cleared by place; lora/kernel.cpp. */
-struct Adapted : Operation {
-  std::vector<sw_adapter> adapters;
-  Input plain; /* the rows that A multiplies */
+/* What adapters add to one product, or to one of each expert: between steps set and cleared by place; lora/kernel.cpp. */
+struct Additions {
+  Additions(int places, int experts) : experts(experts), adapters(size_t(places) * experts), adding(places) {}
+  int experts;
+  std::vector<sw_adapter> adapters; /* [places · experts] */
+  std::vector<int> adding;          /* [places]  how many experts it adds to */
+  void set(int at, const sw_adapter&);
   /* Whether any row's adapter adds to it. */
   bool adapts(const RowsByAdapter&) const;
-
- protected:
-  /* h = A · x of the rows, by their place in the order; how many units that is. `unit` is the one claimed next. */
-  int shrink(Worker&, const RowsByAdapter&, const void* x, size_t stride, int k, int& unit) const;
+  /* h = A · x of the rows, by their place in the order; how many units that is. `unit` is the one claimed next.
+   * `rows` says where in x those lie that are at each place, if not where `RowsByAdapter` does. */
+  int shrink(Worker&, const RowsByAdapter&, const void* x, size_t stride, int k, int& unit,
+             const int32_t* rows = nullptr) const;
   /* out += B · h + bias, columns [0, n) in pieces; then, where it is given, finish(row, first, last) of the columns of
    * every row, those without an adapter too. */
   using Finish = std::function<void(int row, int first, int last)>;
   void expand(Worker&, const RowsByAdapter&, float* out, size_t stride, int n, const Finish& finish) const;
+};
+
+/* An operation to which adapters add. */
+struct Adapted : Operation {
+  std::vector<Additions> added; /* to each of its products; empty where there are no adapters */
+  Input plain;                  /* the rows that A multiplies */
+  virtual void allow(int places) { added.assign(1, Additions(places, 1)); }
+  /* Room for what a step computes beside the operation, once there is an adapter. */
+  virtual void reserve(Program&) const;
+
+ protected:
+  bool adapts(const RowsByAdapter& by_adapter) const { return !added.empty() && added[0].adapts(by_adapter); }
 };
 
 struct Embed : Adapted {
@@ -83,6 +98,7 @@ struct Linear : Adapted {
   int pointwise; /* an activation of each output, where there is no gate */
   const float* bias;
   bool run(Worker&) const override;
+  void reserve(Program&) const override;
 
  private:
   void multiply(Worker&, void* to, size_t stride, int dtype, int gate, int base, int unit) const;
@@ -123,24 +139,38 @@ struct Attend : Operation {
   void split(Worker&, const Attention&) const;
 };
 
-struct MixtureOfExperts : Operation {
+struct MixtureOfExperts : Adapted {
+  enum { GATE_UP, DOWN }; /* of `added`; there, an expert is a place of its own */
   Input router_x, x; /* the same rows, each as the weights that multiply it want them */
   int out, top_k, normalize, activation;
   sw_weight router;
   std::vector<sw_weight> gate_up, down;
   void allocate(const Program&);
+  void allow(int places) override { added.assign(2, Additions(places, int(gate_up.size()))); }
+  void reserve(Program&) const override;
   bool run(Worker&) const override;
 
  private:
+  void choose(Worker&) const;
   void gather(Worker&) const;
   void experts(Worker&, const std::vector<sw_weight>&, const char* x, size_t x_stride, char* y, size_t y_stride,
-               int y_dtype, int activation) const;
+               int y_dtype, int activation, int n, int base, int unit) const;
+  bool adapts(const RowsByAdapter&) const;
+  void sort_by_adapter(const Program&) const;
+  void gate_up_adapted(Worker&) const;
+  void multiply_gate_up(Worker&) const;
+  void multiply_down(Worker&) const;
   int width() const { return down[0].k; }
   int expert_stride() const { return (width() + 31) / 32 * 32; }
   size_t code_stride() const { return (sw_code_row_bytes(width()) + 63) / 64 * 64; }
   bool quantizes() const { return sw_is_integers(down[0].dtype); }
   size_t x_bytes(const Program& p) const { return size_t(x.stride(p)) * element_bytes(p.buffers[x.buffer].dtype); }
+  /* Gate and up alternate in whole runs. */
+  int both() const { return (2 * width() + 31) / 32 * 32; }
   std::unique_ptr<Memory> logits, ids, weights, places, offsets, rows, hidden, codes, result;
+  /* A step's pairs of a row and an expert, by adapter and expert; the row of each. */
+  std::unique_ptr<RowsByAdapter> pairs = std::make_unique<RowsByAdapter>();
+  std::unique_ptr<std::vector<int32_t>> row_of_pair = std::make_unique<std::vector<int32_t>>();
 };
 
 struct AddGated : Operation {

@@ -41,8 +41,8 @@ struct RowsByAdapter {
   std::vector<int32_t> rows;
   std::vector<Tile> tiles;   /* those without an adapter last */
   std::vector<int> adapters; /* each that any row asks for */
-  template <class AdapterOf>
-  void sort(int count, int num_adapters, AdapterOf adapter_of);
+  /* adapter_of: each row's, below num_adapters; -1: none */
+  void sort(const std::vector<int32_t>& adapter_of, int num_adapters);
 };
 
 class Operation {
@@ -122,12 +122,15 @@ struct Program {
   std::vector<int32_t> step_blocks;      /* its block table, which all requests share: 0, 1, 2, … */
   std::vector<int> first_step_block;     /* [num_slots]  where a request's begins in it */
 
-  void sort_by_adapter(); /* lora/kernel.cpp */
+  int adapter_of(int row) const; /* -1: none */
+  void sort_by_adapter();        /* lora/kernel.cpp */
+  /* For so many rows that adapters add to, and what they add to before it is activated. */
+  void reserve_low_rank(size_t rows, size_t apart_stride);
   int num_adapters = 0;
   RowsByAdapter by_adapter;
   std::vector<RowsByAdapter> logits_by_adapter; /* of each SW_LOGIT_ROWS logit rows */
-  std::unique_ptr<Memory> shrunk; /* [max_tokens, shrunk_stride] of dtype: A · x; every product uses it */
-  std::unique_ptr<Memory> apart;  /* [max_tokens, 2 · width] fp32: gate and up before their activation */
+  std::unique_ptr<Memory> shrunk; /* [rows, shrunk_stride] of dtype: A · x; every product uses it */
+  std::unique_ptr<Memory> apart;  /* [rows, 2 · width] fp32: gate and up before their activation */
   int shrunk_stride = 0;
 
   int num_rows = 0;

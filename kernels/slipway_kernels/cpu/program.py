@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,19 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Adaptable:
-    """An operation to which adapters add: `Program.adapt` has the rest."""
+    """A product to which adapters add: `Program.adapt` has the rest.
+
+    product  of an operation that has several: of `moe` gate and up are 0, and down is 1
+    expert   of `experts`, each of which has such a product
+    """
 
     operation: int
     width: int
     n: int
     k: int
+    product: int = 0
+    expert: int = 0
+    experts: int = 1
 
 
 class Program(Stepper):
@@ -57,8 +64,8 @@ class Program(Stepper):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._operations: list[str] = []
-        self._adapters: dict[tuple[int, int], LowRank | None] = {}
-        """By operation and place: what the C program points at."""
+        self._adapters: dict[tuple[Adaptable, int], LowRank | None] = {}
+        """By product and place: what the C program points at."""
         self.embedding: Weight | None = None
         """The table of its last `embed`."""
         self.output: Weight | None = None
@@ -300,6 +307,23 @@ class Program(Stepper):
         self._places = places
         return Adaptable(self._c.sw_adapt(self._pointer, x.index, places, width), width, n, k)
 
+    def adapt_experts(
+        self, places: int, width: int, x: Buffer, hidden: int, inner: int, experts: int
+    ) -> list[tuple[Adaptable, Adaptable]]:
+        """As `adapt`, of the `moe` that was added last: gate and up as one product, and down, of each expert.
+
+        hidden, inner  numbers of a row of x, and of gate and up as they alternate
+        """
+        gate_up = self.adapt(places, width, x, -(-inner // 16) * 32, hidden)
+        down = replace(gate_up, n=hidden, k=inner, product=1)
+        return [
+            (
+                replace(gate_up, expert=expert, experts=experts),
+                replace(down, expert=expert, experts=experts),
+            )
+            for expert in range(experts)
+        ]
+
     def set_adapter(self, to: Adaptable, place: int, adapter: LowRank | None) -> None:
         """Between steps: what the slots that have `place` as their adapter get added there.
 
@@ -316,8 +340,9 @@ class Program(Stepper):
                 f"An adapter has {adapter.width} columns, where there is room for {to.width}: raise the rank."
             )
         struct = None if adapter is None else ctypes.byref(adapter.placed)
-        self._c.sw_set_adapter(self._pointer, to.operation, place, struct)
-        self._adapters[to.operation, place] = adapter
+        at = place * to.experts + to.expert
+        self._c.sw_set_adapter(self._pointer, to.operation, to.product, at, struct)
+        self._adapters[to, place] = adapter
 
     def finish(self) -> None:
         """No operation is added after this."""

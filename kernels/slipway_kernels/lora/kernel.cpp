@@ -12,10 +12,10 @@
 
 enum { TILE = 24, SHRUNK_AT_ONCE = 2, EXPANDED_AT_ONCE = 16 }; /* rows, sixteens of columns of a unit of work */
 
-template <class AdapterOf>
-void RowsByAdapter::sort(int count, int num_adapters, AdapterOf adapter_of) {
+void RowsByAdapter::sort(const std::vector<int32_t>& adapter_of, int num_adapters) {
+  int count = int(adapter_of.size());
   std::vector<int> first(num_adapters + 2, 0);
-  auto group_of = [&](int row) { return adapter_of(row) < 0 ? num_adapters : adapter_of(row); };
+  auto group_of = [&](int row) { return adapter_of[row] < 0 ? num_adapters : adapter_of[row]; };
   for (int row = 0; row < count; ++row) ++first[group_of(row) + 1];
   for (int group = 0; group <= num_adapters; ++group) first[group + 1] += first[group];
   rows.resize(count);
@@ -31,41 +31,48 @@ void RowsByAdapter::sort(int count, int num_adapters, AdapterOf adapter_of) {
   for (int row = 0; row < count; ++row) rows[first[group_of(row)]++] = row;
 }
 
+int Program::adapter_of(int row) const { return slots->adapter[plan.slots[request[row]]]; }
+
 void Program::sort_by_adapter() {
-  by_adapter.sort(num_rows, num_adapters, [&](int row) { return slots->adapter[plan.slots[request[row]]]; });
+  std::vector<int32_t> of(num_rows);
+  for (int row = 0; row < num_rows; ++row) of[row] = adapter_of(row);
+  by_adapter.sort(of, num_adapters);
   int total = int(logit_rows.size()), chunks = (total + SW_LOGIT_ROWS - 1) / SW_LOGIT_ROWS;
   logits_by_adapter.resize(chunks);
   for (int chunk = 0; chunk < chunks; ++chunk) {
     int first = chunk * SW_LOGIT_ROWS;
-    logits_by_adapter[chunk].sort(std::min(total - first, int(SW_LOGIT_ROWS)), num_adapters,
-                                  [&](int row) { return slots->adapter[logit_rows[first + row].slot]; });
+    of.resize(std::min(total - first, int(SW_LOGIT_ROWS)));
+    for (size_t row = 0; row < of.size(); ++row) of[row] = slots->adapter[logit_rows[first + row].slot];
+    logits_by_adapter[chunk].sort(of, num_adapters);
   }
 }
 
-namespace {
+static bool adds(const sw_adapter& adapter) { return adapter.spans != nullptr; }
 
-bool adds(const sw_adapter& adapter) { return adapter.spans != nullptr; }
+void Additions::set(int at, const sw_adapter& adapter) {
+  adding[at / experts] += adds(adapter) - adds(adapters[at]);
+  adapters[at] = adapter;
+}
 
-}  // namespace
-
-bool Adapted::adapts(const RowsByAdapter& by_adapter) const {
+bool Additions::adapts(const RowsByAdapter& by_adapter) const {
   for (int adapter : by_adapter.adapters)
-    if (adds(adapters[adapter])) return true;
+    if (adding[adapter]) return true;
   return false;
 }
 
-int Adapted::shrink(Worker& worker, const RowsByAdapter& by_adapter, const void* x, size_t stride, int k,
-                    int& unit) const {
+int Additions::shrink(Worker& worker, const RowsByAdapter& by_adapter, const void* x, size_t stride, int k, int& unit,
+                      const int32_t* rows) const {
   const Program& p = worker.program;
   size_t narrow = p.shrunk_stride, bytes = p.element_bytes();
   int base = 0;
+  if (!rows) rows = by_adapter.rows.data();
   for (const auto& tile : by_adapter.tiles) {
     if (tile.adapter < 0) break;
     const sw_adapter& adapter = adapters[tile.adapter];
     int groups = adapter.width / 16, units = (groups + SHRUNK_AT_ONCE - 1) / SHRUNK_AT_ONCE;
     for (; unit < base + units; unit = worker.claim(1)) {
       int group = (unit - base) * SHRUNK_AT_ONCE;
-      sw_kernels().shrink(adapter, k, {x, stride, by_adapter.rows.data() + tile.first, tile.count}, group,
+      sw_kernels().shrink(adapter, k, {x, stride, rows + tile.first, tile.count}, group,
                           std::min(group + SHRUNK_AT_ONCE, groups),
                           static_cast<char*>(p.shrunk->at) + tile.first * narrow * bytes, narrow, p.dtype);
     }
@@ -74,7 +81,7 @@ int Adapted::shrink(Worker& worker, const RowsByAdapter& by_adapter, const void*
   return base;
 }
 
-void Adapted::expand(Worker& worker, const RowsByAdapter& by_adapter, float* out, size_t stride, int n,
+void Additions::expand(Worker& worker, const RowsByAdapter& by_adapter, float* out, size_t stride, int n,
                      const Finish& finish) const {
   const Program& p = worker.program;
   size_t narrow = p.shrunk_stride, bytes = p.element_bytes();
@@ -104,16 +111,16 @@ bool Linear::run_adapted(Worker& worker) const {
   size_t stride = activation ? (weight.n + 31) / 32 * 32 : to.stride;
   float* sums = static_cast<float*>(activation ? p.apart->at : to.shared->at) + (activation ? 0 : column);
   int unit = worker.claim(1);
-  int base = shrink(worker, p.by_adapter, plain.at(worker), plain.stride(p), weight.k, unit);
+  int base = added[0].shrink(worker, p.by_adapter, plain.at(worker), plain.stride(p), weight.k, unit);
   multiply(worker, sums, stride, SW_FP32, 0, base, unit);
   worker.barrier();
-  Finish gate = [&](int row, int first, int last) {
+  Additions::Finish gate = [&](int row, int first, int last) {
     int begin = first / 2, end = std::min(last / 2, to.width);
     char* rows = static_cast<char*>(to.shared->at);
     sw_kernels().gate_row(sums + row * stride + first, activation,
                           rows + (size_t(row) * to.stride + begin) * element_bytes(to.dtype), end - begin, to.dtype);
   };
-  expand(worker, p.by_adapter, sums, stride, n, activation ? gate : nullptr);
+  added[0].expand(worker, p.by_adapter, sums, stride, n, activation ? gate : nullptr);
   return true;
 }
 
@@ -125,7 +132,7 @@ bool Embed::run_adapted(Worker& worker) const {
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) read(p, row);
   for (const auto& tile : p.by_adapter.tiles) {
     if (tile.adapter < 0) break;
-    const sw_adapter& adapter = adapters[tile.adapter];
+    const sw_adapter& adapter = added[0].adapters[tile.adapter];
     size_t row_bytes = adapter.width * bytes;
     for (int i = tile.first + worker.thread; i < tile.first + tile.count; i += p.pool->size()) {
       char* shrunk = static_cast<char*>(p.shrunk->at) + i * narrow * bytes;
@@ -137,7 +144,7 @@ bool Embed::run_adapted(Worker& worker) const {
     }
   }
   worker.barrier();
-  expand(worker, p.by_adapter, x, to.stride, to.width, nullptr);
+  added[0].expand(worker, p.by_adapter, x, to.stride, to.width, nullptr);
   return true;
 }
 
@@ -149,23 +156,32 @@ void reserve(std::unique_ptr<Memory>& memory, size_t bytes) {
 
 }  // namespace
 
+void Program::reserve_low_rank(size_t rows, size_t apart_stride) {
+  reserve(shrunk, rows * shrunk_stride * element_bytes());
+  if (apart_stride) reserve(apart, rows * apart_stride * sizeof(float));
+}
+
+void Adapted::reserve(Program& p) const { p.reserve_low_rank(p.max_tokens, 0); }
+
+void Linear::reserve(Program& p) const {
+  p.reserve_low_rank(p.max_tokens, activation ? (weight.n + 31) / 32 * 32 : 0);
+}
+
 /* Let adapters in `places` places add to the operation that was added last, whose rows are those of x, or the head's
  * own. `width` is the most columns of A · x. Which operation that is, for sw_set_adapter. */
 extern "C" int sw_adapt(Program* p, int x, int places, int width) {
   auto* adapted = dynamic_cast<Adapted*>(p->operations.back().get());
-  adapted->adapters.assign(places, sw_adapter{});
+  adapted->allow(places);
   adapted->plain = {x, p->buffers[x].copied};
   p->num_adapters = places;
   p->shrunk_stride = std::max(p->shrunk_stride, (width + 31) / 32 * 32);
-  reserve(p->shrunk, size_t(p->max_tokens) * p->shrunk_stride * p->element_bytes());
-  auto* linear = dynamic_cast<Linear*>(adapted);
-  if (linear && linear->activation)
-    reserve(p->apart, size_t(p->max_tokens) * ((linear->weight.n + 31) / 32 * 32) * sizeof(float));
   return int(p->operations.size()) - 1;
 }
 
-/* Between steps: what the adapter in a place adds to an operation; null: nothing. */
-extern "C" void sw_set_adapter(Program* p, int operation, int place, const sw_adapter* adapter) {
+/* Between steps: what the adapter in a place adds to a product of an operation; null: nothing. Of a product of each
+ * expert, `at` is place · experts + expert. */
+extern "C" void sw_set_adapter(Program* p, int operation, int product, int at, const sw_adapter* adapter) {
   auto* adapted = dynamic_cast<Adapted*>(p->operations[operation].get());
-  adapted->adapters[place] = adapter ? *adapter : sw_adapter{};
+  if (adapter) adapted->reserve(*p);
+  adapted->added[product].set(at, adapter ? *adapter : sw_adapter{});
 }

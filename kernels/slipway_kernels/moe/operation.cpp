@@ -30,6 +30,31 @@ static void sort_pairs(int rows, int top_k, int experts, const int32_t* ids, int
   offsets[0] = 0;
 }
 
+/* Whether any row's adapter adds to an expert of this layer, chosen or not. */
+bool MixtureOfExperts::adapts(const RowsByAdapter& by_adapter) const {
+  return !added.empty() && (added[GATE_UP].adapts(by_adapter) || added[DOWN].adapts(by_adapter));
+}
+
+void MixtureOfExperts::reserve(Program& p) const { p.reserve_low_rank(size_t(p.max_tokens) * top_k, both()); }
+
+/* Pairs by adapter and expert; each is known by its place among the pairs that are sorted by expert. */
+void MixtureOfExperts::sort_by_adapter(const Program& p) const {
+  int experts = int(gate_up.size()), count = p.num_rows * top_k;
+  const int32_t *id = static_cast<int32_t*>(ids->at), *place = static_cast<int32_t*>(places->at);
+  std::vector<int32_t> of(count);
+  for (int pair = 0; pair < count; ++pair) {
+    int adapter = p.adapter_of(pair / top_k), at = adapter * experts + id[pair];
+    bool adds = adapter >= 0 && (added[GATE_UP].adapters[at].spans || added[DOWN].adapters[at].spans);
+    of[pair] = adds ? at : -1;
+  }
+  pairs->sort(of, p.num_adapters * experts);
+  row_of_pair->resize(count);
+  for (int i = 0; i < count && !pairs->tiles.empty(); ++i) {
+    (*row_of_pair)[i] = pairs->rows[i] / top_k;
+    pairs->rows[i] = place[pairs->rows[i]];
+  }
+}
+
 void MixtureOfExperts::gather(Worker& worker) const {
   const Program& p = worker.program;
   size_t row_bytes = x_bytes(p);
@@ -40,25 +65,27 @@ void MixtureOfExperts::gather(Worker& worker) const {
              row_bytes);
 }
 
+/* The products of pairs with their experts, in the units from `base` on, of which `unit` is claimed. */
 void MixtureOfExperts::experts(Worker& worker, const std::vector<sw_weight>& weight, const char* from,
-                               size_t from_stride, char* to, size_t to_stride, int to_dtype, int gate) const {
+                               size_t from_stride, char* to, size_t to_stride, int to_dtype, int gate, int n, int base,
+                               int unit) const {
   const Program& p = worker.program;
   const int32_t* offset = static_cast<int32_t*>(offsets->at);
-  int n = gate ? 2 * width() : std::min(weight[0].n, p.buffers[out].width);
   int blocks = (n + 31) / 32, chunk = blocks >= 16 * p.pool->size() ? 4 : 2;
   int columns = (blocks + chunk - 1) / chunk, units = columns * int(weight.size());
-  size_t to_bytes = to_dtype == SW_BF16 ? 2 : 4;
-  for (int unit = worker.claim(1); unit < units; unit = worker.claim(1)) {
-    int expert = unit / columns, block = unit % columns * chunk, first = offset[expert];
+  for (; unit < base + units; unit = worker.claim(1)) {
+    int expert = (unit - base) / columns, block = (unit - base) % columns * chunk, first = offset[expert];
     if (offset[expert + 1] == first) continue;
     size_t from_bytes = sw_is_integers(weight[expert].dtype) ? 1 : p.element_bytes();
     Product product{from + first * from_stride * from_bytes, from_stride, weight[expert], n,
-                    to + first * to_stride * to_bytes,       to_stride,   to_dtype,       nullptr, 0, gate, 0.0f};
+                    to + first * to_stride * element_bytes(to_dtype),     to_stride,   to_dtype,
+                    nullptr, 0, gate, 0.0f};
     sw_kernels().linear(product, 0, offset[expert + 1] - first, block, std::min(block + chunk, blocks));
   }
 }
 
-bool MixtureOfExperts::run(Worker& worker) const {
+/* The experts of each row, and the pairs sorted by them. */
+void MixtureOfExperts::choose(Worker& worker) const {
   const Program& p = worker.program;
   int count = int(gate_up.size()), logit_stride = (count + 31) / 32 * 32;
   Product scores{router_x.at(worker),  size_t(router_x.stride(p)), router,  count, logits->at,
@@ -71,28 +98,75 @@ bool MixtureOfExperts::run(Worker& worker) const {
     sw_kernels().route(static_cast<float*>(logits->at) + size_t(row) * logit_stride, count, top_k, normalize,
                        id + row * top_k, share + row * top_k);
   worker.barrier();
-  if (worker.thread == 0)
-    sort_pairs(p.num_rows, top_k, count, id, static_cast<int32_t*>(offsets->at),
-               static_cast<int32_t*>(places->at));
+  if (worker.thread == 0) {
+    sort_pairs(p.num_rows, top_k, count, id, static_cast<int32_t*>(offsets->at), static_cast<int32_t*>(places->at));
+    pairs->tiles.clear();
+    if (adapts(p.by_adapter)) sort_by_adapter(p);
+  }
   worker.barrier();
-  gather(worker);
+}
+
+/* Gate and up apart, until adapters have been added to them. */
+void MixtureOfExperts::gate_up_adapted(Worker& worker) const {
+  const Program& p = worker.program;
+  const Additions& additions = added[GATE_UP];
+  float* sums = static_cast<float*>(p.apart->at);
+  int unit = worker.claim(1);
+  int base = additions.shrink(worker, *pairs, plain.at(worker), plain.stride(p), gate_up[0].k, unit,
+                              row_of_pair->data());
+  experts(worker, gate_up, static_cast<char*>(rows->at), x.stride(p), reinterpret_cast<char*>(sums), both(), SW_FP32,
+          0, both(), base, unit);
   worker.barrier();
+  Additions::Finish gate = [&](int place, int first, int last) {
+    int begin = first / 2, end = std::min(last / 2, width());
+    char* to = static_cast<char*>(hidden->at) + (size_t(place) * expert_stride() + begin) * p.element_bytes();
+    sw_kernels().gate_row(sums + size_t(place) * both() + first, activation, to, end - begin, p.dtype);
+  };
+  additions.expand(worker, *pairs, sums, both(), both(), gate);
+}
+
+void MixtureOfExperts::multiply_gate_up(Worker& worker) const {
+  const Program& p = worker.program;
+  if (pairs->tiles.empty())
+    experts(worker, gate_up, static_cast<char*>(rows->at), x.stride(p), static_cast<char*>(hidden->at),
+            expert_stride(), p.dtype, activation, 2 * width(), 0, worker.claim(1));
+  else
+    gate_up_adapted(worker);
+  worker.barrier();
+}
+
+void MixtureOfExperts::multiply_down(Worker& worker) const {
+  const Program& p = worker.program;
   const Buffer& to = p.buffers[out];
-  char* middle = static_cast<char*>(hidden->at);
-  experts(worker, gate_up, static_cast<char*>(rows->at), x.stride(p), middle, expert_stride(), p.dtype, activation);
-  worker.barrier();
-  size_t middle_stride = expert_stride();
+  const char* middle = static_cast<char*>(hidden->at);
+  size_t stride = expert_stride();
   if (quantizes()) {
     char* quantized = static_cast<char*>(codes->at);
-    int pairs = p.num_rows * top_k;
-    for (int i = worker.claim(1); i < pairs; i = worker.claim(1))
-      sw_kernels().quantize_row(middle + i * middle_stride * p.element_bytes(), p.dtype, width(),
+    for (int i = worker.claim(1); i < p.num_rows * top_k; i = worker.claim(1))
+      sw_kernels().quantize_row(middle + i * stride * p.element_bytes(), p.dtype, width(),
                                 quantized + i * code_stride());
     worker.barrier();
-    middle = quantized, middle_stride = code_stride();
+    middle = quantized, stride = code_stride();
   }
-  experts(worker, down, middle, middle_stride, static_cast<char*>(result->at), to.stride, SW_FP32, 0);
+  int unit = worker.claim(1), base = 0, n = std::min(down[0].n, to.width);
+  bool adapted = !pairs->tiles.empty();
+  if (adapted) base = added[DOWN].shrink(worker, *pairs, hidden->at, expert_stride(), width(), unit);
+  experts(worker, down, middle, stride, static_cast<char*>(result->at), to.stride, SW_FP32, 0, n, base, unit);
   worker.barrier();
+  if (!adapted) return;
+  added[DOWN].expand(worker, *pairs, static_cast<float*>(result->at), to.stride, n, nullptr);
+  worker.barrier();
+}
+
+bool MixtureOfExperts::run(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer& to = p.buffers[out];
+  choose(worker);
+  gather(worker);
+  worker.barrier();
+  multiply_gate_up(worker);
+  multiply_down(worker);
+  const float* share = static_cast<float*>(weights->at);
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
     sw_kernels().combine(static_cast<float*>(to.shared->at) + size_t(row) * to.stride,
                          static_cast<float*>(result->at), static_cast<int32_t*>(places->at) + row * top_k,

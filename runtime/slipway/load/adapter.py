@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
 
 from slipway.load.arrays import FP32, Array, DType, is_float
-from slipway.load.config import Config, flag, number, positive, table, text
+from slipway.load.config import Config, flag, number, positive, table, text, texts
 from slipway.load.errors import LoadError
+from slipway.load.expert_parameters import expert_parameter, is_expert_parameter, shrinks_output
 from slipway.load.folder import read_json
 from slipway.load.quantized.tensors import in_type
 from slipway.load.safetensors import SafetensorsWeights
@@ -29,7 +30,6 @@ _UNUSED = {
     "layer_replication": None,
     "modules_to_save": None,
     "trainable_token_indices": None,
-    "target_parameters": None,
     "alora_invocation_tokens": None,
     "use_qalora": False,
     "arrow_config": None,
@@ -62,6 +62,8 @@ class Factors:
     a     [r, k]; of an embedding [r, tokens]
     b     [n, r]
     bias  [n], or None
+    experts  whose factors lie in one tensor, `by_expert` in its parts; 0: they are those of one matrix
+    shrinks_output  of experts: A and B of a square matrix are the wrong way round
     """
 
     a: Array
@@ -69,6 +71,8 @@ class Factors:
     scaling: float
     bias: Array | None = None
     embedding: bool = False
+    experts: int = 0
+    shrinks_output: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +177,42 @@ def _take(adapter: Adapter, config: Config, limits: AdapterLimits, weights: Weig
                 f"has a tensor {stored}, which is no factor of a linear layer or an embedding",
                 "Only factors and biases are added to a model: whole matrices are not.",
             )
-    ranks, alphas = _numbers(config, "rank_pattern"), _numbers(config, "alpha_pattern")
     for module, sides in found.items():
-        factors = _factors(adapter, module, sides)
-        rank = len(factors.a)
-        if not 1 <= rank <= limits.max_rank:
+        name = expert_parameter(module, texts(config, "target_parameters"))
+        if name is None:
             raise adapter.wrong(
-                f"has a rank of {rank} for {module}, and --max-lora-rank is {limits.max_rank}"
+                f"has factors for {module}, and its target_parameters name no tensor of experts for them",
+                "Only gate_up_proj and down_proj of experts are added to.",
             )
-        stated = _of_pattern(adapter, ranks, module, positive(config, "r", 8))
-        if rank != stated:
-            raise adapter.wrong(f"has a rank of {rank} for {module}, and adapter_config.json says {stated:g}")
-        share = sqrt(rank) if flag(config, "use_rslora", False) else rank
-        alpha = _of_pattern(adapter, alphas, module, number(config, "lora_alpha", 8.0))
-        adapter.factors[module] = Factors(
-            factors.a.copy(), factors.b.copy(), alpha / share, factors.bias, factors.embedding
+        adapter.factors[name] = _scaled(adapter, config, limits, name, _factors(adapter, module, sides))
+
+
+def _scaled(adapter: Adapter, config: Config, limits: AdapterLimits, module: str, factors: Factors) -> Factors:
+    """Factors of a module, copied, of the rank that is stated for it and with its scaling."""
+    ranks, alphas = _numbers(config, "rank_pattern"), _numbers(config, "alpha_pattern")
+    rank, stated, experts = len(factors.a), _of_pattern(adapter, ranks, module, positive(config, "r", 8)), 0
+    if is_expert_parameter(module):
+        if stated < 1 or rank % stated:
+            raise adapter.wrong(
+                f"has {rank} rows of A for {module}, which are no whole number of experts of rank {stated:g}"
+            )
+        experts, rank = int(rank // stated), int(stated)
+    if not 1 <= rank <= limits.max_rank:
+        raise adapter.wrong(
+            f"has a rank of {rank} for {module}, and --max-lora-rank is {limits.max_rank}"
         )
+    if rank != stated:
+        raise adapter.wrong(f"has a rank of {rank} for {module}, and adapter_config.json says {stated:g}")
+    share = sqrt(rank) if flag(config, "use_rslora", False) else rank
+    alpha = _of_pattern(adapter, alphas, module, number(config, "lora_alpha", 8.0))
+    return replace(
+        factors,
+        a=factors.a.copy(),
+        b=factors.b.copy(),
+        scaling=alpha / share,
+        experts=experts,
+        shrinks_output=shrinks_output(text(config, "peft_version", "0.17.0")),
+    )
 
 
 def _factors(adapter: Adapter, module: str, sides: Mapping[str, Array]) -> Factors:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from slipway.load.adapter import Adapter, Factors
 from slipway.load.arrays import Floats
 from slipway.load.cut import WHOLE, Cut
 from slipway.load.errors import LoadError
+from slipway.load.expert_parameters import by_expert
 from slipway.model.registry import Family
 from slipway.model.roles import ADDED_UP, Entry, Place, expected, usual
 from slipway.model.spec import DecoderSpec
@@ -18,7 +19,10 @@ from slipway.model.spec import DecoderSpec
 PRODUCTS = frozenset(
     ("q", "k", "v", "out", "gate", "up", "down", "shared_gate", "shared_up", "shared_down", "head")
 )
-"""Roles of matrices that adapters may add to, beside the embedding."""
+"""Roles of matrices that adapters may add to, beside the embedding and those of experts."""
+EXPERTS = {"gate_up_proj": ("expert_gate", "expert_up"), "down_proj": ("expert_down",)}
+"""Roles of the matrices that lie beneath each other in a tensor of all experts."""
+_ROLES = PRODUCTS.union(*EXPERTS.values())
 EMBEDDING: Place = (-1, "embedding", -1)
 HEAD: Place = (-1, "head", -1)
 
@@ -49,11 +53,14 @@ def additions(
     """
     known = expected(spec, family)
     found: dict[Place, Addition] = {}
-    for module in {**adapter.factors, **adapter.biases}:
+    factors_of = _one_by_one(adapter, family, known)
+    for module in {**factors_of, **adapter.biases}:
         entry = _entry(module, spec, family, known)
-        if entry is None or (entry.role not in PRODUCTS and entry.place != EMBEDDING):
+        if entry is None or (entry.role not in _ROLES and entry.place != EMBEDDING):
             raise _no_target(adapter, module)
-        factors, new = adapter.factors.get(module), adapter.biases.get(module)
+        factors, new = factors_of.get(module), adapter.biases.get(module)
+        if entry.place in found:
+            raise adapter.wrong(f"has factors for {module} twice, by module and within those of all experts")
         cut = cuts.get(entry.place, WHOLE)
         if new is not None:
             if f"{usual(module, family)}.bias" not in known or new.shape != entry.shape[:1]:
@@ -64,6 +71,43 @@ def additions(
         first = entry.role not in ADDED_UP or rank == 0
         found[entry.place] = _addition(adapter, module, entry, factors, cut, spec, new if first else None)
     return found
+
+
+def _one_by_one(adapter: Adapter, family: Family, known: Mapping[str, Entry]) -> dict[str, Factors]:
+    """The factors by module, those of a tensor of all experts by expert."""
+    found = {}
+    for module, factors in adapter.factors.items():
+        if factors.experts:
+            found.update(_of_experts(adapter, module, factors, family, known))
+        else:
+            found[module] = factors
+    return found
+
+
+def _of_experts(
+    adapter: Adapter, module: str, factors: Factors, family: Family, known: Mapping[str, Entry]
+) -> Iterator[tuple[str, Factors]]:
+    path, _, parameter = usual(module, family).rpartition(".")
+    names = [family.names.get(role, "") for role in EXPERTS[parameter]]
+    layer = next((part for part in path.split(".") if part.isdecimal()), "")
+    first = known.get(f"{names[0].format(layer, 0)}.weight")
+    if first is None or not names[0].format(layer, 0).startswith(f"{path}.0."):
+        raise _no_target(adapter, module)
+    experts = sum(f"{names[0].format(layer, expert)}.weight" in known for expert in range(factors.experts + 1))
+    if experts != factors.experts:
+        raise adapter.wrong(f"has factors for {factors.experts} experts in {module}, which the model has not")
+    n, k = len(names) * first.shape[0], first.shape[1]
+    found = len(factors.b), factors.a.shape[1]
+    crossed = found == (k, n) and (n != k or factors.shrinks_output)
+    if factors.embedding or factors.bias is not None or (found != (n, k) and not crossed):
+        raise adapter.wrong(
+            f"is for {module} of {list(found)} rows and columns, where each expert has {[n, k]}"
+        )
+    for expert, (a, b) in enumerate(by_expert(factors.a, factors.b, experts)):
+        if crossed:
+            a, b = b.T, a.T
+        for name, rows in zip(names, np.split(b, len(names)), strict=True):
+            yield name.format(layer, expert), replace(factors, a=a, b=rows, experts=0)
 
 
 def _entry(module: str, spec: DecoderSpec, family: Family, known: Mapping[str, Entry]) -> Entry | None:
@@ -101,7 +145,7 @@ def _addition(
 
 def _no_target(adapter: Adapter, module: str) -> LoadError:
     return adapter.wrong(
-        f"is for {module}, and adapters add to the linear layers of attention and of feed-forward layers, to "
-        "the embedding and to the head",
+        f"is for {module}, and adapters add to the linear layers of attention and of feed-forward layers, those "
+        "of experts among them, to the embedding and to the head",
         "Train it with other target_modules, or merge it into the model.",
     )

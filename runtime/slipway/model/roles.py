@@ -20,7 +20,7 @@ from slipway.model.spec import Attention, DecoderSpec, Mlp, Moe
 Place = tuple[int, str, int]
 """Layer, role and expert of a matrix, with or without a bias; -1 where there is none."""
 
-ADDED_UP = frozenset(("out", "down", "shared_down"))
+ADDED_UP = frozenset(("out", "down", "shared_down", "expert_down"))
 """Roles whose results are added up over ranks, each of which has some of the columns."""
 _IGNORED = (".rotary_emb.inv_freq",)
 """Buffers that older checkpoints carry and that follow from the configuration."""

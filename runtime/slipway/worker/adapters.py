@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from slipway.model.adapters import EMBEDDING, HEAD, PRODUCTS, Addition, addition
 from slipway.model.registry import Family
 from slipway.model.roles import Place
 from slipway.model.spec import DecoderSpec
+from slipway.model.weights import MlpWeights
 from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Adaptable, Buffer, LowRank, Piece, Program, together
 
@@ -51,6 +52,8 @@ class AdapterPlaces:
     _sites: list[Site] = field(default_factory=list)
     _ready: dict[int, tuple[int, Packed]] = field(default_factory=dict)
     """By place, the adapter, by its number, that was read for it and is not there yet."""
+    _placed: dict[int, frozenset[int]] = field(default_factory=dict)
+    """By place, the sites to which what is there adds."""
 
     def add(self, x: Buffer, linear: FusedLinear, column: int, end: int, layer: int) -> None:
         """Have adapters add to the product that was added last: outputs `column` to `end` of a `linear`."""
@@ -63,6 +66,16 @@ class AdapterPlaces:
         if rows:
             self._add(x, rows, end - column, linear.k, bias)
 
+    def add_experts(self, x: Buffer, experts: Sequence[MlpWeights], layer: int) -> None:
+        """Have adapters add to the experts that were added last."""
+        inner, width = experts[0].spec.intermediate, self._width(2)
+        hidden = experts[0].gate_up.k
+        to = self.program.adapt_experts(self.limits.places, width, x, hidden, inner, len(experts))
+        for expert, (weights, products) in enumerate(zip(experts, to, strict=True)):
+            for linear, product in zip((weights.gate_up, weights.down), products, strict=True):
+                rows = {(layer, role, expert): one.rows for role, one in linear.segments.items()}
+                self._sites.append(Site(product, rows, None))
+
     def add_head(self, x: Buffer, bias: Floats | None) -> None:
         self._add(x, {HEAD: np.arange(self.spec.vocab, dtype=np.int32)}, self.spec.vocab, x.width, bias)
 
@@ -70,9 +83,13 @@ class AdapterPlaces:
         self._add(out, {EMBEDDING: np.arange(out.width, dtype=np.int32)}, out.width, 0, None)
 
     def _add(self, x: Buffer, rows: Mapping[Place, Ints], n: int, k: int, bias: Floats | None) -> None:
+        to = self.program.adapt(self.limits.places, self._width(len(rows)), x, n, k)
+        self._sites.append(Site(to, rows, bias))
+
+    def _width(self, matrices: int) -> int:
+        """The most columns of A · x of so many matrices."""
         rank = -(-self.limits.max_rank // 2) * 2
-        width = -(-len(rows) * rank // 16) * 16
-        self._sites.append(Site(self.program.adapt(self.limits.places, width, x, n, k), rows, bias))
+        return -(-matrices * rank // 16) * 16
 
     def read(self, adapter: AdapterRef, place: int) -> None:
         """Make an adapter ready for a place, in any thread; for NO_PLACE it is not kept.
@@ -90,8 +107,9 @@ class AdapterPlaces:
             packed = {}
         elif adapter.number != number:
             packed = self._packed(adapter)
-        for index, site in enumerate(self._sites):
-            self.program.set_adapter(site.to, place, packed.get(index))
+        for index in self._placed.get(place, frozenset()) | packed.keys():
+            self.program.set_adapter(self._sites[index].to, place, packed.get(index))
+        self._placed[place] = frozenset(packed)
 
     def _packed(self, adapter: AdapterRef) -> Packed:
         found = read_additions(adapter, self.limits, self.spec, self.family, self.cuts)

@@ -140,6 +140,8 @@ class _Lowering:
             moe.normalize_top_k,
             moe.activation,
         )
+        if self._adapters is not None:
+            self._adapters.add_experts(self._normed, weights.experts, self.layer)
         if weights.shared and weights.shared_scale:
             branch, gate = self._buffers.of("branch", self.spec.hidden), self._buffers.of("gate", 1)
             self._linear(self._inner(weights.shared), weights.shared.down, branch)
