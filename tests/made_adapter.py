@@ -55,15 +55,19 @@ class Made:
     def experts(self, module: str, rank: int, alpha: float | None = None, *, crossed: bool = False) -> None:
         """All experts' factors in two tensors, one row of A's beneath and one column of B's beside the other.
 
-        This is `ParamWrapper.get_delta_weight` of PEFT 0.21 (peft/tuners/lora/layer.py), and `crossed` that of
-        releases before 0.19.1, which take a tensor's [experts, out, in] for [experts, in, out]. Names are those
-        of one tensor, or of the inner and the outer one; `module` is that of experts as transformers names it.
+        This is `ParamWrapper.get_delta_weight` of PEFT 0.21 (peft/tuners/lora/layer.py), and `crossed` that
+        of releases before 0.19.1, which take a tensor's [experts, out, in] for [experts, in, out]. `module`
+        is the tensor as transformers names it.
         """
         parameter = module.rpartition(".")[2]
         wrapper = self.wrapper(module)
         roles = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}[parameter]
-        names = [[name for name in self.of_experts(module, role)] for role in roles]
-        count, n, k = len(names[0]), len(roles) * len(self.weights[names[0][0]]), self.weights[names[0][0]].shape[1]
+        names = [self.of_experts(module, role) for role in roles]
+        count, n, k = (
+            len(names[0]),
+            len(roles) * len(self.weights[names[0][0]]),
+            self.weights[names[0][0]].shape[1],
+        )
         shape = (n, k) if crossed else (k, n)
         a = self.random(count * rank, shape[0], scale=shape[0] ** -0.5)
         b = self.random(shape[1], rank * count, scale=0.4 / sqrt(rank))

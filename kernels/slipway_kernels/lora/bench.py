@@ -1,4 +1,4 @@
-"""Adapters on Llama 3.1 8B's layers and embedding: one for all rows, or eight that take turns."""
+"""Adapters on Llama 3.1 8B's layers and embedding, and on experts: one for all rows, or some in turns."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from slipway_kernels.lora.pool import Pool, PoolShape
 from slipway_kernels.lora.rows import Rows, sort_rows, unsorted
 
 QKV, GATE_UP, DOWN = (4096, (4096, 1024, 1024)), (4096, (14336, 14336)), (14336, (4096,))
+EXPERT_GATE_UP, EXPERT_DOWN = (2048, (768, 768)), (768, (2048,))
+"""Of Qwen3-30B-A3B."""
 SMALL = (80, (40, 24))
 VOCAB, HIDDEN = 128256, 4096
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -28,10 +30,15 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
         yield _case(device, 5, SMALL, 16, (16, 8), dtype=FP32, bias=True)
         yield _look_up(device, 6, 50, 40, 8)
         yield _sort(device, 9, 3)
+        yield _case(device, 6, SMALL, 16, (16, 8, 3), share=3)
         return
     for rows in (1, 32, 256, 8192):
         for adapters in (1, 8, 64):
             yield _sort(device, rows, adapters)
+    for rows in (64, 16384):  # pairs of a row and one of eight experts, of four adapters of 128 experts
+        yield _sort(device, rows, 512)
+        for experts, share in ((EXPERT_GATE_UP, 8), (EXPERT_DOWN, 1)):
+            yield _case(device, rows, experts, 16, (16,) * 512, share=share)
     for layer in (QKV, GATE_UP, DOWN):
         for rank in (16, 64):
             for rows in (1, 32, 256, 2048):
@@ -77,22 +84,23 @@ def _case(
     dtype: torch.dtype = BF16,
     model: torch.dtype = BF16,
     bias: bool = False,
+    share: int = 1,
 ) -> Case:
-    """dtype: of the adapters. model: of the rows and of what they are added to."""
+    """dtype: of the adapters. model: of the rows and of what they are added to. share: these by row of x."""
     k, slices = layer
     pool = _filled(PoolShape(rank, k, slices, dtype, bias), ranks, k**-0.5, device)
     adapters, by_adapter = _taking_turns(rows, len(ranks), device)
-    x = reference.filled((rows, k), 1.0, model, device)
+    x = reference.filled((rows // share, k), 1.0, model, device)
     before = reference.filled((rows, sum(slices)), 1.0, model, device)
     out, h = before.clone(), workspace(pool, rows)
     starts = [sum(slices[:index]) for index in range(len(slices) + 1)]
 
     def run() -> Tensor:
-        return add_lora(x, pool, by_adapter, h, out)
+        return add_lora(x, pool, by_adapter, h, out, share=share)
 
     def expected() -> Tensor:
         lists = list(ranks), starts, adapters.tolist()
-        return reference.lora(x, pool.a, pool.b, *lists, before, pool.bias)
+        return reference.lora(x.repeat_interleave(share, 0), pool.a, pool.b, *lists, before, pool.bias)
 
     def by_torch() -> Tensor:
         """One adapter: slice by slice."""
@@ -106,7 +114,7 @@ def _case(
     form = "" if types == ["bfloat16"] * 2 else f", {types[0]} to {types[1]}"
     return Case(
         f"{rows} rows, {len(ranks)} of rank {rank}, {k} to {'+'.join(map(str, slices))}"
-        f"{form}{', with biases' if bias else ''}",
+        f"{form}{', with biases' if bias else ''}{f', {share} of a row' if share > 1 else ''}",
         run,
         expected,
         tolerance=rounding(dtype, model, terms=k),  # x · Aᵀ, and the result

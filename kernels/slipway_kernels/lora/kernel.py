@@ -71,7 +71,7 @@ def sort_kernel(
 
 @triton.jit
 def shrink_kernel(
-    x_ptr,  # [rows, k]
+    x_ptr,  # [rows / share, k]
     a_ptr,  # [adapters, width, k]; width = slices · rank
     ranks_ptr,  # [adapters] int32
     order_ptr,  # [rows] int32
@@ -86,12 +86,13 @@ def shrink_kernel(
     rank,
     width,
     k,
+    share,  # rows of h that are of one row of x
     BLOCK_M: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """h[split, row] = x[row] · A[adapter of row]ᵀ over the split's part of k, summed in fp32."""
+    """h[split, row] = x[row / share] · A[adapter of row]ᵀ over the split's part of k, summed in fp32."""
     adapter = tl.load(tiles_ptr + tl.program_id(0) * 3).to(tl.int64)
     if adapter < 0:
         return
@@ -108,7 +109,7 @@ def shrink_kernel(
     part = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLITS) * BLOCK_K
     start = tl.program_id(2) * part
     depth = tl.arange(0, BLOCK_K)
-    x_at = x_ptr + row[:, None] * x_stride + depth[None, :]
+    x_at = x_ptr + (row // share)[:, None] * x_stride + depth[None, :]
     a_at = a_ptr + adapter * a_adapter_stride + column.to(tl.int64)[:, None] * a_stride + depth[None, :]
     total = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
     for at in range(start, min(start + part, k), BLOCK_K):

@@ -46,17 +46,18 @@ def _splits(rows: int) -> int:
     return next((splits for most, splits in SPLITS.items() if rows <= most), 1)
 
 
-def add_lora(x: Tensor, pool: Pool, rows: Rows, h: Tensor, out: Tensor) -> Tensor:
+def add_lora(x: Tensor, pool: Pool, rows: Rows, h: Tensor, out: Tensor, *, share: int = 1) -> Tensor:
     """out += x · Aᵀ · Bᵀ + bias by each row's adapter; other rows stay as they are.
 
-    x    [rows, k]  bf16, fp16 or fp32, multiplied in the pool's type; columns adjacent
+    x    [rows / share, k]  bf16, fp16 or fp32, multiplied in the pool's type; columns adjacent
     h    the workspace
     out  [rows, n]  bf16, fp16 or fp32, columns adjacent
+    share  neighbouring rows of out that each row of x is multiplied for
     Returns out. Nothing is launched where no row has an adapter. Raises ValueError where shapes disagree.
     Source: Hu et al. 2021 (LoRA).
     """
     if rows.active:
-        expand(shrink(x, pool, rows, h), pool, rows, out)
+        expand(shrink(x, pool, rows, h, share=share), pool, rows, out)
     return out
 
 
@@ -90,13 +91,13 @@ def add_looked_up(ids: Tensor, pool: Pool, rows: Rows, h: Tensor, out: Tensor) -
     return expand(h, pool, rows, out)
 
 
-def shrink(x: Tensor, pool: Pool, rows: Rows, h: Tensor) -> Tensor:
+def shrink(x: Tensor, pool: Pool, rows: Rows, h: Tensor, *, share: int = 1) -> Tensor:
     """x · Aᵀ by each row's adapter. The rest is as in `add_lora`.
 
     Returns h as [splits, rows, slices · rank], whose sum over the splits is the product; rows without an
     adapter and columns beyond an adapter's rank are not written.
     """
-    (count, k), width = x.shape, pool.a.shape[1]
+    count, k, width = len(x) * share, x.shape[1], pool.a.shape[1]
     if pool.a.shape[2] != k or 1 not in (k, x.stride(1)) or 1 not in (k, pool.a.stride(2)):
         raise ValueError(
             f"x is {list(x.shape)} by strides of {x.stride()}, A {list(pool.a.shape)} by {pool.a.stride()}: "
@@ -126,6 +127,7 @@ def shrink(x: Tensor, pool: Pool, rows: Rows, h: Tensor) -> Tensor:
         rank=pool.rank,
         width=width,
         k=k,
+        share=share,
         SPLITS=splits,
     )
     return h

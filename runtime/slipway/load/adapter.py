@@ -187,7 +187,9 @@ def _take(adapter: Adapter, config: Config, limits: AdapterLimits, weights: Weig
         adapter.factors[name] = _scaled(adapter, config, limits, name, _factors(adapter, module, sides))
 
 
-def _scaled(adapter: Adapter, config: Config, limits: AdapterLimits, module: str, factors: Factors) -> Factors:
+def _scaled(
+    adapter: Adapter, config: Config, limits: AdapterLimits, module: str, factors: Factors
+) -> Factors:
     """Factors of a module, copied, of the rank that is stated for it and with its scaling."""
     ranks, alphas = _numbers(config, "rank_pattern"), _numbers(config, "alpha_pattern")
     rank, stated, experts = len(factors.a), _of_pattern(adapter, ranks, module, positive(config, "r", 8)), 0
@@ -198,9 +200,7 @@ def _scaled(adapter: Adapter, config: Config, limits: AdapterLimits, module: str
             )
         experts, rank = int(rank // stated), int(stated)
     if not 1 <= rank <= limits.max_rank:
-        raise adapter.wrong(
-            f"has a rank of {rank} for {module}, and --max-lora-rank is {limits.max_rank}"
-        )
+        raise adapter.wrong(f"has a rank of {rank} for {module}, and --max-lora-rank is {limits.max_rank}")
     if rank != stated:
         raise adapter.wrong(f"has a rank of {rank} for {module}, and adapter_config.json says {stated:g}")
     share = sqrt(rank) if flag(config, "use_rslora", False) else rank

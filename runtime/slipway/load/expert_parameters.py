@@ -1,8 +1,9 @@
 """Factors of all experts in one tensor, as PEFT saves them for its `target_parameters`.
 
-transformers keeps a layer's experts as two tensors, `experts.gate_up_proj` and `experts.down_proj`. PEFT wraps
-the module once for each of them that an adapter adds to, the first innermost, so that the names of factors say
-how deep they lie and not to which tensor they belong: `experts.base_layer.lora_A`, `experts.lora_A`.
+transformers keeps a layer's experts as two tensors, `experts.gate_up_proj` and `experts.down_proj`. PEFT
+wraps the module once for each of them that an adapter adds to, the first innermost, so that the names of
+factors say how deep they lie and not to which tensor they belong: `experts.base_layer.lora_A`,
+`experts.lora_A`.
 """
 
 from __future__ import annotations

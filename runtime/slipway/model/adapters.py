@@ -75,7 +75,7 @@ def additions(
 
 def _one_by_one(adapter: Adapter, family: Family, known: Mapping[str, Entry]) -> dict[str, Factors]:
     """The factors by module, those of a tensor of all experts by expert."""
-    found = {}
+    found: dict[str, Factors] = {}
     for module, factors in adapter.factors.items():
         if factors.experts:
             found.update(_of_experts(adapter, module, factors, family, known))
@@ -93,7 +93,9 @@ def _of_experts(
     first = known.get(f"{names[0].format(layer, 0)}.weight")
     if first is None or not names[0].format(layer, 0).startswith(f"{path}.0."):
         raise _no_target(adapter, module)
-    experts = sum(f"{names[0].format(layer, expert)}.weight" in known for expert in range(factors.experts + 1))
+    experts = sum(
+        f"{names[0].format(layer, expert)}.weight" in known for expert in range(factors.experts + 1)
+    )
     if experts != factors.experts:
         raise adapter.wrong(f"has factors for {factors.experts} experts in {module}, which the model has not")
     n, k = len(names) * first.shape[0], first.shape[1]
@@ -145,7 +147,7 @@ def _addition(
 
 def _no_target(adapter: Adapter, module: str) -> LoadError:
     return adapter.wrong(
-        f"is for {module}, and adapters add to the linear layers of attention and of feed-forward layers, those "
-        "of experts among them, to the embedding and to the head",
+        f"is for {module}, and adapters add to the linear layers of attention and of feed-forward layers, "
+        "those of experts among them, to the embedding and to the head",
         "Train it with other target_modules, or merge it into the model.",
     )

@@ -92,6 +92,18 @@ def test_every_row_gets_what_its_adapter_adds(
     assert torch.equal(wide[:, -3:], before[:, -3:])
 
 
+@pytest.mark.parametrize("rows", [3, 90])
+def test_rows_that_share_one_of_x_are_added_to_as_if_each_had_it(device: torch.device, rows: int) -> None:
+    """Pairs of a row and one of its experts; each expert of each adapter counts as one."""
+    pool = pool_of(device, [8, 3, 0, 8, 5, 1], 8, 40, (24, 16), torch.float32)
+    adapters = [0, *torch.randint(-1, 6, (3 * rows - 1,)).tolist()]
+    x, out = torch.randn(rows, 40, device=device), torch.randn(3 * rows, 40, device=device)
+    expected = expected_of(pool, x.repeat_interleave(3, 0), out, adapters)
+    by_adapter = sorted_rows(device, adapters, 6)
+    add_lora(x, pool, by_adapter, workspace(pool, 3 * rows), out, share=3)
+    assert row_error(out, expected) <= rounding(terms=40)
+
+
 def test_an_adapter_beside_a_product_is_the_merged_weight(device: torch.device) -> None:
     pool = pool_of(device, [12], 12, 96, (40,), torch.float32)
     weight, x = torch.randn(40, 96, device=device), torch.randn(6, 96, device=device)

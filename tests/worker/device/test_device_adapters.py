@@ -35,7 +35,8 @@ CUDA: dict[str, object] = {"device": "cuda"}
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     small: dict[str, Any] = {"num_hidden_layers": 1}
-    sizes = {name: (name, small) for name in ("llama", "qwen2", "qwen2_moe")}
+    sizes = {name: (name, small) for name in ("llama", "qwen2", "qwen2_moe", "mixtral")}
+    sizes["qwen3_moe"] = ("qwen3_moe", small | {"head_dim": 24})
     sizes["gemma2"] = ("gemma2", {"num_hidden_layers": 2, "head_dim": 24, "sliding_window": 6})
     return model_folders(tmp_path_factory.mktemp("adapted"), sizes)
 
@@ -88,6 +89,80 @@ def test_a_batch_over_two_adapters_and_none_is_the_cpus(
     bare = outputs(models(name), [(tokens, None) for tokens in PROMPTS])
     same = [one.logprobs == other.logprobs for one, other in zip(expected, bare, strict=True)]
     assert same == [False, False, True]
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_a_batch_with_factors_of_experts_is_the_cpus(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """By module, in one tensor of all experts, and without any, computed in several passes."""
+    monkeypatch.setenv("VLLM_FUSED_MOE_CHUNK_SIZE", "3")
+    by_module, in_one, plain = of_experts(models(name), tmp_path)
+    asked = list(zip([*PROMPTS, PROMPTS[0]], [by_module, in_one, None, plain], strict=True))
+    settings = {"max_loras": 3}
+    found, expected = (outputs(models(name), asked, **settings, **device) for device in (CUDA, {}))
+    assert_same(found, expected)
+    bare = outputs(models(name), [(tokens, None) for tokens, _ in asked])
+    same = [one.logprobs == other.logprobs for one, other in zip(expected, bare, strict=True)]
+    assert same == [False, False, True, False]
+
+
+@pytest.mark.parametrize(("quantization", "largest"), [("int4", 0.25), ("int8", 0.25), ("fp8", 0.5)])
+def test_quantized_experts_with_adapters_agree_with_the_cpus(
+    models: Models, tmp_path: Path, quantization: str, largest: float
+) -> None:
+    by_module, *_ = of_experts(models("qwen3_moe"), tmp_path)
+    asked: Asked = [(PROMPTS[0], by_module), (PROMPTS[0], None)]
+    settings = {"quantization": quantization, "dtype": "bfloat16"}
+    found, expected = (outputs(models("qwen3_moe"), asked, **settings, **device) for device in (CUDA, {}))
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other, largest, shared=2)
+    assert found[0].logprobs[0].logprob != found[1].logprobs[0].logprob
+
+
+def of_experts(model: Path, folder: Path) -> list[AdapterRef]:
+    """By module, of a rank for one expert, and not for the last; of all experts in one tensor; of none."""
+    by_module = Made(model, folder / "by_module", seed=3, r=4, rank_pattern={r"experts\.1\..*": 7})
+    for name in list(by_module.weights):
+        if ".experts." in name and ".experts.3." not in name:
+            by_module.linear(name.removesuffix(".weight"), 7 if ".experts.1." in name else 4)
+    parameters = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    in_one = Made(model, folder / "in_one", seed=4, target_parameters=parameters, peft_version="0.21.2")
+    for parameter in parameters:
+        in_one.experts(f"model.layers.0.{parameter}", 4)
+    return [by_module.save(), in_one.save(), made(model, folder / "plain", 5, 3, ("q_proj",))]
+
+
+def test_only_steps_with_factors_of_experts_launch_for_them(models: Models, tmp_path: Path) -> None:
+    model = models("mixtral")
+    by_module, _, plain = of_experts(model, tmp_path)
+    with LocalEngine(model, **SMALL | SERVED | CUDA) as engine:
+        counts = []
+        for ref in (plain, by_module, plain):
+            with launches() as noted:
+                run(engine, [(PROMPTS[0], ref)])
+            counts.append(noted.count("sort_kernel"))
+            assert (low_rank_of(engine).experts.memory is not None) == (len(counts) > 1)
+    assert counts == [
+        2 * 3,
+        3 * 3,
+        2 * 3,
+    ]  # rows, those of the head, and pairs, of three steps
+
+
+def test_what_takes_a_place_after_factors_of_experts_adds_none_to_them(
+    models: Models, tmp_path: Path
+) -> None:
+    model = models("mixtral")
+    by_module, in_one, plain = of_experts(model, tmp_path)
+    rounds: list[Asked] = [[(PROMPTS[0], by_module)], [(PROMPTS[0], plain), (PROMPTS[1], in_one)]]
+    settings = SMALL | SERVED | {"max_cpu_loras": 2}
+    with LocalEngine(model, **settings) as engine:
+        expected = [run(engine, asked) for asked in rounds * 2]
+    with LocalEngine(model, **settings | CUDA) as engine:
+        found = [run(engine, asked) for asked in rounds * 2]
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one, other)
 
 
 def test_prompt_logprobs_are_those_of_the_adapter(
@@ -273,6 +348,42 @@ def test_graphs_are_by_the_number_of_adapters_and_captured_where_some_are_used(
         for asked, same in zip(batches, expected, strict=True):
             assert_same(run(engine, asked), same)
         assert graphs.replayed >= 2 * 3 * len(batches) - len(batches)
+
+
+def test_graphs_with_factors_of_experts_are_captured_where_some_are_used(
+    models: Models, tmp_path: Path
+) -> None:
+    model = models("mixtral")
+    by_module, _, plain = of_experts(model, tmp_path)
+    batches: list[Asked] = [[(PROMPTS[2], plain)], [(PROMPTS[2], by_module)]]
+    with LocalEngine(model, **SMALL | SERVED) as engine:
+        expected = [run(engine, asked) for asked in batches]
+    with LocalEngine(model, **SMALL | CUDA | SERVED) as engine:
+        worker = worker_of(engine)
+        graphs = Repeated.into(worker, [4], 64)
+        for asked, same in zip(batches, expected, strict=True):
+            assert_same(run(engine, asked), same)
+            while worker.idle():
+                pass
+        assert {(key.adapters, key.experts) for key in graphs.forwards} == {(0, False), (1, False), (1, True)}
+        graphs.replayed = 0
+        for asked, same in zip(batches, expected, strict=True):
+            assert_same(run(engine, asked), same)
+        assert graphs.replayed >= 2 * 2
+
+
+def test_factors_of_experts_wake_to_the_same_answers(models: Models, tmp_path: Path) -> None:
+    model = models("mixtral")
+    by_module, in_one, _ = of_experts(model, tmp_path)
+    asked: Asked = [(PROMPTS[1], by_module), (PROMPTS[0], in_one)]
+    with LocalEngine(model, **SMALL | SERVED | CUDA) as engine:
+        before = run(engine, asked)
+        assert engine.call("sleep", "1") == "ok"
+        memory = low_rank_of(engine).experts.memory
+        assert memory is not None
+        assert memory.untyped_storage().nbytes() == 0
+        assert engine.call("wake_up", "weights", "kv_cache") == "ok"
+        assert_same(run(engine, asked), before)
 
 
 @pytest.mark.parametrize("level", ["1", "2"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from slipway.engine.messages import AdapterRef
 from slipway.engine.plan import NO_PLACE, StepPlan
 from slipway.exits import Exit
 from slipway.load.errors import LoadError
+from slipway.model.adapters import Addition
+from slipway.model.roles import Place
 from slipway.worker.cache_size import GIB
 from slipway.worker.device.batch import StepShape
 from slipway.worker.device.low_rank import LowRank
@@ -36,6 +39,8 @@ class HostCopy:
 
     def __init__(self, size: int, device: torch.device) -> None:
         COPIES.check(size)
+        self.experts: HostCopy | None = None
+        """What it adds to experts, if anything."""
         self.memory = torch.empty(size, dtype=torch.uint8)
         self._sent: torch.cuda.Event | None = None
         if device.type == "cuda":
@@ -52,6 +57,8 @@ class HostCopy:
         """Until the device does not read it any more."""
         if self._sent is not None:
             self._sent.synchronize()
+        if self.experts is not None:
+            self.experts.wait()
 
 
 class DeviceAdapters:
@@ -76,6 +83,8 @@ class DeviceAdapters:
         self._on_device = np.full(most + 1, -1, np.int32)
         """By the engine's place, that of the device; -1: it is not there. The last one is that of none."""
         self._free = list(range(low_rank.num_places))
+        self._with_experts: set[int] = set()
+        """Places of the device where something is added to experts."""
         self._used: dict[int, None] = {}
         """The engine's places of what is on the device, the least recently used first."""
         size, count = low_rank.place_bytes / GIB, low_rank.num_places
@@ -92,8 +101,8 @@ class DeviceAdapters:
         else:
             self._ready[place] = adapter.number, copy
 
-    def follow(self, plan: StepPlan, shape: StepShape) -> int:
-        """Have the device know the adapters of the plan's requests; how many different ones there are.
+    def follow(self, plan: StepPlan, shape: StepShape) -> StepShape:
+        """Have the device know the adapters of the plan's requests; the step's shape, with what they are.
 
         Raises ValueError where these are more than a step may have.
         """
@@ -106,11 +115,13 @@ class DeviceAdapters:
         if len(wanted):
             self._bring(wanted.tolist())
             self._state.arena.put("adapters", self._on_device[self._of_slot])
-        return len(wanted)
+        experts = any(self._held[place].experts is not None for place in wanted.tolist())
+        return replace(shape, num_adapters=len(wanted), adapt_experts=experts)
 
     def sleep(self) -> None:
         """Give back the device's memory. What lies on the host comes again as steps use it."""
         self._low_rank.memory.untyped_storage().resize_(0)
+        self._low_rank.experts.sleep()
         for place in list(self._used):
             self._leave(place)
 
@@ -119,6 +130,7 @@ class DeviceAdapters:
         memory = self._low_rank.memory
         memory.untyped_storage().resize_(memory.nbytes)
         memory.zero_()
+        self._low_rank.experts.wake()
 
     def _copy(self, adapter: AdapterRef) -> HostCopy:
         """The adapter in host memory, in that of one that has gone where there is some."""
@@ -128,10 +140,31 @@ class DeviceAdapters:
             raise LoadError("NoSpace", str(error), hint=error.hint, argument=error.argument) from None
         copy.wait()
         try:
-            self._low_rank.read(adapter, copy.memory)
+            copy.experts = self._expert_copy(adapter, self._low_rank.read(adapter, copy.memory))
         except BaseException:
             self._spare.append(copy)
             raise
+        return copy
+
+    def _expert_copy(self, adapter: AdapterRef, found: Mapping[Place, Addition]) -> HostCopy | None:
+        """What it adds to experts, where that is something; the device has room for it then."""
+        experts = self._low_rank.experts
+        if not experts.wanted(found):
+            return None
+        try:
+            experts.allocate()
+            copy = HostCopy(experts.place_bytes, self._low_rank.device)
+        except torch.OutOfMemoryError:
+            places, size = self._low_rank.num_places, experts.place_bytes / GIB
+            message = (
+                f"The adapter {adapter.name} adds to experts, and the device has no room for {places} "
+                f"places of {size:.2f} GiB beside what --gpu-memory-utilization leaves."
+            )
+            hint = "Lower --gpu-memory-utilization, --max-loras or --max-lora-rank."
+            raise LoadError("NoSpace", message, hint=hint, argument="gpu_memory_utilization") from None
+        except Exit as error:
+            raise LoadError("NoSpace", str(error), hint=error.hint, argument=error.argument) from None
+        experts.fill(found, copy.memory)
         return copy
 
     def _new_copy(self) -> HostCopy:
@@ -162,9 +195,20 @@ class DeviceAdapters:
                 if not self._free:
                     self._leave(next(one for one in self._used if one not in wanted))
                 self._on_device[place] = self._free.pop()
-                self._held[place].send(self._low_rank.memory[self._on_device[place]])
+                self._send(self._held[place], int(self._on_device[place]))
             self._used.pop(place, None)
             self._used[place] = None
+
+    def _send(self, copy: HostCopy, place: int) -> None:
+        copy.send(self._low_rank.memory[place])
+        memory = self._low_rank.experts.memory
+        if memory is None:
+            return
+        if copy.experts is not None:
+            copy.experts.send(memory[place])
+        elif place in self._with_experts:
+            memory[place].zero_()
+        (self._with_experts.discard if copy.experts is None else self._with_experts.add)(place)
 
     def _leave(self, place: int) -> None:
         """Its place on the device is free: what is put there waits for the steps under way."""

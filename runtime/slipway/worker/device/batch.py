@@ -38,6 +38,8 @@ class StepShape:
     """Longest context of a request after the step, at most."""
     num_adapters: int = 0
     """Different ones, at most."""
+    adapt_experts: bool = False
+    """Whether any of them adds to experts."""
 
     @classmethod
     def of(cls, plan: StepPlan) -> StepShape:

@@ -12,8 +12,10 @@ from torch import Tensor
 from slipway.envs import read
 from slipway.model.weights import MlpWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
+from slipway.worker.device.expert_low_rank import MOST_ROWS
 from slipway.worker.device.low_rank import RowAdapters
 from slipway.worker.device.products import DeviceScheme, Rows, gated_for, product, scheme_of
+from slipway_kernels.activation import gated
 from slipway_kernels.moe import arrange, arrangement, block_m_of, combine, route
 
 
@@ -40,9 +42,11 @@ class Experts:
 
     def apply(self, x: Rows, slots: Tensor, adapters: RowAdapters | None) -> Tensor:
         """x [rows, hidden] → [rows, hidden]; rows of padding, whose slots [rows] are -1, choose no expert."""
-        if len(slots) <= self.chunk:
+        adapted = adapters is not None and adapters.of_rows is not None
+        chunk = min(self.chunk, MOST_ROWS) if adapted else self.chunk
+        if len(slots) <= chunk:
             return self._apply(x, slots, adapters)
-        parts = [slice(begin, begin + self.chunk) for begin in range(0, len(slots), self.chunk)]
+        parts = [slice(begin, begin + chunk) for begin in range(0, len(slots), chunk)]
         results = [
             self._apply(Rows(x.plain[part]), slots[part], adapters and adapters.of(slots[part]))
             for part in parts
@@ -60,9 +64,18 @@ class Experts:
         block_m = block_m_of(pairs, moe.experts, operand)
         order = arrange(ids, arrangement(pairs, moe.experts, block_m, device))
         inner = torch.empty(pairs, moe.intermediate, dtype=plain.dtype, device=device)
-        self.gate_up.apply_experts(x, order, inner, moe.activation)
+        adapted = adapters.pairs(linears, ids) if adapters is not None else None
+        if adapted is None:
+            self.gate_up.apply_experts(x, order, inner, moe.activation)
+        else:
+            both = torch.empty(pairs, 2 * moe.intermediate, dtype=plain.dtype, device=device)
+            self.gate_up.apply_experts(x, order, both)
+            adapted.add_gate_up(plain, both)
+            gated(both, inner, moe.activation)
         y = torch.empty(pairs, plain.shape[1], dtype=plain.dtype, device=device)
         self.down.apply_experts(Rows(inner), order, y)
+        if adapted is not None:
+            adapted.add_down(inner, y)
         shared = gate = None
         if linears.shared and linears.shared_scale:
             shared = fed_forward(linears.shared, x, adapters)

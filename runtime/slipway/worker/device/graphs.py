@@ -33,6 +33,7 @@ class GraphKey:
     each        rows of a request, of which all draw
     max_length  longest context; 0 for draws, which know none
     adapters    different ones, at most; none are added to draws
+    experts     whether they add to experts
     """
 
     size: int
@@ -40,6 +41,7 @@ class GraphKey:
     max_length: int = 0
     features: Features | None = None
     adapters: int = 0
+    experts: bool = False
 
 
 class GraphSizes:
@@ -80,7 +82,8 @@ class GraphSizes:
         if prompts or size == len(self.sizes) or length == len(self.lengths):
             return None
         adapters = self.adapters[bisect.bisect_left(self.adapters, shape.num_adapters)]
-        key = GraphKey(self.sizes[size], shape.each, self.lengths[length], adapters=adapters)
+        length = self.lengths[length]
+        key = GraphKey(self.sizes[size], shape.each, length, adapters=adapters, experts=shape.adapt_experts)
         return key if key.size * key.each <= self.most_rows else None
 
     def planned(self) -> Iterator[GraphKey]:

@@ -15,8 +15,9 @@ from slipway.load.torch_arrays import tensor, torch_type
 from slipway.model.adapters import EMBEDDING, HEAD, Addition
 from slipway.model.roles import Place
 from slipway.model.spec import DecoderSpec
-from slipway.model.weights import MlpWeights, ModelWeights
+from slipway.model.weights import MlpWeights, ModelWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
+from slipway.worker.device.expert_low_rank import AdaptedPairs, ExpertPlaces
 from slipway_kernels.lora import (
     Pool,
     PoolShape,
@@ -38,10 +39,12 @@ class SlotAdapters:
 
     of_slot  [num_slots] int32, the place on the device of each slot's adapter; -1: it has none
     most     different ones, at most: at least 1
+    experts  whether any of them adds to experts
     """
 
     of_slot: Tensor
     most: int
+    experts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +100,13 @@ class LowRank:
         *pools, self.embedding = self._pools(self.memory)
         self.products = dict(zip(linears, pools, strict=True))
         self._widest = max(pools, key=lambda pool: pool.a.shape[1])
+        self.experts = ExpertPlaces(weights, limits, self.num_places, device)
         self._rows = 0
         self.h = torch.empty(0, device=device)
         """Workspace of all products: the largest step has it grow to what any step needs."""
 
-    def read(self, adapter: AdapterRef, memory: Tensor) -> None:
-        """Make memory [place_bytes] on the host what a place is to have.
+    def read(self, adapter: AdapterRef, memory: Tensor) -> Mapping[Place, Addition]:
+        """Make memory [place_bytes] on the host what a place is to have, but for experts.
 
         Raises LoadError where the adapter cannot be served; some of the memory may have changed then.
         """
@@ -110,13 +114,18 @@ class LowRank:
         for site, pool in zip(self._sites, self._pools(memory[None]), strict=True):
             own = [found.get(place, Addition()) for place in site.matrices]
             pool.put(0, [_factors(one, by_token=site.shape.by_token) for one in own], _bias(site, own))
+        return found
 
     def rows(self, slots: Tensor, adapters: SlotAdapters) -> RowAdapters:
         """Sort rows of these slots [rows] int32 by their adapters; -1: padding."""
         if len(slots) > self._rows:
             self._rows, self.h = len(slots), workspace(self._widest, len(slots))
         room = unsorted(len(slots), adapters.most, slots.device)
-        return RowAdapters(self, adapters, sort_rows(adapters.of_slot, self.num_places, room, slots))
+        rows = sort_rows(adapters.of_slot, self.num_places, room, slots)
+        of_rows = None
+        if adapters.experts:
+            of_rows = torch.where(slots < 0, -1, adapters.of_slot[slots.clamp(min=0)])
+        return RowAdapters(self, adapters, rows, of_rows)
 
     def _pools(self, memory: Tensor) -> list[Pool]:
         """Those of all sites, in memory [places, place_bytes]."""
@@ -125,11 +134,15 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class RowAdapters:
-    """The adapters of some rows of a step: what `product` adds to what it computes for them."""
+    """The adapters of some rows of a step: what `product` adds to what it computes for them.
+
+    of_rows  [rows] int32, the place of each one's; None where none adds to experts
+    """
 
     low_rank: LowRank
     step: SlotAdapters
     rows: Rows
+    of_rows: Tensor | None
 
     def __contains__(self, linear: object) -> bool:
         """Whether they may add to this product, for which rows must be plain."""
@@ -142,6 +155,12 @@ class RowAdapters:
     def add_embedding(self, ids: Tensor, out: Tensor) -> None:
         """To out [rows, hidden], the embeddings of these tokens [rows]."""
         add_looked_up(ids, self.low_rank.embedding, self.rows, self.low_rank.h, out)
+
+    def pairs(self, weights: MoeWeights, ids: Tensor) -> AdaptedPairs | None:
+        """What adds to the experts ids [rows, top_k] of these rows; None where nothing does."""
+        if self.of_rows is None:
+            return None
+        return AdaptedPairs(self.low_rank.experts, weights, ids, self.of_rows, self.step.most)
 
     def of(self, slots: Tensor) -> RowAdapters:
         """The same of other rows of the step, or of some of them: those of these slots [rows]."""

@@ -235,7 +235,7 @@ class DeviceWorker:
             self._state.arena.put("tables", grant.pages, grant.group, grant.slot, grant.start)
         shape = StepShape.of(plan)
         if self._adapters is not None:
-            shape = replace(shape, num_adapters=self._adapters.follow(plan, shape))
+            shape = self._adapters.follow(plan, shape)
         if not shape.num_requests:
             self._state.arena.send()
             return
@@ -306,6 +306,7 @@ class DeviceWorker:
         if self.graphs.full:
             return False
         shape = nobody(key.size, key.each, key.max_length, key.each, key.adapters)
+        shape = replace(shape, adapt_experts=key.experts)
         batch = self._sent(shape, key.size * key.each, key.size)
         self._prepare(batch)
         logits = self._logits[: key.size * key.each]
@@ -415,5 +416,10 @@ class DeviceWorker:
             num_decodes=shape.num_decodes,
             max_query=shape.max_query,
             max_length=shape.max_length,
-            adapters=SlotAdapters(state.adapters, shape.num_adapters) if shape.num_adapters else None,
+            adapters=self._slot_adapters(shape),
         )
+
+    def _slot_adapters(self, shape: StepShape) -> SlotAdapters | None:
+        if not shape.num_adapters:
+            return None
+        return SlotAdapters(self._state.adapters, shape.num_adapters, shape.adapt_experts)
