@@ -21,6 +21,7 @@ from repeated_graphs import Repeated
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
 from slipway.worker.device import adapters as device_adapters
+from slipway.worker.device.expert_low_rank import ExpertPlaces
 from slipway.worker.device.low_rank import LowRank
 from slipway.worker.device.worker import DeviceWorker
 
@@ -348,6 +349,42 @@ def test_graphs_are_by_the_number_of_adapters_and_captured_where_some_are_used(
         for asked, same in zip(batches, expected, strict=True):
             assert_same(run(engine, asked), same)
         assert graphs.replayed >= 2 * 3 * len(batches) - len(batches)
+
+
+def test_experts_get_the_biases_that_they_get_on_a_cpu(models: Models, tmp_path: Path) -> None:
+    one = Made(models("mixtral"), tmp_path / "it", lora_bias=True)
+    for name in list(one.weights):
+        if ".experts." in name:
+            module = name.removesuffix(".weight")
+            one.linear(module)
+            bias = one.random(len(one.weights[name]), scale=0.3)
+            one.tensors[f"base_model.model.{module}.lora_B.bias"] = bias
+    with_biases = one.save()
+    one.folder = tmp_path / "without"
+    one.tensors = {name: tensor for name, tensor in one.tensors.items() if not name.endswith("bias")}
+    asked: Asked = [(PROMPTS[0], with_biases), (PROMPTS[0], one.save())]
+    settings = {"enable_lora_bias": True}
+    found, expected = (outputs(models("mixtral"), asked, **settings, **device) for device in (CUDA, {}))
+    assert_same(found, expected)
+    assert found[0].logprobs[0].logprob != found[1].logprobs[0].logprob
+
+
+def test_an_adapter_of_experts_that_the_device_has_no_room_for_is_refused_with_the_size(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_module, _, plain = of_experts(models("mixtral"), tmp_path)
+
+    def full(self: ExpertPlaces) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(ExpertPlaces, "allocate", full)
+    with LocalEngine(models("mixtral"), **SMALL | SERVED | CUDA) as engine:
+        names = [engine.add(PROMPTS[1], GREEDY, adapter=ref) for ref in (by_module, plain)]
+        engine.finish()
+        (delta,) = engine.hub.deltas[names[0]]
+        assert delta.error is not None
+        assert "The adapter by_module adds to experts, and the device has no room for 2 places" in delta.error
+        assert engine.output(names[1]).finish_reason == "length"
 
 
 def test_graphs_with_factors_of_experts_are_captured_where_some_are_used(
