@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from made_adapter import LINEAR, Made
 from repeated_graphs import Repeated
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
+from slipway.model.adapters import Addition
+from slipway.model.roles import Place
 from slipway.worker.device import adapters as device_adapters
 from slipway.worker.device.expert_low_rank import ExpertPlaces
 from slipway.worker.device.low_rank import LowRank
@@ -229,9 +231,9 @@ def test_adapters_take_turns_in_a_place_of_the_device_and_are_read_once(
     read: list[int] = []
     whole = LowRank.read
 
-    def counted(low_rank: LowRank, adapter: AdapterRef, memory: torch.Tensor) -> None:
+    def counted(low_rank: LowRank, adapter: AdapterRef, memory: torch.Tensor) -> Mapping[Place, Addition]:
         read.append(adapter.number)
-        whole(low_rank, adapter, memory)
+        return whole(low_rank, adapter, memory)
 
     monkeypatch.setattr(LowRank, "read", counted)
     with LocalEngine(model, **SMALL | SERVED | CUDA | settings) as engine:
