@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,6 +33,7 @@ from slipway_kernels.rope.reference import angles, rope
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ADAPTED = ("qkv", "o", "gate", "up", "down")
+EXPERTS = ("gates", "ups", "downs")
 GREEDY = SimpleNamespace(
     temperature=0.0, top_p=1.0, min_p=0.0, typical_p=1.0, top_k=0, min_tokens=0,
     presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0,
@@ -60,7 +62,7 @@ class Toy:
     pools: bool = False
     """It tells the final rows of pooled slots."""
     ranks: tuple[int, ...] = ()
-    """Of adapters, each of which adds to qkv, o, gate, up and down."""
+    """Of adapters, each of which adds to qkv, o, gate, up and down, and to every expert."""
     weights: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -88,7 +90,15 @@ class Toy:
                 n, k = self.weights[name].shape
                 self.weights[f"{name}.a{number}"] = torch.randn(rank, k, generator=draw) * k**-0.5
                 self.weights[f"{name}.b{number}"] = torch.randn(n, rank, generator=draw) * 0.3
+            for name, expert in self.expert_matrices():
+                n, k = self.weights[name][expert].shape
+                self.weights[f"{name}.{expert}.a{number}"] = torch.randn(rank, k, generator=draw) * k**-0.5
+                self.weights[f"{name}.{expert}.b{number}"] = torch.randn(n, rank, generator=draw) * 0.3
         self.angles = angles(self.max_len, self.rotary_dim)
+
+    def expert_matrices(self) -> Iterator[tuple[str, int]]:
+        for layer, part, expert in product(range(2), EXPERTS, range(self.experts)):
+            yield f"{layer}.{part}", expert
 
     def merged(self, number: int) -> Toy:
         """The same model with an adapter in its weights."""
@@ -96,6 +106,9 @@ class Toy:
         for name in (f"{i}.{part}" for i in range(2) for part in ADAPTED):
             a, b = self.weights[f"{name}.a{number}"], self.weights[f"{name}.b{number}"]
             toy.weights[name] = lora.merged(toy.weights[name], a, b).to(TORCH[self.dtype])
+        for name, expert in self.expert_matrices():
+            a, b = self.weights[f"{name}.{expert}.a{number}"], self.weights[f"{name}.{expert}.b{number}"]
+            toy.weights[name][expert] = lora.merged(toy.weights[name][expert], a, b)
         return toy
 
     def low_rank(self, number: int, names: Sequence[str]) -> LowRank | None:
@@ -136,6 +149,17 @@ class Toy:
             for number in range(len(self.ranks)):
                 p.set_adapter(to, number, self.low_rank(number, names))
 
+        def adapt_experts(x: Buffer, layer: int) -> None:
+            if not self.ranks:
+                return
+            width = 2 * -(-max(self.ranks) // 2) * 2 + 15
+            products = p.adapt_experts(len(self.ranks), width, x, self.hidden, self.inner, self.experts)
+            for expert, (gate_up, down) in enumerate(products):
+                gates, ups, downs = (f"{layer}.{part}.{expert}" for part in EXPERTS)
+                for number in range(len(self.ranks)):
+                    p.set_adapter(gate_up, number, self.low_rank(number, (gates, ups)))
+                    p.set_adapter(down, number, self.low_rank(number, (downs,)))
+
         w = self.weights
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         x, normed = p.buffer(self.hidden), p.buffer(self.hidden, "act")
@@ -161,6 +185,7 @@ class Toy:
             ]
             down = [self.pack("", expert) for expert in w[f"{i}.downs"]]
             p.moe(normed, self.pack(f"{i}.router"), gate_up, down, x, 2, True, "gelu_tanh")
+            adapt_experts(normed, i)
             both = self.pack("", interleave(w[f"{i}.gate"], w[f"{i}.up"]))
             p.linear_gated(normed, both, hidden, "silu")
             adapt(normed, f"{i}.gate", f"{i}.up")

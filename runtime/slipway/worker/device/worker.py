@@ -416,10 +416,7 @@ class DeviceWorker:
             num_decodes=shape.num_decodes,
             max_query=shape.max_query,
             max_length=shape.max_length,
-            adapters=self._slot_adapters(shape),
+            adapters=SlotAdapters(state.adapters, shape.num_adapters, shape.adapt_experts)
+            if shape.num_adapters
+            else None,
         )
-
-    def _slot_adapters(self, shape: StepShape) -> SlotAdapters | None:
-        if not shape.num_adapters:
-            return None
-        return SlotAdapters(self._state.adapters, shape.num_adapters, shape.adapt_experts)
