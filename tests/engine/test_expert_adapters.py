@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_adapter_forms import check
 from test_adapters import BOUNDS, PROMPTS, outputs
@@ -12,10 +13,14 @@ from test_adapters import BOUNDS, PROMPTS, outputs
 from factory import make_model
 from local_engine import LocalEngine, Output
 from made_adapter import PREFIX, Made
-from model.stepping import Stepper
+from model.stepping import Stepper, plan
 from slipway.engine.messages import AdapterRef
 from slipway.engine.plan import NO_PLACE
+from slipway.load.adapter import AdapterLimits, read_adapter
 from slipway.load.errors import LoadError
+from slipway.model.adapters import additions
+from slipway.model.registry import families
+from slipway.model.shard import Shard, Sharded
 
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe")
 PARAMETERS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
@@ -251,6 +256,33 @@ def test_a_model_without_experts_takes_no_factors_of_them(tmp_path: Path) -> Non
     made.tensors[f"{module}.lora_A.weight"] = made.random(16, 64, scale=1.0)
     made.tensors[f"{module}.lora_B.weight"] = made.random(64, 16, scale=1.0)
     refused(made, r"is for model\.layers\.0\.mlp\.experts\.down_proj, and adapters add to")
+
+
+def test_an_expert_with_factors_of_both_forms_is_refused(
+    models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = {"target_parameters": list(PARAMETERS), "peft_version": "0.21.2"}
+    made = by_module(stacked(Made(models("mixtral"), tmp_path / "it", **config), (4, 4)), 4, experts=[2])
+    refused(made, "has factors for .*experts.2.* twice, under two names")
+
+
+def test_ranks_hold_the_parts_of_factors_that_their_parts_of_experts_want(
+    models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    made = by_module(Made(models("mixtral"), tmp_path / "it"), 4)
+    read = read_adapter("it", saved(made), AdapterLimits())
+    spec = plan(made.model).route.spec
+    assert spec is not None
+    family = families()[spec.architecture]
+    whole, *ranks = (
+        additions(read, spec, family, Sharded(spec, {}, shard).cuts)
+        for shard in (Shard(), Shard(0, 2), Shard(1, 2))
+    )
+    assert {expert for _, _, expert in whole} == set(range(4))
+    for place, one in whole.items():
+        axis = "a" if place[1] == "expert_down" else "b"
+        parts = [getattr(rank[place], axis) for rank in ranks]
+        assert np.array_equal(np.concatenate(parts, axis=int(axis == "a")), getattr(one, axis))
 
 
 def refused(made: Made, message: str) -> None:

@@ -60,7 +60,7 @@ def additions(
             raise _no_target(adapter, module)
         factors, new = factors_of.get(module), adapter.biases.get(module)
         if entry.place in found:
-            raise adapter.wrong(f"has factors for {module} twice, by module and within those of all experts")
+            raise _twice(adapter, module)
         cut = cuts.get(entry.place, WHOLE)
         if new is not None:
             if f"{usual(module, family)}.bias" not in known or new.shape != entry.shape[:1]:
@@ -77,10 +77,13 @@ def _one_by_one(adapter: Adapter, family: Family, known: Mapping[str, Entry]) ->
     """The factors by module, those of a tensor of all experts by expert."""
     found: dict[str, Factors] = {}
     for module, factors in adapter.factors.items():
+        own = [(module, factors)]
         if factors.experts:
-            found.update(_of_experts(adapter, module, factors, family, known))
-        else:
-            found[module] = factors
+            own = list(_of_experts(adapter, module, factors, family, known))
+        for name, part in own:
+            if name in found:
+                raise _twice(adapter, name)
+            found[name] = part
     return found
 
 
@@ -143,6 +146,10 @@ def _addition(
     bias = None if factors.bias is None else factors.bias[cut.rows] * np.float32(factors.scaling)
     b = factors.b[cut.rows] * np.float32(factors.scaling)
     return Addition(factors.a[:, cut.columns], b, bias, new_bias)
+
+
+def _twice(adapter: Adapter, module: str) -> LoadError:
+    return adapter.wrong(f"has factors for {module} twice, under two names")
 
 
 def _no_target(adapter: Adapter, module: str) -> LoadError:
