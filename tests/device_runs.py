@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.interpreter import InterpretedFunction
 
 from local_engine import Output
 
@@ -33,3 +40,27 @@ def assert_near(found: Output, expected: Output, largest: float, *, shared: int 
     assert len(common) >= shared
     for token in common:
         assert ours[token] == pytest.approx(theirs[token], abs=largest)
+
+
+@contextmanager
+def launches() -> Iterator[list[str]]:
+    """By name, what is launched within: Triton's kernels and torch's operations."""
+    noted: list[str] = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            noted.append(str(func))
+            return func(*args, **kwargs or {})
+
+    def run(kernel: Any, *args: Any, **named: Any) -> Any:
+        noted.append(kernel.fn.__name__)
+        with torch.utils._python_dispatch._disable_current_modes():
+            return whole(kernel, *args, **named)
+
+    whole = InterpretedFunction.run
+    InterpretedFunction.run = run
+    try:
+        with Noting():
+            yield noted
+    finally:
+        InterpretedFunction.run = whole

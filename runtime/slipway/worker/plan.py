@@ -179,7 +179,7 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
         device=config.device.upper(),
     )
     if config.enable_prompt_embeds:
-        _check_takes_rows("enable_prompt_embeds", config, route)
+        _check_takes_rows("enable_prompt_embeds", route)
     if config.load_format == "fastsafetensors":
         warnings.append(
             "--load-format fastsafetensors reads safetensors ahead by threads of our own: that library fills "
@@ -274,7 +274,7 @@ def _prompt_adapters(
     """What is taken of prompt adapters. Raises LoadError where they cannot be served here."""
     if not config.max_prompt_adapters:
         return None
-    _check_takes_rows("enable_prompt_adapter", config, route)
+    _check_takes_rows("enable_prompt_adapter", route)
     if pools:
         raise LoadError(
             "UnsupportedFormat",
@@ -294,16 +294,15 @@ def _prompt_adapters(
     return PromptAdapterLimits(config.max_prompt_adapters, most)
 
 
-def _check_takes_rows(argument: str, config: EngineConfig, route: Route) -> None:
+def _check_takes_rows(argument: str, route: Route) -> None:
     """Raises LoadError where rows cannot stand in place of a prompt's tokens."""
-    if route.spec is not None and config.device == "cpu":
+    if route.spec is not None:
         return
     own = "an encoder" if route.native else "transformers' code"
-    by = own if route.spec is None else f"--device {config.device}"
     raise LoadError(
         "UnsupportedModel",
-        f"--{argument.replace('_', '-')}: {by} embeds tokens alone; native decoders on CPU take embeddings.",
-        hint="Leave the argument out, or serve one of the architectures with native code on CPU.",
+        f"--{argument.replace('_', '-')}: {own} embeds tokens alone; native decoders take embeddings.",
+        hint="Leave the argument out, or serve one of the architectures with native code.",
         argument=argument,
     )
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.utils._python_dispatch import TorchDispatchMode
-from triton.runtime.interpreter import InterpretedFunction
 
-from device_runs import SMALL, assert_near, assert_same
+from device_runs import SMALL, assert_near, assert_same, launches
 from factory import model_folders
 from local_engine import LocalEngine, Output
 from made_adapter import LINEAR, Made
@@ -277,30 +274,6 @@ def test_an_adapter_for_which_the_host_has_no_room_ends_its_request_alone(
             "Lower --max-cpu-loras or --max-lora-rank, or give the container more memory."
         )
         assert engine.output(names[1]).finish_reason == "length"
-
-
-@contextmanager
-def launches() -> Iterator[list[str]]:
-    """By name, what is launched within: Triton's kernels and torch's operations."""
-    noted: list[str] = []
-
-    class Noting(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            noted.append(str(func))
-            return func(*args, **kwargs or {})
-
-    def run(kernel: Any, *args: Any, **named: Any) -> Any:
-        noted.append(kernel.fn.__name__)
-        with torch.utils._python_dispatch._disable_current_modes():
-            return whole(kernel, *args, **named)
-
-    whole = InterpretedFunction.run
-    InterpretedFunction.run = run
-    try:
-        with Noting():
-            yield noted
-    finally:
-        InterpretedFunction.run = whole
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from slipway.engine.plan import StepPlan
 from slipway.load.arrays import Ints
 from slipway.load.quantized.kv_scales import KVDivisors
 from slipway.worker.device.low_rank import SlotAdapters
+
+if TYPE_CHECKING:
+    from slipway.worker.device.given import GivenRows
 
 PADDING = -1
 """Slot of a row, or of a request, that stands for nobody."""
@@ -124,6 +128,8 @@ class Batch:
     """Of a step that finds the scales of keys and values: every later one keeps them."""
     adapters: SlotAdapters | None = None
     """None: no request has one, and nothing is launched for them."""
+    given: GivenRows | None = None
+    """None: all rows are of tokens."""
 
 
 def batch_arrays(shape: StepShape, num_requests: int) -> dict[str, Ints]:

@@ -93,11 +93,14 @@ class Decoder:
     def hidden(self, batch: Batch) -> Tensor:
         """The residual stream after the last layer, normed: [rows, hidden]."""
         spec, adapters = self.spec, self._adapters_of(batch.row_slots, batch.adapters)
-        residual: Tensor = self._weights.embedding.parts[0].scheme.rows(batch.token_ids)
+        ids = batch.token_ids if batch.given is None else batch.token_ids.clamp(min=0)  # NO_TOKEN among them
+        residual: Tensor = self._weights.embedding.parts[0].scheme.rows(ids)
         if spec.embedding_scale != 1.0:  # the models multiply in their own type
             residual = residual * torch.tensor(spec.embedding_scale, dtype=residual.dtype)
         if adapters is not None:
-            adapters.add_embedding(batch.token_ids, residual)
+            adapters.add_embedding(ids, residual)
+        if batch.given is not None:
+            batch.given.enter(residual, batch)
         branch: Tensor | None = None
         for layer, cache in zip(self._layers.in_turn(), self._caches, strict=True):
             norm, qkv = layer.norms["attention_norm"], layer.weights.qkv

@@ -143,7 +143,7 @@ class DraftModelOnDevice(DeviceProposer):
     def start(self, start: SlotStart) -> None:
         self._arena.put("own_computed", [start.num_computed], start.slot)
         self._behind.start(start.slot)
-        self._reads[start.slot] = 1
+        self._reads[start.slot] = not start.given
 
     def launch(self, plan: StepPlan, shape: StepShape) -> None:
         self._arena.send()  # of starts alone: a slot may be taken again before anything is guessed

@@ -14,6 +14,7 @@ from slipway.worker.cache_size import num_host_pages, token_budget
 from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.attention import backend
 from slipway.worker.device.draft_model import Drafted
+from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.memory import Budget, device_memory
 from slipway.worker.device.offload import layers_on_host
 from slipway.worker.device.pooling import PoolingWorker
@@ -70,11 +71,16 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         config.graph_sizes if decoder.graphs and device.type == "cuda" and not pools else (),
         graph_lengths=(min(config.graph_max_length, plan.max_model_len), plan.max_model_len),
         proposer=proposer,
+        given=GivenEmbeddings(plan.hidden_size, device) if _takes_rows(plan, config) else None,
         token_budget=budget,
         progress=progress,
         budget=partial(Budget, total, config.gpu_memory_utilization, total - before),
         timed=config.timed,
     )
+
+
+def _takes_rows(plan: ModelPlan, config: EngineConfig) -> bool:
+    return plan.pooler is None and (config.enable_prompt_embeds or plan.prompt_adapters is not None)
 
 
 def _proposer(

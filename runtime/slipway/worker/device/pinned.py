@@ -45,6 +45,11 @@ class HostMemory:
         return Exit(OUT_OF_MEMORY, message, self.hint, self.argument)
 
 
+def sent(host: Tensor, device: torch.device) -> Tensor:
+    """What lies on the host as a tensor of the device, which copies it when it has come so far."""
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+
+
 def _unpin(memory: Tensor) -> None:
     torch.cuda.synchronize()
     torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from slipway.load.arrays import Floats, Ints
 from slipway.load.torch_arrays import tensor
 from slipway.worker.device.batch import Batch, StepShape
 from slipway.worker.device.heads import DeviceLayer
+from slipway.worker.device.pinned import sent
 from slipway.worker.device.products import Move
 from slipway.worker.device.results import Timer, recorded
 from slipway.worker.device.worker import DeviceWorker
@@ -177,7 +178,4 @@ class PoolingWorker(DeviceWorker):
         return vectors
 
     def _sent_numbers(self, numbers: Ints) -> Tensor:
-        """On the device, without a wait."""
-        device = self._state.device
-        host = tensor(numbers)
-        return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+        return sent(tensor(numbers), self._state.device)

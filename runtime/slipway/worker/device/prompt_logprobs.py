@@ -9,6 +9,7 @@ from torch import Tensor
 
 from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.batch import Batch, StepShape
+from slipway.worker.device.pinned import sent
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
 from slipway_kernels.sampling.device import Draws
@@ -39,8 +40,7 @@ def report(
     hidden  [rows, hidden]
     """
     device = state.device
-    index = torch.tensor(tokens, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-    places, before, slots, positions = index.unbind(1)
+    places, before, slots, positions = sent(torch.tensor(tokens), device).unbind(1)
     rows = batch.query_start[places] + before
     given = state.tokens[slots, positions]
     result = Draws.empty(len(tokens), sampler.max_top, device)

@@ -120,7 +120,7 @@ class Results:
 
     def start(self, start: SlotStart) -> None:
         """What this request wants is reported of its slot from now on."""
-        self._starts[start.slot] = msgspec.structs.replace(start, tokens=[])
+        self._starts[start.slot] = msgspec.structs.replace(start, tokens=[], given=b"")
 
     def drawn(self, rows: int) -> Draws:
         """What a step of so many logits rows draws into."""

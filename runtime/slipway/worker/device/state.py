@@ -187,3 +187,9 @@ class SlotState:
         for name, array in self.arena.arrays.items():
             setattr(self, name, array)
         self.tokens = self.tokens[:, :max_len]
+
+    def drafts(self, slots: Tensor) -> Tensor:
+        """Those that these slots verify next: [slots, most_drafts], -1 behind them."""
+        of, number = slots.long()[:, None], torch.arange(self.most_drafts, device=self.device)
+        at = (self.num_tokens[of] + number).clamp(max=self.tokens.shape[1] - 1)
+        return self.tokens[of, at].masked_fill(number >= self.num_drafts[of], -1)

@@ -21,6 +21,7 @@ from slipway.worker.device.adapters import DeviceAdapters
 from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
 from slipway.worker.device.evicted import Evicted
+from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
 from slipway.worker.device.low_rank import SlotAdapters
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
@@ -66,20 +67,22 @@ class DeviceWorker:
         graph_sizes: Iterable[int],
         *,
         proposer: DeviceProposer,
+        given: GivenEmbeddings | None,
         graph_lengths: Iterable[int],
         token_budget: int,
         progress: Progress,
         budget: Callable[[int, int, int], Budget],
         timed: bool = False,
     ) -> None:
-        """read_again: the decoder, with its weights. proposer: what guesses. graph_lengths: of the
-        longest context. budget: of weights, activations and graphs, in bytes. timed: outputs tell what
-        the forward pass took."""
+        """read_again: the decoder, with its weights. proposer: what guesses. given: None where no request
+        comes with embeddings. graph_lengths: of the longest context. budget: of weights, activations and
+        graphs, in bytes. timed: outputs tell what the forward pass took."""
         self.plan = plan
         self._state = state
         self._sampler = sampler
         self._decoder, self._adapters = decoder, self._adapters_of(decoder)
         self._proposer = proposer
+        self._given = given
         self._read_again = read_again
         self._evicted: Evicted | None = None
         """The decoder's weights, while they sleep in host memory."""
@@ -200,7 +203,8 @@ class DeviceWorker:
         for adapters in sorted({0, max(self.graph_sizes.adapters)}):
             shape = nobody(requests, rows - requests + 1, rows, 1 + self._state.most_drafts, adapters)
             # Padding sets no scales; but what finds them is loaded, and the memory that it takes measured.
-            batch = replace(self._sent(shape, rows, requests), kv_divisors=self._kv_divisors)
+            given = self._given.most(rows) if self._given is not None else None
+            batch = replace(self._sent(shape, rows, requests), kv_divisors=self._kv_divisors, given=given)
             self._use_all(batch, *self._forward(batch))
         if self._state.device.type == "cuda":
             torch.cuda.synchronize(self._state.device)
@@ -243,7 +247,8 @@ class DeviceWorker:
         features = self._sampler.features(shape.slots[shape.draws])
         known = self._results.prompt_positions(shape)
         divisors, self._kv_divisors = self._kv_divisors, None
-        key = None if known or divisors else self.graph_sizes.key_for(shape)
+        given = self._given.chunks(shape) if self._given is not None else []
+        key = None if known or divisors or given else self.graph_sizes.key_for(shape)
         self._capture_missed(PATIENCE)
         timer = Timer(self._state.device) if self._timed else None
         if key is not None and self._has(key):
@@ -255,6 +260,8 @@ class DeviceWorker:
             self._launched = Launched(shape, batch, logits, features, known, graph=key, timer=timer)
             return
         batch = replace(self._sent(shape, shape.num_tokens, shape.num_requests), kv_divisors=divisors)
+        if self._given is not None and given:
+            batch = replace(batch, given=self._given.rows(given))
         with timer or UNTIMED:
             hidden, logits = self._forward(batch)
         prompt = self._report(batch, hidden, known_tokens(shape, known)) if known else None
@@ -280,7 +287,9 @@ class DeviceWorker:
             self._draw(step.batch, step.logits, features)
         proposing = self._proposer.guess(features)
         counts, slots = (part[: shape.num_requests] for part in (self._state.counts, step.batch.slots))
-        self._under_way.append(self._results.copied(step, counts, partial(self._proposed, slots), proposing))
+        self._under_way.append(
+            self._results.copied(step, counts, partial(self._state.drafts, slots), proposing)
+        )
 
     def collect(self) -> StepOutput:
         """Wait for the tokens of the oldest step under way."""
@@ -370,13 +379,6 @@ class DeviceWorker:
         )
         self._proposer.follow(batch)
 
-    def _proposed(self, slots: Tensor) -> Tensor:
-        """The drafts that these slots verify next: [requests, most_drafts], -1 behind them."""
-        state, of = self._state, slots.long()[:, None]
-        number = torch.arange(state.most_drafts, device=state.device)
-        at = (state.num_tokens[of] + number).clamp(max=state.tokens.shape[1] - 1)
-        return state.tokens[of, at].masked_fill(number >= state.num_drafts[of], -1)
-
     def _report(self, batch: Batch, hidden: Tensor, tokens: list[Known]) -> Draws:
         return report(self._decoder, self._sampler, self._state, batch, hidden, tokens)
 
@@ -390,6 +392,8 @@ class DeviceWorker:
         self._sampler.start(slot, start.params)
         self._results.start(start)
         self._proposer.start(start)
+        if self._given is not None:
+            self._given.start(start)
 
     def _sent(self, shape: StepShape, num_rows: int, num_requests: int) -> Batch:
         """All that has changed, and which requests the step is of, goes to the device.
