@@ -27,6 +27,13 @@ def raised(token: int, by: float) -> Callable[[list[int], Tensor], Tensor]:
     return processor
 
 
+def nearly_equal(token_ids: list[int], logits: Tensor) -> Tensor:
+    """One token is the likeliest, by less than bfloat16 tells apart."""
+    logits.fill_(100.0)
+    logits[BIASED] += 0.01
+    return logits
+
+
 def counting(prompt: list[int], output: list[int], logits: Tensor) -> Tensor:
     """Leaves one token: the prompt's length and twice that of the output."""
     wanted = logits.new_full(logits.shape, -float("inf"))

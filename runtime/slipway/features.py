@@ -153,9 +153,9 @@ The columns are the features by their numbers.
 | --- | --- | --- |
 {limits}
 
-What a device cannot do yet is refused at the start with its reason. Further limits are those of a model or a
-checkpoint: [models](models.md), [adapters](adapters.md), [pooling](pooling.md),
-[speculation](serving.md#speculation).
+Prompt embeddings and logits processors run on CUDA, too; what a device cannot do yet is refused at the start
+with its reason. Further limits are those of a model or a checkpoint: [models](models.md),
+[adapters](adapters.md), [pooling](pooling.md), [speculation](serving.md#speculation).
 """
 
 

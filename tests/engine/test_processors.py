@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,6 @@ from local_engine import LocalEngine, Output
 from slipway.engine.params import Processor, SamplingParams
 from slipway.engine.replay import read_record, replay
 from slipway.engine.start import Start
-from slipway.load.errors import LoadError
 from slipway.worker import processors as worker_processors
 
 Models = Callable[[str], Path]
@@ -42,6 +42,7 @@ def engine(tiny_models: Models) -> Iterator[LocalEngine]:
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_processors, "SECONDS", 0.3)
+    monkeypatch.setattr(row_processors, "released", threading.Event())
     yield
     row_processors.released.set()
 
@@ -164,9 +165,3 @@ def test_a_run_with_processors_replays(tiny_models: Models, tmp_path: Path) -> N
     config, steps = read_record(path)
     assert any(output.errors for _, _, output in steps)
     assert replay(Start.of(config).worker, steps) is None
-
-
-def test_on_a_device_they_are_refused_at_the_start(tiny_models: Models) -> None:
-    with pytest.raises(LoadError, match="on CPU alone: on a device a step is launched before") as caught:
-        LocalEngine(tiny_models("llama"), **BASE, device="cuda")
-    assert caught.value.argument == "logits_processor_pattern"

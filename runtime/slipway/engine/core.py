@@ -52,10 +52,12 @@ class EngineCore:
         *,
         timed: bool = False,
         pools: bool = False,
+        processes: bool = False,
         hidden_size: int = 0,
     ) -> None:
         """timed        each Delta tells the time of the steps that its request was part of
         pools        requests are answered with what their rows are pooled to, and none generates
+        processes    requests may bring logits processors
         hidden_size  numbers in each embedding of a prompt that has no tokens; 0: there may be none
         """
         self.scheduler = scheduler
@@ -71,7 +73,7 @@ class EngineCore:
         self._requests: dict[tuple[int, str], Request] = {}
         self._num_arrived = 0
         self._timed = timed
-        self._pools = pools
+        self._pools, self._processes = pools, processes
         self._hidden_size = hidden_size
         self._under_way: deque[tuple[Step, float, float]] = deque()
         """Steps, and when planning them and computing them began."""
@@ -134,14 +136,21 @@ class EngineCore:
     def _masks(self, grants: Step) -> Masks | None:
         """What the step just launched may draw, where grammars say that: they need all tokens before it."""
         masked = self.grammars.masked(grants) if self.grammars else {}
-        if not masked:
+        if not masked and not self._asks_processors(grants):
             return None
         while len(self._under_way) > 1:
             self._collect()
+        if not masked:
+            return None
         masks, failed = self.grammars.masks(masked)
         if failed:
             self._end_failed(failed)
         return masks
+
+    def _asks_processors(self, step: Step) -> bool:
+        """Whether the draw waits for processors: what came of the steps before is told first."""
+        grants = step.items() if self._processes else ()
+        return any(grant.draws and request.params.processors for request, grant in grants)
 
     def _receive(self, client_id: int, message: FromClient | None) -> None:
         self.news.clients.add(client_id)

@@ -259,6 +259,7 @@ class Start:
             sleeper,
             timed=config.timed,
             pools=self.plan.pooler is not None,
+            processes=config.processors,
             hidden_size=self._hidden_size,
         )
 

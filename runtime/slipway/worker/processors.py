@@ -1,4 +1,4 @@
-"""Logits processors that requests bring: code of the operator's, between the model and the draw, on CPU."""
+"""Logits processors that requests bring: code of the operator's, between the model and the draw."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from queue import SimpleQueue
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from slipway.engine.messages import NO_TOKEN
 from slipway.engine.params import Processor
 from slipway.engine.plan import StepPlan
 from slipway.load.arrays import Floats
-from slipway.load.errors import LoadError
 from slipway.load.extras import require_torch
 from slipway_kernels.cpu import Edits, Slots
 
@@ -36,14 +37,6 @@ Function = Callable[[list[int], list[int], "Tensor"], object]
 
 def check_processors(device: str) -> None:
     """Raises LoadError where requests cannot bring processors here."""
-    if device != "cpu":
-        raise LoadError(
-            "UnsupportedFormat",
-            "Logits processors of requests run on CPU alone: on a device a step is launched before the host "
-            "knows the tokens that a processor is to look at.",
-            hint="Serve the model with --device cpu, or leave the pattern out.",
-            argument="logits_processor_pattern",
-        )
     require_torch(
         "Logits processors of requests get torch tensors",
         "leave the pattern out",
@@ -51,7 +44,24 @@ def check_processors(device: str) -> None:
     )
     import torch
 
-    torch.set_num_threads(1)  # the kernels' threads own the cores
+    if device == "cpu":
+        torch.set_num_threads(1)  # the kernels' threads own the cores
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request's processors are asked.
+
+    request  its place in the plan
+    known    its tokens, of which `length` are the prompt; NO_TOKEN where there was none
+    row      [vocab], theirs to write to
+    """
+
+    request: int
+    slot: int
+    known: list[int]
+    length: int
+    row: Floats
 
 
 class Processors:
@@ -61,7 +71,7 @@ class Processors:
 
     def __init__(self, threads: int | None) -> None:
         self.errors: dict[int, str] = {}
-        """Of the last step: by a request's place, why it cannot go on."""
+        """Of the last step: by a request's place, why it cannot go on. Its processors are not asked again."""
         self._chains: dict[int, _Chain] = {}
         self._queue: SimpleQueue[_Job] = SimpleQueue()
         self._stuck: set[str] = set()
@@ -74,6 +84,10 @@ class Processors:
         if processors:
             self._chains[slot] = _Chain(processors)
 
+    def __contains__(self, slot: int) -> bool:
+        """Whether its request has any."""
+        return slot in self._chains
+
     def edits(self, plan: StepPlan, slots: Slots) -> Edits | None:
         """What the step asks while it computes; None where no request has any."""
         self.errors = {}
@@ -83,20 +97,32 @@ class Processors:
     def _edit(
         self, plan: StepPlan, slots: Slots, requests: list[int], rows: list[Floats]
     ) -> list[Floats | None]:
-        """Those of one request run in turn, those of several beside each other."""
-        jobs = []
+        asked = []
         for request, row in zip(requests, rows, strict=True):
             slot = plan.slots[request]
             known, length = slots.known(slot).tolist(), int(slots.prompt_len[slot])
-            prompt = known[int(slots.num_given[slot]) : length]  # what is given has no token
-            apply = partial(self._chains[slot].apply, prompt, known[length:], row.copy(), self._stuck)
-            jobs.append(_Job(self._chains[slot], apply))
+            asked.append(Asked(request, slot, known, length, row.copy()))
+        return self.answers(asked)
+
+    def answers(self, asked: Sequence[Asked]) -> list[Floats | None]:
+        """What each request draws from instead, [vocab]; None where its processors failed, as `errors` says.
+
+        Those of one request run in turn, those of several beside each other.
+        """
+        self.errors = {}
+        jobs = []
+        for one in asked:
+            chain, prompt = self._chains[one.slot], one.known[: one.length]
+            sent = [token for token in prompt if token != NO_TOKEN]
+            apply = partial(chain.apply, sent, one.known[one.length :], one.row, self._stuck)
+            jobs.append(_Job(chain, apply))
             self._queue.put(jobs[-1])
-        for request, job in zip(requests, jobs, strict=True):
+        for one, job in zip(asked, jobs, strict=True):
             while not job.done.wait(LOOK_SECONDS):
                 self._leave_late(jobs)
             if job.error:
-                self.errors[request] = job.error
+                self.errors[one.request] = job.error
+                del self._chains[one.slot]
         return [None if job.error else job.result for job in jobs]
 
     def _leave_late(self, jobs: Sequence[_Job]) -> None:

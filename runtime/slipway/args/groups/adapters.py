@@ -54,7 +54,7 @@ class PromptAdapter:
     """Prompt adapters."""
 
     enable_prompt_adapter: bool = arg(False, negatable=True)
-    """Serve prompt adapters beside the model. For native models on CPU."""
+    """Serve prompt adapters beside the model. For native models that generate."""
 
     max_prompt_adapter_token: int = arg(0, minimum=0, no_effect_without=("enable_prompt_adapter",))
     """Most virtual tokens of a prompt adapter; above 0 with --enable-prompt-adapter."""

@@ -117,7 +117,7 @@ class Model:
     """
 
     enable_prompt_embeds: bool = arg(False, negatable=True)
-    """Take embeddings in place of a prompt, in prompt_embeds of /v1/completions. For native models on CPU."""
+    """Take embeddings in place of a prompt, in prompt_embeds of /v1/completions. For native models."""
 
     enable_sleep_mode: bool = arg(False, negatable=True)
     """Let the engine be put to sleep, which gives the memory of the KV cache back, and of the weights.
@@ -154,7 +154,7 @@ class Model:
     """
 
     logits_processor_pattern: str | None = arg(security_sensitive=True)
-    """Regular expression of the logits processors that requests may name, on CPU. Unset allows none.
+    """Regular expression of the logits processors that requests may name. Unset allows none.
 
     It must match the whole qualified name of a function, or of what makes one. Whatever it lets through is
     imported and called in the engine: anyone who may send requests may run it.

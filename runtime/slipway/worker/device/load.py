@@ -18,6 +18,7 @@ from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.memory import Budget, device_memory
 from slipway.worker.device.offload import layers_on_host
 from slipway.worker.device.pooling import PoolingWorker
+from slipway.worker.device.processed import ProcessedRows
 from slipway.worker.device.proposer import DeviceProposer, NgramOnDevice
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.schemes import DeviceSchemes
@@ -26,6 +27,7 @@ from slipway.worker.device.swap import SwapSpace
 from slipway.worker.device.transfer import Transfer
 from slipway.worker.device.worker import DeviceWorker
 from slipway.worker.plan import ModelPlan
+from slipway.worker.processors import Processors
 from slipway_kernels.cuda.interpret import repair
 from slipway_kernels.cuda.launch import device_in_use
 from slipway_kernels.sampling import RecordLayout
@@ -72,6 +74,7 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         graph_lengths=(min(config.graph_max_length, plan.max_model_len), plan.max_model_len),
         proposer=proposer,
         given=GivenEmbeddings(plan.hidden_size, device) if _takes_rows(plan, config) else None,
+        processed=ProcessedRows(Processors(config.processor_threads), state) if config.processors else None,
         token_budget=budget,
         progress=progress,
         budget=partial(Budget, total, config.gpu_memory_utilization, total - before),

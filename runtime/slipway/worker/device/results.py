@@ -86,6 +86,7 @@ class Pending:
     counts  [requests]  how many of these are tokens
     known   as of `Launched`, and `prompt`
     drafts  [requests, most_drafts]  what is verified next, -1 behind it; where asked for
+    errors  by index in the plan, why a request cannot go on
     proposing  what a model took that guesses, where one did
     """
 
@@ -99,6 +100,7 @@ class Pending:
     ready: torch.cuda.Event | None
     timer: Timer | None
     proposing: Timer | None
+    errors: dict[int, str]
 
 
 class Results:
@@ -142,7 +144,12 @@ class Results:
         return found
 
     def copied(
-        self, step: Launched, counts: Tensor, proposed: Callable[[], Tensor], proposing: Timer | None
+        self,
+        step: Launched,
+        counts: Tensor,
+        proposed: Callable[[], Tensor],
+        proposing: Timer | None,
+        errors: dict[int, str],
     ) -> Pending:
         """Start the copies to the host of what a step has drawn; the device goes on meanwhile.
 
@@ -167,7 +174,7 @@ class Results:
             _copy(prompt, own, reports=True)
             prompt = own
         ready, timers = recorded(self.device), (step.timer, proposing)
-        return Pending(shape, starts, host, host_counts, step.known, prompt, drafts, ready, *timers)
+        return Pending(shape, starts, host, host_counts, step.known, prompt, drafts, ready, *timers, errors)
 
     def output(self, pending: Pending) -> StepOutput:
         """Wait for the step, and give what it drew in the plan's order."""
@@ -177,7 +184,7 @@ class Results:
         tokens, counts = drawn.token.view(-1, each).tolist(), pending.counts.tolist()
         # A row that failed behind a draft is drawn again, behind what is known then.
         failed = drawn.failed[::each].nonzero()[:, 0].tolist()
-        output = StepOutput([[]] * len(order), [order[place] for place in failed])
+        output = StepOutput([[]] * len(order), [order[place] for place in failed], pending.errors)
         if pending.timer is not None:
             output.forward_seconds = pending.timer.seconds
         if pending.proposing is not None:

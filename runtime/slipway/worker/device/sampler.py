@@ -68,8 +68,10 @@ class Sampler:
         self._masks.put("masked", masked)
         self._masks.send()
 
-    def draw(self, logits: Tensor, batch: Batch, features: Features, out: Draws) -> None:
-        """logits [requests · each, vocab]"""
+    def draw(
+        self, logits: Tensor, batch: Batch, features: Features, out: Draws, edited: Tensor | None = None
+    ) -> None:
+        """logits [requests · each, vocab], which are reported; edited: what is drawn from in their place"""
         state, rows = self._state, len(logits)
         out.token.fill_(-1)
         out.failed.zero_()
@@ -78,7 +80,13 @@ class Sampler:
             masks = Masks(*(self._masks.arrays[name][:rows] for name in ("words", "masked")))
         history = History(state.tokens, batch.draw_lengths.flatten(), state.prompt_len)
         slots = batch.draw_slots.flatten()
-        sample(logits, slots, state.records, self._layout, history, self._space, out, features, masks)
+        if edited is None:
+            sample(logits, slots, state.records, self._layout, history, self._space, out, features, masks)
+            return
+        drawing = replace(features, max_top=-1)
+        sample(edited, slots, state.records, self._layout, history, self._space, out, drawing, masks)
+        if features.max_top >= 0:
+            self.report(logits, out.token, out)
 
     def report(self, logits: Tensor, given: Tensor, out: Draws) -> None:
         """What the model thought of given tokens [rows]."""

@@ -26,6 +26,7 @@ from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, Grap
 from slipway.worker.device.low_rank import SlotAdapters
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
 from slipway.worker.device.pages import DevicePages
+from slipway.worker.device.processed import ProcessedRows
 from slipway.worker.device.products import Move
 from slipway.worker.device.prompt_logprobs import REPORTED_AT_ONCE, Known, known_tokens, report
 from slipway.worker.device.proposer import DeviceProposer
@@ -68,6 +69,7 @@ class DeviceWorker:
         *,
         proposer: DeviceProposer,
         given: GivenEmbeddings | None,
+        processed: ProcessedRows | None,
         graph_lengths: Iterable[int],
         token_budget: int,
         progress: Progress,
@@ -75,14 +77,15 @@ class DeviceWorker:
         timed: bool = False,
     ) -> None:
         """read_again: the decoder, with its weights. proposer: what guesses. given: None where no request
-        comes with embeddings. graph_lengths: of the longest context. budget: of weights, activations and
-        graphs, in bytes. timed: outputs tell what the forward pass took."""
+        comes with embeddings, and processed where none brings processors. graph_lengths: of the longest
+        context. budget: of weights, activations and graphs, in bytes. timed: outputs tell what the forward
+        pass took."""
         self.plan = plan
         self._state = state
         self._sampler = sampler
         self._decoder, self._adapters = decoder, self._adapters_of(decoder)
         self._proposer = proposer
-        self._given = given
+        self._given, self._processed = given, processed
         self._read_again = read_again
         self._evicted: Evicted | None = None
         """The decoder's weights, while they sleep in host memory."""
@@ -211,7 +214,8 @@ class DeviceWorker:
 
     def _use_all(self, batch: Batch, hidden: Tensor, logits: Tensor) -> None:
         """Whatever a step may ask of the largest forward pass."""
-        self._draw(batch, logits, self._sampler.every_feature)
+        edited = logits.to(torch.float32, copy=True) if self._processed is not None else None
+        self._draw(batch, logits, self._sampler.every_feature, edited)
         self._report(batch, hidden, [(0, 0, 0, 0)] * min(REPORTED_AT_ONCE, len(hidden)))
         self._proposer.largest_step()
         self._reserve(logits)
@@ -280,16 +284,16 @@ class DeviceWorker:
             places = enumerate(shape.order.tolist())
             rows = {place * shape.each: masks[index] for place, index in places if index in masks}
             self._sampler.mask(len(step.logits), rows)
+        edited, errors = self._processed.edited(shape, step.logits) if self._processed else (None, {})
         key = step.graph and GraphKey(step.graph.size, step.graph.each, features=features)
-        if key is not None and self._has(key):
+        if key is not None and edited is None and self._has(key):
             self.graphs.replay(key)
         else:
-            self._draw(step.batch, step.logits, features)
+            self._draw(step.batch, step.logits, features, edited)
         proposing = self._proposer.guess(features)
         counts, slots = (part[: shape.num_requests] for part in (self._state.counts, step.batch.slots))
-        self._under_way.append(
-            self._results.copied(step, counts, partial(self._state.drafts, slots), proposing)
-        )
+        proposed = partial(self._state.drafts, slots)
+        self._under_way.append(self._results.copied(step, counts, proposed, proposing, errors))
 
     def collect(self) -> StepOutput:
         """Wait for the tokens of the oldest step under way."""
@@ -362,11 +366,11 @@ class DeviceWorker:
         if len(self._logits) < largest:
             self._logits = logits.new_empty(largest, logits.shape[1])
 
-    def _draw(self, batch: Batch, logits: Tensor, features: Features) -> None:
+    def _draw(self, batch: Batch, logits: Tensor, features: Features, edited: Tensor | None = None) -> None:
         """From logits [requests · each, vocab] to the slots' new tokens and lengths."""
         state, requests = self._state, len(batch.slots)
         drawn = self._results.drawn(len(logits))
-        self._sampler.draw(logits, batch, features, drawn)
+        self._sampler.draw(logits, batch, features, drawn, edited)
         finish(
             slots=batch.slots,
             query_start=batch.query_start,
@@ -394,6 +398,8 @@ class DeviceWorker:
         self._proposer.start(start)
         if self._given is not None:
             self._given.start(start)
+        if self._processed is not None:
+            self._processed.start(start)
 
     def _sent(self, shape: StepShape, num_rows: int, num_requests: int) -> Batch:
         """All that has changed, and which requests the step is of, goes to the device.
