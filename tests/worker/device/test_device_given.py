@@ -12,10 +12,12 @@ from safetensors.torch import load_file
 
 from device_runs import SMALL, assert_same, launches
 from factory import model_folders
+from judged import Judged
 from local_engine import LocalEngine, Output
 from made_adapter import Made
 from prompt_folder import prompt_folder
 from repeated_graphs import Repeated
+from slipway.engine.config import DraftConfig
 from slipway.engine.messages import NO_TOKEN, AdapterRef
 from slipway.engine.params import SamplingParams
 from slipway.worker.device.worker import DeviceWorker
@@ -131,6 +133,29 @@ def test_a_single_row_that_is_left_of_a_prompt_runs_in_no_graph(models: Models) 
                 assert outputs[0].num_cached_tokens == 8
                 assert graphs.replayed == 2 * (GREEDY.max_tokens - 1)
     assert_same(outputs[:1], outputs[1:])
+
+
+def test_a_draft_model_follows_only_prompts_that_have_tokens(models: Models) -> None:
+    """One that guesses as the target does: its rows of what is given would be wrong."""
+    model, params = models("llama"), SamplingParams(8, temperature=0.0)
+    draft = {"draft": DraftConfig(method="draft_model", model=str(model)), "num_drafts": 2}
+    accepted, rejected, found = [], [], []
+    for place in range(3):  # texts alone, one of two, and none
+        with LocalEngine(model, **SMALL | GIVEN | CUDA | draft | {"max_num_batched_tokens": 16}) as engine:
+            engine.core.scheduler.guessing = None
+            judged = Judged(engine)
+            names = [
+                add_rows(engine, table_rows(model, tokens), params)
+                if number < place
+                else engine.add(tokens, params)
+                for number, tokens in enumerate(PROMPTS[:2])
+            ]
+            found.append([one.tokens for one in answered(engine, names)])
+        accepted.append(judged.accepted)
+        rejected.append(judged.rejected)
+    assert found[0] == found[1] == found[2]
+    assert accepted[0] > accepted[1] > accepted[2] == 0
+    assert rejected == [0, 0, 0]
 
 
 def test_a_slot_that_had_embeddings_takes_a_text_afterwards(models: Models) -> None:

@@ -52,6 +52,7 @@ def outputs(model: Path, work: list[tuple[list[int], SamplingParams]], **setting
         pytest.param({"max_num_batched_tokens": 4}, id="chunks"),
         pytest.param({"num_drafts": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 2}, id="drafts"),
         pytest.param({"num_blocks": 3, "max_model_len": 24}, id="preemption"),
+        pytest.param({"model_impl": "transformers"}, id="fallback"),
     ],
 )
 def test_what_they_ban_and_bias_is_the_cpus_beside_requests_without(
