@@ -42,6 +42,7 @@ class Step:
     paged: bool = True
     causal: bool = True
     decode_queries: int = 1
+    first: int = 0
 
     @property
     def num_decodes(self) -> int:
@@ -50,7 +51,7 @@ class Step:
     @property
     def title(self) -> str:
         heads = f"{self.heads}/{self.kv_heads}x{self.head_dim}"
-        extras = [name for name in ("window", "softcap", "slopes", "sinks") if getattr(self, name)]
+        extras = [name for name in ("window", "first", "softcap", "slopes", "sinks") if getattr(self, name)]
         extras += [] if self.causal else ["both ways"]
         return " ".join((self.name, heads, NAMES[self.stored], *extras))
 
@@ -104,6 +105,8 @@ FULL = [
     Step("mixed", MIXED),
     *(verify(4, batch, length) for batch, length in ((1, 16384), (16, 4096), (64, 4096))),
     verify(4, 16, 4096, stored=E4M3),
+    *(verify(5, 16, 4096, stored=stored, first=1) for stored in (BF16, E4M3)),
+    *(chunk(512, 8704, stored=stored, first=1) for stored in (BF16, E4M3)),
     verify(3, 16, 4096, heads=24, kv_heads=8, head_dim=64, slopes=True, sinks=True),
     verify(2, 16, 4096, heads=16, kv_heads=8, head_dim=256, window=1024, softcap=50.0, block=32),
     verify(2, 4, 4096, heads=48, kv_heads=1, head_dim=80, dtype=FP32, stored=FP32),
@@ -126,6 +129,8 @@ SMALL = [
     decode(3, 40, heads=4, kv_heads=2, head_dim=16, block=8),
     Step("mixed", ((1, 30), (9, 20), (5, 5)), heads=4, kv_heads=2, head_dim=16, block=8, stored=E4M3),
     verify(2, 2, 40, heads=4, kv_heads=2, head_dim=16, block=8),
+    verify(2, 2, 40, heads=4, kv_heads=2, head_dim=16, block=8, first=1),
+    chunk(33, 33, heads=4, kv_heads=2, head_dim=16, first=1),
     chunk(33, 33, heads=4, kv_heads=2, head_dim=16, paged=False),
     encode(33, 2, heads=4, head_dim=16),
     encode(70, 1, heads=4, head_dim=16, window=9),
@@ -262,6 +267,7 @@ def _features(device: torch.device, step: Step) -> dict[str, Any]:
         "softcap": step.softcap,
         "slopes": numbers(step.slopes),
         "sinks": numbers(step.sinks),
+        **({"first": step.first} if step.paged else {}),
     }
 
 

@@ -68,6 +68,7 @@ def decode_kernel(
     HEAD_DIM: tl.constexpr,
     HEAD: tl.constexpr,
     BYTES: tl.constexpr,
+    FIRST: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     SPAN: tl.constexpr,
@@ -122,7 +123,7 @@ def decode_kernel(
         softcap,
         slopes_of(slopes_ptr, head, known),
         seen,
-        *(SEVERAL, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, False),
+        *(SEVERAL, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, False, FIRST),
     )
     if SEVERAL:
         total = tl.where(total == 0.0, 1.0, total)  # of rows that see nothing of this split
@@ -248,6 +249,7 @@ def prefill_kernel(
     HEAD_DIM: tl.constexpr,
     HEAD: tl.constexpr,
     BYTES: tl.constexpr,
+    FIRST: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     TMA: tl.constexpr,
@@ -317,7 +319,7 @@ def prefill_kernel(
         softcap,
         slopes_of(slopes_ptr, head, known),
         window,
-        *(CAUSAL, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, TMA),
+        *(CAUSAL, TILE, BLOCK, HEAD_DIM, HEAD, BYTES, TMA, FIRST),
     )
     acc *= (stored_scale(value_scale_ptr, kv_head, SCALE_STRIDE, BYTES) / total)[:, None]
     at = pointers(out_ptr, token, head, out_token_stride, out_head_stride, HEAD)

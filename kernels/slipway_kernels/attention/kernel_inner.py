@@ -95,11 +95,12 @@ def attend(
     HEAD: tl.constexpr,
     BYTES: tl.constexpr,
     TMA: tl.constexpr,
+    FIRST: tl.constexpr,
 ):
     """Online softmax: add the keys at first .. limit, TILE at a time, to what a tile of queries has seen.
 
-    Where CAUSAL, a row sees the keys up to its own position, the last `window` of them; otherwise all, or
-    `window` to each side, its own included.
+    Where CAUSAL, a row sees the keys up to its own position, from FIRST on if it is not before that, the last
+    `window` of them; otherwise all, or `window` to each side, its own included.
     """
     PLAIN: tl.constexpr = softcap is None and slope is None
     for start in range(first, limit, TILE):
@@ -124,10 +125,14 @@ def attend(
             edge = start + TILE > lowest + 1
             if window is not None:
                 edge = edge | (start <= newest - window)
+            if FIRST:
+                edge = edge | (start < FIRST)
             if edge:
                 shown = position[None, :] <= query[:, None]
                 if window is not None:
                     shown = shown & (position[None, :] > query[:, None] - window)
+                if FIRST:
+                    shown = shown & ((position[None, :] >= FIRST) | (query[:, None] < FIRST))
                 score = tl.where(shown, score, float("-inf"))
         else:
             shown = inside[None, :]

@@ -82,6 +82,7 @@ def paged_attention(
     *,
     scale: float,
     window: int = 0,
+    first: int = 0,
     softcap: float = 0.0,
     slopes: Tensor | None = None,
     sinks: Tensor | None = None,
@@ -108,7 +109,8 @@ def paged_attention(
     num_decodes  the first so many requests have up to `decode_queries` each, and share the device by splits
     max_query, max_length, sms  queries and positions that no request exceeds; processors of the device
 
-    A query sees the positions up to its own, the last `window` of them where that is not 0. Scores become
+    A query sees the positions up to its own, the last `window` of them where that is not 0, and none before
+    `first` where it is not itself; with `first`, decodes have room for 2 queries or more. Scores become
     softcap · tanh(score / softcap) where that is not 0, then slopes are added. Returns out. What a request
     gets depends on its company by rounding alone: splits follow the number of requests, tiles the longest
     chunk. Raises ValueError where shapes, types or strides disagree. Sources: Dao et al. 2022; Press et al.
@@ -130,8 +132,11 @@ def paged_attention(
         scale=scale,
         softcap=softcap or None,
         window=window or None,
+        first=first,
     )
     call.check()
+    if num_decodes and first and decode_queries < 2:
+        raise ValueError(f"keys before {first} are hidden in tiles of several queries: make room for 2.")
     if num_decodes:
         _decode(call, num_decodes, decode_queries, max_length, workspace, sms)
     if num_decodes < len(slots):
@@ -167,14 +172,9 @@ def contiguous_attention(
         q=q,
         keys=k[None].transpose(1, 2),
         values=v[None].transpose(1, 2),
-        block_table=None,
-        slots=None,
         query_start=query_start,
-        lengths=None,
         slopes=slopes,
         sinks=sinks,
-        key_scale=None,
-        value_scale=None,
         out=out,
         scale=scale,
         softcap=softcap or None,
@@ -193,18 +193,19 @@ class _Call:
     q: Tensor
     keys: Tensor
     values: Tensor
-    block_table: Tensor | None
-    slots: Tensor | None
     query_start: Tensor
-    lengths: Tensor | None
     slopes: Tensor | None
     sinks: Tensor | None
-    key_scale: Tensor | None
-    value_scale: Tensor | None
     out: Tensor
     scale: float
     softcap: float | None
     window: int | None
+    block_table: Tensor | None = None
+    slots: Tensor | None = None
+    lengths: Tensor | None = None
+    key_scale: Tensor | None = None
+    value_scale: Tensor | None = None
+    first: int = 0
     causal: bool = True
 
     @property
@@ -232,10 +233,8 @@ class _Call:
         if self.block_table is not None:
             return "pages"
         size = self.keys.element_size()
-        lines = (
-            *(self.keys.stride(1) * size, self.keys.stride(2) * size),
-            *(self.keys.data_ptr(), self.values.data_ptr()),
-        )
+        strides = (stride * size for stride in self.keys.stride()[1:3])
+        lines = (*strides, self.keys.data_ptr(), self.values.data_ptr())
         tma = self.arch >= 90 and size == 2 and not any(line % 16 for line in lines)
         return "tma" if tma else "rows"
 
@@ -283,6 +282,7 @@ class _Call:
             "HEAD_DIM": self.q.shape[2],
             "HEAD": self.head,
             "BYTES": self.as_bytes,
+            "FIRST": self.first,
         }
 
     def check(self) -> None:

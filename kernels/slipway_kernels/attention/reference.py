@@ -16,14 +16,15 @@ def attention(
     slopes: Tensor | None = None,
     sinks: Tensor | None = None,
     causal: bool = True,
+    first: int = 0,
 ) -> Tensor:
     """softmax(scale · q · Kᵀ) · V in fp32; the queries are the last positions of the keys.
 
     q [rows, heads, head_dim], k and v [positions, kv_heads, head_dim]; each query sees the positions up to
     its own, the last `window` of them where that is not 0. Scores become softcap · tanh(score / softcap),
     then fall by slopes [heads] for every position that the key is behind; sinks [heads] are scores without
-    a value that join each row's softmax. Where it is not causal, each sees the positions after it, too: all,
-    or `window` to each side, its own included.
+    a value that join each row's softmax. Queries from `first` on see no key before it. Where it is not
+    causal, each sees the positions after it, too: all, or `window` to each side, its own included.
     """
     group = q.shape[1] // k.shape[1]
     k, v = k.float().repeat_interleave(group, 1), v.float().repeat_interleave(group, 1)
@@ -37,6 +38,7 @@ def attention(
     hidden = (position > query) if causal else torch.zeros_like(position > query)
     if window:
         hidden |= (position <= query - window) | (position >= query + window)
+    hidden |= (position < first) & (query >= first)
     score = score.masked_fill(hidden, -torch.inf)
     if sinks is not None:
         score = torch.cat((score, sinks.float()[:, None, None].expand(-1, len(q), 1)), 2)
@@ -58,6 +60,7 @@ def paged_attention(
     sinks: Tensor | None = None,
     key_scale: Tensor | None = None,
     value_scale: Tensor | None = None,
+    first: int = 0,
 ) -> Tensor:
     """The same for several requests, whose keys and values [pages, kv_heads, block, head_dim] are in pages.
 
@@ -75,7 +78,7 @@ def paged_attention(
             gathered(part, block_table[slot], length) * (1.0 if factor is None else factor.view(-1, 1))
             for part, factor in ((keys, key_scale), (values, value_scale))
         )
-        out[rows] = attention(q[rows], k, v, scale, window, softcap, slopes, sinks)
+        out[rows] = attention(q[rows], k, v, scale, window, softcap, slopes, sinks, first=first)
     return out
 
 

@@ -75,6 +75,7 @@ class Step:
         scales: str | None = None,
         sms: int = 132,
         decode_queries: int = 1,
+        first: int = 0,
     ) -> None:
         self.requests, self.sms, self.decode_queries = requests, sms, decode_queries
         self.stored = stored or dtype
@@ -107,6 +108,7 @@ class Step:
         self.features: dict[str, object] = {
             "scale": 0.3,
             "window": window,
+            "first": first,
             "softcap": softcap,
             "slopes": torch.rand(num_heads, device=device) if slopes else None,
             "sinks": torch.randn(num_heads, device=device) if sinks else None,
@@ -179,6 +181,16 @@ VERIFYING = {name: values for name, values in AXES.items() if name not in ("requ
 def test_a_few_queries_share_the_splits_of_one(device: torch.device, case: dict[str, object]) -> None:
     """Also where a split ends between two queries, or holds nothing that the first of them sees."""
     Step(device, VERIFIES, decode_queries=4, **case).check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stored", [FP32, E4M3])
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("first", [1, 3])
+def test_keys_before_the_first_are_hidden_from_those_behind_it(
+    device: torch.device, stored: torch.dtype, window: int, first: int
+) -> None:
+    requests = (*VERIFIES, (5, 5), (37, 70))
+    Step(device, requests, stored=stored, decode_queries=4, window=window, first=first).check()
 
 
 @pytest.mark.parametrize("head_dim", [8, 24, 96, 112, 128, 160, 192, 256])
