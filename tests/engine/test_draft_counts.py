@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_draft_heads import guessing, write_heads
 from test_draft_models import SMALLER, drafting, going_on
 
 from counted import Counted, Helped
 from factory import model_folders
 from local_engine import LocalEngine, Output
+from random_heads import guessing, write_heads
 from slipway.engine.params import SamplingParams
 from slipway.text import structure
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,112 +14,16 @@ from safetensors.torch import load_file, save_file
 from test_draft_models import Noted, counts, going_on, quiet
 from test_drafts import AXES, BASE, requests, same
 from torch import Tensor
-from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from counted import Counted
-from factory import VOCABULARY
 from local_engine import LocalEngine, Output
+from random_heads import HEADS, KINDS, MEDUSA, guessing, medusa_tensors, write_heads
 from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.worker.drafts.plan import with_draft
 from slipway.worker.plan import plan_model
-
-HIDDEN, HEADS = 64, 4
-Tensors = dict[str, Tensor]
-Reference = Callable[[Tensors, Tensor, list[int]], Tensor]
-"""Of the target's last hidden state [hidden] and the tokens behind it, logits of what follows these."""
-
-
-def random(*shape: int, scale: float = 0.1) -> Tensor:
-    return torch.randn(shape) * scale
-
-
-def medusa_tensors(config: dict[str, Any]) -> Tensors:
-    tensors: Tensors = {}
-    for head in range(HEADS):
-        for layer in range(config["num_hidden_layers"]):
-            tensors[f"blocks.{head}.layers.{layer}.weight"] = random(HIDDEN, HIDDEN)
-            if config.get("medusa_fc_bias"):
-                tensors[f"blocks.{head}.layers.{layer}.bias"] = random(HIDDEN)
-        if not config.get("original_lm_head") or head == 0:
-            tensors[f"lm_heads.{head}.weight"] = random(VOCABULARY, HIDDEN)
-    return tensors
-
-
-def medusa(tensors: Tensors, hidden: Tensor, said: list[int]) -> Tensor:
-    head, x = len(said) - 1, hidden
-    layer = 0
-    while f"blocks.{head}.layers.{layer}.weight" in tensors:
-        name = f"blocks.{head}.layers.{layer}"
-        bias = tensors.get(f"{name}.bias")
-        x = x + functional.silu(functional.linear(x, tensors[f"{name}.weight"], bias))
-        layer += 1
-    return tensors.get(f"lm_heads.{head}.weight", tensors["lm_heads.0.weight"]) @ x
-
-
-def speculator_tensors(config: dict[str, Any]) -> Tensors:
-    inner = config["inner_dim"] or HIDDEN
-    tensors: Tensors = {}
-    for head in range(1 if config["tie_weights"] else HEADS):
-        tensors[f"speculator.emb.{head}.weight"] = random(VOCABULARY, inner)
-        tensors[f"speculator.head.{head}.weight"] = random(VOCABULARY, inner)
-        tensors[f"speculator.ln.{head}.weight"] = 1 + random(inner)
-        tensors[f"speculator.ln.{head}.bias"] = random(inner)
-    for head in range(2 if config["tie_weights"] else HEADS):
-        tensors[f"speculator.proj.{head}.weight"] = random(inner, inner if head else HIDDEN)
-    return tensors
-
-
-def speculator(tensors: Tensors, hidden: Tensor, said: list[int]) -> Tensor:
-    tied = "speculator.emb.1.weight" not in tensors
-    state, logits = hidden, hidden
-    if tied:  # which of the two has its input normed is of no matter
-        state = state / torch.sqrt((state**2).mean() + 1e-6) / math.sqrt(2)
-    for head, token in enumerate(said):
-        own = 0 if tied else head
-
-        def tensor(kind: str, number: int = own, part: str = "weight") -> Tensor:
-            return tensors[f"speculator.{kind}.{number}.{part}"]
-
-        kept = 0.5 ** (0.5 / HEADS)
-        weight = math.sqrt((1 - kept**2) * (len(tensor("ln")) / 2)) / kept
-        state = tensor("proj", min(head, 1) if tied else head) @ state + weight * tensor("emb")[token]
-        state = state / torch.sqrt((state**2).mean() + 1e-6) * tensor("ln") + tensor("ln", part="bias")
-        state = functional.gelu(state)
-        logits = tensor("head") @ state
-    return logits
-
-
-MEDUSA = {"model_type": "medusa", "architectures": ["MedusaModel"], "hidden_size": HIDDEN, "num_heads": HEADS}
-MEDUSA |= {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "medusa_fc_bias": True}
-ONE_MATRIX = MEDUSA | {"num_hidden_layers": 1, "original_lm_head": True, "medusa_fc_bias": False}
-MLP = {"model_type": "mlp_speculator", "architectures": ["MLPSpeculatorPreTrainedModel"], "emb_dim": HIDDEN}
-MLP |= {
-    "inner_dim": 48,
-    "vocab_size": VOCABULARY,
-    "n_predict": HEADS,
-    "tie_weights": True,
-    "scale_input": True,
-}
-UNTIED = MLP | {"inner_dim": 0, "tie_weights": False, "scale_input": False}
-KINDS: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any]], Tensors], Reference]] = {
-    "medusa": ("medusa", MEDUSA, medusa_tensors, medusa),
-    "medusa with one matrix": ("medusa", ONE_MATRIX, medusa_tensors, medusa),
-    "mlp speculator": ("mlp_speculator", MLP, speculator_tensors, speculator),
-    "mlp speculator without ties": ("mlp_speculator", UNTIED, speculator_tensors, speculator),
-}
-
-
-def write_heads(kind: str, place: Path) -> Path:
-    """A random checkpoint of a kind."""
-    torch.manual_seed(len(kind))
-    place.mkdir()
-    _, config, tensors, _ = KINDS[kind]
-    (place / "config.json").write_text(json.dumps(config))
-    save_file(tensors(config), place / "model.safetensors")
-    return place
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +36,6 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return place if place.exists() else write_heads(kind, place)
 
     return folder
-
-
-def guessing(kind: str, folder: Path) -> dict[str, object]:
-    return {"draft": DraftConfig(method=KINDS[kind][0], model=str(folder)), "num_drafts": HEADS}
 
 
 @pytest.mark.parametrize("kind", KINDS)

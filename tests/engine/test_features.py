@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 from test_adapters import ref
-from test_draft_heads import guessing, write_heads
 from test_draft_models import drafting
 from test_given_rows import embedded
 from test_processors import named
@@ -29,6 +28,7 @@ from counted import Counted
 from factory import model_folders
 from local_engine import LocalEngine, Output
 from lora_folder import lora_folder
+from random_heads import guessing, write_heads
 from slipway.engine.messages import NO_TOKEN
 from slipway.engine.params import PoolingParams, SamplingParams
 from slipway.engine.replay import read_record, replay

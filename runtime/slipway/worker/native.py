@@ -129,7 +129,14 @@ class Native:
             )
             low_rank = LowRank(self.spec, weights, plan.adapters, read, schemes.device)
         return Decoder(
-            self.spec, weights, backend, plan.max_model_len, schemes.device, schemes.on_host, low_rank
+            self.spec,
+            weights,
+            backend,
+            plan.max_model_len,
+            schemes.device,
+            schemes.on_host,
+            low_rank,
+            plan.taps,
         )
 
     def _pooled(

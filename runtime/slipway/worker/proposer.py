@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from slipway.worker.device.any_decoder import AnyDecoder
+    from slipway.worker.device.guesser import Guesser
     from slipway.worker.device.proposer import DeviceProposer
     from slipway.worker.device.sampler import Sampler
     from slipway.worker.device.state import SlotState
@@ -70,9 +71,9 @@ class DraftPlan(Protocol):
         Raises LoadError where it does not guess there.
         """
 
-    def read_on_device(self, device: torch.device) -> AnyDecoder:
-        """Read the weights of what `on_device` gave. Raises LoadError where checkpoint and configuration
-        disagree."""
+    def read_on_device(self, device: torch.device, target: AnyDecoder) -> Guesser:
+        """Read the weights of what `on_device` gave, beside the target's. Raises LoadError where checkpoint
+        and configuration disagree."""
 
     def opened_again(self, progress: Progress) -> DraftPlan:
         """The same plan over its files as they are now. Raises LoadError where they have gone."""

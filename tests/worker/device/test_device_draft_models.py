@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from slipway.engine.config import DraftConfig
 from slipway.engine.guesses import Guessing
 from slipway.engine.params import SamplingParams
 from slipway.engine.request import Request
-from slipway.load.errors import LoadError
 
 MOST = 3
 DEVICE = SMALL | {"device": "cuda", "max_num_batched_tokens": 16}
@@ -98,12 +96,3 @@ def test_it_has_read_all_that_the_target_has(models: Models, overlap: bool, num_
         assert sum(one.num_preemptions for one in found) > 0
     else:
         assert found[1].num_cached_tokens > 0
-
-
-def test_heads_are_refused_with_what_guesses_in_their_place(models: Models, tmp_path: Path) -> None:
-    config = {"model_type": "medusa", "architectures": ["MedusaModel"], "hidden_size": 64, "vocab_size": 512}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    draft = DraftConfig(method="medusa", model=str(tmp_path))
-    with pytest.raises(LoadError, match="on CUDA n-grams and draft models alone guess yet") as caught:
-        LocalEngine(models("llama"), **(DEVICE | {"draft": draft, "load_format": "dummy"}))
-    assert caught.value.argument == "speculative_config"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -19,6 +20,13 @@ class AnyDecoder(Protocol):
     """Whether steps can be captured in CUDA graphs."""
 
     @property
+    def told(self) -> Sequence[Tensor]:
+        """[most rows, hidden] each: rows of the last step, as `ModelPlan.taps` asks for what guesses.
+
+        They lie in no graph's pool, and do not move once the largest step has run.
+        """
+
+    @property
     def low_rank(self) -> LowRank | None:
         """What adapters add to it; None where none are served."""
 
@@ -34,6 +42,9 @@ class AnyDecoder(Protocol):
         slots     [rows] int32, whose they are; -1: nobody's
         adapters  of the step; None: it has none
         """
+
+    def embedded(self, token_ids: Tensor) -> Tensor:
+        """[rows, hidden]  rows of the embedding, as they are stored; for what guesses"""
 
     def move(self, to: Move) -> None:
         """Have `to(tensor)` in the place of each tensor that it multiplies by or looks up."""

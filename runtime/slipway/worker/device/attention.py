@@ -36,8 +36,16 @@ class TritonAttention:
     graphs = True
 
     def __init__(
-        self, layers: Sequence[Attention], max_requests: int, each: int, max_length: int, device: torch.device
+        self,
+        layers: Sequence[Attention],
+        max_requests: int,
+        each: int,
+        max_length: int,
+        device: torch.device,
+        first: int = 0,
     ) -> None:
+        """As of `backend`. first: position of the first key that others than its own query see"""
+        self._first = first
         self._processors = 132
         if device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -62,6 +70,7 @@ class TritonAttention:
             out,
             scale=spec.scale,
             window=spec.window,
+            first=self._first,
             softcap=spec.softcap,
             slopes=self._slopes[spec.heads] if spec.alibi else None,
             sinks=sinks,

@@ -53,9 +53,13 @@ class Decoder:
         device: torch.device,
         on_host: Sequence[int],
         low_rank: LowRank | None = None,
+        taps: Sequence[int] = (),
     ) -> None:
-        """on_host: layers whose weights stay in host memory, ascending. low_rank: what adapters add."""
+        """on_host: layers whose weights stay in host memory, ascending. low_rank: what adapters add. taps: as
+        of `ModelPlan`."""
         self.spec = spec
+        self._taps = taps
+        self.told = [torch.empty(0, spec.hidden) for _ in taps]
         self.low_rank = low_rank
         self._weights = weights
         self._attention = attention
@@ -102,11 +106,11 @@ class Decoder:
         if batch.given is not None:
             batch.given.enter(residual, batch)
         branch: Tensor | None = None
-        for layer, cache in zip(self._layers.in_turn(), self._caches, strict=True):
+        for number, (layer, cache) in enumerate(zip(self._layers.in_turn(), self._caches, strict=True)):
             norm, qkv = layer.norms["attention_norm"], layer.weights.qkv
-            branch = self._attended(
-                layer, cache, self._join(residual, branch, norm, qkv, adapters), batch, adapters
-            )
+            normed = self._join(residual, branch, norm, qkv, adapters)
+            self._tell(number, residual)
+            branch = self._attended(layer, cache, normed, batch, adapters)
             branch = self._post(layer, "attention_post_norm", branch)
             mlp, norm = layer.mlp, layer.norms["mlp_norm"]
             if isinstance(mlp, Experts):
@@ -114,13 +118,26 @@ class Decoder:
             else:
                 branch = fed_forward(mlp, self._join(residual, branch, norm, mlp.gate_up, adapters), adapters)
             branch = self._post(layer, "mlp_post_norm", branch)
-        hidden = self._join(residual, branch, self._norm_weight, None)
-        return hidden.plain
+        hidden = self._join(residual, branch, self._norm_weight, None).plain
+        self._tell(len(self._caches), hidden)
+        return hidden
 
     def logits(self, hidden: Tensor, slots: Tensor, adapters: SlotAdapters | None) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab] in the type of activations."""
         logits = product(self._weights.head, Rows(hidden), self._adapters_of(slots, adapters))
         return softcap(logits, self.spec.logit_softcap) if self.spec.logit_softcap else logits
+
+    def embedded(self, token_ids: Tensor) -> Tensor:
+        return scheme_of(self._weights.embedding.parts[0]).rows(token_ids)
+
+    def _tell(self, number: int, rows: Tensor) -> None:
+        """Leave the rows before a layer where what guesses reads them, if it does."""
+        if number not in self._taps:
+            return
+        place = self._taps.index(number)
+        if len(self.told[place]) < len(rows):  # of the largest step: no graph is captured before it
+            self.told[place] = torch.empty_like(rows)
+        self.told[place][: len(rows)].copy_(rows)
 
     def _adapters_of(self, slots: Tensor, adapters: SlotAdapters | None) -> RowAdapters | None:
         """Those of rows of these slots [rows]; None where the step has none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +48,7 @@ class _Layer:
 class DeviceEncoder:
     """Computes the final rows of whole prompts, with keys and values of the step alone."""
 
+    told: Sequence[Tensor] = ()
     graphs = False  # lengths of prompts differ from step to step
     low_rank = None
 
@@ -100,9 +101,12 @@ class DeviceEncoder:
         """Raises ValueError: no token follows."""
         raise ValueError(f"{self.spec.architecture} is an encoder, which draws no tokens.")
 
+    def embedded(self, token_ids: Tensor) -> Tensor:
+        return scheme_of(self._embedding.parts[0]).rows(token_ids)
+
     def _embedded(self, batch: Batch) -> Tensor:
         """norm(token + type + position), added in fp32"""
-        rows: Tensor = scheme_of(self._embedding.parts[0]).rows(batch.token_ids)
+        rows = self.embedded(batch.token_ids)
         added = rows.float()
         if self._positions is not None:
             added += self._positions[batch.positions]

@@ -13,8 +13,8 @@ from slipway.load.progress import Progress
 from slipway.worker.cache_size import num_host_pages, token_budget
 from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.attention import backend
-from slipway.worker.device.draft_model import Drafted
 from slipway.worker.device.given import GivenEmbeddings
+from slipway.worker.device.guesser import Drafted
 from slipway.worker.device.memory import Budget, device_memory
 from slipway.worker.device.offload import layers_on_host
 from slipway.worker.device.pooling import PoolingWorker
@@ -113,12 +113,12 @@ def _read_again(
 def _read(
     plan: ModelPlan, config: EngineConfig, device: torch.device, proposer: DeviceProposer
 ) -> AnyDecoder:
-    """The model with its weights on the device, and beside it the one that guesses for it."""
+    """The model with its weights on the device, and beside it what guesses for it."""
     target = read_decoder(plan, config, device, 1 + config.num_drafts)
     if plan.draft is None:
         return target
-    proposer.decoder = plan.draft.read_on_device(device)
-    return Drafted(target, proposer.decoder)
+    proposer.guesser = plan.draft.read_on_device(device, target)
+    return Drafted(target, proposer.guesser)
 
 
 def read_decoder(plan: ModelPlan, config: EngineConfig, device: torch.device, each: int) -> AnyDecoder:

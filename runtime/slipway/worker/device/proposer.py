@@ -12,7 +12,7 @@ from slipway_kernels.ngram import look_up
 from slipway_kernels.sampling import Features
 
 if TYPE_CHECKING:
-    from slipway.worker.device.any_decoder import AnyDecoder
+    from slipway.worker.device.guesser import Guesser
 
 
 class DeviceProposer:
@@ -20,10 +20,10 @@ class DeviceProposer:
 
     This one leaves none: it says when others are asked.
 
-    decoder  of the model that guesses, where one does: given by who reads it
+    guesser  the weights of what guesses, where a model or heads do: given by who reads them
     """
 
-    decoder: AnyDecoder
+    guesser: Guesser
 
     def start(self, start: SlotStart) -> None:
         """A request takes a slot in the step that is about to be launched."""

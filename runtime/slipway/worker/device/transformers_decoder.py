@@ -34,6 +34,7 @@ class FallbackDecoder:
 
     graphs = False
     low_rank = None
+    told: Sequence[Tensor] = ()
 
     def __init__(
         self,
@@ -85,6 +86,10 @@ class FallbackDecoder:
         nobody = torch.zeros((1, len(hidden)), dtype=torch.long, device=hidden.device)
         logits: Tensor = self._model(input_ids=nobody, use_cache=False).logits[0]
         return logits
+
+    def embedded(self, token_ids: Tensor) -> Tensor:
+        rows: Tensor = self._model.get_input_embeddings()(token_ids.long())
+        return rows
 
     def _computed(self, *given: object, **named: object) -> object:
         """Stands where the model calls its body: what that has made before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from slipway.load.config import Config, positive, table, texts
 from slipway.load.errors import LoadError
@@ -17,6 +18,11 @@ from slipway.worker.drafts.tensors import Shapes
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram, Weight
 from slipway_kernels.cpu.binding import floats
+
+if TYPE_CHECKING:
+    from slipway.worker.device.draft_layers import Beside
+    from slipway.worker.device.guesser import Guesser
+    from slipway.worker.device.schemes import DeviceSchemes
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 INPUTS = 2
@@ -97,6 +103,29 @@ class Eagle:
             return Link(program, [given], told)
 
         return link
+
+    def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
+        from slipway.worker.device.draft_layers import (  # imports torch
+            DeviceDraftLayer,
+            DeviceEagle,
+            DeviceTensors,
+        )
+
+        placed, layers = DeviceTensors(tensors, schemes), range(len(self.decoder.layers))
+        embedding, head = (
+            placed.matrix(name.removesuffix(".weight")) if name in placed else None
+            for name in (EMBEDDING, HEAD)
+        )
+        return DeviceEagle(
+            self.decoder,
+            self.attentions,
+            placed,
+            beside,
+            embedding=embedding,
+            head=head,
+            layers=[DeviceDraftLayer(self.decoder, placed, f"layers.{number}") for number in layers],
+            norms=[placed.vector(f"layers.{number}.input_layernorm") for number in layers[1:]],
+        )
 
 
 def llama(config: Config) -> DecoderSpec:

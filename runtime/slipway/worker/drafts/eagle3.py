@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,11 @@ from slipway.worker.drafts.tensors import Shapes
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram
 from slipway_kernels.cpu.binding import floats
+
+if TYPE_CHECKING:
+    from slipway.worker.device.draft_layers import Beside
+    from slipway.worker.device.guesser import Guesser
+    from slipway.worker.device.schemes import DeviceSchemes
 
 LAYER = "layers.0"
 INPUTS = 2
@@ -146,6 +152,29 @@ class Eagle3:
             return Link(program, given, told)
 
         return link
+
+    def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
+        from slipway.worker.device.draft_layers import (  # imports torch
+            DeviceDraftLayer,
+            DeviceEagle3,
+            DeviceTensors,
+            Norms,
+        )
+
+        placed, tokens = DeviceTensors(tensors, schemes), self._tokens(tensors)
+        return DeviceEagle3(
+            self.decoder,
+            self.attentions,
+            placed,
+            beside,
+            embedding=placed.matrix(EMBEDDING.removesuffix(".weight")) if EMBEDDING in placed else None,
+            head=placed.matrix(HEAD.removesuffix(".weight")),
+            layer=DeviceDraftLayer(self.decoder, placed, LAYER),
+            norms=Norms(*map(placed.vector, (f"{LAYER}.input_layernorm", f"{LAYER}.hidden_norm", "norm"))),
+            tokens=None if tokens is None else placed.indices(tokens),
+            vocab=self.vocab,
+            norm_before_residual=self.norm_before_residual,
+        )
 
     @property
     def _num_taps(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,23 @@ from slipway.model.kv import KVLayout
 from slipway.model.spec import Attention
 from slipway.schemes.choice import Schemes
 from slipway.worker.drafts.bounds import wanted_drafts
-from slipway.worker.drafts.cpu_alone import CpuAlone
 from slipway.worker.drafts.layer import Tensors
 from slipway.worker.drafts.tensors import Shapes, tensors_of
 from slipway.worker.plan import opened_again
 from slipway.worker.proposer import NewProposer
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram, PageMemory, Slots, StepResult, Threads
+
+if TYPE_CHECKING:
+    import torch
+
+    from slipway.worker.device.any_decoder import AnyDecoder
+    from slipway.worker.device.draft_layers import Beside
+    from slipway.worker.device.guesser import Guesser
+    from slipway.worker.device.proposer import DeviceProposer
+    from slipway.worker.device.sampler import Sampler
+    from slipway.worker.device.schemes import DeviceSchemes
+    from slipway.worker.device.state import SlotState
 
 MOST_ROWS = 64
 """Of one step that guesses the next token of each slot: more slots take several."""
@@ -87,9 +98,12 @@ class FollowerSpec(Protocol):
     def packed(self, tensors: Tensors, schemes: Schemes) -> NewLink:
         """Raises LoadError for tensors that contradict each other."""
 
+    def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
+        """The same on a device."""
+
 
 @dataclass(frozen=True, slots=True)
-class FollowerPlan(CpuAlone):
+class FollowerPlan:
     """Such layers before their weights.
 
     vocab             tokens of the target
@@ -117,7 +131,7 @@ class FollowerPlan(CpuAlone):
     def read(self, threads: Threads, progress: Progress) -> NewProposer:
         spec, dtype = self.spec, ELEMENTS[self.element]
         progress("load", 0, self.stored_bytes)
-        tensors = dict(tensors_of(self.checkpoint, self.element, spec.place, spec.shapes(), spec.optional()))
+        tensors = self._tensors()
         new_link = spec.packed(tensors, Schemes(self.element, threads))
         del tensors
 
@@ -130,6 +144,26 @@ class FollowerPlan(CpuAlone):
             return Follower(first, again, target.told, own, self.length)
 
         return proposer
+
+    def on_device(self, state: SlotState, sampler: Sampler, token_budget: int) -> DeviceProposer:
+        from slipway.worker.device.row_drafts import FollowerOnDevice  # imports torch
+
+        return FollowerOnDevice(
+            state, sampler, vocab=self.vocab, length=self.length, token_budget=token_budget
+        )
+
+    def read_on_device(self, device: torch.device, target: AnyDecoder) -> Guesser:
+        from slipway.worker.device.draft_layers import Beside  # imports torch
+        from slipway.worker.device.schemes import DeviceSchemes
+        from slipway.worker.device.transfer import Transfer
+
+        beside = Beside(target, self.kv, self.length, self.settings.max_num_seqs, self.num_drafts)
+        with closing(Transfer(device)) as transfer:
+            return self.spec.on_device(self._tensors(), DeviceSchemes(self.element, transfer), beside)
+
+    def _tensors(self) -> Tensors:
+        spec = self.spec
+        return dict(tensors_of(self.checkpoint, self.element, spec.place, spec.shapes(), spec.optional()))
 
     def opened_again(self, progress: Progress) -> FollowerPlan:
         return replace(self, checkpoint=opened_again(self.checkpoint, self.settings, progress))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -15,13 +15,23 @@ from slipway.load.arrays import ELEMENTS, DType, Floats
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.progress import Progress
 from slipway.worker.drafts.bounds import wanted_drafts
-from slipway.worker.drafts.cpu_alone import CpuAlone
 from slipway.worker.drafts.tensors import tensors_of
 from slipway.worker.plan import opened_again
 from slipway.worker.proposer import NewProposer
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram, Packed, PageMemory, Slots, StepResult, Threads
 from slipway_kernels.cpu.binding import floats
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from slipway.worker.device.any_decoder import AnyDecoder
+    from slipway.worker.device.draft_heads import DeviceParts
+    from slipway.worker.device.guesser import Guesser
+    from slipway.worker.device.proposer import DeviceProposer
+    from slipway.worker.device.sampler import Sampler
+    from slipway.worker.device.state import SlotState
 
 MOST_ROWS = 64
 """Of one step of a head: more slots take several."""
@@ -69,9 +79,12 @@ class HeadSpec(Protocol):
     def lower(self, number: int, parts: Parts, program: LinkedProgram) -> Head:
         """Add the operations of a head, and finish its program."""
 
+    def on_device(self, parts: DeviceParts, told: Sequence[Tensor]) -> Guesser:
+        """All heads, over the target's rows."""
+
 
 @dataclass(frozen=True, slots=True)
-class HeadsPlan(CpuAlone):
+class HeadsPlan:
     """Heads before their weights. vocab: tokens of the target; element: what they compute in."""
 
     spec: HeadSpec
@@ -101,6 +114,17 @@ class HeadsPlan(CpuAlone):
             return Heads(heads, target.told[0], own, self.length)
 
         return proposer
+
+    def on_device(self, state: SlotState, sampler: Sampler, token_budget: int) -> DeviceProposer:
+        from slipway.worker.device.row_drafts import HeadsOnDevice  # imports torch
+
+        return HeadsOnDevice(state, sampler, vocab=self.vocab, length=self.length)
+
+    def read_on_device(self, device: torch.device, target: AnyDecoder) -> Guesser:
+        from slipway.worker.device.draft_heads import DeviceParts  # imports torch
+
+        parts = DeviceParts.read(self.spec, self.checkpoint, self.element, device)
+        return self.spec.on_device(parts, target.told)
 
     def opened_again(self, progress: Progress) -> HeadsPlan:
         return replace(self, checkpoint=opened_again(self.checkpoint, self.settings, progress))

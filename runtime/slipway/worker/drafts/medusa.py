@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from slipway.load.config import Config, flag, integer, positive
 from slipway.worker.drafts.heads import Head, Parts
 from slipway_kernels.cpu import LinkedProgram
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slipway.worker.device.draft_heads import DeviceParts
+    from slipway.worker.device.guesser import Guesser
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,13 @@ class Medusa:
         program.head(x, None, parts.matrices[self._matrix(number)], 0.0)
         program.finish()
         return Head(program, given, given)  # all heads go on from the same
+
+    def on_device(self, parts: DeviceParts, told: Sequence[Tensor]) -> Guesser:
+        from slipway.worker.device.draft_heads import DeviceMedusa  # imports torch
+
+        heads, layers = range(self.num_heads), range(self.num_layers)
+        blocks = [[f"blocks.{head}.layers.{layer}" for layer in layers] for head in heads]
+        return DeviceMedusa(parts, told, blocks, [*map(self._matrix, heads)])
 
     def _matrix(self, head: int) -> str:
         return "lm_head.weight" if self.one_matrix else f"lm_heads.{head}.weight"

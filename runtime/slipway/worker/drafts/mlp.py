@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slipway.load.config import Config, flag, integer, positive
 from slipway.worker.drafts.heads import Head, Parts
 from slipway_kernels.cpu import LinkedProgram
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slipway.worker.device.draft_heads import DeviceParts
+    from slipway.worker.device.guesser import Guesser
 
 EPS = 1e-6
 
@@ -84,6 +92,23 @@ class MLPSpeculator:
         program.head(state, None, matrices[self._tensor("head", number)], 0.0)
         program.finish()
         return Head(program, given, told)
+
+    def on_device(self, parts: DeviceParts, told: Sequence[Tensor]) -> Guesser:
+        from slipway.worker.device.draft_heads import DeviceSpeculator, StateHead  # imports torch
+
+        heads = [
+            StateHead(
+                self._tensor("emb", head),
+                self._tensor("proj", head),
+                self._tensor("ln", head),
+                self._tensor("ln", head, "bias"),
+                self._tensor("head", head),
+            )
+            for head in range(self.num_heads)
+        ]
+        return DeviceSpeculator(
+            parts, told, heads, token_weight=self._token_weight, scaled=self.scaled, eps=EPS
+        )
 
     @property
     def _token_weight(self) -> float:

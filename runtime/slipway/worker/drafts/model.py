@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from slipway.worker.device.any_decoder import AnyDecoder
+    from slipway.worker.device.guesser import Guesser
     from slipway.worker.device.proposer import DeviceProposer
     from slipway.worker.device.sampler import Sampler
     from slipway.worker.device.state import SlotState
@@ -68,7 +69,7 @@ class DraftModelPlan:
             token_budget=token_budget,
         )
 
-    def read_on_device(self, device: torch.device) -> AnyDecoder:
+    def read_on_device(self, device: torch.device, target: AnyDecoder) -> Guesser:
         from slipway.worker.device.draft_model import BEHIND_DRAFTS, InSharedPages  # imports torch
         from slipway.worker.device.load import read_decoder
 

@@ -1,0 +1,271 @@
+"""Layers that go on from the target's rows, on the device, with keys of their own in its pages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slipway.load.arrays import Array, Ints
+from slipway.load.torch_arrays import tensor
+from slipway.model.kv import KVLayout
+from slipway.model.rope import cos_sin
+from slipway.model.spec import Attention, DecoderSpec, Mlp
+from slipway.model.weights import MlpWeights
+from slipway.schemes.fused import FusedLinear, stacked
+from slipway.worker.device.any_decoder import AnyDecoder
+from slipway.worker.device.attention import TritonAttention
+from slipway.worker.device.batch import Batch
+from slipway.worker.device.feed_forward import fed_forward
+from slipway.worker.device.pages import DevicePages, LayerCache
+from slipway.worker.device.products import Move, Rows, normed_for, product, scheme_of
+from slipway.worker.device.row_drafts import few_rows
+from slipway.worker.device.schemes import DeviceSchemes
+from slipway.worker.drafts.layer import FIRST_ROW
+from slipway_kernels.rms_norm import rms_norm
+from slipway_kernels.rope import rope_and_store
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What such layers stand beside, and how far they reach.
+
+    kv        where they are in the target's pages
+    length    tokens of a request that they read
+    requests  of a step, and num_drafts of each, at most
+    """
+
+    target: AnyDecoder
+    kv: KVLayout
+    length: int
+    requests: int
+    num_drafts: int
+
+
+class DeviceTensors:
+    """Tensors of a checkpoint, which become matrices and vectors on the device as they are asked for."""
+
+    def __init__(self, tensors: Mapping[str, Array], schemes: DeviceSchemes) -> None:
+        self._tensors = tensors
+        self._schemes = schemes
+        self.device = schemes.device
+        self.matrices: list[FusedLinear] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def matrix(self, *names: str) -> FusedLinear:
+        """Those of these names beneath each other, with their biases where they have some; the names are
+        without .weight and .bias."""
+        weights = {name: self._tensors[f"{name}.weight"] for name in names}
+        biased = f"{names[0]}.bias" in self
+        width = weights[names[0]].shape[1]
+        sizes = {name: weight.shape[0] for name, weight in weights.items()}
+        linear = stacked(width, sizes, self._schemes.of(None), bias=biased)
+        for name, weight in weights.items():
+            linear.load(name, weight)
+            if biased:
+                linear.load(name, self._tensors[f"{name}.bias"])
+        linear.finish(self._schemes.placed)
+        self.matrices.append(linear)
+        return linear
+
+    def vector(self, name: str) -> Tensor:
+        """In fp32."""
+        return tensor(self._tensors[f"{name}.weight"]).to(self.device, torch.float32)
+
+    def indices(self, numbers: Ints) -> Tensor:
+        return tensor(numbers).to(self.device, torch.int64)
+
+
+class DeviceDraftLayer:
+    """x += attention(inputs); x += mlp(norm(x)).   What `DraftLayer` is on CPU."""
+
+    def __init__(self, decoder: DecoderSpec, tensors: DeviceTensors, name: str) -> None:
+        """name: how its tensors begin"""
+        mlp = decoder.layers[0].mlp
+        assert isinstance(mlp, Mlp), "families of heads have no experts"
+        self._spec = decoder.layers[0].attention
+        self._eps = decoder.norm_eps
+        self._qkv = tensors.matrix(*(f"{name}.self_attn.{one}_proj" for one in "qkv"))
+        self._out = tensors.matrix(f"{name}.self_attn.o_proj")
+        gate_up = tensors.matrix(f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj")
+        self._mlp = MlpWeights(mlp, gate_up, tensors.matrix(f"{name}.mlp.down_proj"))
+        self._norm = tensors.vector(f"{name}.post_attention_layernorm")
+
+    def __call__(
+        self,
+        inputs: Tensor,
+        x: Tensor,
+        batch: Batch,
+        cache: LayerCache,
+        rotation: Tensor | None,
+        attention: TritonAttention,
+    ) -> Tensor:
+        """inputs [rows, inputs · hidden], normed; x [rows, hidden], which is written"""
+        spec = self._spec
+        heads, kv_heads = spec.heads, spec.kv_heads
+        qkv = product(self._qkv, Rows(inputs)).view(len(inputs), -1, spec.head_dim)
+        queries = rope_and_store(
+            qkv[:, :heads],
+            qkv[:, heads : heads + kv_heads],
+            qkv[:, heads + kv_heads :],
+            cache.keys,
+            cache.values,
+            batch.tables[cache.group],
+            batch.row_slots,
+            batch.positions,
+            rotation=rotation,
+        )
+        out = torch.zeros(queries.shape, dtype=qkv.dtype, device=qkv.device)  # padding's, too, are numbers
+        attention.attend(queries, cache, batch, out, spec, None)
+        branch = product(self._out, Rows(out.flatten(1)))
+        normed = normed_for(self._mlp.gate_up, branch, self._norm, self._eps, residual=x)
+        return x + fed_forward(self._mlp, normed, None)
+
+
+class DeviceFollower(ABC):
+    """A `Guesser` that keeps keys of its own."""
+
+    def __init__(
+        self, decoder: DecoderSpec, attentions: Sequence[Attention], tensors: DeviceTensors, beside: Beside
+    ) -> None:
+        self.told = beside.target.told
+        self._eps = decoder.norm_eps
+        self._matrices = tensors.matrices
+        self._target = beside.target
+        self._kv = beside.kv
+        self._attentions = attentions
+        self._attention = TritonAttention(
+            attentions,
+            beside.requests,
+            few_rows(beside.num_drafts),
+            beside.length + 1,
+            tensors.device,
+            first=FIRST_ROW,
+        )
+        self._rotation: Tensor | None = None
+        rope = attentions[0].rope
+        if rope is not None:  # trained where the target's row stands, one before the token's
+            angles = cos_sin(rope, beside.length + 1)
+            angles[FIRST_ROW:] = angles[:-FIRST_ROW].copy()
+            self._rotation = tensor(angles).to(tensors.device)
+        self._caches: list[LayerCache] = []
+
+    def use(self, pages: DevicePages) -> None:
+        self._caches = pages.sharing(self._kv).layers(self._attentions)
+
+    def move(self, to: Move) -> None:
+        for matrix in self._matrices:
+            for part in matrix.parts:
+                scheme_of(part).move(to)
+
+    @abstractmethod
+    def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor: ...
+    @abstractmethod
+    def logits(self, hidden: Tensor, slots: Tensor, ahead: int) -> Tensor: ...
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return rms_norm(x, weight, self._eps, torch.empty_like(x))
+
+    def _layer(self, number: int, layer: DeviceDraftLayer, inputs: Tensor, x: Tensor, batch: Batch) -> Tensor:
+        return layer(inputs, x, batch, self._caches[number], self._rotation, self._attention)
+
+    def _embedded(self, own: FusedLinear | None, batch: Batch) -> Tensor:
+        """By an embedding of its own, else the target's."""
+        if own is None:
+            return self._target.embedded(batch.token_ids)
+        return scheme_of(own.parts[0]).rows(batch.token_ids)
+
+
+class DeviceEagle(DeviceFollower):
+    """x = W · [E[token]; row]; then its layers, whose input but the first one's is normed; then a head."""
+
+    def __init__(
+        self,
+        decoder: DecoderSpec,
+        attentions: Sequence[Attention],
+        tensors: DeviceTensors,
+        beside: Beside,
+        *,
+        embedding: FusedLinear | None,
+        head: FusedLinear | None,
+        layers: Sequence[DeviceDraftLayer],
+        norms: Sequence[Tensor],
+    ) -> None:
+        """norms: of the input of each layer behind the first"""
+        self._joined = tensors.matrix("fc")
+        super().__init__(decoder, attentions, tensors, beside)
+        self._embedding = embedding
+        self._head = head
+        self._layers = layers
+        self._norms = norms
+
+    def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor:
+        embedded = self._embedded(self._embedding, batch)
+        x = product(self._joined, Rows(torch.cat((embedded, *given), 1)))
+        for number, layer in enumerate(self._layers):
+            inputs = self._normed(x, self._norms[number - 1]) if number else x
+            x = self._layer(number, layer, inputs, x, batch)
+        return x
+
+    def logits(self, hidden: Tensor, slots: Tensor, ahead: int) -> Tensor:
+        if self._head is None:
+            return self._target.logits(hidden, slots, None)
+        return product(self._head, Rows(hidden))
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Of an EAGLE-3 layer: of the embedding, of the row, and before the head.   [hidden] fp32 each"""
+
+    embedding: Tensor
+    row: Tensor
+    head: Tensor
+
+
+class DeviceEagle3(DeviceFollower):
+    """row = W · [the target's rows]; x = row + attention([norm(E[token]); norm(row)]), then an MLP."""
+
+    def __init__(
+        self,
+        decoder: DecoderSpec,
+        attentions: Sequence[Attention],
+        tensors: DeviceTensors,
+        beside: Beside,
+        *,
+        embedding: FusedLinear | None,
+        head: FusedLinear,
+        layer: DeviceDraftLayer,
+        norms: Norms,
+        tokens: Tensor | None,
+        vocab: int,
+        norm_before_residual: bool,
+    ) -> None:
+        """tokens [draft_vocab]: the token of each row of the head; None: in order. vocab: of all tokens"""
+        self._joined = tensors.matrix("fc")
+        super().__init__(decoder, attentions, tensors, beside)
+        self._embedding = embedding
+        self._head = head
+        self._only = layer
+        self._norms = norms
+        self._tokens = tokens
+        self._vocab = vocab
+        self._norm_before_residual = norm_before_residual
+
+    def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor:
+        row = given[0] if ahead else product(self._joined, Rows(torch.cat([*given], 1)))
+        normed = self._normed(row, self._norms.row)
+        embedded = self._normed(self._embedded(self._embedding, batch), self._norms.embedding)
+        x = normed if self._norm_before_residual else row
+        return self._layer(0, self._only, torch.cat((embedded, normed), 1), x, batch)
+
+    def logits(self, hidden: Tensor, slots: Tensor, ahead: int) -> Tensor:
+        common = product(self._head, Rows(self._normed(hidden, self._norms.head)))
+        if self._tokens is None:
+            return common
+        every = common.new_full((len(common), self._vocab), -torch.inf)
+        return every.index_copy_(1, self._tokens, common)

@@ -1,0 +1,95 @@
+"""Engines on a device that go on guessing, what they guess, and guesses that are right at times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from local_engine import LocalEngine
+from slipway.engine.plan import Masks, StepOutput, StepPlan
+
+
+@contextmanager
+def going_on(target: Path, **settings: Any) -> Iterator[LocalEngine]:
+    """An engine that goes on guessing, whatever becomes of the drafts."""
+    with LocalEngine(target, **settings) as engine:
+        engine.core.scheduler.guessing = None
+        yield engine
+
+
+class Watching:
+    """The worker of an engine, with something behind each of its draws."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._state: Any = engine.worker._state  # type: ignore[attr-defined]
+        executor: Any = engine.core.executor
+        self._worker, executor._worker = executor._worker, self
+
+    def launch(self, plan: StepPlan) -> None:
+        self._plan = plan
+        self._worker.launch(plan)
+
+    def draw(self, masks: Masks | None = None) -> None:
+        self._worker.draw(masks)
+        for slot, draws in zip(self._plan.slots, self._plan.draws, strict=True):
+            count = int(self._state.num_tokens[slot])
+            end = count + int(self._state.num_drafts[slot])
+            if draws:
+                tokens = self._state.tokens[slot].tolist()
+                self.drew(slot, tokens[:count], tokens[count:end])
+
+    def collect(self) -> StepOutput:
+        output: StepOutput = self._worker.collect()
+        return output
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def drew(self, slot: int, known: list[int], drafts: list[int]) -> None:
+        """A slot has so many known tokens now, and these drafts."""
+        raise NotImplementedError
+
+
+class Seen(Watching):
+    """All drafts."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        super().__init__(engine)
+        self.drafts: list[tuple[list[int], list[int]]] = []
+
+    def drew(self, slot: int, known: list[int], drafts: list[int]) -> None:
+        if drafts:
+            self.drafts.append((known, drafts))
+
+    def of(self, *prompts: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+        """Those behind these prompts."""
+        return [one for one in self.drafts for prompt in prompts if one[0][: len(prompt)] == list(prompt)]
+
+
+class Helping(Watching):
+    """In two of three draws what comes takes the place of the drafts, at times with a fault at the end."""
+
+    def __init__(self, engine: LocalEngine, texts: Sequence[list[int]]) -> None:
+        """texts: prompt and output of each request"""
+        super().__init__(engine)
+        self._texts = texts
+        self.helped = self.left = 0
+        """Drafts."""
+
+    def drew(self, slot: int, known: list[int], drafts: list[int]) -> None:
+        whole = next((one for one in self._texts if one[: len(known)] == known), known)
+        right = whole[len(known) : len(known) + len(drafts)]
+        if len(known) % 3 == 0 or not right:
+            self.left += len(drafts)
+            return
+        if len(known) % 2:
+            right[-1] = (right[-1] + 1) % 500
+        self._state.tokens[slot, len(known) : len(known) + len(right)] = torch.tensor(
+            right, dtype=torch.int32
+        )
+        self._state.num_drafts[slot] = len(right)
+        self.helped += len(right)

@@ -1,0 +1,95 @@
+"""Heads and layers that guess on the device, beside all else that a server does: no token changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_device_adapters import made
+from test_device_ngrams import Halves
+
+import followers
+from device_drafts import Seen, going_on
+from device_runs import SMALL, assert_same
+from factory import make_model
+from judged import Judged
+from local_engine import Output
+from random_heads import guessing, write_heads
+from slipway.engine.grammar import Grammars
+from slipway.engine.params import SamplingParams
+
+DEVICE = SMALL | {"device": "cuda", "max_num_batched_tokens": 16, "max_num_seqs": 2}
+WORK = [
+    ([5, 9, 14, 77, 6, 31, 8, 200, 41, 3], SamplingParams(7, temperature=0.0, num_logprobs=2)),
+    ([21, 8, 3], SamplingParams(6, temperature=0.9, top_k=9, seed=11, num_logprobs=0)),
+]
+Settings = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """An engine's settings, with what guesses."""
+    root = tmp_path_factory.mktemp("drafting")
+
+    def settings(kind: str) -> dict[str, Any]:
+        follows = kind in followers.SOME
+        place = root / kind
+        if not place.exists():
+            (followers.write_follower if follows else write_heads)(kind, place)
+        draft = followers.guessing(kind, place, 3) if follows else guessing(kind, place)
+        return DEVICE | draft | {"num_drafts": 3}
+
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("medusa", "1"), ("mlp speculator", "2"), ("eagle", "2"), ("eagle3", "1")]
+)
+def test_they_wake_to_the_same_drafts(model: Path, drafting: Settings, kind: str, level: str) -> None:
+    with going_on(model, **drafting(kind)) as engine:
+        seen, found = Seen(engine), []
+        for _ in range(2):
+            found.append((engine.run(WORK), list(seen.drafts)))
+            seen.drafts.clear()
+            assert engine.call("sleep", level) == "ok"
+            assert engine.call("wake_up", "weights", "kv_cache") == "ok"
+    assert_same(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1] != []
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle3"])
+def test_they_guess_within_masks(model: Path, drafting: Settings, kind: str) -> None:
+    outputs, judged = [], []
+    for settings in (DEVICE, drafting(kind)):
+        with going_on(model, **settings) as engine:
+            engine.core.grammars = Grammars(lambda message: Halves())
+            judged.append(Judged(engine))
+            names = [engine.add(*one, grammar=name) for one, name in zip(WORK, ("halves", ""), strict=True)]
+            engine.finish()
+            outputs.append([engine.output(name) for name in names])
+    assert_same(outputs[1], outputs[0])
+    assert judged[1].rejected >= 4
+
+
+@pytest.mark.parametrize("kind", ["mlp speculator", "eagle"])
+def test_they_go_on_from_rows_with_adapters(
+    model: Path, drafting: Settings, tmp_path: Path, kind: str
+) -> None:
+    adapter = made(model, tmp_path / "adapter", 1, 9)
+    served = {"max_loras": 2, "max_lora_rank": 9}
+    outputs: list[list[Output]] = []
+    for settings in (DEVICE, drafting(kind)):
+        with going_on(model, **(settings | served)) as engine:
+            judged = Judged(engine)
+            names = [engine.add(*one, adapter=ref) for one, ref in zip(WORK, (adapter, None), strict=True)]
+            engine.finish()
+            outputs.append([engine.output(name) for name in names])
+    assert_same(outputs[1], outputs[0])
+    assert judged.rejected >= 4
