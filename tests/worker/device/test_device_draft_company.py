@@ -15,7 +15,7 @@ from device_drafts import Seen, going_on
 from device_runs import SMALL, assert_same
 from factory import make_model
 from judged import Judged
-from local_engine import Output
+from local_engine import LocalEngine, Output
 from random_heads import guessing, write_heads
 from slipway.engine.grammar import Grammars
 from slipway.engine.params import SamplingParams
@@ -93,3 +93,20 @@ def test_they_go_on_from_rows_with_adapters(
             outputs.append([engine.output(name) for name in names])
     assert_same(outputs[1], outputs[0])
     assert judged.rejected >= 4
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle"])
+def test_they_go_on_where_a_request_is_swapped(model: Path, drafting: Settings, kind: str) -> None:
+    bounds = {"max_model_len": 16, "num_blocks": 3, "swap_bytes": 1 << 20, "enable_prefix_caching": False}
+    work = [
+        ([3] * 6, SamplingParams(8, temperature=0.0)),
+        ([4] * 7, SamplingParams(8, temperature=0.9, seed=5)),
+    ]
+    with LocalEngine(model, **DEVICE) as engine:
+        expected = engine.run(work)
+    with going_on(model, **(drafting(kind) | bounds)) as engine:
+        judged = Judged(engine)
+        found = engine.run(work)
+        assert max(one.num_swapped for one in engine.hub.stats) == 1
+    assert_same(found, expected)
+    assert judged.rejected >= 2
