@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from test_device_adapters import made
+from test_device_given import GIVEN, add_rows, table_rows
 from test_device_ngrams import Halves
 
 import followers
@@ -18,6 +19,7 @@ from judged import Judged
 from local_engine import LocalEngine, Output
 from random_heads import guessing, write_heads
 from slipway.engine.grammar import Grammars
+from slipway.engine.messages import NO_TOKEN
 from slipway.engine.params import SamplingParams
 
 DEVICE = SMALL | {"device": "cuda", "max_num_batched_tokens": 16, "max_num_seqs": 2}
@@ -62,6 +64,23 @@ def test_they_wake_to_the_same_drafts(model: Path, drafting: Settings, kind: str
             assert engine.call("wake_up", "weights", "kv_cache") == "ok"
     assert_same(found[0][0], found[1][0])
     assert found[0][1] == found[1][1] != []
+
+
+@pytest.mark.parametrize(("kind", "guesses"), [("medusa", True), ("eagle", False)])
+def test_prompts_of_embeddings_are_guessed_for_by_what_reads_no_prompts(
+    model: Path, drafting: Settings, kind: str, guesses: bool
+) -> None:
+    (given, params), text = WORK
+    outputs = []
+    for settings in (DEVICE, drafting(kind)):
+        with going_on(model, **settings | GIVEN) as engine:
+            seen = Seen(engine)
+            names = [add_rows(engine, table_rows(model, given), params), engine.add(*text)]
+            engine.finish()
+            outputs.append([engine.output(name) for name in names])
+    assert_same(outputs[1], outputs[0])
+    assert seen.of(text[0])
+    assert bool(seen.of([NO_TOKEN] * len(given))) == guesses
 
 
 @pytest.mark.parametrize("kind", ["medusa", "eagle3"])
