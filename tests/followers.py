@@ -78,6 +78,8 @@ class Target:
 
     model: Any
     found: dict[tuple[int, ...], tuple[Tensor, ...]] = field(default_factory=dict)
+    unnormed: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+    """[positions, hidden]  what the final norm has made the last of these rows of"""
 
     @classmethod
     def of(cls, folder: Path) -> Target:
@@ -87,9 +89,19 @@ class Target:
         """[positions, hidden] each, before the first layer and behind each; the last ones are normed."""
         key = tuple(tokens)
         if key not in self.found:
-            states = self.model.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+            body = self.model.model
+            keep = body.norm.register_forward_pre_hook(
+                lambda _, inputs: self.unnormed.update({key: inputs[0][0]})
+            )
+            states = body(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+            keep.remove()
             self.found[key] = tuple(one[0] for one in states)
         return self.found[key]
+
+    def rows_before_norm(self, tokens: list[int]) -> Tensor:
+        """[positions, hidden]"""
+        self.rows(tokens)
+        return self.unnormed[tuple(tokens)]
 
 
 class Eagle:
@@ -206,9 +218,61 @@ class OtherEagle3(Eagle3):
         return found | words
 
 
-KINDS = {"eagle": Eagle(), "deep eagle": DeepEagle(), "eagle3": Eagle3(), "other eagle3": OtherEagle3()}
+@dataclass
+class Mtp:
+    """MiMo's layers, in its names: row i of a layer is made of row i of the one before it, and of the token
+    that is so much further on."""
+
+    num_layers: int
+    method = "mtp"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        named = {"architectures": ["MiMoForCausalLM"], "model_type": "mimo"}
+        return Eagle.config | named | {"num_nextn_predict_layers": self.num_layers}
+
+    def tensors(self) -> Tensors:
+        tensors: Tensors = {}
+        for number in range(self.num_layers):
+            name = f"model.mtp_layers.{number}"
+            norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "final_layernorm")
+            tensors |= layer_tensors(name) | {f"{name}.{norm}.weight": 1 + random(HIDDEN) for norm in norms}
+            tensors[f"{name}.input_proj.weight"] = random(HIDDEN, 2 * HIDDEN)
+            for one, rows in {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS}.items():
+                tensors[f"{name}.self_attn.{one}_proj.bias"] = random(rows * HEAD_DIM)
+        return tensors
+
+    def __call__(self, tensors: Tensors, target: Target, known: list[int], said: list[int]) -> Tensor:
+        guessed: list[Tensor] = []
+        for count in range(len(said) + 1):
+            turns, last = divmod(count, self.num_layers)
+            standing_in = guessed[: turns * self.num_layers]  # where the target's rows are not known
+            rows = torch.cat((target.rows_before_norm(known[:-1]), *standing_in))
+            for number in range(last + 1):
+                tokens = torch.tensor((known + said)[number + 1 :][: len(rows)])
+                rows = self._layer(tensors, number, rows, target.model.model.embed_tokens.weight[tokens])
+            guessed.append(rows[-1:])
+        return target.model.lm_head.weight @ rows[-1]
+
+    def _layer(self, tensors: Tensors, number: int, rows: Tensor, embedded: Tensor) -> Tensor:
+        name = f"model.mtp_layers.{number}"
+
+        def normed(x: Tensor, which: str) -> Tensor:
+            return norm(x, tensors[f"{name}.{which}_layernorm.weight"])
+
+        embedded = torch.cat((torch.zeros_like(embedded[:1]), embedded[1:]))
+        joined = torch.cat((normed(rows, "hidden"), normed(embedded, "token")), -1)
+        x = joined @ tensors[f"{name}.input_proj.weight"].T
+        return normed(layer(tensors, name, x, normed(x, "input")), "final")
+
+
+KINDS = {"eagle": Eagle(), "deep eagle": DeepEagle(), "eagle3": Eagle3(), "other eagle3": OtherEagle3()} | {
+    "mtp": Mtp(1),
+    "two mtp layers": Mtp(2),
+    "three mtp layers": Mtp(3),
+}
 NAMED = {"eagle": "EagleLlamaForCausalLM", "eagle3": "Eagle3LlamaForCausalLM"}
-SOME = list(NAMED)
+SOME = [*NAMED, "two mtp layers"]
 
 
 def write_follower(kind: str, folder: Path) -> Path:

@@ -52,6 +52,7 @@ FEATURES = (
     Feature("MLP speculator", '`"method": "mlp_speculator"`'),
     Feature("EAGLE", '`"method": "eagle"`'),
     Feature("EAGLE-3", '`"method": "eagle3"`'),
+    Feature("MTP", '`"method": "mtp"`'),
     Feature("grammar", "`response_format`, `structured_outputs`, `guided_*`"),
     Feature("tools", "`tools` and `tool_choice`"),
     Feature("log-probabilities", "`logprobs`"),
@@ -65,7 +66,7 @@ FEATURES = (
     Feature("logits processors", "`--logits-processor-pattern` and `logits_processors`"),
     Feature("pooling", "`--task embed`, `classify`, `score` or `reward`"),
 )
-DRAFTS = ("n-grams", "draft model", "Medusa", "MLP speculator", "EAGLE", "EAGLE-3")
+DRAFTS = ("n-grams", "draft model", "Medusa", "MLP speculator", "EAGLE", "EAGLE-3", "MTP")
 OF_OUTPUT = ("grammar", "log-probabilities", "prompt log-probabilities", "logits processors")
 
 LIMITS = (
@@ -78,7 +79,7 @@ LIMITS = (
     ),
     Limit(
         ("prompt embeddings",),
-        ("draft model", "EAGLE", "EAGLE-3"),
+        ("draft model", "EAGLE", "EAGLE-3", "MTP"),
         Together.ONE,
         "what drafts reads tokens: prompts without them get no drafts, and others do",
     ),

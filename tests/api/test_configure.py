@@ -73,6 +73,12 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
             "draft",
             DraftConfig(method="medusa", model="d", code_revision="c"),
         ),
+        (
+            ["--speculative-config.method", "glm4_moe_mtp"],
+            {},
+            "draft",
+            DraftConfig(method="mtp", model=None),
+        ),
         (["--task", "embedding"], {}, "task", "embedding"),
         ([], {}, "override_pooler_config", {}),
         (["--override-pooler-config.normalize", "false"], {}, "override_pooler_config", {"normalize": False}),

@@ -20,6 +20,7 @@ METHODS = {
     "MLP speculator": "mlp_speculator",
     "EAGLE": "eagle",
     "EAGLE-3": "eagle3",
+    "MTP": "mtp",
 }
 SCHEMA = {"type": "object", "properties": {"at": {"enum": ["sky", "sea"]}}, "required": ["at"]}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]

@@ -6,7 +6,7 @@ import pytest
 
 from slipway.args import ArgumentError, resolve
 from slipway.args.errors import NotBuiltError
-from slipway.args.speculation import OF_MODELS
+from slipway.args.speculation import MTP, OF_MODELS, idle_keys, method_of
 
 FIVE = ["--num-speculative-tokens", "5"]
 PROMPTS = ["--enable-prompt-adapter", "--max-prompt-adapter-token", "8"]
@@ -355,16 +355,12 @@ def test_a_key_without_effect_on_n_grams_warns_with_the_reason():
 @pytest.mark.parametrize(
     ("config", "asked"),
     [
-        ('{"method": "mtp", "num_speculative_tokens": 5}', "speculation by the method mtp"),
         (
             '{"model": "d", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 2}',
             "a draft model on 2 devices",
         ),
         ('{"model": "d", "num_speculative_tokens": 5, "quantization": "hqq"}', "a draft model's hqq"),
-        (
-            '{"method": "step3p5_mtp", "num_speculative_tokens": 1}',
-            "speculation by the method step3p5_mtp",
-        ),
+        ('{"method": "mtp", "draft_tensor_parallel_size": 2}', "a draft model on 2 devices"),
         (
             '{"method": "ngram", "num_speculative_tokens": 5, '
             '"acceptance_method": "typical_acceptance_sampler"}',
@@ -377,6 +373,23 @@ def test_what_waits_of_speculation_is_named(config, asked):
     with pytest.raises(NotBuiltError) as caught:
         resolved.refuse_unbuilt()
     assert caught.value.message == f"--speculative-config asks for {asked}: not supported yet."
+
+
+@pytest.mark.parametrize("method", MTP)
+def test_mtp_has_many_names_and_needs_no_model(method):
+    resolved = resolve(["m", "--speculative-config.method", method], {})
+    resolved.refuse_unbuilt()
+    assert method_of(resolved["speculative_config"]) == "mtp"
+    assert not resolved.warnings
+
+
+@pytest.mark.parametrize("model", [None, "d"])
+def test_mtp_without_a_model_has_no_revision_of_its_own(model):
+    config = {"method": "mimo_mtp", "revision": "r", "prompt_lookup_max": 3, "model": model}
+    idle = idle_keys(config)
+    assert idle.pop("prompt_lookup_max") == "of n-grams"
+    layers = "the layers are those of the checkpoint that is served"
+    assert idle == ({} if model else {"revision": layers})
 
 
 def test_old_speculative_flags_add_nothing_where_they_are_not_given():

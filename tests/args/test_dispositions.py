@@ -32,7 +32,7 @@ SAMPLES = {
     "override_pooler_config": '{"normalize": true}',
     "pt_load_map_location": "cuda:0",
     "spec_decoding_acceptance_method": "typical_acceptance_sampler",
-    "speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}',
+    "speculative_config": '{"method": "mtp", "draft_tensor_parallel_size": 2}',
 }
 """Values that ask for something, where the type alone does not suggest one."""
 

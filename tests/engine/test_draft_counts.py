@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from test_draft_models import SMALLER, drafting, going_on
 
+import followers
 from counted import Counted, Helped
 from factory import model_folders
 from local_engine import LocalEngine, Output
@@ -63,6 +64,9 @@ def settings(models: Callable[[str], Path], tmp_path_factory: pytest.TempPathFac
         "n-grams": {"num_drafts": 4, "prompt_lookup_min": 1},
         "draft model": drafting(models("other")),
         **{kind: guessing(kind, write_heads(kind, root / kind)) for kind in ("medusa", "mlp speculator")},
+        "mtp": followers.guessing(
+            "two mtp layers", followers.write_follower("two mtp layers", root / "mtp"), 4
+        ),
     }
 
 
@@ -76,7 +80,7 @@ def plain(models: Callable[[str], Path]) -> Case:
     return found
 
 
-@pytest.mark.parametrize("drafts", ["n-grams", "draft model", "medusa", "mlp speculator"])
+@pytest.mark.parametrize("drafts", ["n-grams", "draft model", "medusa", "mlp speculator", "mtp"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_thousand_are_accepted_and_a_thousand_rejected(
     models: Callable[[str], Path], settings: dict[str, Any], plain: Case, way: str, drafts: str

@@ -74,7 +74,7 @@ PREEMPTING: Settings = {  # prompts grow side by side, until the pages are not e
 }
 """What pools, and holds no pages any more once its prompt is computed."""
 WITH_FILES = (*DRAFTS[1:], "sliding windows", "sleep", "recording")
-FOLLOWERS = {"EAGLE": "eagle", "EAGLE-3": "eagle3"}
+FOLLOWERS = {"EAGLE": "eagle", "EAGLE-3": "eagle3", "MTP": "two mtp layers"}
 OF_THE_MODEL = frozenset(("sliding windows", "packed weights", "fp8 KV cache"))
 """What changes every output."""
 ASKED: dict[str, Settings] = {

@@ -9,7 +9,7 @@ from typing import Any
 from slipway.args.declare import Argument, Disposition
 from slipway.args.model_names import wrong_adapter_name
 from slipway.args.schema import ARGUMENTS, OF_ANSWERS, RUN_BATCH, Schema
-from slipway.args.speculation import MODELS, NGRAM, NUMBERED, idle_keys, method_of
+from slipway.args.speculation import NAMED, NGRAM, NUMBERED, idle_keys, method_of
 from slipway.args.values import near
 from slipway.metrics import METRICS, parse_version
 
@@ -160,7 +160,7 @@ def _drafts_have_a_number(values: Values, given: Given) -> str | None:
             f"--speculative-config has num_speculative_tokens {number} and nothing that drafts them. Add the "
             'method, as in {"method": "ngram", "num_speculative_tokens": 5}, or leave it out.'
         )
-    if method in MODELS and not config.get("model"):
+    if method in NAMED and not config.get("model"):
         return (
             f"--speculative-config asks for the method {method} without model, the folder or repository of "
             "what drafts. Give it."
@@ -180,8 +180,6 @@ def _keys_without_effect(values: Values, given: Given) -> str | None:
     if config and method_of(config) is None:
         return f"--speculative-config has no effect by {', '.join(config)}: it names no method."
     method = method_of(config)
-    if method not in ("ngram", *MODELS):
-        return None
     old_forms = {  # which say so themselves
         ARGUMENTS[name].replacement
         for name in given

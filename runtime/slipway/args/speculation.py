@@ -9,16 +9,19 @@ from slipway.args.groups.model import WORKING_QUANTIZATIONS
 
 Config = Mapping[str, Any]
 
-METHODS = (
-    *("ngram", "[ngram]", "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp"),
-    *("deepseek_mtp", "ernie_mtp", "glm4_moe_mtp", "longcat_flash_mtp", "mimo_mtp", "qwen3_next_mtp"),
+MTP = (
+    *("mtp", "deepseek_mtp", "ernie_mtp", "glm4_moe_mtp", "longcat_flash_mtp", "mimo_mtp", "qwen3_next_mtp"),
     "step3p5_mtp",
 )
+"""All names of the one method: which layers there are is a matter of the model."""
+METHODS = ("ngram", "[ngram]", "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", *MTP)
 NGRAM = ("ngram", "[ngram]")
 """Both spellings, which older commands give as the model."""
 NUMBERED = ("draft_model", "eagle", "eagle3")
 """Methods by which a model drafts as many tokens ahead as it is asked for."""
-MODELS = (*NUMBERED, "medusa", "mlp_speculator")
+NAMED = (*NUMBERED, "medusa", "mlp_speculator")
+"""Methods by which a model drafts that has to be named."""
+MODELS = (*NAMED, "mtp")
 """Methods by which a model drafts."""
 LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
 USUAL_LOOKUP = 5
@@ -34,6 +37,8 @@ OF_MODELS = (
     *("code_revision", "draft_tensor_parallel_size", "max_model_len", "model", "quantization", "revision"),
 )
 """Keys that change nothing of n-gram speculation."""
+OF_FILES = ("code_revision", "revision")
+"""Keys that change nothing of MTP without a model."""
 
 
 def method_of(config: Config | None) -> str | None:
@@ -44,14 +49,14 @@ def method_of(config: Config | None) -> str | None:
         method = "draft_model" if model else None
         if model in NGRAM or (not model and any(key in config for key in LOOKUP)):
             method = "ngram"
-    return "ngram" if method in NGRAM else method
+    if method in NGRAM:
+        return "ngram"
+    return "mtp" if method in MTP else method
 
 
 def unbuilt_part(config: Config) -> str:
     """What of this configuration no release has yet, in words; empty where all of it works."""
     method, quantization = method_of(config), config.get("quantization")
-    if method not in (None, "ngram", *MODELS):
-        return f"speculation by the method {method}"
     if method and config.get("acceptance_method") == TYPICAL:
         return "typical acceptance"
     if method not in MODELS:
@@ -68,6 +73,8 @@ def idle_keys(config: Config) -> dict[str, str]:
         reasons = IDLE | dict.fromkeys(OF_MODELS, "a draft model's")
     else:
         reasons = IDLE | dict.fromkeys(LOOKUP, "of n-grams")
+    if method_of(config) == "mtp" and not config.get("model"):
+        reasons |= dict.fromkeys(OF_FILES, "the layers are those of the checkpoint that is served")
     return {key: why for key, why in sorted(reasons.items()) if key in said and config[key] not in NGRAM}
 
 

@@ -10,8 +10,10 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     method: str
     """draft_model: a model of its own, or what its config.json says it is; eagle, eagle3: layers over the
-    target's hidden states; medusa, mlp_speculator: heads on its last ones."""
-    model: str
+    target's hidden states; mtp: such layers out of the checkpoint of a whole model; medusa, mlp_speculator:
+    heads on its last ones."""
+    model: str | None
+    """Null: the target's own checkpoint has what guesses."""
     revision: str | None = None
     code_revision: str | None = None
     quantization: str | None = None

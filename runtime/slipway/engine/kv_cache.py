@@ -42,7 +42,8 @@ class KVCache:
     `rewrites_blocks`: computing a token again gives the bits that its page holds. Where that is not sure, a
     prefix hit never ends within a block, for the page is shared.
 
-    `recomputes_last`: the last token of a prefix hit is computed again, as what guesses goes on from its row.
+    `num_recomputed`: so many last tokens of a prefix hit are computed again, as what guesses goes on from
+    their rows.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class KVCache:
         prefix_caching: bool,
         hash_block: HashBlock,
         rewrites_blocks: bool = True,
-        recomputes_last: bool = False,
+        num_recomputed: int = 0,
         num_host_pages: int = 0,
     ) -> None:
         self.pool = pool
@@ -69,7 +70,7 @@ class KVCache:
         self._prefix_caching = prefix_caching and len(self.groups) > 0
         self._hash = hash_block
         self._rewrites_blocks = rewrites_blocks
-        self._recomputes_last = recomputes_last
+        self._num_recomputed = num_recomputed
         self._promised: dict[bytes, Request] = {}
         """Blocks that steps under way compute, and for whom."""
 
@@ -315,7 +316,7 @@ class KVCache:
 
     def _spared(self, request: Request, end: int) -> int:
         """The tokens that a hit of this length spares: never the last known, whose logits are wanted."""
-        return max(0, min(end - self._recomputes_last, len(request.tokens) - 1))
+        return max(0, min(end - self._num_recomputed, len(request.tokens) - 1))
 
     def _page_key(self, group: int, request: Request, end: int) -> tuple[int, int, bytes]:
         """Of the page whose block ends there."""

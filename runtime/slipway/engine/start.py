@@ -177,7 +177,7 @@ class Start:
         progress = StartProgress(hub)
         progress("load", 0, 0)
         on_cpu = config.device == "cpu" or not driver.loaded()
-        models = [config.model, *([config.draft.model] if config.draft else [])]
+        models = [config.model, *([config.draft.model] if config.draft and config.draft.model else [])]
         with reserved(sum(map(stored_bytes, models)) if on_cpu else 0):
             from slipway.load.checkpoint import open_checkpoint
             from slipway.worker.drafts.plan import with_draft
@@ -235,7 +235,7 @@ class Start:
             prefix_caching=config.enable_prefix_caching and not self._reads_every_row,
             hash_block=block_hash(config.prefix_hash, config.prefix_hash_secret.encode()),
             rewrites_blocks=worker.repeats_bits,
-            recomputes_last=self.plan.draft is not None and self.plan.draft.reads_rows,
+            num_recomputed=self.plan.draft.num_recomputed if self.plan.draft else 0,
             num_host_pages=worker.num_host_pages,
         )
         steps: Steps = RecordingWorker(worker, config.record, config) if config.record else worker

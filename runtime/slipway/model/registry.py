@@ -22,12 +22,14 @@ class Family:
               second one for the expert
     defaults  what transformers takes where config.json is silent
     aliases   pieces of names that other releases write, and what `names` has instead
+    guessing  how names begin of what is beside the model in its checkpoint, and guesses for it
     """
 
     read: SpecOf
     names: Mapping[str, str]
     defaults: Config
     aliases: Mapping[str, str]
+    guessing: tuple[str, ...] = ()
 
     def complete(self, config: Config) -> Config:
         return {**self.defaults, **config}
@@ -45,11 +47,12 @@ def register(
     names: Mapping[str, str],
     defaults: Config | None = None,
     aliases: Mapping[str, str] | None = None,
+    guessing: tuple[str, ...] = (),
 ) -> Callable[[SpecOf], SpecOf]:
     """The function specifies these architectures, by their class names in transformers."""
 
     def remember(read: SpecOf) -> SpecOf:
-        family = Family(read, names, defaults or {}, aliases or {})
+        family = Family(read, names, defaults or {}, aliases or {}, guessing)
         _FAMILIES.update(dict.fromkeys(architectures, family))
         return read
 

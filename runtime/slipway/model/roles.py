@@ -63,8 +63,10 @@ def expected_shapes(spec: DecoderSpec, family: Family) -> dict[str, tuple[int, .
 
 
 def is_ignored(name: str, spec: DecoderSpec, family: Family) -> bool:
-    """Whether a tensor may be there and is not needed: a copy of the tied embedding, or a derived buffer."""
-    return name.endswith(_IGNORED) or (spec.tied_embedding and name == f"{family.names['head']}.weight")
+    """Whether a tensor may be there and is not needed: a copy of the tied embedding, a derived buffer, or a
+    part of what guesses for the model."""
+    copied = spec.tied_embedding and name == f"{family.names['head']}.weight"
+    return copied or name.endswith(_IGNORED) or name.startswith(family.guessing)
 
 
 def usual(name: str, family: Family) -> str:

@@ -7,6 +7,9 @@ from typing import Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 
+UNNORMED = -1
+"""In the place of a layer's number: behind the last one, before the final norm."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rope:

@@ -8,7 +8,7 @@ import numpy as np
 
 from slipway.load.arrays import BF16
 from slipway.load.errors import LoadError
-from slipway.model.spec import DecoderSpec, Layer
+from slipway.model.spec import UNNORMED, DecoderSpec, Layer
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.adapters import AdapterPlaces
@@ -43,7 +43,7 @@ def lower(
     layer_place  [layer]  its KV group and its index there
     adapters     is told of the operations to which adapters may add
     pools        final rows are wanted, and no logits
-    taps         layers before which the rows are told; behind the last one they are normed
+    taps         layers before which the rows are told; behind the last one they are normed, but as `UNNORMED`
     """
     lowering = _Lowering(spec, program, adapters)
     scale = spec.embedding_scale
@@ -59,6 +59,8 @@ def lower(
             program.tap(x)
         lowering.attention(layer, parts, place)
         lowering.feed_forward(parts)
+    if UNNORMED in taps:
+        program.tap(x)
     if len(spec.layers) in taps:
         program.tap(x, weights.norm.values, spec.norm_eps, spec.norm_add_one)
     if pools:

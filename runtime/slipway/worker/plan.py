@@ -68,7 +68,8 @@ class ModelPlan:
     draft: DraftPlan | None = None
     """The model that guesses for it; their layers share the pages."""
     taps: Sequence[int] = ()
-    """Layers before which its rows are told to that one; behind the last one they are normed."""
+    """Layers before which its rows are told to that one; behind the last one they are normed, but as
+    `spec.UNNORMED`."""
     vocab: int = 0
     """Tokens that it may draw, from 0 on, where these are not all that it has."""
 

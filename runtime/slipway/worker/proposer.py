@@ -59,8 +59,8 @@ class DraftPlan(Protocol):
         """Of its weights, as they are stored, beside the target's."""
 
     @property
-    def reads_rows(self) -> bool:
-        """Whether it goes on from the target's row of every position, of a prefix hit's last, too."""
+    def num_recomputed(self) -> int:
+        """Last tokens of a prefix hit whose rows of the target it goes on from, and nobody has kept."""
 
     def read(self, threads: Threads, progress: Progress) -> NewProposer:
         """Read the weights. Raises LoadError where checkpoint and configuration disagree."""

@@ -87,7 +87,7 @@ class Speculative:
         },
         open_keys=False,
         unbuilt=Unbuilt(
-            "MTP heads, draft models on several devices and typical acceptance",
+            "draft models on several devices and typical acceptance",
             works=({"method": "ngram", "num_speculative_tokens": 5},),
             part=unbuilt_part,
         ),
@@ -99,9 +99,10 @@ class Speculative:
     there. draft_model asks a smaller model with the same tokens, eagle and eagle3 layers that were trained
     on this one and go on from its hidden states, medusa and mlp_speculator heads on its last ones: model,
     revision, code_revision, quantization and max_model_len say which and how, and heads need no
-    num_speculative_tokens. Where model is all that is given, its configuration says which of these it is. No
-    token changes by any. Requests whose drafts are not worth their time pause them; from
-    disable_by_batch_size running requests on there are none.
+    num_speculative_tokens. mtp, of which the others that end in mtp are names, asks the layers for it that
+    the model's own checkpoint has, and needs neither. Where model is all that is given, its configuration
+    says which of these it is. No token changes by any. Requests whose drafts are not worth their time pause
+    them; from disable_by_batch_size running requests on there are none.
     """
 
     speculative_disable_by_batch_size: int | None = arg(

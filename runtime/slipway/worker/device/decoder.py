@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slipway.load.torch_arrays import tensor
 from slipway.model.rope import cos_sin
-from slipway.model.spec import DecoderSpec, Layer, Rope
+from slipway.model.spec import UNNORMED, DecoderSpec, Layer, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.attention import AttentionBackend
@@ -119,6 +119,7 @@ class Decoder:
                 branch = fed_forward(mlp, self._join(residual, branch, norm, mlp.gate_up, adapters), adapters)
             branch = self._post(layer, "mlp_post_norm", branch)
         hidden = self._join(residual, branch, self._norm_weight, None).plain
+        self._tell(UNNORMED, residual)
         self._tell(len(self._caches), hidden)
         return hidden
 

@@ -218,6 +218,41 @@ class DeviceEagle(DeviceFollower):
         return product(self._head, Rows(hidden))
 
 
+class DeviceMtp(DeviceFollower):
+    """x = W · [norm(row); norm(E[token])], a layer, a norm; then the target's head.
+
+    The first row's embedding is zeros.
+    """
+
+    def __init__(
+        self,
+        decoder: DecoderSpec,
+        attentions: Sequence[Attention],
+        tensors: DeviceTensors,
+        beside: Beside,
+        *,
+        name: str,
+        layer: DeviceDraftLayer,
+        norms: Sequence[Tensor],
+    ) -> None:
+        """name: how its tensors begin. norms: of the row, of the embedding, before the layer and behind it"""
+        self._joined = tensors.matrix(f"{name}.input_proj")
+        super().__init__(decoder, attentions, tensors, beside)
+        self._only = layer
+        self._row_norm, self._token_norm, self._norm, self._final_norm = norms
+
+    def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor:
+        blank = (batch.positions <= FIRST_ROW)[:, None]
+        embedded = self._embedded(None, batch).masked_fill(blank, 0.0)
+        row = self._normed(given[0], self._row_norm)
+        x = product(self._joined, Rows(torch.cat((row, self._normed(embedded, self._token_norm)), 1)))
+        x = self._layer(0, self._only, self._normed(x, self._norm), x, batch)
+        return self._normed(x, self._final_norm)
+
+    def logits(self, hidden: Tensor, slots: Tensor, ahead: int) -> Tensor:
+        return self._target.logits(hidden, slots, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Norms:
     """Of an EAGLE-3 layer: of the embedding, of the row, and before the head.   [hidden] fp32 each"""

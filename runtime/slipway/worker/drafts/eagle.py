@@ -39,6 +39,9 @@ class Eagle:
 
     decoder: DecoderSpec
 
+    usual_drafts = 0
+    num_links = 1
+
     @classmethod
     def of(cls, config: Config) -> Eagle:
         """Of `config.json`. Raises LoadError."""
@@ -74,7 +77,7 @@ class Eagle:
     def place(self, name: str) -> str:
         return "" if name.endswith("rotary_emb.inv_freq") else name.removeprefix("model.")
 
-    def packed(self, tensors: Tensors, schemes: Schemes) -> NewLink:
+    def packed(self, tensors: Tensors, schemes: Schemes) -> Sequence[NewLink]:
         decoder = self.decoder
         own = {name: whole(tensors, name, schemes) for name in (EMBEDDING, HEAD)}
         joined = Joint(tensors, ["fc"], schemes, INPUTS)
@@ -102,7 +105,7 @@ class Eagle:
             program.finish()
             return Link(program, [given], told)
 
-        return link
+        return [link]
 
     def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
         from slipway.worker.device.draft_layers import (  # imports torch

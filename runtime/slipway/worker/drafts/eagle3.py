@@ -51,6 +51,9 @@ class Eagle3:
     layers: tuple[int, ...]
     norm_before_residual: bool
 
+    usual_drafts = 0
+    num_links = 1
+
     @classmethod
     def of(cls, config: Config) -> Eagle3:
         """Of `config.json`. Raises LoadError."""
@@ -116,7 +119,7 @@ class Eagle3:
             return ""
         return name.removeprefix("model.").replace("midlayer.", f"{LAYER}.")
 
-    def packed(self, tensors: Tensors, schemes: Schemes) -> NewLink:
+    def packed(self, tensors: Tensors, schemes: Schemes) -> Sequence[NewLink]:
         decoder, tokens = self.decoder, self._tokens(tensors)
         own, head = whole(tensors, EMBEDDING, schemes), matrix(tensors, HEAD, schemes)
         joined = Joint(tensors, ["fc"], schemes, self._num_taps)
@@ -151,7 +154,7 @@ class Eagle3:
             program.finish()
             return Link(program, given, told)
 
-        return link
+        return [link]
 
     def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
         from slipway.worker.device.draft_layers import (  # imports torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from slipway.engine.config import EngineConfig
 from slipway.engine.plan import SlotStart, StepPlan
 from slipway.load.arrays import ELEMENTS, DType, Floats, Ints
 from slipway.load.checkpoint import Checkpoint
+from slipway.load.errors import LoadError
 from slipway.load.progress import Progress
 from slipway.model.kv import KVLayout
 from slipway.model.spec import Attention
@@ -48,11 +50,13 @@ class Link:
 
     given  [rows, width] each  what rows go on from, to be filled before a step
     told   [rows, width]  what the next row goes on from
+    blank  positions from 0 on whose tokens it does not read: their embeddings are zeros
     """
 
     program: LinkedProgram
     given: Sequence[Floats]
     told: Floats
+    blank: int = 0
 
 
 class NewLink(Protocol):
@@ -83,6 +87,15 @@ class FollowerSpec(Protocol):
     def attentions(self) -> Sequence[Attention]:
         """[layer]"""
 
+    @property
+    def usual_drafts(self) -> int:
+        """Guesses where no number is asked for; 0: one has to be."""
+
+    @property
+    def num_links(self) -> int:
+        """Links behind each other: rows of the first are made of the target's, of each other one of those of
+        the one before it."""
+
     def taps(self, num_layers: int) -> Sequence[int]:
         """The target's rows that it goes on from: `ModelPlan.taps`, of a target of so many layers."""
 
@@ -95,8 +108,8 @@ class FollowerSpec(Protocol):
     def place(self, name: str) -> str:
         """Which of these a tensor of the checkpoint is, by its name; "" where it is not wanted."""
 
-    def packed(self, tensors: Tensors, schemes: Schemes) -> NewLink:
-        """Raises LoadError for tensors that contradict each other."""
+    def packed(self, tensors: Tensors, schemes: Schemes) -> Sequence[NewLink]:
+        """[link]  Raises LoadError for tensors that contradict each other."""
 
     def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
         """The same on a device."""
@@ -122,25 +135,33 @@ class FollowerPlan:
     kv: KVLayout
     length: int
 
-    reads_rows = True
+    @property
+    def num_recomputed(self) -> int:
+        return self.spec.num_links
 
     @property
     def stored_bytes(self) -> int:
-        return self.checkpoint.total_bytes
+        promised = {**self.spec.shapes(), **self.spec.optional()}.values()
+        numbers = sum(math.prod(shape) for shape in promised)
+        return min(self.checkpoint.total_bytes, numbers * self.element.itemsize)
 
     def read(self, threads: Threads, progress: Progress) -> NewProposer:
         spec, dtype = self.spec, ELEMENTS[self.element]
         progress("load", 0, self.stored_bytes)
         tensors = self._tensors()
-        new_link = spec.packed(tensors, Schemes(self.element, threads))
+        new_links = spec.packed(tensors, Schemes(self.element, threads))
         del tensors
 
         def proposer(slots: Slots, pages: PageMemory, max_tokens: int, target: Model) -> Follower:
             own = Slots(slots.num_slots, slots.max_len, slots.num_groups, slots.max_blocks, slots)
             settings = dtype, threads, self.vocab, 0, pages, self.kv.block_sizes, ELEMENTS[self.kv_dtype]
-            link = partial(new_link, places=self.kv.layer_place, target=target)
-            first = link(LinkedProgram(own, max_tokens, *settings), first=True)
-            again = link(LinkedProgram(own, min(MOST_ROWS, slots.num_slots), *settings), first=False)
+            most = min(MOST_ROWS, slots.num_slots * spec.num_links)
+            of = partial(_links, new_links, places=self.kv.layer_place, target=target)
+            first = of([LinkedProgram(own, max_tokens, *settings) for _ in new_links], first=True)
+            again = of([LinkedProgram(own, most, *settings) for _ in new_links], first=False)
+            blank = bytes(4 * spec.hidden * max(link.blank for link in first))
+            for slot in range(slots.num_slots):
+                own.give(slot, blank, 0)
             return Follower(first, again, target.told, own, self.length)
 
         return proposer
@@ -148,6 +169,14 @@ class FollowerPlan:
     def on_device(self, state: SlotState, sampler: Sampler, token_budget: int) -> DeviceProposer:
         from slipway.worker.device.row_drafts import FollowerOnDevice  # imports torch
 
+        if (links := self.spec.num_links) > 1:
+            raise LoadError(
+                "UnsupportedModel",
+                f"{self.settings.model} has {links} layers that go on from each other's rows; on CUDA one "
+                "guesses so far.",
+                hint="Guess by n-grams or a draft model, or serve with --device cpu.",
+                argument="speculative_config",
+            )
         return FollowerOnDevice(
             state, sampler, vocab=self.vocab, length=self.length, token_budget=token_budget
         )
@@ -169,6 +198,34 @@ class FollowerPlan:
         return replace(self, checkpoint=opened_again(self.checkpoint, self.settings, progress))
 
 
+def _links(
+    new: Sequence[NewLink],
+    programs: Sequence[LinkedProgram],
+    places: Sequence[tuple[int, int]],
+    target: Model,
+    *,
+    first: bool,
+) -> list[Link]:
+    pairs = zip(new, programs, strict=True)
+    return [link(program, places, target, first=first) for link, program in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a step made for each of its requests, at positions behind each other.
+
+    rows   [*, width] each
+    first  [requests]  which of these is a request's first
+    begun  [requests]  the position of that one
+    end    [requests]  positions before which rows stand: what is behind is made of guesses
+    """
+
+    rows: Sequence[Floats]
+    first: Ints
+    begun: Ints
+    end: Ints
+
+
 class Follower:
     """Computes a row for each of the target's tokens from the target's row before it, and goes on from there.
 
@@ -177,86 +234,141 @@ class Follower:
     can be found by these. The first row of a step goes on from the last one of the step before, which is
     kept by slot. Of a prefix hit it is not: the target computes the last token of it again.
 
-    Rows behind a guess go on from rows of its own; the target's replace them when they are known. Prompts of
-    embeddings have no tokens to read: there it guesses nothing, and no request with tokens finds their pages.
+    Of several links each makes rows of those of the link before it, in the same way, and draws the guess
+    behind that of this one. So each has rows at all positions, and of a prefix hit as many tokens are
+    computed again as there are links.
+
+    Rows behind a guess go on from rows of its own, those that guesses were drawn from; the target's replace
+    them when they are known. Prompts of embeddings have no tokens to read: there it guesses nothing, and no
+    request with tokens finds their pages.
     """
 
-    def __init__(self, first: Link, again: Link, told: Sequence[Floats], slots: Slots, length: int) -> None:
-        """told [most tokens, width] each: the target's rows of a step; slots: beside the target's; length:
-        tokens of a request that are read."""
+    def __init__(
+        self,
+        first: Sequence[Link],
+        again: Sequence[Link],
+        told: Sequence[Floats],
+        slots: Slots,
+        length: int,
+    ) -> None:
+        """first, again [link]: that go on from the target's rows, and from their own; told [most tokens,
+        width] each: the target's rows of a step; slots: beside the target's; length: tokens of a request that
+        are read."""
         self._first = first
         self._again = again
         self._told = told
         self._slots = slots
         self._length = length
-        self._standing = np.zeros(slots.num_slots, np.int32)
-        """[slot]  positions whose rows are there, made of the target's"""
-        self._last = [np.zeros((slots.num_slots, rows.shape[1]), np.float32) for rows in told]
-        """[slot, width] each: the target's last rows that stand; zeros before the first"""
+        self._standing = np.zeros((len(first), slots.num_slots), np.int32)
+        """[link, slot]  positions whose rows are there, made of the target's"""
+        sources = [told, *([link.told] for link in first[:-1])]
+        self._last = [
+            [np.zeros((slots.num_slots, rows.shape[1]), np.float32) for rows in source] for source in sources
+        ]
+        """[link][slot, width] each: of what it goes on from the last standing row; zeros before the first"""
         self._reads = np.zeros(slots.num_slots, np.int32)
         """[slot]  1: its request has tokens"""
 
     def start(self, slots: Slots, start: SlotStart) -> None:
-        hit = start.num_computed > 0  # which has one position more than is spared
-        self._standing[start.slot] = start.num_computed + hit
+        hit = start.num_computed > 0  # which has a position more than is spared for each link
+        self._standing[:, start.slot] = hit * (start.num_computed + 1 + np.arange(len(self._first)))
         self._slots.sample_as(start.slot, slots)
         self._reads[start.slot] = not start.given
-        for rows in self._last:
-            rows[start.slot] = 0.0
+        for last in self._last:
+            for rows in last:
+                rows[start.slot] = 0.0
 
     def precede(self, slots: Slots, plan: StepPlan) -> None:
         return
 
     def follow(self, slots: Slots, plan: StepPlan, result: StepResult) -> None:
-        own, at, made = self._slots, np.array(plan.slots, np.int32), result.requests
+        at, made = np.array(plan.slots, np.int32), result.requests
         computed = slots.num_computed[at]
         rows = made["first_drawn"] - made["first_row"] + made["num_drawn"] + made["failed"]
-        own.num_tokens[at] = slots.num_tokens[at]
-        own.num_computed[at] = self._standing[at]
+        self._slots.num_tokens[at] = slots.num_tokens[at]
         wanted = wanted_drafts(slots, plan, result, self._length) * self._reads[at]
         end = np.minimum(computed + (wanted > 0), self._length) * self._reads[at]
-        num_new = np.maximum(end - own.num_computed[at], 0)
-        before = self._rows_before(at, num_new, made["first_row"], computed - rows)
-        fine, told = _compute(self._first, at, num_new, before)
-        self._standing[at] += num_new
-        for last, these in zip(self._last, self._told, strict=True):
-            last[at[rows > 0]] = these[(made["first_row"] + rows - 1)[rows > 0]]
-        found = self._guess(at, wanted, fine & (wanted > 0), told)
+        source, going = Rows(self._told, made["first_row"], computed - rows, computed), wanted > 0
+        found, drawn_from = np.zeros(len(at), np.int32), []
+        for number in range(len(self._first)):
+            going = going & (wanted > number)
+            fine, source, last = self._make(number, at, source, end, number * going)
+            going = going & fine
+            found += going
+            drawn_from.append(last)
+        self._go_on(at, wanted, going, found, np.stack(drawn_from, 1))
         slots.num_drafts[at[wanted > 0]] = found[wanted > 0]
 
-    def _rows_before(self, at: Ints, num_new: Ints, first_row: Ints, begun: Ints) -> list[Floats]:
-        """[rows, width] each: the target's rows before those that are computed now.
+    def _make(
+        self, number: int, at: Ints, source: Rows, end: Ints, ahead: Ints
+    ) -> tuple[NDArray[np.bool_], Rows, Floats]:
+        """Have a link make rows up to `end` and, of so many guesses, behind it.
 
-        begun  [requests]  the position of the first row of this step, whose row is `first_row`
+        Whether each request's went well, all rows, and each request's last one.
         """
+        standing = self._standing[number][at]
+        num_new = np.maximum(end + ahead - standing, 0)
+        before = self._rows_before(number, at, num_new, source)
+        self._keep(number, at, source)
+        self._slots.num_computed[at] = standing
+        self._standing[number][at] = np.maximum(end, standing)
+        fine, told = _compute(self._first[number], at, num_new, before)
+        behind = np.cumsum(num_new)
+        last = np.zeros((len(at), told.shape[1]), np.float32)
+        last[num_new > 0] = told[behind[num_new > 0] - 1]
+        return fine, Rows([told], behind - num_new, standing, self._standing[number][at]), last
+
+    def _rows_before(self, number: int, at: Ints, num_new: Ints, source: Rows) -> list[Floats]:
+        """[rows, width] each: the rows before those that a link makes now."""
         of = np.repeat(np.arange(len(at)), num_new)
         place = np.arange(len(of)) - np.repeat(np.cumsum(num_new) - num_new, num_new)
-        behind = self._standing[at][of] + place - begun[of]  # from the first row's position on
+        behind = self._standing[number][at][of] + place - source.begun[of]  # from the first row's position on
         found = []
-        for last, these in zip(self._last, self._told, strict=True):
-            rows = these[first_row[of] + behind - 1]
+        for last, these in zip(self._last[number], source.rows, strict=True):
+            rows = these[source.first[of] + behind - 1]
             rows[behind == 0] = last[at[of[behind == 0]]]
             found.append(rows)
         return found
 
-    def _guess(self, at: Ints, wanted: Ints, going: NDArray[np.bool_], rows: Floats) -> Ints:
-        """[requests]  drafts found; the first is there. rows: what the next goes on from"""
-        found = going.astype(np.int32)
-        while (going := going & (wanted > found)).any():
-            now = np.flatnonzero(going)
-            going[now], rows[now] = _compute(self._again, at[now], np.ones(len(now), np.int32), [rows[now]])
-            found += going
-        return found
+    def _keep(self, number: int, at: Ints, source: Rows) -> None:
+        """Of what a link goes on from, each request's last row that stands."""
+        count = source.end - source.begun
+        for last, these in zip(self._last[number], source.rows, strict=True):
+            last[at[count > 0]] = these[(source.first + count - 1)[count > 0]]
+
+    def _go_on(
+        self, at: Ints, wanted: Ints, going: NDArray[np.bool_], found: Ints, drawn_from: Floats
+    ) -> None:
+        """Guess in turn by each link again, and count in `found` [requests].
+
+        drawn_from  [requests, links, width]  the rows of the last guesses, which stand for the target's
+        """
+        own, num_links = self._slots, len(self._again)
+        while (going & (wanted > found)).any():
+            rows, last = drawn_from, []
+            for link in self._again:
+                going = going & (wanted > found)
+                now = np.flatnonzero(going)
+                own.num_computed[at[now]] = own.num_tokens[at[now]] - num_links
+                num_new = np.full(len(now), num_links, np.int32)
+                fine, told = _compute(link, at[now], num_new, [rows[now].reshape(-1, rows.shape[2])])
+                rows = np.zeros_like(rows)
+                rows[now] = told.reshape(len(now), *rows.shape[1:])
+                going[now] = fine
+                found += going
+                last.append(rows[:, -1])
+            drawn_from = np.stack(last, 1)
 
 
 def _compute(link: Link, at: Ints, num_new: Ints, rows: Sequence[Floats]) -> tuple[NDArray[np.bool_], Floats]:
-    """Compute so many tokens of each slot from these rows; whether that went well, and what the last told.
+    """Compute so many tokens of each slot from these rows; whether that went well, and what all of them told.
 
     rows  [sum of num_new, width] each
     """
-    fine, told = np.ones(len(at), bool), np.zeros((len(at), link.told.shape[1]), np.float32)
+    fine, told = np.ones(len(at), bool), np.zeros((int(num_new.sum()), link.told.shape[1]), np.float32)
     end = np.cumsum(num_new)
-    for start in range(0, int(num_new.sum()), link.program.max_tokens):
+    link.program.slots.num_given[at] = link.blank
+    for start in range(0, len(told), link.program.max_tokens):
         stop = start + link.program.max_tokens
         now = np.clip(stop, end - num_new, end) - np.clip(start, end - num_new, end)
         chosen = np.flatnonzero(now)
@@ -265,5 +377,5 @@ def _compute(link: Link, at: Ints, num_new: Ints, rows: Sequence[Floats]) -> tup
             given[: len(piece)] = piece
         result = link.program.step(at[chosen], now[chosen])
         fine[chosen] &= result.requests["failed"] == 0
-        told[chosen] = link.told[np.cumsum(now[chosen]) - 1]
+        told[start:stop] = link.told[: int(now.sum())]
     return fine, told

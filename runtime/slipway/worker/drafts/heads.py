@@ -95,7 +95,7 @@ class HeadsPlan:
     element: DType
     length: int
 
-    reads_rows = False  # a step's last row is all that they go on from
+    num_recomputed = 0  # a step's last row is all that they go on from
 
     @property
     def stored_bytes(self) -> int:

@@ -88,11 +88,17 @@ class DraftLayer:
         )
 
     def add(
-        self, program: LinkedProgram, inputs: Sequence[Buffer], x: Buffer, place: tuple[int, int]
+        self,
+        program: LinkedProgram,
+        inputs: Sequence[Buffer],
+        x: Buffer,
+        place: tuple[int, int],
+        first: int = FIRST_ROW,
     ) -> None:
         """x += attention of the inputs; x += mlp(norm(x)).   inputs act, x fp32
 
         place  its KV group, and its index there
+        first  position of its first row; those before go on from nothing
         """
         attention, rope = self.attention, self.attention.rope
         shape = attention.heads, attention.kv_heads, attention.head_dim
@@ -102,14 +108,12 @@ class DraftLayer:
             for width in (shape[0] * shape[2], shape[0] * shape[2], self.mlp.intermediate)
         )
         angles = None
-        if rope is not None:  # trained where the target's row stands, one before the token's
+        if rope is not None:  # trained where the target's row stands, so far before the token's
             angles = cos_sin(rope, program.slots.max_len)
-            angles[FIRST_ROW:] = angles[:-FIRST_ROW].copy()
+            angles[first:] = angles[:-first].copy()
         self.qkv.add(program, inputs, qkv)
         program.rope_and_store(qkv, queries, place, *shape, angles, 0 if rope is None else rope.rotary_dim)
-        program.attention(
-            queries, attended, place, *shape, attention.scale, attention.window, first=FIRST_ROW
-        )
+        program.attention(queries, attended, place, *shape, attention.scale, attention.window, first=first)
         self.out.add(program, [attended], x, accumulate=True)
         program.rms_norm(x, self.mlp_norm, normed, self.eps)
         program.linear_gated(normed, self.gate_up.whole, inner, self.mlp.activation, self.gate_up.bias)

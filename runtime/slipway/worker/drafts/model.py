@@ -37,7 +37,7 @@ class DraftModelPlan:
     settings: EngineConfig
     num_drafts: int
 
-    reads_rows = False
+    num_recomputed = 0
 
     @property
     def stored_bytes(self) -> int:

@@ -21,10 +21,15 @@ from slipway.worker.drafts.heads import HeadSpec, HeadsPlan
 from slipway.worker.drafts.medusa import Medusa
 from slipway.worker.drafts.mlp import MLPSpeculator
 from slipway.worker.drafts.model import DraftModelPlan
+from slipway.worker.drafts.mtp import Mtp
 from slipway.worker.plan import ModelPlan, kv_kinds, layer_bytes, plan_model
 
 HEADS: dict[str, Callable[[Config], HeadSpec]] = {"medusa": Medusa.of, "mlp_speculator": MLPSpeculator.of}
-FOLLOWERS: dict[str, Callable[[Config], FollowerSpec]] = {"eagle": Eagle.of, "eagle3": Eagle3.of}
+FOLLOWERS: dict[str, Callable[[Config], FollowerSpec]] = {
+    "eagle": Eagle.of,
+    "eagle3": Eagle3.of,
+    "mtp": Mtp.of,
+}
 """By method, what reads their configuration."""
 
 
@@ -42,26 +47,31 @@ def with_draft(target: ModelPlan, config: EngineConfig, progress: Progress) -> M
     except LoadError as error:
         if error.argument == "speculative_config":
             raise
-        message = f"Of the draft model {draft.model}: {error.message}"
+        message = f"Of the draft model {draft.model or config.model}: {error.message}"
         raise LoadError(error.code, message, hint=error.hint, argument="speculative_config") from error
 
 
 def _planned(target: ModelPlan, config: EngineConfig, draft: DraftConfig, progress: Progress) -> ModelPlan:
+    if draft.method == "mtp" and draft.model == config.model and not draft.revision:
+        draft = msgspec.structs.replace(draft, model=None)
     settings = _settings(draft, target, config)
     checkpoint = open_checkpoint(settings, progress)
-    method = draft.method
-    if method == "draft_model":
-        method = _kind(checkpoint.config)
-    if method in HEADS:
-        return _with_heads(target, config, draft, method, checkpoint, settings)
-    if not config.num_drafts:
+    if draft.method == "draft_model":
+        draft = msgspec.structs.replace(draft, method=_kind(checkpoint.config))
+    if draft.method in HEADS:
+        return _with_heads(target, config, draft, checkpoint, settings)
+    if draft.method in FOLLOWERS:
+        return _with_follower(target, config, draft, checkpoint, settings)
+    _check_number(config.num_drafts, draft)
+    return _with_model(target, config, draft, plan_model(checkpoint, settings), settings)
+
+
+def _check_number(number: int, draft: DraftConfig) -> None:
+    if not number:
         raise _unfit(
             f"--speculative-config has no num_speculative_tokens, the most that {draft.model} guesses ahead.",
             "Give it: 3 to 7 are usual.",
         )
-    if method in FOLLOWERS:
-        return _with_follower(target, config, draft, method, checkpoint, settings)
-    return _with_model(target, config, draft, plan_model(checkpoint, settings), settings)
 
 
 def _kind(config: Config) -> str:
@@ -120,20 +130,22 @@ def _with_follower(
     target: ModelPlan,
     config: EngineConfig,
     draft: DraftConfig,
-    method: str,
     checkpoint: Checkpoint,
     settings: EngineConfig,
 ) -> ModelPlan:
     """They read the target's rows, and their layers are dealt into its pages."""
-    spec, model = FOLLOWERS[method](checkpoint.config), target.route.spec
-    _check_rows(config, draft, method, spec.hidden, model)
+    described = checkpoint.config if draft.model else target.route.config  # which knows what was overridden
+    spec = FOLLOWERS[draft.method](described)
+    number = config.num_drafts or spec.usual_drafts
+    _check_number(number, draft)
+    _check_rows(config, draft, spec.hidden, target.route.spec)
     _check_vocab(target, config, draft, spec.vocab)
     for_target, kv = _dealt(target, config, [(0, (one.kv_heads, one.head_dim)) for one in spec.attentions])
     plan = FollowerPlan(
         spec,
         checkpoint,
         settings,
-        config.num_drafts,
+        number,
         vocab=target.route.vocab,
         element=target.element,
         kv_dtype=target.kv_dtype,
@@ -147,13 +159,12 @@ def _with_heads(
     target: ModelPlan,
     config: EngineConfig,
     draft: DraftConfig,
-    method: str,
     checkpoint: Checkpoint,
     settings: EngineConfig,
 ) -> ModelPlan:
     """They read the target's final rows."""
-    heads = HEADS[method](checkpoint.config)
-    _check_rows(config, draft, method, heads.hidden, target.route.spec)
+    heads = HEADS[draft.method](checkpoint.config)
+    _check_rows(config, draft, heads.hidden, target.route.spec)
     if config.num_drafts > heads.num_heads:
         raise _unfit(
             f"{config.num_drafts} drafts are asked for, and {draft.model} has heads for {heads.num_heads}.",
@@ -166,14 +177,12 @@ def _with_heads(
     return replace(target, draft=plan, taps=(len(target.route.attentions),))
 
 
-def _check_rows(
-    config: EngineConfig, draft: DraftConfig, method: str, hidden: int, target: DecoderSpec | None
-) -> None:
+def _check_rows(config: EngineConfig, draft: DraftConfig, hidden: int, target: DecoderSpec | None) -> None:
     """What reads rows of so many numbers can read the target's, and is asked for nothing else."""
     if target is None:
         raise _unfit(
-            f"{config.model} runs by transformers' code, which does not tell the rows that {method} goes on "
-            "from.",
+            f"{config.model} runs by transformers' code, which does not tell the rows that {draft.method} "
+            "goes on from.",
             "Serve an architecture with native code, or guess by n-grams.",
         )
     if hidden != target.hidden:
@@ -199,7 +208,10 @@ def _check_vocab(target: ModelPlan, config: EngineConfig, draft: DraftConfig, vo
 
 
 def _settings(draft: DraftConfig, target: ModelPlan, config: EngineConfig) -> EngineConfig:
-    """That of the draft model, as if it were served; what concerns the target's files is left out."""
+    """That of the draft model, as if it were served; what concerns the target's files is left out, where it
+    has others."""
+    if draft.model is None:
+        return msgspec.structs.replace(config, num_drafts=0, draft=None)
     return msgspec.structs.replace(
         config,
         model=draft.model,
