@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from counted import Counted, Knowing
+import numpy as np
+from safetensors.numpy import save_file
+
+from counted import Counted, Helped, Knowing
 from local_engine import LocalEngine, Output
+from slipway.engine.config import DraftConfig
 from slipway.engine.params import SamplingParams
 from slipway.text import structure
 from slipway.text.open import load
+from slipway.worker.drafts.mtp import Mtp
 
 SUBJECTS = ["rivers", "bread", "the moon", "chess", "old maps", "bees", "glass", "trains", "salt", "wind"]
 KINDS = [
@@ -37,6 +43,18 @@ SERVED: dict[str, Any] = {"max_model_len": 512, "num_blocks": 700, "block_size":
 DRAFTED: dict[str, Any] = {"num_drafts": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
+def layers_for(engine: LocalEngine, folder: Path) -> dict[str, Any]:
+    """Settings by which two random layers for MTP guess for this engine's model."""
+    named = {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 2, "intermediate_size": 128}
+    config = {**engine.start.plan.route.config, **named}
+    rng = np.random.default_rng(5)
+    shapes = Mtp.of(config).shapes().items()
+    tensors = {name: 0.05 * rng.standard_normal(shape, np.float32) for name, shape in shapes}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    return {"draft": DraftConfig(method="mtp", model=str(folder)), "num_drafts": 3}
+
+
 def prompts(count: int) -> Iterator[str]:
     """Of different lengths; some begin alike."""
     for number in range(count):
@@ -52,6 +70,22 @@ def answers(engine: LocalEngine, tokens: list[list[int]], way: str, max_tokens: 
     engine.finish()
     outputs = [engine.output(name) for name in names]
     return [replace(one, num_cached_tokens=0) for one in outputs]
+
+
+def check_layers(model: Path, folder: Path, way: str, count: int, most: int) -> Counted:
+    """As `check`, by layers for MTP that are put right in two of three cases."""
+    tokenizer = load(model)
+    tokens = [tokenizer.encode(prompt) for prompt in prompts(count)]
+    with LocalEngine(model, **SERVED) as engine:
+        plain, drafting = answers(engine, tokens, way, most), layers_for(engine, folder)
+    known = [prompt + one.tokens for prompt, one in zip(tokens, plain, strict=True)]
+    with LocalEngine(model, **(SERVED | drafting)) as engine:
+        counted, worker = Counted(engine), engine.worker
+        engine.core.scheduler.guessing = None
+        worker.proposer = Helped(known, 3, rate=0.2, other=worker.proposer, share=0.7)  # type: ignore[attr-defined]
+        assert answers(engine, tokens, way, most) == plain, "all of them, and prefix hits"
+        assert answers(engine, tokens[:3], way, most) == plain[:3], "behind prefix hits of whole prompts"
+    return counted
 
 
 def check(model: Path, way: str, count: int, most: int) -> Counted:

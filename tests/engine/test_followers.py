@@ -67,8 +67,9 @@ class Corrected(Noted):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_draft_is_that_of_torch(tiny_models: Models, heads: Models, kind: str) -> None:
-    """Also behind prompts in chunks, behind prefix hits, and behind drafts that were accepted."""
+    """Also behind prompts in chunks, behind prefix hits, preemption, and drafts that were accepted."""
     settings = BASE | {"dtype": "float32", "max_num_batched_tokens": 24, "enable_prefix_caching": True}
+    settings |= {"num_blocks": 20}
     with going_on(tiny_models("llama"), **(settings | guessing(kind, heads(kind)))) as engine:
         noted = Corrected(engine)
         plain = engine.run(greedy())
@@ -77,11 +78,12 @@ def test_each_draft_is_that_of_torch(tiny_models: Models, heads: Models, kind: s
         again = engine.run(greedy())
     assert [one.tokens for one in again] == [one.tokens for one in plain]
     assert all(one.num_cached_tokens for one in again)
+    assert sum(one.num_preemptions for one in again) > 0
     assert counted.accepted > 100
     tensors, target = load_file(heads(kind) / "model.safetensors"), Target.of(tiny_models("llama"))
     checked = 0
     with torch.inference_mode():
-        for known, params, drafts in noted.drafts[::12]:
+        for known, params, drafts in noted.drafts[::10]:
             for place, draft in enumerate([] if counts(params) else drafts):
                 logits = KINDS[kind](tensors, target, known, drafts[:place])
                 assert logits[draft] > logits.max() - 1e-3, (len(known), place)
