@@ -10,11 +10,13 @@ from slipway import envs
 from slipway.api.configure import api_settings, engine_config
 from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.args import resolve
-from slipway.engine.config import DraftConfig, EngineConfig
+from slipway.engine.config import DraftConfig, EngineConfig, TypicalAcceptance
 from slipway.engine.messages import Speculated, Stats
 
 NGRAM = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}']
 
+
+TYPICAL = ["--speculative-config.acceptance_method", "typical_acceptance_sampler"]
 DRAFT = ["--speculative-config.model", "d", "--speculative-config.revision", "r"]
 
 
@@ -59,6 +61,26 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
         ([*NGRAM, "--speculative-disable-by-batch-size", "8"], {}, "max_guessing", 8),
         (["--speculative-disable-by-batch-size", "8"], {}, "num_drafts", 0),
         (NGRAM, {}, "draft", None),
+        (NGRAM, {}, "acceptance", None),
+        ([*NGRAM, *TYPICAL], {}, "acceptance", TypicalAcceptance(threshold=0.09, alpha=0.3)),
+        (
+            [*NGRAM, *TYPICAL, "--typical-acceptance-sampler-posterior-alpha", "0.5"],
+            {},
+            "acceptance",
+            TypicalAcceptance(threshold=0.09, alpha=0.5),
+        ),
+        (
+            [
+                *DRAFT,
+                "--spec-decoding-acceptance-method",
+                TYPICAL[1],
+                "--speculative-config.posterior_threshold",
+                "0.2",
+            ],
+            {},
+            "acceptance",
+            TypicalAcceptance(threshold=0.2, alpha=0.3),
+        ),
         ([*DRAFT, "--num-speculative-tokens", "4"], {}, "num_drafts", 4),
         (DRAFT, {}, "num_drafts", 0),
         (

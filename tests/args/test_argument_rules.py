@@ -106,6 +106,14 @@ REFUSED = {
             '{"prompt_lookup_min": 2, "prompt_lookup_max": 2, "num_speculative_tokens": 1}',
         ],
     ),
+    "a threshold that is no probability": (
+        ["--speculative-config", '{"posterior_threshold": 1.0}'],
+        ["--speculative-config", '{"posterior_threshold": 0.5, "posterior_alpha": 2}'],
+    ),
+    "a threshold that accepts everything": (
+        ["--speculative-config", '{"posterior_alpha": 0}'],
+        ["--speculative-config", '{"posterior_alpha": 0.001}'],
+    ),
     "n-grams without a number of drafts": (
         ["--speculative-config.method", "ngram"],
         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 1}'],
@@ -357,14 +365,12 @@ def test_a_key_without_effect_on_n_grams_warns_with_the_reason():
     [
         (
             '{"model": "d", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 2}',
-            "a draft model on 2 devices",
+            "a draft model on 2 devices (tensor parallelism)",
         ),
         ('{"model": "d", "num_speculative_tokens": 5, "quantization": "hqq"}', "a draft model's hqq"),
-        ('{"method": "mtp", "draft_tensor_parallel_size": 2}', "a draft model on 2 devices"),
         (
-            '{"method": "ngram", "num_speculative_tokens": 5, '
-            '"acceptance_method": "typical_acceptance_sampler"}',
-            "typical acceptance",
+            '{"method": "mtp", "draft_tensor_parallel_size": 2}',
+            "a draft model on 2 devices (tensor parallelism)",
         ),
     ],
 )

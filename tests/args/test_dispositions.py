@@ -33,6 +33,7 @@ SAMPLES = {
     "pt_load_map_location": "cuda:0",
     "spec_decoding_acceptance_method": "typical_acceptance_sampler",
     "speculative_config": '{"method": "mtp", "draft_tensor_parallel_size": 2}',
+    "typical_acceptance_sampler_posterior_threshold": "0.5",
 }
 """Values that ask for something, where the type alone does not suggest one."""
 

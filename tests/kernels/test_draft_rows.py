@@ -59,8 +59,11 @@ class Turn:
             bias=p.logit_bias, stop=p.stop_token_ids, bad_words=p.bad_words,
         )  # fmt: skip
 
-    def one_by_one(self) -> tuple[list[reference.Drawn], bool]:
-        """The definition: draw, append, and go on while the token is the draft. And whether a row failed."""
+    def one_by_one(self, alpha: float) -> tuple[list[reference.Drawn], bool]:
+        """The definition: draw, append, and go on while the token is the draft. And whether a row failed.
+
+        alpha  of typical acceptance; 0: drafts are accepted where they are drawn
+        """
         tokens, drawn, mask = list(self.tokens), list[reference.Drawn](), self.mask()
         for row, logits in enumerate(self.logits()):
             one = reference.sample_row(
@@ -71,6 +74,11 @@ class Turn:
                 want_logprob=True,
                 num_top=TOP,
                 mask=None if mask is None else mask[row],
+                draft=(
+                    reference.Draft(self.drafts[row], 0.2, alpha)
+                    if alpha and row < self.num_verified
+                    else None
+                ),
             )
             if one.failed:
                 return drawn, True
@@ -111,9 +119,10 @@ def turns(draw: st.DrawFn) -> Turn:
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
-@given(turns=st.lists(turns(), min_size=1, max_size=SLOTS))
-def test_a_step_draws_what_single_draws_would_have_drawn(turns: list[Turn]) -> None:
+@given(turns=st.lists(turns(), min_size=1, max_size=SLOTS), alpha=st.sampled_from([0.0, 0.3]))
+def test_a_step_draws_what_single_draws_would_have_drawn(turns: list[Turn], alpha: float) -> None:
     slots = Slots(SLOTS, MAX_LEN, 1, 3)
+    slots.accept_typically(0.2, alpha)
     slots.block_table[0] = np.arange(3 * SLOTS).reshape(SLOTS, 3)
     program = ExternalProgram(slots, 64, "fp32", 2, VOCAB, TOP, PageMemory(3 * SLOTS, 64), 8)
     for slot, turn in enumerate(turns):
@@ -126,7 +135,7 @@ def test_a_step_draws_what_single_draws_would_have_drawn(turns: list[Turn]) -> N
     assert len(rows.logit_rows) == len(rows.token_ids) == sum(1 + turn.num_verified for turn in turns)
     with np.errstate(over="ignore"):
         result = program.finish(np.concatenate([turn.logits() for turn in turns]))
-        expected = [turn.one_by_one() for turn in turns]
+        expected = [turn.one_by_one(alpha) for turn in turns]
     assert result.tokens == [[one.token for one in drawn] for drawn, _ in expected]
     assert result.requests["failed"].tolist() == [failed for _, failed in expected]
     for slot, (turn, (drawn, failed)) in enumerate(zip(turns, expected, strict=True)):

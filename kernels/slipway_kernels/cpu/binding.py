@@ -78,6 +78,7 @@ class SlotsStruct(Structure):
         *((name, c_void_p) for name in ("prompt_len", "block_table")),
         ("sampling", POINTER(SamplingStruct)),
         *((name, c_void_p) for name in ("adapter", "pooled", "num_given", "given")),
+        *((f"posterior_{name}", c_float) for name in ("threshold", "alpha")),
     )
 
 

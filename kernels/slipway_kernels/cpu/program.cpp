@@ -243,10 +243,13 @@ void Program::draw(Worker& worker, float* logits, size_t stride, int first, int 
     int logprobs = row.given >= 0 ? sampling.num_prompt_logprobs : sampling.num_logprobs;
     int top = std::min(std::max(logprobs, 0), max_top);
     size_t first_top = size_t(row.row) * max_top;
-    sw_sample_row(&sampling, logits + i * stride, row.edited, row.mask, vocab,
-                  slots->tokens + size_t(row.slot) * slots->max_len, position[row.row] + 1, slots->prompt_len[row.slot], row.given, logprobs >= 0, top,
-                  worker.scratch(), output.rows + row.row, output.top_ids + first_top,
-                  output.top_logprobs + first_top);
+    const int32_t* tokens = slots->tokens + size_t(row.slot) * slots->max_len;
+    int at = position[row.row] + 1;
+    bool judges = slots->posterior_alpha > 0 && row.given < 0 && !last_of_request[row.row];
+    sw_draft draft{judges ? tokens[at] : -1, slots->posterior_threshold, slots->posterior_alpha};
+    sw_sample_row(&sampling, logits + i * stride, row.edited, row.mask, vocab, tokens, at, slots->prompt_len[row.slot],
+                  row.given, judges ? &draft : nullptr, logprobs >= 0, top, worker.scratch(), output.rows + row.row,
+                  output.top_ids + first_top, output.top_logprobs + first_top);
   }
 }
 

@@ -91,6 +91,7 @@ typedef struct {
   int32_t* pooled;       /* [num_slots]  1: its final rows are wanted instead of tokens; nothing is drawn */
   int32_t* num_given;    /* [num_slots]  positions from 0 on whose embeddings are given; their tokens are not read */
   const char** given;    /* [num_slots]  fp32 [num_given, hidden], of any alignment */
+  float posterior_threshold, posterior_alpha; /* of typical acceptance; alpha 0: a draft is what is drawn, or refused */
 } sw_slots;
 
 /* One row of logits becomes a token and, where asked for, log-probabilities. `logits` is scratch.
@@ -102,15 +103,22 @@ typedef struct {
   int32_t rank; /* 1 = most likely */
 } sw_drawn;
 
+/* A draft that typical acceptance may take for the drawn token, and its two constants. */
+typedef struct {
+  int32_t token;
+  float threshold, alpha;
+} sw_draft;
+
 /* sampling/kernel.cpp. history [history_len]: prompt then output, prompt_len of them prompt. position: of the
  * token drawn (= history_len). mask: ceil(vocab / 32) words with a bit for each token that may be drawn, or null:
  * all may. top_ids, top_logprobs [num_top]: filled best first where num_top > 0.
  * want_logprob: compute logprob, rank and the top. given >= 0: report that token's log-probability, draw nothing.
+ * draft: taken where its rule accepts it and the temperature is above 0, before anything is drawn; or null.
  * scratch: sw_sample_scratch_bytes(vocab), private to the calling thread. */
 size_t sw_sample_scratch_bytes(int32_t vocab);
 void sw_sample_row(const sw_sampling* sampling, float* logits, const float* edited, const uint32_t* mask,
                    int32_t vocab, const int32_t* history, int32_t history_len, int32_t prompt_len, int32_t given,
-                   int32_t want_logprob, int32_t num_top, void* scratch, sw_drawn* drawn, int32_t* top_ids,
+                   const sw_draft* draft, int32_t want_logprob, int32_t num_top, void* scratch, sw_drawn* drawn, int32_t* top_ids,
                    float* top_logprobs);
 
 /* One step. Each request advances by num_new tokens from its num_computed. num_drafts of them are for drafts, of
@@ -118,7 +126,7 @@ void sw_sample_row(const sw_sampling* sampling, float* logits, const float* edit
  *
  * The row of the last known token draws, and so does each draft's, as if the drafts before it were known. What is
  * drawn is appended (num_tokens + 1), row by row, as long as it equals the next row's draft: so the slot gets the
- * tokens that it would have got one at a time. The keys and values of other drafts are never read: a row sees no
+ * tokens that it would have got one at a time, or with typical acceptance drafts that the model finds likely. The keys and values of other drafts are never read: a row sees no
  * position after its own, and they are written again before one comes to them.
  *
  * A caller may edit logits before they are drawn from: `edit` gets the rows of some requests that draw, and enters in

@@ -143,6 +143,10 @@ class Slots:
         self.tokens[slot, known : known + count] = drafts[:count]
         self.num_drafts[slot] = count
 
+    def accept_typically(self, threshold: float, alpha: float) -> None:
+        """Drafts that the model finds likely are taken for what it draws: see sampling/reference.py."""
+        self.struct.posterior_threshold, self.struct.posterior_alpha = threshold, alpha
+
     def drafts(self, slot: int) -> Ints:
         """What the slot's next draw verifies: a view."""
         return self.tokens[slot, self.num_tokens[slot] :][: self.num_drafts[slot]]

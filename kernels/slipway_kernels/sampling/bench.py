@@ -12,8 +12,8 @@ from torch import Tensor
 from slipway_kernels.cuda.cases import Case, Size
 from slipway_kernels.sampling import reference
 from slipway_kernels.sampling.device import report, sample
-from slipway_kernels.sampling.record import MASKED, Features, RecordLayout
-from slipway_kernels.sampling.reference import Sampling
+from slipway_kernels.sampling.record import MASKED, Acceptance, Features, RecordLayout
+from slipway_kernels.sampling.reference import Draft, Sampling
 from slipway_kernels.sampling.workspace import Draws, History, Masks, workspace
 
 MAX_LEN = 2048
@@ -80,8 +80,10 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
     for rows, dtype in FULL if size == "full" else [(2, torch.float32)]:
         logits = _logits(rows, 128_256 if size == "full" else 300, device).to(dtype)
         for name, asked in ASKED.items():
-            yield _case(name, asked, logits, masked=False)
+            yield _case(name, asked, logits)
         yield _case("masks", ASKED["temperature 0.8"], logits, masked=True)
+        for name in ("temperature 0.8", "top-p 0.95"):
+            yield _case(f"{name}, typical acceptance", ASKED[name], logits, acceptance=Acceptance(0.09, 0.3))
         yield _report_case(logits)
 
 
@@ -93,7 +95,14 @@ def _logits(rows: int, vocab: int, device: torch.device) -> Tensor:
     return noise
 
 
-def _case(name: str, asked: Asked, logits: Tensor, masked: bool) -> Case:
+def _case(
+    name: str,
+    asked: Asked,
+    logits: Tensor,
+    *,
+    masked: bool = False,
+    acceptance: Acceptance | None = None,
+) -> Case:
     rows, vocab = logits.shape
     device = logits.device
     layout = RecordLayout(vocab)
@@ -112,13 +121,20 @@ def _case(name: str, asked: Asked, logits: Tensor, masked: bool) -> Case:
     out = Draws.empty(rows, max(features.max_top, 0), device)
 
     def run() -> Tensor:
-        sample(logits, slots, records, layout, history, space, out, features, masks)
+        sample(logits, slots, records, layout, history, space, out, features, masks, acceptance)
         return out.token
 
     def expected() -> Tensor:
         known = tuple(tokens[0, :length].tolist())
-        values = logits.float().cpu().numpy()
-        drawn = [reference.sample_row(asked.sampling(), row, known, length // 2).token for row in values]
+        drafts: list[Draft | None] = [None] * rows
+        if acceptance is not None:  # every row but the last has one: they are all of a slot
+            behind = Draft(int(tokens[0, length]), acceptance.threshold, acceptance.alpha)
+            drafts[:-1] = [behind] * (rows - 1)
+        values = zip(logits.float().cpu().numpy(), drafts, strict=True)
+        drawn = [
+            reference.sample_row(asked.sampling(), row, known, length // 2, draft=draft).token
+            for row, draft in values
+        ]
         return torch.tensor(drawn, dtype=torch.int32, device=device)
 
     passes = 1 + features.edits * 2 + features.penalties

@@ -7,6 +7,7 @@ beyond what the workspace holds at once, 128 with edits or filters, take as many
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +23,7 @@ from slipway_kernels.sampling.kernel import (
     measure_kernel,
     scan_kernel,
 )
-from slipway_kernels.sampling.record import Features, RecordLayout
+from slipway_kernels.sampling.record import Acceptance, Features, RecordLayout
 from slipway_kernels.sampling.reports import rank_kernel, report_kernel
 from slipway_kernels.sampling.workspace import (
     BLOCK,
@@ -42,6 +43,7 @@ BOUND_TILES = (Tile(80, {"CHUNK": 512, "PIVOTS": 8}, num_warps=8, fuses=False),)
 FINISH_TILES = (Tile(80, {"CHUNK": 512, "PIVOTS": 16}, num_warps=16, fuses=False),)
 COUNT_TILES = (Tile(80, {"TILE": 1024}, num_warps=4),)
 LISTS_SPILL = "8 to 16 bytes across the loops over a record's lists, which most rows skip"
+NO_DRAFT_STANDS = Acceptance(0.0, 0.0)
 REPORT_TILES = (Tile(80, {"BLOCKS": LARGEST_VOCAB // BLOCK}, num_warps=16, fuses=False),)
 
 
@@ -115,6 +117,7 @@ def sample(
     out: Draws,
     features: Features,
     masks: Masks | None = None,
+    acceptance: Acceptance | None = None,
 ) -> None:
     """Draw the token after each row's history: reference.sample_row, token for token.
 
@@ -123,6 +126,8 @@ def sample(
     records    [num_slots, words]    int32, written as `layout.encode` says
     features   what the rows ask for, together
     masks      read where that is `masked`
+    acceptance  where it is given, a row may take the draft that lies behind its history: where the row behind
+               it is of the same slot
     Nothing waits for the host, so that the call can be captured in a graph. A row's result does not depend
     on the others, nor on the features that it does not use. Raises ValueError where shapes disagree.
     """
@@ -147,14 +152,15 @@ def sample(
         chunk = slice(start, start + space.rows)
         part = _Rows(logits[chunk], row_slots[chunk], records, space, tile)
         known, drawn = history[chunk], out[chunk]
+        judging = _judging(acceptance, history, space, rows - start)
         if features.penalties:
             _count(part, known)
         _scan(part, known, None if masks is None else masks[chunk], penalties=features.penalties)
         if features.random or features.max_top >= 0:
-            _measure(part, known, features)
+            _measure(part, known, features, judging)
         if features.filters:
             _gather(part)
-        _finish(part, known, drawn, features)
+        _finish(part, known, drawn, features, acceptance, judging)
         if features.max_top >= 0:
             _report(part, drawn.token, drawn)
 
@@ -175,7 +181,7 @@ def report(logits: Tensor, given: Tensor, space: Workspace, out: Draws) -> None:
         chunk = slice(start, start + space.rows)
         part = _Rows(logits[chunk], given[chunk], None, space, tile)
         _scan(part, None, None, penalties=False)
-        _measure(part, None, features)
+        _measure(part, None, features, _judging(None, None, space, 0))
         _report(part, given[chunk], out[chunk])
 
 
@@ -257,7 +263,21 @@ def _scan(part: _Rows, history: History | None, masks: Masks | None, *, penaltie
     )
 
 
-def _measure(part: _Rows, history: History | None, features: Features) -> None:
+def _judging(
+    acceptance: Acceptance | None, history: History | None, space: Workspace, rows: int
+) -> dict[str, object]:
+    """What the kernels read of drafts, of so many rows from the turn's first on."""
+    if acceptance is None or history is None:
+        return {"tokens_ptr": None, "tokens_stride": 0, "weighed_ptr": None, "num_rows": 0}
+    return {
+        "tokens_ptr": history.tokens,
+        "tokens_stride": history.tokens.stride(0),
+        "weighed_ptr": space.weighed,
+        "num_rows": rows,
+    }
+
+
+def _measure(part: _Rows, history: History | None, features: Features, judging: Mapping[str, object]) -> None:
     space = part.space
     launch(
         measure_kernel,
@@ -276,6 +296,7 @@ def _measure(part: _Rows, history: History | None, features: Features) -> None:
         RANDOM=features.random,
         FILTERS=features.filters,
         REPORTS=features.max_top >= 0,
+        **judging,
         **part.row_arguments,
         **part.record_arguments,
     )
@@ -319,7 +340,14 @@ def _gather(part: _Rows) -> None:
     )
 
 
-def _finish(part: _Rows, history: History, out: Draws, features: Features) -> None:
+def _finish(
+    part: _Rows,
+    history: History,
+    out: Draws,
+    features: Features,
+    acceptance: Acceptance | None,
+    judging: Mapping[str, object],
+) -> None:
     space = part.space
     launch(
         finish_kernel,
@@ -342,6 +370,8 @@ def _finish(part: _Rows, history: History, out: Draws, features: Features) -> No
         tile_size=part.tile_size,
         RANDOM=features.random,
         FILTERS=features.filters,
+        **(acceptance or NO_DRAFT_STANDS).rounded,
+        **judging,
         **part.row_arguments,
         **part.record_arguments,
     )

@@ -194,7 +194,10 @@ def draw_filtered(
     CHUNK: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
-    """The token drawn from what top-k, top-p, min-p and typical leave, one after the other."""
+    """The token drawn from what top-k, top-p, min-p and typical leave, one after the other.
+
+    And what they leave: `kept` as in `survivors`, the mean of x, and the lowest place by surprise.
+    """
     row = (keys_ptr, ids_ptr, count, value_of(top_key), inverse)
     lowest = count.to(tl.int64) * 0 + NOTHING
     lowest = lowest << ID_BITS
@@ -225,4 +228,4 @@ def draw_filtered(
         x, _, token, alive = survivors(row, (min_p, by_logit, by_x), start, CHUNK)
         alive &= surprise_place(x, token, mean) >= by_surprise
         best, winner = best_of(best, winner, x, token, alive, seed_low, seed_high, position)
-    return winner
+    return winner, (min_p, by_logit, by_x), mean, by_surprise

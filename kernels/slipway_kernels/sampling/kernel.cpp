@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "../cpu/slipway.h"
+#include "acceptance.h"
 #include "candidates.h"
 #include "lanes.h"
 
@@ -100,12 +101,15 @@ void keep_typical(Candidates* candidates, float share) {
   });
 }
 
-int32_t draw(const sw_sampling& s, const Row& row, const Scratch& scratch, int32_t position) {
+int32_t draw(const sw_sampling& s, const Row& row, const Scratch& scratch, int32_t position, const sw_draft* draft) {
   const float inverse = std::min(1.0f / s.temperature, kLargest);
   const float min_p = std::min(s.min_p, 1.0f);
   const bool by_count = s.top_k > 0 && s.top_k < row.vocab;
   const bool by_mass = s.top_p < 1.0f, by_ratio = min_p > 0.0f, by_surprise = s.typical_p < 1.0f;
-  if (!by_count && !by_mass && !by_ratio && !by_surprise) return draw_from_row(row, inverse, s.seed, position);
+  if (!by_count && !by_mass && !by_ratio && !by_surprise) {
+    if (draft && accepts(*draft, row, inverse)) return draft->token;
+    return draw_from_row(row, inverse, s.seed, position);
+  }
 
   uint64_t total = 0;
   int32_t floor = kLowestFinite;
@@ -129,6 +133,7 @@ int32_t draw(const sw_sampling& s, const Row& row, const Scratch& scratch, int32
   if (by_mass) candidates.keep_share(total, s.top_p, candidates.descending());
   if (by_ratio) candidates.keep([&](int32_t i) { return exponential(candidates.x[i]) >= min_p; });
   if (by_surprise) keep_typical(&candidates, s.typical_p);
+  if (draft && accepts(*draft, candidates)) return draft->token;
   return draw_from(candidates, s.seed, position);
 }
 
@@ -265,8 +270,8 @@ extern "C" size_t sw_sample_scratch_bytes(int32_t vocab) {
 
 extern "C" void sw_sample_row(const sw_sampling* sampling, float* logits, const float* edited, const uint32_t* mask,
                               int32_t vocab, const int32_t* tokens, int32_t history_len, int32_t prompt_len, int32_t given,
-                              int32_t want_logprob, int32_t num_top, void* memory, sw_drawn* drawn, int32_t* top_ids,
-                              float* top_logprobs) {
+                              const sw_draft* draft, int32_t want_logprob, int32_t num_top, void* memory,
+                              sw_drawn* drawn, int32_t* top_ids, float* top_logprobs) {
   const sw_sampling& s = *sampling;
   const History history{tokens, history_len, prompt_len};
   Scratch scratch;
@@ -286,7 +291,7 @@ extern "C" void sw_sample_row(const sw_sampling* sampling, float* logits, const 
       edit(s, edited ? edited : logits, mask, vocab, history, scratch);
       if (!scan_row(scratch.row, vocab, scratch.block_max, &row)) return;
     }
-    drawn->token = s.temperature > 0 ? draw(s, row, scratch, history_len) : row.argmax();
+    drawn->token = s.temperature > 0 ? draw(s, row, scratch, history_len, draft) : row.argmax();
   }
   drawn->failed = 0;
   if (report) {

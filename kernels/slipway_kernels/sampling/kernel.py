@@ -17,6 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from slipway_kernels.sampling.acceptance import draft_of, exceeds, survives, weighed_by
 from slipway_kernels.sampling.arithmetic import (
     HOPELESS,
     ID_BITS,
@@ -132,7 +133,7 @@ def scan_kernel(
         note_maxima(value, row, num_tiles, blocks_ptr, tiles_ptr, TILE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def measure_kernel(
     logits_ptr,  # [rows, vocab]
     logits_stride,
@@ -143,13 +144,17 @@ def measure_kernel(
     records_ptr,  # [num_slots, words]  or None, where every row is reported
     records_stride,
     lengths_ptr,  # [rows]
+    tokens_ptr,  # [num_slots, max_len]  or None, as weighed_ptr
+    tokens_stride,
     raw_tiles_ptr,  # [rows, tiles]
     tiles_ptr,  # [rows, tiles]
     raw_masses_ptr,  # [rows, tiles]  int64
     masses_ptr,  # [rows, tiles]  int64
+    weighed_ptr,  # [rows, tiles]  int64, or None: no draft stands for a draw
     above_ptr,  # [rows, tiles, NOTES]  fp32
     scores_ptr,  # [rows, tiles]  fp64
     winners_ptr,  # [rows, tiles]
+    num_rows,
     vocab,
     num_tiles,
     RANDOM: tl.constexpr,
@@ -157,7 +162,9 @@ def measure_kernel(
     REPORTS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """By tile: exp(logit - largest) for reports, exp(x) for top-p, the best x + noise for a draw."""
+    """By tile: exp(logit - largest) for reports, exp(x) for top-p, the best x + noise for a draw.
+
+    And exp(x) and exp(x) · x, where a draft may stand for it."""
     row = tl.program_id(1)
     slot = tl.load(slots_ptr + row).to(tl.int64)
     if slot < 0:
@@ -200,6 +207,12 @@ def measure_kernel(
                     best, winner = best_of(best, winner, x, token, alive, seed_low, seed_high, position)
                 tl.store(scores_ptr + tile, best)
                 tl.store(winners_ptr + tile, winner)
+                if weighed_ptr is not None:
+                    draft = draft_of(slots_ptr, tokens_ptr, tokens_stride, lengths_ptr, row, slot, num_rows)
+                    if draft >= 0:
+                        mass = mass_of(exponential(x))
+                        tl.store(masses_ptr + tile, tl.sum(mass, axis=0))
+                        tl.store(weighed_ptr + tile, tl.sum(weighed_by(mass, x), axis=0))
 
 
 @triton.jit
@@ -321,7 +334,7 @@ def gather_kernel(
             tl.store(ids_ptr + at, token, mask=kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def finish_kernel(
     logits_ptr,  # [rows, vocab]
     logits_stride,
@@ -332,9 +345,12 @@ def finish_kernel(
     records_ptr,  # [num_slots, words]
     records_stride,
     lengths_ptr,  # [rows]
+    tokens_ptr,  # [num_slots, max_len]  or None, as weighed_ptr
+    tokens_stride,
     raw_tiles_ptr,  # [rows, tiles]
     tiles_ptr,  # [rows, tiles]
     masses_ptr,  # [rows, tiles]
+    weighed_ptr,  # [rows, tiles]  or None: no draft stands for a draw
     scores_ptr,  # [rows, tiles]
     winners_ptr,  # [rows, tiles]
     counts_ptr,  # [rows]
@@ -343,6 +359,9 @@ def finish_kernel(
     candidates_stride,
     token_ptr,  # [rows]
     failed_ptr,  # [rows]
+    threshold,
+    alpha,
+    num_rows,
     vocab,
     num_tiles,
     tile_size,
@@ -365,17 +384,34 @@ def finish_kernel(
     if drawable:
         inverse = float_of(record + INVERSE)
         if RANDOM and inverse > 0.0:
+            draft = slot.to(tl.int32) * 0 - 1
+            if weighed_ptr is not None:
+                draft = draft_of(slots_ptr, tokens_ptr, tokens_stride, lengths_ptr, row, slot, num_rows)
             if FILTERS and tl.load(record + FILTERED) != 0:
                 at = row.to(tl.int64) * candidates_stride
-                token = draw_filtered(
-                    *(keys_ptr + at, ids_ptr + at, tl.load(counts_ptr + row)),
+                count = tl.load(counts_ptr + row)
+                token, kept, mean, by_surprise = draw_filtered(
+                    *(keys_ptr + at, ids_ptr + at, count),
                     *(sum_of_tiles(masses_ptr, row, num_tiles), top_key, inverse),
                     *(tl.load(record + TOP_K), float_of(record + TOP_P), float_of(record + MIN_P)),
                     *(float_of(record + TYPICAL_P), tl.load(record + SEED_LOW), tl.load(record + SEED_HIGH)),
                     *(tl.load(lengths_ptr + row), CHUNK, PIVOTS),
                 )
+                if weighed_ptr is not None and draft >= 0:
+                    candidates = (keys_ptr + at, ids_ptr + at, count, value_of(top_key), inverse)
+                    if survives(candidates, kept, mean, by_surprise, draft, threshold, alpha, CHUNK):
+                        token = draft
             else:
                 token = winner_of_tiles(scores_ptr, winners_ptr, row, num_tiles)
+                if weighed_ptr is not None and (draft >= 0) & (draft < vocab):
+                    value = load_row(
+                        *(logits_ptr, logits_stride, edited_ptr, edited_stride, touched_ptr, row),
+                        *(draft, draft >= 0),
+                    )
+                    its_mass = mass_of(exponential(scaled(value, value_of(top_key), inverse)))
+                    mass = sum_of_tiles(masses_ptr, row, num_tiles)
+                    if exceeds(its_mass, mass, sum_of_tiles(weighed_ptr, row, num_tiles), threshold, alpha):
+                        token = draft
         else:
             tile = first_tile(tiles_ptr, row, num_tiles, top_key)
             token = first_of(

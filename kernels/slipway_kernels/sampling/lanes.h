@@ -6,6 +6,7 @@
 #define SLIPWAY_SAMPLING_LANES_H
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -116,6 +117,16 @@ EACH_ISA uint64_t sum_mass(const float* row, int32_t count, float top, float inv
 
 EACH_ISA void weigh(const float* x, int32_t count, uint64_t* mass) {
   for (int32_t i = 0; i < count; ++i) mass[i] = mass_of(x[i]);
+}
+
+/* Of mass · x, each product rounded down: the same sum in any order. x may be -inf where there is no mass. */
+EACH_ISA int64_t sum_weighed(const float* x, const uint64_t* mass, int32_t count) {
+  int64_t sum = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const double finite = mass[i] == 0 ? 0.0 : static_cast<double>(x[i]);
+    sum += static_cast<int64_t>(std::floor(static_cast<double>(mass[i]) * finite));
+  }
+  return sum;
 }
 
 EACH_ISA void scale(float* row, int32_t count, float top, float inverse) {

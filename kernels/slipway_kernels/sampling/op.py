@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from slipway_kernels.build import LIBRARY
-from slipway_kernels.sampling.reference import Drawn, Floats, Mask, Sampling
+from slipway_kernels.sampling.reference import Draft, Drawn, Floats, Mask, Sampling
 
 
 class SamplingStruct(ctypes.Structure):
@@ -35,6 +35,12 @@ class DrawnStruct(ctypes.Structure):
     """`sw_drawn` of slipway.h."""
 
     _fields_ = [("token", c_int32), ("failed", c_int32), ("logprob", c_float), ("rank", c_int32)]
+
+
+class DraftStruct(ctypes.Structure):
+    """`sw_draft` of slipway.h."""
+
+    _fields_ = [("token", c_int32), ("threshold", c_float), ("alpha", c_float)]
 
 
 def int_array(values: Sequence[int]) -> ctypes.Array[c_int32]:
@@ -91,6 +97,7 @@ class Sampler:
         want_logprob: bool = False,
         num_top: int = 0,
         mask: Mask | None = None,
+        draft: Draft | None = None,
     ) -> Callable[[], Drawn]:
         """A call with its arguments already in their C form: reference.sample_row by the kernel.
 
@@ -113,6 +120,7 @@ class Sampler:
             c_int32(len(history)),
             c_int32(prompt_len),
             c_int32(given),
+            None if draft is None else ctypes.byref(DraftStruct(draft.token, draft.threshold, draft.alpha)),
             c_int32(want_logprob),
             c_int32(num_top),
             c_void_p(self._scratch.ctypes.data),
@@ -146,6 +154,7 @@ class Sampler:
         want_logprob: bool = False,
         num_top: int = 0,
         mask: Mask | None = None,
+        draft: Draft | None = None,
     ) -> Drawn:
         """reference.sample_row by the kernel; see `bind`."""
         return self.bind(
@@ -157,4 +166,5 @@ class Sampler:
             want_logprob=want_logprob,
             num_top=num_top,
             mask=mask,
+            draft=draft,
         )()

@@ -143,6 +143,19 @@ MASKED = Features(edits=True, masked=True)
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The constants of typical acceptance, by which a draft may stand for the drawn token."""
+
+    threshold: float
+    alpha: float
+
+    @property
+    def rounded(self) -> dict[str, float]:
+        """As every device holds them: fp32."""
+        return {"threshold": float(np.float32(self.threshold)), "alpha": float(np.float32(self.alpha))}
+
+
+@dataclass(frozen=True, slots=True)
 class RecordLayout:
     """How long the lists of a record may be. The defaults hold what the API admits, where a bad word has four
     tokens in the mean and a model at most 64 end-of-text tokens."""

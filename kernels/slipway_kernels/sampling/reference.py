@@ -14,6 +14,11 @@ In this order:
    word of Philox4x32-10 under key = seed and counter = (position, token, 0, 0): a token's draw depends on
    nothing else.
 
+A draft of the token may stand for it, by the rule of typical acceptance (Cai et al. 2024): where the
+temperature is not 0 and p(draft) > min(threshold, alpha · exp(-H)). p is what the row is drawn from, behind
+edits, temperature and filters, so that nothing is accepted that a request forbids, and H is its entropy. Sums
+of mass · x are of integers, each product rounded down.
+
 Every tie goes to the lower token id. Top-k keeps the largest logits; top-p the shortest prefix, in descending
 order of x, whose mass reaches its share; typical the same in ascending order of |-log p - H|. Logits, x and
 that distance are fp32; a mass is exp(x) rounded to a multiple of 2^-42, so that sums are exact in any order.
@@ -69,6 +74,15 @@ class Drawn:
     """The most likely tokens with their log-probabilities, best first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A guess of the token that is drawn, with the constants of the rule by which it stands for it."""
+
+    token: int
+    threshold: float
+    alpha: float
+
+
 FAILED = Drawn(token=-1, failed=True)
 
 
@@ -82,12 +96,14 @@ def sample_row(
     want_logprob: bool = False,
     num_top: int = 0,
     mask: Mask | None = None,
+    draft: Draft | None = None,
 ) -> Drawn:
     """Draws the token after `history`, or reports on the given one.
 
     logits   [vocab]  fp32
     history  prompt, then output; its length is the position of the token drawn
     mask     [ceil(vocab / 32)]  bits, one a token that may be drawn; None: all may
+    draft    taken where typical acceptance accepts it; None: nothing but the draw counts
     """
     if not drawable(logits):
         return FAILED
@@ -96,7 +112,7 @@ def sample_row(
         edited = edit(sampling, masked(logits, mask), history, prompt_len)
         if not drawable(edited):
             return FAILED
-        token = draw(sampling, edited, position=len(history))
+        token = draw(sampling, edited, len(history), draft)
     return report(logits, token, num_top) if want_logprob else Drawn(token)
 
 
@@ -144,7 +160,7 @@ def edit(s: Sampling, logits: Floats, history: tuple[int, ...], prompt_len: int)
     return row
 
 
-def draw(s: Sampling, logits: Floats, position: int) -> int:
+def draw(s: Sampling, logits: Floats, position: int, draft: Draft | None = None) -> int:
     if s.temperature == 0:
         return int(logits.argmax())
     x = scaled(logits, s.temperature)
@@ -158,7 +174,23 @@ def draw(s: Sampling, logits: Floats, position: int) -> int:
         ids = ids[exponential(x[ids]) >= np.float32(min(s.min_p, 1.0))]
     if s.typical_p < 1:
         ids = shortest(ids, surprise(x[ids]), mass(x[ids]), s.typical_p)
+    if draft is not None and accepts(draft, ids, x[ids]):
+        return draft.token
     return int(ids[np.argmax(x[ids] + gumbel(s.seed, position, ids))])
+
+
+def accepts(draft: Draft, ids: Integers, x: Floats) -> bool:
+    """p(draft) > min(threshold, alpha · exp(-H)), p over `ids` alone; both sides times all mass.
+
+    With log p = x - log(all mass), exp(-H) is exp(E[x]) / all mass: no entropy is computed.
+    """
+    masses = mass(x)
+    # x may be -inf where there is no mass.
+    products = np.floor(masses * np.where(masses > 0, x, 0).astype(np.float64)).astype(np.int64)
+    total = float(masses.sum())
+    likely = float(np.float32(draft.alpha)) * (math.exp(float(products.sum()) / total) * MASS_UNIT)
+    its_mass = float(masses[ids == draft.token].sum())
+    return its_mass > min(float(np.float32(draft.threshold)) * total, likely)
 
 
 def descending(values: Floats) -> Integers:

@@ -119,6 +119,7 @@ class Workspace:
     raw_tiles: Tensor
     masses: Tensor
     raw_masses: Tensor
+    weighed: Tensor
     above: Tensor
     scores: Tensor
     winners: Tensor
@@ -159,6 +160,7 @@ def workspace(rows: int, vocab: int, features: Features, device: torch.device) -
         raw_tiles=array(tiles, whole) if features.edits else own_tiles,
         masses=array(tiles, notes),
         raw_masses=array(tiles, notes),
+        weighed=array(tiles, notes),
         above=array(tiles * NOTES, torch.float32),
         scores=array(tiles, torch.float64),
         winners=array(tiles, whole),

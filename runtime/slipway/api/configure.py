@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol
 from slipway.args.derive import expand_graph_sizes
 from slipway.args.model_names import name_and_path
 from slipway.args.schema import ARGUMENTS
-from slipway.args.speculation import lookup_window, method_of
-from slipway.engine.config import DraftConfig, EngineConfig
+from slipway.args.speculation import lookup_window, method_of, posterior
+from slipway.engine.config import DraftConfig, EngineConfig, TypicalAcceptance
 from slipway.envs import Environment
 from slipway.exits import BAD_ARGUMENTS, Exit
 
@@ -81,6 +81,7 @@ def _speculation(config: Mapping[str, Any] | None) -> dict[str, Any]:
     how: dict[str, Any] = {
         "num_drafts": config.get("num_speculative_tokens") or 0,
         "max_guessing": config.get("disable_by_batch_size"),
+        "acceptance": _acceptance(config),
     }
     if method == "ngram":
         shortest, longest = lookup_window(config)
@@ -88,6 +89,13 @@ def _speculation(config: Mapping[str, Any] | None) -> dict[str, Any]:
     names = ("model", "revision", "code_revision", "quantization", "max_model_len")
     told: dict[str, Any] = {name: config.get(name) for name in names}
     return how | {"draft": DraftConfig(method=method, **told)}
+
+
+def _acceptance(config: Mapping[str, Any]) -> TypicalAcceptance | None:
+    """The rule that changes tokens, where it is asked for."""
+    if (constants := posterior(config)) is None:
+        return None
+    return TypicalAcceptance(threshold=constants[0], alpha=constants[1])
 
 
 def _graph_sizes(arguments: Arguments) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 from slipway.args.declare import Argument, Disposition
 from slipway.args.model_names import wrong_adapter_name
 from slipway.args.schema import ARGUMENTS, OF_ANSWERS, RUN_BATCH, Schema
-from slipway.args.speculation import NAMED, NGRAM, NUMBERED, idle_keys, method_of
+from slipway.args.speculation import NAMED, NGRAM, NUMBERED, POSTERIOR, TYPICAL, idle_keys, method_of
 from slipway.args.values import near
 from slipway.metrics import METRICS, parse_version
 
@@ -242,13 +242,30 @@ def _scales_of_fp8(values: Values, given: Given) -> str | None:
 
 def _typical_acceptance(values: Values, given: Given) -> str | None:
     config = values["speculative_config"] or {}
-    idle = [key for key in ("posterior_alpha", "posterior_threshold") if key in config]
-    if not idle or config.get("acceptance_method") == "typical_acceptance_sampler":
+    idle = [key for key in POSTERIOR if key in config]
+    if not idle or config.get("acceptance_method") == TYPICAL:
         return None
+    has = "has" if len(idle) == 1 else "have"
     return (
-        f"{' and '.join(idle)} in --speculative-config has no effect without the acceptance_method "
-        "typical_acceptance_sampler."
+        f"{' and '.join(idle)} in --speculative-config {has} no effect without the acceptance_method "
+        f"{TYPICAL}."
     )
+
+
+def _posterior_is_a_probability(values: Values, given: Given) -> str | None:
+    config = values["speculative_config"] or {}
+    threshold, alpha = (config.get(key) for key in POSTERIOR)
+    if threshold is not None and not 0 < threshold < 1:
+        return (
+            f"posterior_threshold {threshold:g} in --speculative-config is no probability between 0 and 1: "
+            "every draft would be accepted, or only where posterior_alpha says so. 0.09 is usual."
+        )
+    if alpha is not None and not alpha > 0:
+        return (
+            f"posterior_alpha {alpha:g} in --speculative-config is not above 0: every draft with a "
+            "probability would be accepted. 0.3 is usual."
+        )
+    return None
 
 
 def _whitespace_backend(values: Values, given: Given) -> str | None:
@@ -328,6 +345,16 @@ RULES: tuple[Rule, ...] = (
         message="prompt_lookup_min may not exceed prompt_lookup_max",
     ),
     Rule("speculative_config", _drafts_have_a_number),
+    Rule(
+        "speculative_config",
+        _posterior_is_a_probability,
+        cel="!has(self.speculativeConfig)"
+        " || (!has(self.speculativeConfig.posterior_threshold)"
+        " || self.speculativeConfig.posterior_threshold > 0.0"
+        " && self.speculativeConfig.posterior_threshold < 1.0)"
+        " && (!has(self.speculativeConfig.posterior_alpha) || self.speculativeConfig.posterior_alpha > 0.0)",
+        message="posterior_threshold must lie between 0 and 1, and posterior_alpha above 0",
+    ),
     Rule("load_format", _gguf_is_read_as_gguf),
     Rule("lora_modules", wrong_adapter_name),
     Rule(

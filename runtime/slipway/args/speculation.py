@@ -27,6 +27,8 @@ LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
 USUAL_LOOKUP = 5
 """Tokens of the n-gram that is looked up, where neither bound is given."""
 TYPICAL = "typical_acceptance_sampler"
+POSTERIOR = ("posterior_threshold", "posterior_alpha")
+USUAL_POSTERIOR = (0.09, 0.3)
 
 IDLE = {
     "disable_logprobs": "log-probabilities are exact with drafts, too, and given where a request asks",
@@ -57,12 +59,10 @@ def method_of(config: Config | None) -> str | None:
 def unbuilt_part(config: Config) -> str:
     """What of this configuration no release has yet, in words; empty where all of it works."""
     method, quantization = method_of(config), config.get("quantization")
-    if method and config.get("acceptance_method") == TYPICAL:
-        return "typical acceptance"
     if method not in MODELS:
         return ""
     if (devices := config.get("draft_tensor_parallel_size") or 1) > 1:
-        return f"a draft model on {devices} devices"
+        return f"a draft model on {devices} devices (tensor parallelism)"
     return "" if quantization in (None, *WORKING_QUANTIZATIONS) else f"a draft model's {quantization}"
 
 
@@ -76,6 +76,15 @@ def idle_keys(config: Config) -> dict[str, str]:
     if method_of(config) == "mtp" and not config.get("model"):
         reasons |= dict.fromkeys(OF_FILES, "the layers are those of the checkpoint that is served")
     return {key: why for key, why in sorted(reasons.items()) if key in said and config[key] not in NGRAM}
+
+
+def posterior(config: Config) -> tuple[float, float] | None:
+    """Threshold and alpha of typical acceptance; None where drafts are accepted as they are drawn."""
+    if config.get("acceptance_method") != TYPICAL:
+        return None
+    threshold, alpha = (config.get(key) for key in POSTERIOR)
+    usual_threshold, usual_alpha = USUAL_POSTERIOR
+    return usual_threshold if threshold is None else threshold, usual_alpha if alpha is None else alpha
 
 
 def lookup_window(config: Config) -> tuple[int, int]:

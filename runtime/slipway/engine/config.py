@@ -22,6 +22,13 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of a request up to which it guesses; null: as many as it was made for."""
 
 
+class TypicalAcceptance(msgspec.Struct, frozen=True, kw_only=True):
+    """The rule by which a draft stands for what would be drawn, and so changes tokens."""
+
+    threshold: float
+    alpha: float
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """JSON on an inherited descriptor. Null means: the engine decides, as the argument's help says."""
 
@@ -93,6 +100,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens at a request's end that must have stood in it before, for what followed to be guessed again."""
     max_guessing: int | None = None
     """Running requests from which on none is granted drafts."""
+    acceptance: TypicalAcceptance | None = None
+    """Null: a draft is accepted where it is what would be drawn."""
     # processors of logits
     processors: bool = False
     """Requests may bring them, on CPU."""

@@ -70,6 +70,8 @@ class CpuWorker(InTurn):
         config, kv, length = self._config, self.plan.kv, self.plan.length_in(num_pages)
         self.token_budget = token_budget(config, length, TOKEN_BUDGET)
         self.slots = Slots(config.max_num_seqs, length, len(kv.groups), kv.max_blocks(length))
+        if config.acceptance is not None:
+            self.slots.accept_typically(config.acceptance.threshold, config.acceptance.alpha)
         self._pages = PageMemory(num_pages, kv.page_bytes)
         self._build()
         return num_pages

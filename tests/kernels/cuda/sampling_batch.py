@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipway_kernels.sampling import MASKED, Features, RecordLayout, reference, sample
+from slipway_kernels.sampling import MASKED, Acceptance, Features, RecordLayout, reference, sample
 from slipway_kernels.sampling.bench import Asked
 from slipway_kernels.sampling.workspace import Draws, History, Masks, workspace
 
@@ -26,7 +26,7 @@ class Request:
     history: tuple[int, ...] = ()
     prompt_len: int = 0
 
-    def expected(self, row: np.ndarray) -> reference.Drawn:
+    def expected(self, row: np.ndarray, draft: reference.Draft | None = None) -> reference.Drawn:
         with np.errstate(over="ignore"):
             return reference.sample_row(
                 self.asked.sampling(),
@@ -35,6 +35,7 @@ class Request:
                 self.prompt_len,
                 want_logprob=self.asked.num_logprobs >= 0,
                 num_top=max(self.asked.num_logprobs, 0),
+                draft=draft,
             )
 
 
@@ -51,6 +52,7 @@ class Batch:
     masks: Masks | None = None
     features: Features = field(default_factory=Features)
     space_rows: int = 64
+    acceptance: Acceptance | None = None
 
     def draw(self) -> Draws:
         device, vocab = self.logits.device, self.logits.shape[1]
@@ -84,6 +86,7 @@ class Batch:
             out,
             features,
             self.masks,
+            self.acceptance,
         )
         return out
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sampling_batch import UNTOUCHED, Batch, Request, assert_drawn, plain_rows, untouched
 
-from slipway_kernels.sampling import Features, reference, report
+from slipway_kernels.sampling import Acceptance, Features, reference, report
 from slipway_kernels.sampling.bench import Asked
 from slipway_kernels.sampling.record import bitmask
 from slipway_kernels.sampling.workspace import Draws, Masks, workspace
@@ -255,6 +255,49 @@ def test_each_row_of_a_slot_is_drawn_after_the_tokens_before_it(device: torch.de
     expected = [request.expected(row).token for request, row in zip(requests, rows, strict=True)]
     assert out.token.tolist() == expected
     assert len(set(expected)) > 1
+
+
+JUDGED = {
+    "greedy": GREEDY,
+    "temperature": Asked(temperature=0.8),
+    "top-k": Asked(top_k=7),
+    "top-p": Asked(top_p=0.9),
+    "every filter": Asked(temperature=1.3, top_k=30, top_p=0.95, min_p=0.01, typical_p=0.9),
+    "penalties": Asked(frequency_penalty=1.5, num_logprobs=1),
+    "bias": Asked(logit_bias=((0, 3.0), (5, -100.0)), temperature=0.5),
+}
+
+
+@pytest.mark.parametrize("acceptance", [Acceptance(0.09, 0.3), Acceptance(0.02, 2.0)])
+@pytest.mark.parametrize("vocab", [40, 1100])
+def test_drafts_stand_for_draws_as_the_reference_says(
+    device: torch.device, acceptance: Acceptance, vocab: int
+) -> None:
+    """Slots of four rows, of which three have a draft: a likely one, the next, and an unlikely one."""
+    rows = plain_rows(4 * len(JUDGED), vocab, scale=2.5)
+    ranked = np.argsort(-rows, axis=1)
+    requests, drafts, slots = [], list[reference.Draft | None](), []
+    for slot, asked in enumerate(JUDGED.values()):
+        first = 4 * slot
+        guessed = (ranked[first, 1], ranked[first + 1, 3], ranked[first + 2, 30])
+        history = (3, 6, 6, 4, *map(int, guessed))
+        for length in (4, 5, 6, 7):
+            requests.append(Request(replace(asked, seed=slot), history[:length], prompt_len=2))
+            token = history[length] if length < 7 else None
+            drafts.append(
+                None if token is None else reference.Draft(token, acceptance.threshold, acceptance.alpha)
+            )
+            slots.append(slot)
+    batch = Batch(requests, rows_of(device, rows), slots=slots, space_rows=3, acceptance=acceptance)
+    out, accepted = batch.draw(), []
+    for row, (request, draft) in enumerate(zip(requests, drafts, strict=True)):
+        expected = request.expected(rows[row], draft)
+        assert_drawn(out, row, expected, request.asked.num_logprobs)
+        accepted.append(
+            draft is not None and expected.token == draft.token != request.expected(rows[row]).token
+        )
+    assert 2 < sum(accepted) < 12
+    assert not any(accepted[:4])  # of the greedy request
 
 
 def test_a_bad_word_is_forbidden_only_where_all_of_it_would_stand(device: torch.device) -> None:

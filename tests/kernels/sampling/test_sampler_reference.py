@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slipway_kernels.sampling import reference
 from slipway_kernels.sampling.op import Sampler
-from slipway_kernels.sampling.reference import Floats, Sampling
+from slipway_kernels.sampling.reference import Draft, Floats, Sampling
 
 Build = Callable[[int], Sampler]
 
@@ -81,6 +81,9 @@ def questions(draw: st.DrawFn) -> tuple[Sampling, Floats, tuple[int, ...], int, 
     if draw(st.booleans()):
         bits = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 2**32, (vocab + 31) // 32)
         asked = {**asked, "mask": bits.astype(np.uint32)}
+    if draw(st.booleans()):
+        constants = st.floats(0, 1, exclude_min=True, width=32), st.sampled_from([0.01, 0.3, 1.0, 50.0])
+        asked = {**asked, "draft": draw(st.builds(Draft, tokens, *constants))}
     return sampling, row, history, draw(st.integers(0, len(history))), asked
 
 
@@ -119,3 +122,16 @@ def test_the_kernel_equals_the_reference_on_a_whole_vocabulary(
     row = make_row(shape, 128_256, seed=3)
     got = sampler(len(row)).sample_row(sampling, row, want_logprob=True, num_top=20)
     assert got == reference.sample_row(sampling, row, want_logprob=True, num_top=20)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.7), Sampling(top_p=0.95), Sampling(top_k=900)])
+def test_the_kernel_judges_every_draft_as_the_reference_does(sampler: Build, sampling: Sampling) -> None:
+    row = make_row("plain", 5000, seed=4)
+    accepted = []
+    order = np.argsort(-row)
+    for token in [*order[:60].tolist(), *order[100::50].tolist()]:
+        draft = Draft(token, 0.09, 0.3)
+        got = sampler(len(row)).sample_row(sampling, row, draft=draft)
+        assert got == reference.sample_row(sampling, row, draft=draft)
+        accepted.append(got.token == token)
+    assert 4 < sum(accepted) < 120

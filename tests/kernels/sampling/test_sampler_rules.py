@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from slipway_kernels.sampling.op import Sampler
-from slipway_kernels.sampling.reference import Floats, Sampling, philox_block
+from slipway_kernels.sampling.reference import Draft, Floats, Sampling, philox_block
 
 Build = Callable[[int], Sampler]
 
@@ -183,3 +183,51 @@ def test_token_ids_beyond_the_vocabulary_are_ignored(sampler: Build) -> None:
         bad_words=((66,),),
     )
     assert token_after(sampler, strange, row, (0, 0)) == 1
+
+
+def probabilities(sampling: Sampling, row: Floats) -> np.ndarray:
+    """What temperature and top-k leave, in fp64."""
+    logits = row.astype(np.float64) / sampling.temperature
+    if sampling.top_k:
+        logits[np.argsort(-row, kind="stable")[sampling.top_k :]] = -np.inf
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize(("threshold", "alpha"), [(0.09, 0.3), (0.5, 0.3), (0.01, 0.3), (0.09, 2.0)])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6), Sampling(top_k=12)])
+def test_typical_acceptance_takes_what_exceeds_threshold_or_entropy(
+    sampler: Build, sampling: Sampling, threshold: float, alpha: float
+) -> None:
+    for scale in (0.5, 2.0, 6.0):
+        row = normal_row(300, scale)
+        p = probabilities(sampling, row)
+        entropy = -(p[p > 0] * np.log(p[p > 0])).sum()
+        bound = min(threshold, alpha * np.exp(-entropy))
+        drawn = sampler(300).sample_row(sampling, row).token
+        for token in range(300):
+            assert (
+                abs(p[token] / bound - 1) > 1e-5
+            )  # no draft lies at the bound, where roundings would decide
+            got = sampler(300).sample_row(sampling, row, draft=Draft(token, threshold, alpha)).token
+            assert got == (token if p[token] > bound else drawn)
+
+
+def test_a_greedy_row_and_what_a_mask_forbids_take_no_draft(sampler: Build) -> None:
+    row = np.zeros(40, np.float32)
+    row[3] = 0.01
+    draft = Draft(7, 1e-6, 1e-6)
+    assert sampler(40).sample_row(GREEDY, row, draft=draft).token == 3
+    assert sampler(40).sample_row(Sampling(), row, draft=draft).token == 7
+    allowed = np.array([1 << 5, 1 << 2], np.uint32)
+    assert sampler(40).sample_row(Sampling(), row, draft=draft, mask=allowed).token in (5, 34)
+    assert sampler(40).sample_row(Sampling(top_k=1), row, draft=draft).token == 3
+
+
+def test_a_drafts_log_probability_is_the_models(sampler: Build) -> None:
+    row = normal_row(50)
+    draft = Draft(int(np.argsort(-row)[2]), 1e-6, 1e-6)
+    got = sampler(50).sample_row(Sampling(temperature=0.5), row, draft=draft, want_logprob=True)
+    assert got.token == draft.token
+    assert got.rank == 3
+    assert got.logprob == pytest.approx(np.log(probabilities(Sampling(), row)[draft.token]), abs=1e-5)

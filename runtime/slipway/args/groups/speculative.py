@@ -6,7 +6,6 @@ from slipway.args.declare import Disposition, Json, Key, Unbuilt, arg, group
 from slipway.args.speculation import IDLE, METHODS, TYPICAL, unbuilt_part
 
 SAMPLERS = ("rejection_sampler", TYPICAL)
-TYPICAL_ACCEPTANCE = Unbuilt("typical acceptance", tunes=True)
 
 DRAFT_QUANTIZATIONS = (
     "aqlm",
@@ -62,7 +61,6 @@ class Speculative:
     spec_decoding_acceptance_method: str | None = arg(
         choices=SAMPLERS,
         replacement="speculative_config.acceptance_method",
-        unbuilt=Unbuilt("typical acceptance", works=("rejection_sampler",)),
     )
     """Old form of acceptance_method."""
 
@@ -87,7 +85,7 @@ class Speculative:
         },
         open_keys=False,
         unbuilt=Unbuilt(
-            "draft models on several devices and typical acceptance",
+            "draft models on several devices (tensor parallelism)",
             works=({"method": "ngram", "num_speculative_tokens": 5},),
             part=unbuilt_part,
         ),
@@ -103,6 +101,11 @@ class Speculative:
     the model's own checkpoint has, and needs neither. Where model is all that is given, its configuration
     says which of these it is. No token changes by any. Requests whose drafts are not worth their time pause
     them; from disable_by_batch_size running requests on there are none.
+
+    acceptance_method typical_acceptance_sampler does change tokens, of requests with a temperature: a draft
+    is taken where its probability, by the request's own settings, exceeds posterior_threshold (0.09) or
+    posterior_alpha (0.3) · exp(-entropy), whichever is less. A seed then repeats a text only where the same
+    drafts are verified. rejection_sampler is the usual rule.
     """
 
     speculative_disable_by_batch_size: int | None = arg(
@@ -145,11 +148,11 @@ class Speculative:
     """Old form of quantization."""
 
     typical_acceptance_sampler_posterior_alpha: float | None = arg(
-        above=0, replacement="speculative_config.posterior_alpha", unbuilt=TYPICAL_ACCEPTANCE
+        above=0, replacement="speculative_config.posterior_alpha"
     )
     """Old form of posterior_alpha."""
 
     typical_acceptance_sampler_posterior_threshold: float | None = arg(
-        above=0, replacement="speculative_config.posterior_threshold", unbuilt=TYPICAL_ACCEPTANCE
+        above=0, replacement="speculative_config.posterior_threshold"
     )
     """Old form of posterior_threshold."""

@@ -30,7 +30,7 @@ from slipway.worker.plan import ModelPlan
 from slipway.worker.processors import Processors
 from slipway_kernels.cuda.interpret import repair
 from slipway_kernels.cuda.launch import device_in_use
-from slipway_kernels.sampling import RecordLayout
+from slipway_kernels.sampling import Acceptance, RecordLayout
 
 TOKEN_BUDGET = 2048
 
@@ -60,7 +60,9 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         config.num_drafts,
         device,
     )
-    sampler = Sampler(state, layout, max(1, config.max_logprobs))
+    rule = config.acceptance
+    acceptance = None if rule is None else Acceptance(rule.threshold, rule.alpha)
+    sampler = Sampler(state, layout, max(1, config.max_logprobs), acceptance)
     proposer = _proposer(plan, config, state, sampler, budget)
     decoder = _read(plan, config, device, proposer)
     return (PoolingWorker if pools else DeviceWorker)(

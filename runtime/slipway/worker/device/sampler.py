@@ -15,16 +15,20 @@ from torch import Tensor
 from slipway.engine.params import SamplingParams
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.state import Arena, SlotState
-from slipway_kernels.sampling import Features, RecordLayout, report, sample
+from slipway_kernels.sampling import Acceptance, Features, RecordLayout, report, sample
 from slipway_kernels.sampling.device import Draws, History, Masks, workspace
 
 
 class Sampler:
     """Keeps a record for each slot, and draws for the rows of a batch."""
 
-    def __init__(self, state: SlotState, layout: RecordLayout, max_top: int) -> None:
+    def __init__(
+        self, state: SlotState, layout: RecordLayout, max_top: int, acceptance: Acceptance | None = None
+    ) -> None:
+        """acceptance: of drafts; None where what they guess has to be drawn"""
         self._state = state
         self._layout = layout
+        self._acceptance = acceptance
         self.max_top = max_top
         self._kinds = {Features(): 0}
         """What requests have asked for so far, by the number that their slots keep."""
@@ -80,12 +84,21 @@ class Sampler:
             masks = Masks(*(self._masks.arrays[name][:rows] for name in ("words", "masked")))
         history = History(state.tokens, batch.draw_lengths.flatten(), state.prompt_len)
         slots = batch.draw_slots.flatten()
-        if edited is None:
-            sample(logits, slots, state.records, self._layout, history, self._space, out, features, masks)
-            return
-        drawing = replace(features, max_top=-1)
-        sample(edited, slots, state.records, self._layout, history, self._space, out, drawing, masks)
-        if features.max_top >= 0:
+        acceptance = self._acceptance if batch.draw_slots.shape[1] > 1 else None
+        drawing = features if edited is None else replace(features, max_top=-1)
+        sample(
+            logits if edited is None else edited,
+            slots,
+            state.records,
+            self._layout,
+            history,
+            self._space,
+            out,
+            drawing,
+            masks,
+            acceptance,
+        )
+        if edited is not None and features.max_top >= 0:
             self.report(logits, out.token, out)
 
     def report(self, logits: Tensor, given: Tensor, out: Draws) -> None:
