@@ -204,7 +204,8 @@ def test_a_device_that_is_found_counts_as_cuda(tmp_path, monkeypatch):
 def test_a_setting_of_something_not_built_warns(argument):
     resolved = resolve(line(argument), {})
     resolved.refuse_unbuilt()
-    assert f"{argument.flag} has no effect: {argument.unbuilt.feature} is not built yet." in resolved.warnings
+    assert f"{argument.flag} has no effect: {argument.unbuilt.idle}." in resolved.warnings
+    assert status_of(argument).reason == argument.unbuilt.idle
     assert status_of(argument).status == WARNED
 
 
@@ -256,3 +257,35 @@ def test_what_is_not_simply_implemented_has_a_reason():
     for argument in SERVE.arguments.values():
         entry = status_of(argument)
         assert entry.status == IMPLEMENTED or entry.reason
+
+
+def test_a_model_that_drafts_is_not_served_by_itself():
+    for dry in ([], ["--dry-run"]):
+        with pytest.raises(ArgumentError, match="name this as model in its --speculative-config"):
+            resolve(["m", "--task", "draft", *dry], {})
+    assert "draft" not in status_of(ARGUMENTS["task"]).reason
+
+
+def test_what_splits_over_devices_says_so_where_there_is_one():
+    (warned,) = resolve(["m", "--enable-lora", "--fully-sharded-loras"], {}).warnings
+    assert warned == (
+        "--fully-sharded-loras has no effect: one device holds adapters whole, and tensor parallelism is not "
+        "built yet."
+    )
+    draft = ["m", "--speculative-model", "d", "--num-speculative-tokens", "2"]
+    resolve([*draft, "--speculative-draft-tensor-parallel-size", "1"], {}).refuse_unbuilt()
+    two = resolve([*draft, "--speculative-draft-tensor-parallel-size", "2"], {})
+    with pytest.raises(NotBuiltError, match=r"2 devices \(tensor parallelism\): not supported yet"):
+        two.refuse_unbuilt()
+    assert "tensor parallelism" in status_of(ARGUMENTS["speculative_config"]).reason
+
+
+def test_typical_acceptance_is_built():
+    names = (
+        *("spec_decoding_acceptance_method", "typical_acceptance_sampler_posterior_alpha"),
+        "typical_acceptance_sampler_posterior_threshold",
+    )
+    assert {(status_of(ARGUMENTS[name]).status, status_of(ARGUMENTS[name]).reason) for name in names} == {
+        (IMPLEMENTED, "")
+    }
+    assert "typical" not in status_of(ARGUMENTS["speculative_config"]).reason

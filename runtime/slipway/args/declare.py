@@ -88,11 +88,14 @@ class Unbuilt:
     asks: Callable[[Any], bool] | None = None
     tunes: bool = False
     part: Callable[[Any], str] | None = None
+    without: str = ""
+    """Why nothing is lost as long as the feature is missing, where that is so."""
 
     @property
     def idle(self) -> str:
         """Why an argument that only tunes the feature has no effect."""
-        return f"{self.feature} is not built yet"
+        missing = f"{self.feature} is not built yet"
+        return f"{self.without}, and {missing}" if self.without else missing
 
     def asked_by(self, value: object, default: object) -> bool:
         if value is None or value is False or value in ("", [], {}) or value == default:

@@ -18,7 +18,11 @@ class LoRA:
     enable_lora_bias: bool = arg(False, negatable=True, no_effect_without=("enable_lora",))
     """Allow adapters with biases."""
 
-    fully_sharded_loras: bool = arg(False, negatable=True, unbuilt=replace(TENSOR_PARALLEL, tunes=True))
+    fully_sharded_loras: bool = arg(
+        False,
+        negatable=True,
+        unbuilt=replace(TENSOR_PARALLEL, tunes=True, without="one device holds adapters whole"),
+    )
     """Split both matrices of an adapter over the tensor parallel group, not one."""
 
     long_lora_scaling_factors: list[float] | None = arg(

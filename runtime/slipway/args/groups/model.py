@@ -50,6 +50,10 @@ QUANTIZATIONS = (
     "tpu_int8",
 )
 
+DRAFTS_FOR_ANOTHER = (
+    "a model that drafts answers nobody: it guesses for another one. Serve that one, and name this as model in "
+    "its --speculative-config. To serve it alone, leave --task out."
+)
 WORKING_TASKS = ("auto", "classify", "embed", "embedding", "generate", "reward", "score")
 WORKING_QUANTIZATIONS = (
     "awq",
@@ -282,11 +286,13 @@ class Model:
             "score",
             "transcription",
         ),
-        unbuilt=Unbuilt("transcription and drafts", works=WORKING_TASKS),
+        refused={"draft": DRAFTS_FOR_ANOTHER},
+        unbuilt=Unbuilt("transcription", works=WORKING_TASKS),
     )
     """What the model does here: generate, embed, classify or reward. embedding is embed, score is classify.
 
-    auto takes what the model's class and its files are for.
+    auto takes what the model's class and its files are for. draft is refused: what drafts is named in the
+    --speculative-config of the model that it drafts for.
     """
 
     tokenizer: str | None = arg()
