@@ -7,7 +7,6 @@ beyond what the workspace holds at once, 128 with edits or filters, take as many
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -152,15 +151,14 @@ def sample(
         chunk = slice(start, start + space.rows)
         part = _Rows(logits[chunk], row_slots[chunk], records, space, tile)
         known, drawn = history[chunk], out[chunk]
-        judging = _judging(acceptance, history, space, rows - start)
         if features.penalties:
             _count(part, known)
         _scan(part, known, None if masks is None else masks[chunk], penalties=features.penalties)
         if features.random or features.max_top >= 0:
-            _measure(part, known, features, judging)
+            _measure(part, known, features, judges=acceptance is not None)
         if features.filters:
             _gather(part)
-        _finish(part, known, drawn, features, acceptance, judging)
+        _finish(part, known, drawn, features, acceptance, rows - start)
         if features.max_top >= 0:
             _report(part, drawn.token, drawn)
 
@@ -181,7 +179,7 @@ def report(logits: Tensor, given: Tensor, space: Workspace, out: Draws) -> None:
         chunk = slice(start, start + space.rows)
         part = _Rows(logits[chunk], given[chunk], None, space, tile)
         _scan(part, None, None, penalties=False)
-        _measure(part, None, features, _judging(None, None, space, 0))
+        _measure(part, None, features, judges=False)
         _report(part, given[chunk], out[chunk])
 
 
@@ -263,21 +261,7 @@ def _scan(part: _Rows, history: History | None, masks: Masks | None, *, penaltie
     )
 
 
-def _judging(
-    acceptance: Acceptance | None, history: History | None, space: Workspace, rows: int
-) -> dict[str, object]:
-    """What the kernels read of drafts, of so many rows from the turn's first on."""
-    if acceptance is None or history is None:
-        return {"tokens_ptr": None, "tokens_stride": 0, "weighed_ptr": None, "num_rows": 0}
-    return {
-        "tokens_ptr": history.tokens,
-        "tokens_stride": history.tokens.stride(0),
-        "weighed_ptr": space.weighed,
-        "num_rows": rows,
-    }
-
-
-def _measure(part: _Rows, history: History | None, features: Features, judging: Mapping[str, object]) -> None:
+def _measure(part: _Rows, history: History | None, features: Features, *, judges: bool) -> None:
     space = part.space
     launch(
         measure_kernel,
@@ -288,6 +272,7 @@ def _measure(part: _Rows, history: History | None, features: Features, judging: 
         tiles_ptr=space.tiles,
         raw_masses_ptr=space.raw_masses,
         masses_ptr=space.masses,
+        weighed_ptr=space.weighed if judges else None,
         above_ptr=space.above,
         scores_ptr=space.scores,
         winners_ptr=space.winners,
@@ -296,7 +281,6 @@ def _measure(part: _Rows, history: History | None, features: Features, judging: 
         RANDOM=features.random,
         FILTERS=features.filters,
         REPORTS=features.max_top >= 0,
-        **judging,
         **part.row_arguments,
         **part.record_arguments,
     )
@@ -346,9 +330,11 @@ def _finish(
     out: Draws,
     features: Features,
     acceptance: Acceptance | None,
-    judging: Mapping[str, object],
+    rows: int,
 ) -> None:
+    """rows: from the turn's first on"""
     space = part.space
+    tokens = None if acceptance is None else history.tokens
     launch(
         finish_kernel,
         (part.count,),
@@ -370,8 +356,11 @@ def _finish(
         tile_size=part.tile_size,
         RANDOM=features.random,
         FILTERS=features.filters,
+        tokens_ptr=tokens,
+        tokens_stride=row_stride(tokens),
+        weighed_ptr=None if acceptance is None else space.weighed,
+        num_rows=rows,
         **(acceptance or NO_DRAFT_STANDS).rounded,
-        **judging,
         **part.row_arguments,
         **part.record_arguments,
     )

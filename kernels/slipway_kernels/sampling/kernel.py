@@ -133,7 +133,7 @@ def scan_kernel(
         note_maxima(value, row, num_tiles, blocks_ptr, tiles_ptr, TILE)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit
 def measure_kernel(
     logits_ptr,  # [rows, vocab]
     logits_stride,
@@ -144,8 +144,6 @@ def measure_kernel(
     records_ptr,  # [num_slots, words]  or None, where every row is reported
     records_stride,
     lengths_ptr,  # [rows]
-    tokens_ptr,  # [num_slots, max_len]  or None, as weighed_ptr
-    tokens_stride,
     raw_tiles_ptr,  # [rows, tiles]
     tiles_ptr,  # [rows, tiles]
     raw_masses_ptr,  # [rows, tiles]  int64
@@ -154,7 +152,6 @@ def measure_kernel(
     above_ptr,  # [rows, tiles, NOTES]  fp32
     scores_ptr,  # [rows, tiles]  fp64
     winners_ptr,  # [rows, tiles]
-    num_rows,
     vocab,
     num_tiles,
     RANDOM: tl.constexpr,
@@ -164,7 +161,7 @@ def measure_kernel(
 ):
     """By tile: exp(logit - largest) for reports, exp(x) for top-p, the best x + noise for a draw.
 
-    And exp(x) and exp(x) · x, where a draft may stand for it."""
+    And exp(x) and exp(x) · x, where drafts may stand for draws."""
     row = tl.program_id(1)
     slot = tl.load(slots_ptr + row).to(tl.int64)
     if slot < 0:
@@ -208,11 +205,9 @@ def measure_kernel(
                 tl.store(scores_ptr + tile, best)
                 tl.store(winners_ptr + tile, winner)
                 if weighed_ptr is not None:
-                    draft = draft_of(slots_ptr, tokens_ptr, tokens_stride, lengths_ptr, row, slot, num_rows)
-                    if draft >= 0:
-                        mass = mass_of(exponential(x))
-                        tl.store(masses_ptr + tile, tl.sum(mass, axis=0))
-                        tl.store(weighed_ptr + tile, tl.sum(weighed_by(mass, x), axis=0))
+                    mass = mass_of(exponential(x))
+                    tl.store(masses_ptr + tile, tl.sum(mass, axis=0))
+                    tl.store(weighed_ptr + tile, tl.sum(weighed_by(mass, x), axis=0))
 
 
 @triton.jit

@@ -51,8 +51,8 @@ QUANTIZATIONS = (
 )
 
 DRAFTS_FOR_ANOTHER = (
-    "a model that drafts answers nobody: it guesses for another one. Serve that one, and name this as model in "
-    "its --speculative-config. To serve it alone, leave --task out."
+    "a model that drafts answers nobody: it guesses for another one. Serve that one, and name this as model "
+    "in its --speculative-config. To serve it alone, leave --task out."
 )
 WORKING_TASKS = ("auto", "classify", "embed", "embedding", "generate", "reward", "score")
 WORKING_QUANTIZATIONS = (
