@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 12
+ABI = 13
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
