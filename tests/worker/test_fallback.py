@@ -153,7 +153,16 @@ def test_frequencies_that_follow_the_length_are_fixed_for_the_longest_request(tm
     ("kind", "sizes", "layer"),
     [
         ("bloom", {"hidden_size": 64, "n_layer": 2, "n_head": 4}, r"h\.0\.self_attention \(BloomAttention\)"),
-        ("gptj", {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}, r"h\.0\.attn \(GPTJAttention\)"),
+        (
+            "xglm",
+            {"d_model": 64, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64},
+            r"0\.self_attn \(XGLM",
+        ),
+        (
+            "openai-gpt",
+            {"n_embd": 64, "n_layer": 2, "n_head": 4},
+            r"no layer that goes through the attention",
+        ),
         ("mamba", {"hidden_size": 64, "num_hidden_layers": 2}, r"layers\.0 \(MambaBlock\)"),
         ("bert", SIZES, r"later tokens"),
     ],

@@ -89,11 +89,11 @@ class Step:
         self.slots = torch.randperm(count + 2, device=device)[:count].int()
         free = iter((torch.randperm(pages) + 1).tolist())
         for slot, (queries, length) in zip(self.slots.tolist(), requests, strict=True):
-            first = max(0, length - queries - window + 1) if window else 0
-            for index in range(first // block, -(-length // block)):
+            begin = max(0, length - queries - window + 1) if window else 0
+            for index in range(begin // block, -(-length // block)):
                 page = next(free)
                 self.table[slot, index] = page - 1
-                known = slice(max(first - index * block, 0), min(length - index * block, block))
+                known = slice(max(begin - index * block, 0), min(length - index * block, block))
                 shape = (2, kv_heads, known.stop - known.start, head_dim)
                 pool[page, :, :, known] = torch.randn(shape, device=device)
         pool = pool.to(self.stored)[1:]  # page −1 is there, and not a number
