@@ -20,7 +20,7 @@ from slipway.api.configure import api_settings
 from slipway.api.frontend import Frontend
 from slipway.api.lifecycle import http_server
 from slipway.api.listen import listen
-from slipway.api.model import read_texts
+from slipway.api.texts import read_texts
 from slipway.args import resolve
 from slipway.engine.client import EngineClient
 from slipway.engine.messages import AddRequest, Pools
@@ -92,7 +92,7 @@ class Served:
 
     async def _open(self) -> None:
         ready = await self.client.wait_ready()
-        await self.front.adapters.load_modules(self._folders)
+        await self.front.adapters.load_modules(self._folders, self._texts, ready)
         self.front.open(self._texts, ready)
         self._opened.set()
 

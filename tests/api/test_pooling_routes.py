@@ -360,7 +360,7 @@ def test_batches_may_ask_for_embeddings_scores_and_rerankings(embeds: Served) ->
 
 def test_greetings_show_a_request_that_the_model_answers() -> None:
     from slipway.api.greeting import _first_request
-    from slipway.api.model import Texts
+    from slipway.api.texts import Texts
 
     texts = Texts(None, None, None, (), None)  # type: ignore[arg-type]
     assert _first_request(texts, EMBEDS)[1] == "v1/embeddings"

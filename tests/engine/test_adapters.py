@@ -328,7 +328,7 @@ def test_a_record_with_adapters_plays_back_to_the_bit(
     ("config", "edit", "message"),
     [
         ({"use_dora": True}, {}, "uses use_dora: True, which is not supported"),
-        ({"modules_to_save": ["lm_head"]}, {}, r"uses modules_to_save: \['lm_head'\]"),
+        ({"modules_to_save": ["lm_head"]}, {}, r"has modules_to_save: \['lm_head'\], and no matrix"),
         ({"peft_type": "IA3"}, {}, "is of the kind IA3; LORA is served"),
         ({"bias": "all"}, {}, r"has biases \(bias: all\)"),
         ({"rank_pattern": {"q_proj": 900}}, {}, "has a rank of 900, and --max-lora-rank is 16"),

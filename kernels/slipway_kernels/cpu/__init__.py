@@ -3,6 +3,7 @@
 from slipway_kernels.cpu.adapters import LowRank, Piece, together
 from slipway_kernels.cpu.binding import isa
 from slipway_kernels.cpu.encoder import STEP_PAGES, EncoderProgram
+from slipway_kernels.cpu.extension import Extension, OwnRows
 from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
 from slipway_kernels.cpu.linked import LinkedProgram
 from slipway_kernels.cpu.memory import PageMemory, page_bytes, reserved, trim
@@ -18,9 +19,11 @@ __all__ = [
     "Buffer",
     "Edits",
     "EncoderProgram",
+    "Extension",
     "ExternalProgram",
     "LinkedProgram",
     "LowRank",
+    "OwnRows",
     "Packed",
     "PackedCodes",
     "PageMemory",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 13
+ABI = 14
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -41,6 +41,20 @@ class AdapterStruct(Structure):
     """`sw_adapter` of slipway.h."""
 
     _fields_ = (*((name, c_void_p) for name in ("a", "b", "spans", "bias")), ("width", c_int32))
+
+
+class ExtensionStruct(Structure):
+    """`sw_extension` of slipway.h."""
+
+    _fields_ = (
+        ("added", c_int32),
+        ("row_of", c_void_p),
+        ("rows", c_void_p),
+        ("head", WeightStruct),
+        ("tokens", c_void_p),
+        ("bias", c_void_p),
+        ("rotation", c_int32),
+    )
 
 
 class SourceStruct(Structure):
@@ -141,6 +155,9 @@ SIGNATURES = {
     "sw_add_layer_norm": "-pippifi",
     "sw_adapt": "ipiii",
     "sw_set_adapter": "-piiip",
+    "sw_extend": "-pii",
+    "sw_add_rotation": "-pp",
+    "sw_set_extension": "-pip",
     "sw_add_rope_and_store": "-piiiiiiipippfi",
     "sw_add_attention": "-piiiiiiififi",
     "sw_add_moe": "-pipppiiii",

@@ -296,11 +296,9 @@ void sw_add_head(Program* p, int x, const float* norm_weight, const sw_weight* w
   o->tokens = tokens;
   o->normed = normed;
   if (sw_is_integers(weight->dtype)) o->codes = p->add_buffer(p->buffers[x].width, SW_INT8, SW_LOGIT_ROWS);
-  auto logits_of = [](int count) {
-    return std::make_unique<Memory>(size_t(SW_LOGIT_ROWS) * ((count + 31) / 32 * 32) * sizeof(float));
-  };
-  o->logits = logits_of(p->vocab);
-  if (tokens) o->few = logits_of(weight->n);
+  auto logits_of = [](size_t stride) { return std::make_unique<Memory>(SW_LOGIT_ROWS * stride * sizeof(float)); };
+  o->logits = logits_of(p->logits_stride());
+  if (tokens) o->few = logits_of(o->logits_stride(*p));
 }
 
 void sw_add_hidden(Program* p, int x, const float* norm_weight, float eps, int add_one) {

@@ -37,6 +37,8 @@ void Embed::read(const Program& p, int row) const {
   const char* given = p.slots->given[p.plan.slots[p.request[row]]];
   if (is_given(p, row))
     memcpy(to, given + sizeof(float) * p.position[row] * table.k, sizeof(float) * table.k);
+  else if (const float* own = p.own_row(p.plan.slots[p.request[row]], p.token[row], table.k))
+    memcpy(to, own, sizeof(float) * table.k);
   else
     sw_kernels().read_row(table, p.token[row], scale, to);
 }
@@ -159,7 +161,10 @@ float scale_of(float largest, float divisor) {
 }  // namespace
 
 const float* RopeAndStore::angles(const Program& p, int row) const {
-  return cos_sin ? cos_sin + size_t(p.position[row]) * rotary_dim : nullptr;
+  if (!cos_sin) return nullptr;
+  const sw_extension* own = p.extension_of(p.plan.slots[p.request[row]]);
+  const float* table = own && own->rotation ? stretched[own->rotation - 1] : cos_sin;
+  return table + size_t(p.position[row]) * rotary_dim;
 }
 
 /* The layer's scales become those of this step's keys and values. */
@@ -367,17 +372,13 @@ bool Hidden::run(Worker& worker) const {
   return true;
 }
 
-namespace {
-size_t logits_stride(int tokens) { return (tokens + 31) / 32 * 32; }
-}  // namespace
-
 /* The logits of the rows in `normed`; by_adapter null: no adapter adds to them. */
 void Head::multiply(Worker& worker, const RowsByAdapter* by_adapter, int rows) const {
   const Program& p = worker.program;
   const Buffer &plain = p.buffers[normed], &operand = p.buffers[codes >= 0 ? codes : normed];
   int n = tokens ? weight.n : p.vocab;
   float* to = static_cast<float*>((tokens ? few : logits)->at);
-  size_t stride = logits_stride(n);
+  size_t stride = logits_stride(p);
   int unit = worker.claim(1);
   int base = by_adapter ? added[0].shrink(worker, *by_adapter, plain.shared->at, plain.stride, weight.k, unit) : 0;
   Product product{operand.shared->at, size_t(operand.stride), weight, n, to, stride, SW_FP32,
@@ -393,11 +394,11 @@ void Head::multiply(Worker& worker, const RowsByAdapter* by_adapter, int rows) c
 
 /* The logits of the tokens that there are go to their places; no other token can be drawn. */
 void Head::spread(Worker& worker, int rows) const {
-  int vocab = worker.program.vocab;
+  const Program& p = worker.program;
   for (int i = worker.claim(1); i < rows; i = worker.claim(1)) {
-    const float* from = static_cast<const float*>(few->at) + i * logits_stride(weight.n);
-    float* to = static_cast<float*>(logits->at) + i * logits_stride(vocab);
-    std::fill(to, to + vocab, -INFINITY);
+    const float* from = static_cast<const float*>(few->at) + i * logits_stride(p);
+    float* to = static_cast<float*>(logits->at) + i * p.logits_stride();
+    std::fill(to, to + p.vocab, -INFINITY);
     for (int j = 0; j < weight.n; ++j) to[tokens[j]] = from[j];
   }
 }
@@ -427,8 +428,9 @@ bool Head::run(Worker& worker) const {
       worker.barrier();
     }
     float* to = static_cast<float*>(logits->at);
-    if (p.plan.edits) worker.program.edit(worker, to, logits_stride(p.vocab), first, count);
-    p.draw(worker, to, logits_stride(p.vocab), first, count);
+    if (has_own_tokens(p, first, count)) own_logits(worker, first, count);
+    if (p.plan.edits) worker.program.edit(worker, to, p.logits_stride(), first, count);
+    p.draw(worker, to, p.logits_stride(), first, count);
     worker.barrier();
   }
   return false;

@@ -117,6 +117,7 @@ struct RopeAndStore : Operation {
   void* q_out; /* null: keys and values only */
   size_t q_out_stride;
   const float* cos_sin;
+  std::vector<const float*> stretched; /* tables of the other rotations that adapters may have */
   HeadNorm norm;
   bool run(Worker&) const override;
 
@@ -188,12 +189,16 @@ struct Head : Adapted {
   const int32_t* tokens; /* of each row of weight, or null: in order */
   int normed; /* a buffer that holds the rows of a chunk */
   int codes = -1; /* their codes, where the weight wants them */
+  std::unique_ptr<Memory> own; /* [SW_LOGIT_ROWS, tokens of an adapter's own], grown between steps */
   std::unique_ptr<Memory> logits, few; /* few: of the tokens that there are, where these are not all */
+  size_t logits_stride(const Program& p) const { return tokens ? size_t(weight.n + 31) / 32 * 32 : p.logits_stride(); }
   bool run(Worker&) const override;
 
  private:
   void multiply(Worker&, const RowsByAdapter*, int rows) const;
   void spread(Worker&, int rows) const;
+  bool has_own_tokens(const Program&, int first, int count) const; /* lora/extension.cpp */
+  void own_logits(Worker&, int first, int count) const;
 };
 
 /* The rows of pooled slots, in fp32, for the caller. */

@@ -122,11 +122,11 @@ int Program::rows_of(int slot, int num_new, int num_drafts) const {
   int rows = num_new - num_drafts;
   if (begin < 0 || known > slots->max_len || rows > left || (num_drafts > 0 && rows < left)) return -1;
   rows += std::max(0, std::min({num_drafts, slots->num_drafts[slot], slots->max_len - 1 - known}));
+  if (slots->adapter[slot] >= num_adapters) return -1;
   for (int at = std::max(begin, slots->num_given[slot]); at < begin + rows; ++at) {
     int id = slots->tokens[size_t(slot) * slots->max_len + at];
-    if (id < 0 || id >= num_embeddings) return -1;
+    if (id < 0 || (id >= num_embeddings && id >= vocab_of(slot))) return -1;
   }
-  if (slots->adapter[slot] >= num_adapters) return -1;
   if (rows == 0) return 0;
   for (int group = 0; group < slots->num_groups; ++group) {
     int last = (begin + rows - 1) / blocks[group];
@@ -247,7 +247,9 @@ void Program::draw(Worker& worker, float* logits, size_t stride, int first, int 
     int at = position[row.row] + 1;
     bool judges = slots->posterior_alpha > 0 && row.given < 0 && !last_of_request[row.row];
     sw_draft draft{judges ? tokens[at] : -1, slots->posterior_threshold, slots->posterior_alpha};
-    sw_sample_row(&sampling, logits + i * stride, row.edited, row.mask, vocab, tokens, at, slots->prompt_len[row.slot],
+    /* Masks and edited rows are as wide as the model's vocabulary. */
+    int width = row.mask || row.edited ? vocab : vocab_of(row.slot);
+    sw_sample_row(&sampling, logits + i * stride, row.edited, row.mask, width, tokens, at, slots->prompt_len[row.slot],
                   row.given, judges ? &draft : nullptr, logprobs >= 0, top, worker.scratch(), output.rows + row.row,
                   output.top_ids + first_top, output.top_logprobs + first_top);
   }

@@ -127,6 +127,20 @@ struct Program {
   /* For so many rows that adapters add to, and what they add to before it is activated. */
   void reserve_low_rank(size_t rows, size_t apart_stride);
   int num_adapters = 0;
+  std::vector<sw_extension> extensions; /* by place; empty: no adapter has any */
+  int most_added = 0;                   /* tokens that an adapter may add */
+  /* What a slot's adapter has in place of the model's own, or null. */
+  const sw_extension* extension_of(int slot) const {
+    int adapter = slots->adapter[slot];
+    return adapter < 0 || extensions.empty() ? nullptr : &extensions[adapter];
+  }
+  /* The embedding of a token where it is the adapter's own, or null. */
+  const float* own_row(int slot, int token, int width) const;
+  int vocab_of(int slot) const {
+    const sw_extension* own = extension_of(slot);
+    return own ? vocab + own->added : vocab;
+  }
+  size_t logits_stride() const { return size_t(vocab + most_added + 31) / 32 * 32; }
   RowsByAdapter by_adapter;
   std::vector<RowsByAdapter> logits_by_adapter; /* of each SW_LOGIT_ROWS logit rows */
   std::unique_ptr<Memory> shrunk; /* [rows, shrunk_stride] of dtype: A · x; every product uses it */

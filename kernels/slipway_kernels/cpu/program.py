@@ -20,6 +20,7 @@ from slipway_kernels.cpu.binding import (
     address,
     floats,
 )
+from slipway_kernels.cpu.extension import Extension
 from slipway_kernels.cpu.step import Edits, Stepper, StepResult
 from slipway_kernels.cpu.weights import Weight
 
@@ -60,12 +61,16 @@ class Program(Stepper):
 
     _finished = False
     _places = 0
+    _most_added: int | None = None
+    """Tokens that an adapter may add; None: adapters have nothing of their own."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._operations: list[str] = []
         self._adapters: dict[tuple[Adaptable, int], LowRank | None] = {}
         """By product and place: what the C program points at."""
+        self._extensions: dict[int, Extension | None] = {}
+        """By place: the same."""
         self.embedding: Weight | None = None
         """The table of its last `embed`."""
         self.output: Weight | None = None
@@ -150,6 +155,7 @@ class Program(Stepper):
         k_norm: Floats | None = None,
         eps: float = 0.0,
         add_one: bool = False,
+        rotations: Sequence[Floats] = (),
     ) -> None:
         """Norm and rotate the heads of qkv; queries go to q_out, keys and values to their pages.
 
@@ -157,18 +163,12 @@ class Program(Stepper):
         q_out    act [*, heads · head_dim]
         layer    (group, index within the group)
         cos_sin  [max_len, rotary_dim / 2, 2], pairs are (i, i + rotary_dim / 2); None: no rotation
+        rotations  tables like it, which adapters may have instead (`set_extension`)
         """
         self._check_heads(heads, kv_heads, head_dim)
         self._expect("rope_and_store", qkv, "fp32", (heads + 2 * kv_heads) * head_dim)
         self._expect("rope_and_store", q_out, "act", heads * head_dim)
-        angles = None
-        if cos_sin is not None:
-            if cos_sin.shape[0] < self.slots.max_len or cos_sin.shape[1:] != (rotary_dim // 2, 2):
-                raise ValueError(
-                    f"rope_and_store: angles of shape {tuple(cos_sin.shape)}; they must be "
-                    f"[at least {self.slots.max_len}, {rotary_dim // 2}, 2]."
-                )
-            angles = self._floats(cos_sin)
+        angles = None if cos_sin is None else self._angles(cos_sin, rotary_dim)
         self._add(
             "rope_and_store",
             *(qkv.index, self._written(q_out), *layer, heads, kv_heads, head_dim, angles, rotary_dim),
@@ -176,6 +176,8 @@ class Program(Stepper):
             self._floats(k_norm, head_dim),
             *(eps, add_one),
         )
+        for table in rotations if angles else ():
+            self._c.sw_add_rotation(self._pointer, self._angles(table, rotary_dim))
 
     def attention(
         self,
@@ -344,6 +346,35 @@ class Program(Stepper):
         self._c.sw_set_adapter(self._pointer, to.operation, to.product, at, struct)
         self._adapters[to, place] = adapter
 
+    def extend(self, places: int, most: int) -> None:
+        """Let adapters in so many places have rows and a rotation of their own, and add up to `most` tokens.
+
+        It goes before all operations, adds none and changes none.
+        """
+        if self._operations:
+            raise ValueError("extend: operations have been added; the room for logits comes before them.")
+        self._most_added = most
+        self._c.sw_extend(self._pointer, places, most)
+
+    def set_extension(self, place: int, extension: Extension | None) -> None:
+        """Between steps: what the slots that have `place` as their adapter have of their own.
+
+        Their rows of logits are as wide as the vocabulary with what it adds; masks and edited rows stay as
+        wide as the model's, and so nothing that is added can be drawn with them.
+        Raises ValueError for one that does not fit.
+        """
+        most = self._most_added
+        if most is None or not 0 <= place < self._places:
+            raise ValueError(f"set_extension: there is no place {place} for rows of an adapter's own.")
+        if extension is not None and (extension.vocab != self.vocab or extension.added > most):
+            raise ValueError(
+                f"An adapter adds {extension.added} tokens to {extension.vocab}; there are {self.vocab}, "
+                f"and room for {most}."
+            )
+        struct = None if extension is None else ctypes.byref(extension.struct)
+        self._c.sw_set_extension(self._pointer, place, struct)
+        self._extensions[place] = extension
+
     def finish(self) -> None:
         """No operation is added after this."""
         self._finished = True
@@ -434,6 +465,14 @@ class Program(Stepper):
             raise ValueError(f"A vector of shape {array.shape} stands where {length} values belong.")
         self._keep(array)
         return address(array)
+
+    def _angles(self, table: Floats, rotary_dim: int) -> int | None:
+        if table.shape[0] < self.slots.max_len or table.shape[1:] != (rotary_dim // 2, 2):
+            raise ValueError(
+                f"rope_and_store: angles of shape {tuple(table.shape)}; they must be "
+                f"[at least {self.slots.max_len}, {rotary_dim // 2}, 2]."
+            )
+        return self._floats(table)
 
     def _bias(self, bias: Floats | None, n: int) -> int | None:
         """Padded to whole blocks: the kernel reads sixteen at a time."""

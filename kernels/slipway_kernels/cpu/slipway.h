@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define SW_ABI 13
+#define SW_ABI 14
 
 /* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
 enum { SW_FP32 = 0, SW_BF16 = 1, SW_FP16 = 2, SW_INT4 = 3, SW_INT8 = 4, SW_E4M3 = 5, SW_E5M2 = 6 };
@@ -42,6 +42,18 @@ typedef struct {
   const float* bias;    /* [n], in whole sixteens, or null */
   int32_t width; /* of A · x: several matrices of one product have their columns beside each other */
 } sw_adapter;
+
+/* What requests with an adapter have in place of the model's own: rows of tokens, tokens that the model has not, and
+ * another rotation. All null or 0: nothing. */
+typedef struct {
+  int32_t added;         /* tokens behind the model's vocabulary */
+  const int32_t* row_of; /* [vocab + added]  of `rows`; -1: the model's row. Null: all are the model's */
+  const float* rows;     /* [.., hidden]  as they enter the first layer */
+  sw_weight head;        /* a row for each of `tokens`, in place of the model's or beside them; at null: none */
+  const int32_t* tokens; /* [head.n] */
+  const float* bias;     /* [head.n], in whole blocks, or null */
+  int32_t rotation;      /* 0: the model's; else the one of that place among those that it may stretch to */
+} sw_extension;
 
 /* Rows of a matrix as a file has them: floats, or codes, SW_INT4 one in a byte, 0 to 15. Where there are scales, w =
  * scale · number + minimum, and a code of four bits without minimums means itself less 8. */

@@ -137,7 +137,8 @@ bool Embed::run_adapted(Worker& worker) const {
     for (int i = tile.first + worker.thread; i < tile.first + tile.count; i += p.pool->size()) {
       char* shrunk = static_cast<char*>(p.shrunk->at) + i * narrow * bytes;
       int row = p.by_adapter.rows[i];
-      if (is_given(p, row)) /* it has no token to which an adapter adds */
+      /* It has no token to which an adapter adds, or the adapter's own row has all that is added. */
+      if (is_given(p, row) || p.own_row(p.plan.slots[p.request[row]], p.token[row], to.width))
         memset(shrunk, 0, row_bytes);
       else
         memcpy(shrunk, static_cast<const char*>(adapter.a) + p.token[row] * row_bytes, row_bytes);

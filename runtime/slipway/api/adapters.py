@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 from slipway.api.configure import AdapterModule, Settings
 from slipway.api.daemon import in_daemon
+from slipway.api.own_model import OwnModel, own_model
+from slipway.api.texts import Texts
 from slipway.args.model_names import MAX_MODEL_NAME, fit_for_a_model
 from slipway.engine.client import EngineClient
-from slipway.engine.messages import AdapterRef
+from slipway.engine.messages import AdapterRef, Ready
 from slipway.exits import BAD_ARGUMENTS, BY_REASON, LOAD_STALLED, Exit
 from slipway.load.errors import LoadError
 from slipway.load.hub import locate_adapter
@@ -47,6 +49,8 @@ class ServedAdapter:
     """The model that it is said to be made for."""
     created: int
     """Unix time."""
+    own: OwnModel | None = None
+    """What its requests have in place of the model's own."""
 
     @property
     def kind(self) -> str:
@@ -73,6 +77,8 @@ class Adapters:
         self._engine = engine
         self._served: dict[str, ServedAdapter] = {}
         self._numbers = count(1)
+        self._model: tuple[Texts, Ready] | None = None
+        """What is known of the model alone, once it is there."""
         self._turn = asyncio.Lock()
         """One change at a time: of two loads of a name the second finds the first, and downloads do not pile
         up."""
@@ -98,8 +104,12 @@ class Adapters:
             found.append(Found(folder, virtual))
         return found
 
-    async def load_modules(self, found: list[Found]) -> None:
-        """Have the engine read them. Raises Exit for the first that it cannot serve."""
+    async def load_modules(self, found: list[Found], texts: Texts, ready: Ready) -> None:
+        """Have the engine read them. Raises Exit for the first that it cannot serve.
+
+        texts, ready  what is known of the model
+        """
+        self._model = texts, ready
         for module, (folder, virtual) in zip(self._settings.adapters, found, strict=True):
             try:
                 await self._read(module.name, module.path, folder, module.base_model_name, virtual)
@@ -169,7 +179,14 @@ class Adapters:
             raise
         if verdict != "ok":
             raise LoadError("BadCheckpoint", verdict)
-        served = ServedAdapter(ref, path, parent or self._settings.name, int(time.time()))
+        own = None
+        if not virtual and self._model is not None:
+            try:
+                own = await in_daemon(partial(own_model, name, Path(folder), *self._model, self._settings))
+            except LoadError:
+                await self._forget(ref)
+                raise
+        served = ServedAdapter(ref, path, parent or self._settings.name, int(time.time()), own)
         self._served[name] = served
         logger.info("%s adapter %s (number %d) is loaded from %s.", served.kind, name, ref.number, folder)
         return served

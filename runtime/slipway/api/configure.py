@@ -49,6 +49,7 @@ def engine_config(
         "rope_scaling": arguments["rope_scaling"] or {},
         "max_model_len": _length(arguments["max_model_len"]),
         "max_loras": arguments["max_loras"] if arguments["enable_lora"] else 0,
+        "long_lora_scaling_factors": arguments["long_lora_scaling_factors"] or [],
         "max_prompt_adapters": arguments["max_prompt_adapters"] if arguments["enable_prompt_adapter"] else 0,
         "prefix_hash": arguments["prefix_caching_hash_algo"],
         "prefix_hash_secret": environment.slipway_prefix_hash_secret or "",

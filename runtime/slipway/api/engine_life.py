@@ -10,7 +10,7 @@ from typing import NoReturn
 from slipway.api.daemon import in_daemon
 from slipway.api.frontend import Frontend
 from slipway.api.group import as_exit
-from slipway.api.model import Texts, read_texts
+from slipway.api.texts import Texts, read_texts
 from slipway.engine.client import EngineClient, EngineDead
 from slipway.engine.messages import Ready
 from slipway.exits import ENGINE_STALLED, LOAD_STALLED, Exit
@@ -25,7 +25,7 @@ async def opened(front: Frontend) -> tuple[Texts, Ready]:
     texts, folders = await in_daemon(lambda: (read_texts(front.settings), front.adapters.find_modules()))
     try:
         ready = await front.engine.wait_ready()
-        await front.adapters.load_modules(folders)
+        await front.adapters.load_modules(folders, texts, ready)
     except EngineDead:
         await asyncio.Event().wait()  # `mourn` tells why
     front.open(texts, ready)

@@ -23,11 +23,12 @@ from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Run
 from slipway.api.grammars import GrammarChecks
 from slipway.api.group import Group
-from slipway.api.model import ServedModel, Texts, served_model
+from slipway.api.model import ServedModel, served_model
 from slipway.api.pooled_run import PooledRun
 from slipway.api.response_store import ResponseStore
 from slipway.api.seeds import Seeds
 from slipway.api.structured import say_whose_work_it_is
+from slipway.api.texts import Texts
 from slipway.engine.client import EngineClient
 from slipway.engine.messages import Ready, Stats
 from slipway.engine.params import SamplingParams
@@ -84,7 +85,7 @@ class Frontend:
         )
         self.metrics.record_startup(ready.startup_seconds)
         self.metrics.record_cache(_cache(self.settings, ready))
-        self.bodies.make_room(ready.max_model_len, ready.hidden_size)
+        self.bodies.make_room(max(ready.max_model_len, ready.max_stretched_len), ready.hidden_size)
         self.admission.open()
 
     def close(self) -> None:

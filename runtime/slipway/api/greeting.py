@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from slipway.api.configure import Arguments, Settings
-from slipway.api.model import Texts
+from slipway.api.texts import Texts
 from slipway.engine.messages import Pools, Ready
 
 QUESTION = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'

@@ -160,6 +160,12 @@ def _order(
     if grammar is not None and beams is not None:
         message = f"use_beam_search searches free outputs, and {grammar.param} holds them to a form."
         raise ApiError(message, param="use_beam_search", code="invalid_value")
+    if grammar is not None and not model.same_tokens:
+        message = (
+            f"{grammar.param}: a grammar is made of the model's own tokens, and this adapter has others. "
+            "Leave it out, or name the model itself."
+        )
+        raise ApiError(message, param=grammar.param, code="invalid_value")
     if body.stop and model.texts.tokenizer is None:
         raise ApiError(
             "stop strings need a tokenizer, and this server has none (--skip-tokenizer-init); "

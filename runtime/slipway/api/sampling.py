@@ -37,6 +37,7 @@ def sampling_params(
     defaults = model.defaults
     temperature = _first(request.temperature, defaults.temperature, 1.0)
     _check_token_ids(request, model)
+    _check_processors(request, model)
     common = SamplingParams(
         max_tokens=0,
         min_tokens=request.min_tokens or 0,
@@ -161,6 +162,16 @@ def _first(asked: Number | None, default: Number | None, neutral: Number) -> Num
 
 def child_seed(seed: int, index: int) -> int:
     return (seed + index) % (1 << 64)
+
+
+def _check_processors(request: Generation, model: ServedModel) -> None:
+    """Raises ApiError where processors would not see all that may be drawn."""
+    if request.logits_processors and model.num_added:
+        message = (
+            f"logits_processors: this adapter adds {model.num_added} tokens to the vocabulary, and a "
+            "processor is told the logits of the model's own tokens alone. Leave them out."
+        )
+        raise ApiError(message, param="logits_processors", code="invalid_value")
 
 
 def _check_token_ids(request: Generation, model: ServedModel) -> None:

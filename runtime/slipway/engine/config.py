@@ -114,6 +114,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_lora_rank: int = 16
     lora_dtype: str = "auto"
     enable_lora_bias: bool = False
+    lora_extra_vocab_size: int = 0
+    """Most tokens that an adapter may add."""
+    long_lora_scaling_factors: list[float] = []
+    """By which adapters may stretch the context."""
     max_prompt_adapters: int = 0
     """Held in memory; 0: none are served."""
     max_prompt_adapter_token: int = 0

@@ -159,6 +159,8 @@ class Ready(Message, frozen=True):
     """None: it generates."""
     hidden_size: int = 0
     """Numbers in the embedding of a token, where prompts may be embeddings; 0 where they may not."""
+    max_stretched_len: int = 0
+    """Of requests whose adapters stretch the context: at least `max_model_len`."""
 
 
 class Failed(Message, frozen=True):

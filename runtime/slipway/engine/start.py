@@ -292,7 +292,7 @@ class Start:
     def ready(self, asleep: tuple[Part, ...] = ()) -> Ready:
         plan = self.plan
         return Ready(
-            self.size.max_model_len,
+            min(self.size.max_model_len, plan.own_len),
             plan.route.vocab,
             plan.kv.tokens_in(self.size.num_pages) // self.config.block_size,
             self.config.block_size,
@@ -303,6 +303,7 @@ class Start:
             asleep,
             None if plan.pooler is None else plan.pooler.offer,
             self._hidden_size,
+            self.size.max_model_len,
         )
 
     @property

@@ -16,8 +16,8 @@ from slipway.load.config import Config, flag, number, positive, table, text, tex
 from slipway.load.errors import LoadError
 from slipway.load.expert_parameters import expert_parameter, is_expert_parameter, shrinks_output
 from slipway.load.folder import read_json
+from slipway.load.own_tokens import NOTHING_OWN, WHOLE, NewRows, OwnLimits, open_tensors, read_new_rows
 from slipway.load.quantized.tensors import in_type
-from slipway.load.safetensors import SafetensorsWeights
 from slipway.load.weight_files import WeightFiles
 
 _TENSOR = re.compile(
@@ -28,12 +28,10 @@ _UNUSED = {
     "use_dora": False,
     "fan_in_fan_out": False,
     "layer_replication": None,
-    "modules_to_save": None,
     "trainable_token_indices": None,
     "alora_invocation_tokens": None,
     "use_qalora": False,
     "arrow_config": None,
-    "context_length": None,
 }
 """Features of PEFT that we lack, by what their fields hold where they are not used."""
 _PATTERN = re.compile(r"[^()*+?{]*(?:(?:\([\w.|\\]*\)|[*+?])[^()*+?{]*){0,3}")
@@ -53,6 +51,7 @@ class AdapterLimits:
     """Different ones."""
     dtype: DType = FP32
     """In which they are multiplied."""
+    own: OwnLimits = NOTHING_OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +78,19 @@ class Factors:
 class Adapter:
     """What is added to a model, by module, such as `model.layers.0.self_attn.q_proj`.
 
-    biases  [n] that take the place of the module's own
+    biases          [n] that take the place of the module's own
+    matrices        whole, by module, that take the place of the embedding or the head
+    new_rows        of added tokens
+    context_length  0: as the model's
     """
 
     name: str
     folder: Path
     factors: dict[str, Factors] = field(default_factory=dict)
     biases: dict[str, Array] = field(default_factory=dict)
+    matrices: dict[str, Array] = field(default_factory=dict)
+    new_rows: NewRows | None = None
+    context_length: int = 0
 
     def wrong(self, why: str, hint: str = "Save it again by PEFT, or leave it out.") -> LoadError:
         """The error for an adapter that cannot be served."""
@@ -95,17 +100,21 @@ class Adapter:
 
 def read_adapter(name: str, folder: Path, limits: AdapterLimits) -> Adapter:
     """Raises LoadError, with the name of what is wrong, for what is no such adapter or more than we add."""
-    adapter = Adapter(name, folder)
-    if not (folder / "adapter_config.json").is_file():
-        raise adapter.wrong("has no adapter_config.json", "Name a folder that PEFT saved.")
-    config = read_json(folder / "adapter_config.json")
+    path = folder / "adapter_config.json"
+    if not path.is_file():
+        raise Adapter(name, folder).wrong("has no adapter_config.json", "Name a folder that PEFT saved.")
+    config = read_json(path)
+    length = positive(config, "context_length") if config.get("context_length") else 0
+    adapter = Adapter(name, folder, new_rows=_new_rows(Adapter(name, folder)), context_length=length)
     _check(adapter, config, limits)
-    weights = _weights(adapter)
+    weights = open_tensors(folder)
+    if weights is None:
+        raise adapter.wrong("has no adapter_model.safetensors")
     try:
         _take(adapter, config, limits, weights)
     finally:
         weights.close()
-    if not adapter.factors and not adapter.biases:
+    if not (adapter.factors or adapter.biases or adapter.matrices or adapter.new_rows):
         raise adapter.wrong("adds to no matrix")
     return adapter
 
@@ -136,29 +145,11 @@ def _check(adapter: Adapter, config: Config, limits: AdapterLimits) -> None:
         )
 
 
-def _weights(adapter: Adapter) -> WeightFiles:
-    """Its tensors, opened."""
-    if (adapter.folder / "new_embeddings.safetensors").exists():
-        raise adapter.wrong(
-            "adds tokens to the vocabulary (new_embeddings.safetensors), which is not supported"
-        )
-    weights = open_tensors(adapter.folder)
-    if weights is None:
-        raise adapter.wrong("has no adapter_model.safetensors")
-    return weights
-
-
-def open_tensors(folder: Path) -> WeightFiles | None:
-    """Those that PEFT saved there; None: there are none."""
-    path = folder / "adapter_model.safetensors"
-    if path.is_file():
-        return SafetensorsWeights([path], lambda *told: None)
-    pickled = path.with_suffix(".bin")
-    if not pickled.is_file():
-        return None
-    from slipway.load.torch_files import TorchWeights
-
-    return TorchWeights([pickled], "cpu", lambda *told: None)
+def _new_rows(adapter: Adapter) -> NewRows | None:
+    try:
+        return read_new_rows(adapter.folder)
+    except ValueError as error:
+        raise adapter.wrong(str(error)) from None
 
 
 def _take(adapter: Adapter, config: Config, limits: AdapterLimits, weights: WeightFiles) -> None:
@@ -172,11 +163,14 @@ def _take(adapter: Adapter, config: Config, limits: AdapterLimits, weights: Weig
             found.setdefault(match[1], {})[side] = in_type(weights.view(stored), FP32)
         elif (match := _BIAS.fullmatch(stored)) and config.get("bias", "none") != "none":
             adapter.biases[match[1]] = in_type(weights.view(stored), FP32).copy()
+        elif match := WHOLE.fullmatch(stored):
+            adapter.matrices[match[1]] = weights.view(stored)
         else:
             raise adapter.wrong(
                 f"has a tensor {stored}, which is no factor of a linear layer or an embedding",
-                "Only factors and biases are added to a model: whole matrices are not.",
+                "Factors, biases, and whole matrices of the embedding and the head are taken.",
             )
+    _check_saved(adapter, config)
     for module, sides in found.items():
         name = expert_parameter(module, texts(config, "target_parameters"))
         if name is None:
@@ -213,6 +207,16 @@ def _scaled(
         experts=experts,
         shrinks_output=shrinks_output(text(config, "peft_version", "0.17.0")),
     )
+
+
+def _check_saved(adapter: Adapter, config: Config) -> None:
+    """Raise LoadError where a module that was trained whole is not there whole."""
+    saved = config.get("modules_to_save") or []
+    names = saved if isinstance(saved, list) else [saved]
+    modules = [f".{module}" for module in adapter.matrices]
+    for name in names:
+        if not any(module.endswith(f".{name}") for module in modules):
+            raise adapter.wrong(f"has modules_to_save: {saved!r}, and no matrix of {name}")
 
 
 def _factors(adapter: Adapter, module: str, sides: Mapping[str, Array]) -> Factors:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from slipway.load.adapter import open_tensors
 from slipway.load.arrays import FP32, DType, is_float
+from slipway.load.own_tokens import open_tensors
 from slipway.load.quantized.tensors import in_type
 from slipway.load.virtual_tokens import count_virtual_tokens, unfit
 

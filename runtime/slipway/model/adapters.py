@@ -44,12 +44,18 @@ class Addition:
 
 
 def additions(
-    adapter: Adapter, spec: DecoderSpec, family: Family, cuts: Mapping[Place, Cut], rank: int = 0
+    adapter: Adapter,
+    spec: DecoderSpec,
+    family: Family,
+    cuts: Mapping[Place, Cut],
+    rank: int = 0,
+    added: int = 0,
 ) -> dict[Place, Addition]:
     """By place. Raises LoadError, with the name, for what the model has not.
 
     cuts  of the matrices: A has their columns, and B their rows
     rank  of those who share the model: the biases of what they add up are the first one's
+    added tokens that the adapter adds: factors of the embedding and the head may have their rows, too
     """
     known = expected(spec, family)
     found: dict[Place, Addition] = {}
@@ -62,6 +68,8 @@ def additions(
         if entry.place in found:
             raise _twice(adapter, module)
         cut = cuts.get(entry.place, WHOLE)
+        if added and factors is not None and entry.place in (EMBEDDING, HEAD):
+            entry = replace(entry, shape=_widened(factors, entry, added))
         if new is not None:
             if f"{usual(module, family)}.bias" not in known or new.shape != entry.shape[:1]:
                 raise adapter.wrong(
@@ -150,6 +158,13 @@ def _addition(
 
 def _twice(adapter: Adapter, module: str) -> LoadError:
     return adapter.wrong(f"has factors for {module} twice, under two names")
+
+
+def _widened(factors: Factors, entry: Entry, added: int) -> tuple[int, ...]:
+    """The shape of the embedding or the head with rows of added tokens, where the factors have them."""
+    rows, *others = entry.shape
+    found = factors.a.shape[1] if factors.embedding else len(factors.b)
+    return (rows + added if found == rows + added else rows, *others)
 
 
 def _no_target(adapter: Adapter, module: str) -> LoadError:

@@ -89,13 +89,14 @@ def trained_length(config: Config) -> int:
 
 
 def max_model_len(
-    asked: int | None, config: Config, smallest_window: int, *, allow_long: bool
+    asked: int | None, config: Config, smallest_window: int, *, allow_long: bool, stretch: float = 1.0
 ) -> tuple[int, str]:
     """The longest request, prompt and output together, and a warning where it is beyond the model's own.
 
     asked            `--max-model-len`; None takes the model's length
     smallest_window  caps the length, as `--disable-sliding-window` promises; 0 where nothing does
     allow_long       `VLLM_ALLOW_LONG_MAX_MODEL_LEN`
+    stretch          the most by which adapters may stretch it
     Raises LoadError where more is asked for than the model was made for.
     """
     length = trained_length(config)
@@ -105,7 +106,7 @@ def max_model_len(
         cause = f"without its sliding window, which holds {length} tokens, the model knows no more"
     if asked is None or asked <= 0:
         return length, ""
-    if asked <= length:
+    if asked <= length * stretch:
         return asked, ""
     if allow_long:
         return asked, (
@@ -115,7 +116,7 @@ def max_model_len(
     raise LoadError(
         "UnsupportedModel",
         f"--max-model-len {asked} is too long: {cause}, and longer requests may give wrong output.",
-        hint=f"Set {length} or less, stretch the model by --rope-scaling, or set "
+        hint=f"Set {int(length * stretch)} or less, stretch the model by --rope-scaling, or set "
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 to take the risk.",
         argument="max_model_len",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -94,6 +94,16 @@ class FastVocabulary:
     def token_id(self, token: str) -> int | None:
         token_id: int | None = self._tokenizer.token_to_id(token)
         return token_id
+
+    def extended(self, added: Mapping[str, int]) -> FastVocabulary:
+        copy = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+        for token in sorted(added, key=added.__getitem__):
+            copy.add_tokens([tokenizers.AddedToken(token, normalized=False)])
+            if (found := copy.token_to_id(token)) != added[token]:
+                raise ValueError(
+                    f"added_tokens.json gives {token!r} the id {added[token]}; here it is {found}"
+                )
+        return FastVocabulary(copy)
 
 
 def _kept(sides: Sequence[int | None], limit: int) -> list[int]:

@@ -106,6 +106,11 @@ class TekkenVocabulary:
         """By what `token` writes; a special token goes before one of text that is written like it."""
         return {self.token(token_id) or "": token_id for token_id in reversed(range(self.size))}
 
+    def extended(self, added: Mapping[str, int]) -> Vocabulary:
+        raise ValueError(
+            "added_tokens.json adds to a tokenizer.json, and this model has none: save a whole tokenizer"
+        )
+
 
 class MistralPieces(SentencePieceVocabulary):
     """A SentencePiece model none of whose special tokens is found in a text."""

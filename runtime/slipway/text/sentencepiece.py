@@ -105,3 +105,8 @@ class SentencePieceVocabulary:
             return self._ids[token]
         token_id: int = self._processor.piece_to_id(token)
         return token_id if self.token(token_id) == token else None
+
+    def extended(self, added: Mapping[str, int]) -> SentencePieceVocabulary:
+        raise ValueError(
+            "added_tokens.json adds to a tokenizer.json, and this model has none: save a whole tokenizer"
+        )

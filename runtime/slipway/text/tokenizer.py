@@ -49,6 +49,9 @@ class Vocabulary(Protocol):
 
     def token_id(self, token: str) -> int | None: ...
 
+    def extended(self, added: Mapping[str, int]) -> Vocabulary:
+        """With more tokens, by their texts. Raises ValueError where they cannot have these ids."""
+
 
 class Tokenizer:
     """A model's tokenizer. Immutable once made, so that threads may share it."""
@@ -181,6 +184,29 @@ class Tokenizer:
             token = self._vocabulary.token(token_id)
             self._pieces[token_id] = None if token is None else self.decoding.piece(token, False)
         return self._pieces[token_id]
+
+    def names_alike(self, other: Tokenizer) -> bool:
+        """Whether each id is the same token of both."""
+        ours, theirs = self._vocabulary, other._vocabulary
+        return (
+            self.vocab_size == other.vocab_size
+            and self.special_ids == other.special_ids
+            and all(ours.token(token_id) == theirs.token(token_id) for token_id in range(self.vocab_size))
+        )
+
+    def extended(self, added: Mapping[str, int]) -> Tokenizer:
+        """With more tokens, by their texts. Raises ValueError where they cannot have these ids."""
+        found = Tokenizer(
+            self._vocabulary.extended(added),
+            special_tokens=self.special_tokens,
+            eos_token_ids=self.eos_token_ids,
+            chat_templates=self.chat_templates,
+            max_length=self.max_length,
+            configuration=self.configuration,
+            lower_case=self._read is str.lower,
+        )
+        found.chat = self.chat
+        return found
 
     def _special_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

@@ -11,18 +11,26 @@ import numpy as np
 from slipway.engine.messages import AdapterRef
 from slipway.engine.plan import NO_PLACE
 from slipway.load.adapter import AdapterLimits, read_adapter
-from slipway.load.arrays import Floats, Ints
+from slipway.load.arrays import BF16, FP32, Floats, Ints
 from slipway.load.cut import Cut
 from slipway.model.adapters import EMBEDDING, HEAD, PRODUCTS, Addition, additions
+from slipway.model.own_rows import Own, own_of, stretched, with_additions
 from slipway.model.registry import Family
 from slipway.model.roles import Place
-from slipway.model.spec import DecoderSpec
+from slipway.model.rope import cos_sin
+from slipway.model.spec import DecoderSpec, Rope
 from slipway.model.weights import MlpWeights
 from slipway.schemes.fused import FusedLinear
-from slipway_kernels.cpu import Adaptable, Buffer, LowRank, Piece, Program, together
+from slipway_kernels.cpu import Adaptable, Buffer, Extension, LowRank, OwnRows, Piece, Program, together
 
-Packed = dict[int, LowRank]
-"""An adapter as the program adds it: by the index of the site."""
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An adapter as the program computes with it."""
+
+    added: Mapping[int, LowRank] = field(default_factory=dict)
+    """By the index of the site."""
+    extension: Extension | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,12 @@ class AdapterPlaces:
     """By place, the adapter, by its number, that was read for it and is not there yet."""
     _placed: dict[int, frozenset[int]] = field(default_factory=dict)
     """By place, the sites to which what is there adds."""
+    _angles: dict[Rope, list[Floats]] = field(default_factory=dict)
+    _head_bias: Floats | None = None
+
+    def __post_init__(self) -> None:
+        if self.limits.own.any:
+            self.program.extend(self.limits.places, self.limits.own.max_added)
 
     def add(self, x: Buffer, linear: FusedLinear, column: int, end: int, layer: int) -> None:
         """Have adapters add to the product that was added last: outputs `column` to `end` of a `linear`."""
@@ -77,6 +91,7 @@ class AdapterPlaces:
                 self._sites.append(Site(product, rows, None))
 
     def add_head(self, x: Buffer, bias: Floats | None) -> None:
+        self._head_bias = bias
         self._add(x, {HEAD: np.arange(self.spec.vocab, dtype=np.int32)}, self.spec.vocab, x.width, bias)
 
     def add_embedding(self, out: Buffer) -> None:
@@ -104,22 +119,50 @@ class AdapterPlaces:
         """Between steps: the place has this adapter from now on; it is read now unless it has been before."""
         number, packed = self._ready.pop(place, (0, Packed()))
         if adapter is None:
-            packed = {}
+            packed = Packed()
         elif adapter.number != number:
             packed = self._packed(adapter)
-        for index in self._placed.get(place, frozenset()) | packed.keys():
-            self.program.set_adapter(self._sites[index].to, place, packed.get(index))
-        self._placed[place] = frozenset(packed)
+        for index in self._placed.get(place, frozenset()) | packed.added.keys():
+            self.program.set_adapter(self._sites[index].to, place, packed.added.get(index))
+        self._placed[place] = frozenset(packed.added)
+        if self.limits.own.any:
+            self.program.set_extension(place, packed.extension)
+
+    def rotations(self, rope: Rope) -> list[Floats]:
+        """Tables of the angles that adapters may have instead of a layer's."""
+        if rope not in self._angles:
+            length = self.program.slots.max_len
+            tables = [cos_sin(stretched(rope, factor), length) for factor in self.limits.own.factors]
+            self._angles[rope] = tables
+        return self._angles[rope]
 
     def _packed(self, adapter: AdapterRef) -> Packed:
-        found = read_additions(adapter, self.limits, self.spec, self.family, self.cuts)
-        packed = {
+        found, own = self._read(adapter)
+        added = {
             index: low
             for index, site in enumerate(self._sites)
             if (low := _low_rank(site, found, self.program.dtype)) is not None
         }
-        together(list(packed.values()))
-        return packed
+        together(list(added.values()))
+        return Packed(added, self._extension(own) if own else None)
+
+    def _read(self, adapter: AdapterRef) -> tuple[dict[Place, Addition], Own]:
+        table, output = self.program.embedding, self.program.output
+        assert table is not None, "adapters are read for a model that has been lowered"
+        dtype = BF16 if self.program.dtype == "bf16" else FP32
+        read = read_adapter(adapter.name, Path(adapter.folder).expanduser(), self.limits)
+        head = None if output is None else output.rows
+        own = own_of(read, self.spec, self.family, self.limits.own, dtype, table.rows, head)
+        found = additions(read, self.spec, self.family, self.cuts, added=own.added)
+        own, found = with_additions(own, found, self.spec, self._head_bias)
+        return found, own
+
+    def _extension(self, own: Own) -> Extension:
+        embedding, head = (
+            None if rows is None else OwnRows(rows.tokens, rows.numbers, rows.bias)
+            for rows in (own.embedding, own.head)
+        )
+        return Extension(self.spec.vocab, own.added, self.program.dtype, embedding, head, own.rotation)
 
 
 def read_additions(
@@ -127,9 +170,10 @@ def read_additions(
 ) -> dict[Place, Addition]:
     """What the files of an adapter add to a model's matrices, which are cut so.
 
-    Raises LoadError where it cannot be served.
+    Raises LoadError where it cannot be served, or has anything in place of the model's own.
     """
     read = read_adapter(adapter.name, Path(adapter.folder).expanduser(), limits)
+    own_of(read, spec, family, limits.own, FP32)
     return additions(read, spec, family, cuts)
 
 

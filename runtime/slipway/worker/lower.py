@@ -116,6 +116,7 @@ class _Lowering:
             weights.norms["k_norm"].values if attention.qk_norm else None,
             self.spec.norm_eps,
             self.spec.norm_add_one,
+            () if rope is None or self._adapters is None else self._adapters.rotations(rope),
         )
         self.program.attention(
             queries, attended, place, *shape, attention.scale, attention.window, attention.softcap

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 
 from slipway.engine.config import EngineConfig
 from slipway.envs import read
@@ -30,6 +29,7 @@ from slipway.model.pooling import Pooling, TokenIds, no_tokenizer, pooling_of
 from slipway.model.rope import length_warning
 from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
+from slipway.worker.adapter_plan import adapter_limits
 from slipway.worker.encoder import encoder_route
 from slipway.worker.native import native
 from slipway.worker.pool import Pooler
@@ -70,6 +70,8 @@ class ModelPlan:
     taps: Sequence[int] = ()
     """Layers before which its rows are told to that one; behind the last one they are normed, but as
     `spec.UNNORMED`."""
+    own_len: int = 0
+    """The longest request whose adapter does not stretch the context."""
     vocab: int = 0
     """Tokens that it may draw, from 0 on, where these are not all that it has."""
 
@@ -159,9 +161,15 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
     if config.disable_sliding_window:
         window = min((one.window for one in route.attentions if one.window), default=0)
         route = route.without_windows()
+    stretch = max([1.0, *config.long_lora_scaling_factors]) if config.max_loras else 1.0
     length, warning = max_model_len(
-        config.max_model_len, route.config, window, allow_long=read(os.environ).allow_long_max_model_len
+        config.max_model_len,
+        route.config,
+        window,
+        allow_long=read(os.environ).allow_long_max_model_len,
+        stretch=stretch,
     )
+    natural, _ = max_model_len(None, route.config, window, allow_long=False)
     layers = route.attentions
     if not layers and kv_dtype != dtype:
         kv_warning = (
@@ -217,7 +225,7 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
         warnings.append(f"--calculate-kv-scales has no effect: {origin} gives scales of keys and values.")
     elif config.calculate_kv_scales and kv_dtype != dtype:
         divisors, scales = _kv_divisors(), dict.fromkeys(range(len(layers)), (1.0, 1.0))
-    adapters = _adapters(config, dtype, warnings, route)
+    adapters = adapter_limits(config, dtype, warnings, route)
     pooler = None if pooling is None else Pooler(pooling)
     return ModelPlan(
         checkpoint,
@@ -232,6 +240,7 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
         _prompt_adapters(config, route, length, pools=pooling is not None),
         pooler,
         warnings,
+        own_len=min(length, natural) if stretch > 1 and length <= natural * stretch else length,
     )
 
 
@@ -244,29 +253,6 @@ def _idle_with(pooling: Pooling, config: EngineConfig) -> list[str]:
     }
     why = f"--task {pooling.task} reads texts and tokens, and draws none"
     return [f"{name} has no effect: {why}." for name, given in asked.items() if given]
-
-
-def _adapters(config: EngineConfig, dtype: DType, warnings: list[str], route: Route) -> AdapterLimits | None:
-    """What is taken of adapters. Raises LoadError where they cannot be served here."""
-    if not config.max_loras:
-        return None
-    if route.spec is None:
-        own = "to encoders" if route.native else "by transformers' code, which runs this model"
-        raise LoadError(
-            "UnsupportedFormat",
-            f"--enable-lora: our own code adds adapters to the decoders that it runs, and not {own}.",
-            hint="Serve a decoder with native code, or leave --enable-lora out.",
-            argument="enable_lora",
-        )
-    asked = dtype if config.lora_dtype == "auto" else np.dtype(config.lora_dtype)
-    if asked != dtype and config.device == "cpu":
-        warnings.append(
-            f"--lora-dtype {asked} has no effect on CPU: adapters are multiplied in {dtype}, as "
-            "the model itself is."
-        )
-        asked = dtype
-    places = max(config.max_loras, config.max_cpu_loras or 0)
-    return AdapterLimits(places, config.max_lora_rank, config.enable_lora_bias, config.max_loras, asked)
 
 
 def _prompt_adapters(

@@ -53,8 +53,7 @@ class PooledForm(Generic[Body]):
         """To a body that was read, of a request that came at `arrival`: all its prompts go to the engine
         together."""
         front = frontend(request)
-        front.check_name(body.model)
-        model = front.model
+        model = front.model.named(front.check_name(body.model))
         self.check(model)
         own_id = request_id(request, self.prefix, body.request_id)
         make = partial(self.make_order, body, model, front.settings, own_id)

@@ -53,8 +53,7 @@ def _tokenized(body: TokenizeRequest, model: ServedModel, default_effort: str | 
 async def detokenize(request: Request) -> Response:
     front = frontend(request)
     body = await read_body(request, DetokenizeRequest)
-    front.check_name(body.model)
-    model = front.model
+    model = front.model.named(front.check_name(body.model))
 
     def detokenized() -> Response:
         return json_response(DetokenizedText(prompt=_detokenized(body, model)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slipway.args.declare import Unbuilt, arg, group
+from slipway.args.declare import arg, group
 from slipway.args.groups.features import TENSOR_PARALLEL
 
 
@@ -25,20 +25,20 @@ class LoRA:
     )
     """Split both matrices of an adapter over the tensor parallel group, not one."""
 
-    long_lora_scaling_factors: list[float] | None = arg(
-        no_effect_without=("enable_lora",), unbuilt=Unbuilt("adapters that stretch the context")
-    )
-    """Scaling factors of adapters that stretch the context. Unset allows the model's own only."""
+    long_lora_scaling_factors: list[float] | None = arg(no_effect_without=("enable_lora",))
+    """Scaling factors of adapters that stretch the context. Unset allows the model's own only.
+
+    With one, --max-model-len may be as many times the model's length; requests without such an adapter keep
+    to that. For models with plain rotary embeddings, on CPU.
+    """
 
     lora_dtype: str = arg(
         "auto", choices=("auto", "bfloat16", "float16", "float32"), no_effect_without=("enable_lora",)
     )
     """Type of the adapters on CUDA. auto is the model's, which they always have on CPU."""
 
-    lora_extra_vocab_size: int = arg(
-        256, minimum=0, unbuilt=Unbuilt("a vocabulary that adapters extend", tunes=True)
-    )
-    """Most tokens that an adapter may add to the vocabulary."""
+    lora_extra_vocab_size: int = arg(256, minimum=0, no_effect_without=("enable_lora",))
+    """Most tokens that an adapter may add to the vocabulary, on CPU."""
 
     max_cpu_loras: int | None = arg(minimum=1, no_effect_without=("enable_lora",))
     """Adapters held in host memory, at least --max-loras. Unset is --max-loras.
