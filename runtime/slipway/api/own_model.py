@@ -12,7 +12,6 @@ from slipway.engine.messages import Ready
 from slipway.exits import Exit
 from slipway.load.errors import LoadError
 from slipway.load.folder import read_json
-from slipway.load.own_tokens import sizes_of
 from slipway.text.open import load
 from slipway.text.tokenizer import Tokenizer
 
@@ -34,6 +33,8 @@ def own_model(name: str, folder: Path, texts: Texts, ready: Ready, settings: Set
 
     texts, ready  of the model alone
     """
+    from slipway.load.own_tokens import sizes_of  # imports numpy
+
     sizes = sizes_of(folder, ready.vocab_size)
     length = ready.max_model_len
     if sizes.context_length:
