@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,11 +14,11 @@ import torch
 from quantize import quantize, recipe
 from safetensors.torch import load_file, save_file
 
+from adapter_runs import BOUNDS, GREEDY, adapter, assert_alike, merged, outputs, ref
 from factory import make_model
 from local_engine import LocalEngine, Output
 from model.stepping import Stepper, plan, prompt
 from slipway.engine.messages import AdapterRef, LoadAdapter, UnloadAdapter
-from slipway.engine.params import SamplingParams
 from slipway.engine.plan import NO_PLACE
 from slipway.engine.replay import read_record, replay
 from slipway.engine.start import Start
@@ -31,86 +28,7 @@ from slipway.model.adapters import Addition, additions
 from slipway.model.registry import families
 from slipway.model.shard import Shard, Sharded
 
-MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PROMPTS = [prompt(length, length) for length in (1, 7, 40, 65)]
-GREEDY = SamplingParams(12, temperature=0.0, num_logprobs=3)
-BOUNDS: dict[str, object] = {"max_model_len": 256, "num_blocks": 200, "dtype": "float32"}
-TIED = 1e-3
-"""Log-probabilities of the merged weights closer than this may come out in either order in fp32."""
-
-
-def adapter(
-    model: Path,
-    folder: Path,
-    *,
-    rank: int = 5,
-    modules: tuple[str, ...] = MODULES,
-    seed: int = 0,
-    **config: Any,
-) -> Path:
-    """Of random factors for all such modules, as PEFT names and saves them."""
-    torch.manual_seed(seed)
-    weights = load_file(model / "model.safetensors")
-    factors = {}
-    for name, weight in weights.items():
-        stem = name.removesuffix(".weight")
-        if stem.endswith(modules) and name.endswith(".weight") and "experts" not in name:
-            module = f"base_model.model.{stem}"
-            factors[f"{module}.lora_A.weight"] = torch.randn(rank, weight.shape[1]) * weight.shape[1] ** -0.5
-            factors[f"{module}.lora_B.weight"] = torch.randn(weight.shape[0], rank) * 0.05
-    folder.mkdir()
-    save_file(factors, folder / "adapter_model.safetensors")
-    settings = {
-        "peft_type": "LORA",
-        "r": rank,
-        "lora_alpha": 12,
-        "target_modules": list(modules),
-        "bias": "none",
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(settings | config))
-    return folder
-
-
-def merged(model: Path, added: Path, folder: Path) -> Path:
-    """The model whose weights have B · A in them, in fp32."""
-    config = json.loads((added / "adapter_config.json").read_text())
-    scaling = config["lora_alpha"] / config["r"] ** (0.5 if config.get("use_rslora") else 1)
-    weights, factors = (
-        load_file(one) for one in (model / "model.safetensors", added / "adapter_model.safetensors")
-    )
-    for name in factors:
-        if ".lora_A." in name:
-            target = name.removeprefix("base_model.model.").replace(".lora_A.", ".")
-            weights[target] += scaling * (factors[name.replace("lora_A", "lora_B")] @ factors[name])
-    folder.mkdir()
-    (folder / "config.json").write_text((model / "config.json").read_text())
-    save_file(weights, folder / "model.safetensors")
-    return folder
-
-
-def ref(folder: Path | None, number: int = 0) -> AdapterRef | None:
-    """What the engine is told of an adapter: a number of its own, unless one is given."""
-    if folder is None:
-        return None
-    return AdapterRef(number or 1 + zlib.crc32(str(folder).encode()), folder.name, str(folder))
-
-
-def outputs(engine: LocalEngine, asked: list[tuple[list[int], Path | None]]) -> list[Output]:
-    """Of greedy requests, all at once."""
-    names = [engine.add(tokens, GREEDY, adapter=ref(folder)) for tokens, folder in asked]
-    engine.finish()
-    return [engine.output(name) for name in names]
-
-
-def assert_alike(found: Output, expected: Output) -> None:
-    """Equal tokens, and log-probabilities to 1e-3, up to where the merged weights' two best are tied."""
-    pairs = zip(found.tokens, expected.tokens, found.logprobs, expected.logprobs, strict=True)
-    for token, wanted, one, other in pairs:
-        (_, first), (_, second) = other.top[:2]
-        if token != wanted and first - second < TIED:
-            return
-        assert token == wanted
-        assert abs(one.logprob - other.logprob) < TIED
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen2_moe"])

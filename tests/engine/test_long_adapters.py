@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.test_adapters import adapter, assert_alike, merged, outputs, ref
+from adapter_runs import adapter, assert_alike, merged, outputs, ref
 from factory import make_model
 from local_engine import LocalEngine
 from model.stepping import prompt

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.test_adapters import BOUNDS, GREEDY, assert_alike
+from adapter_runs import BOUNDS, GREEDY, assert_alike
 from factory import make_model
 from local_engine import LocalEngine, Output
 from made_adapter import LINEAR, PREFIX, Made
