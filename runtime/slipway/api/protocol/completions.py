@@ -67,6 +67,10 @@ class CompletionRequest(Generation):
         """Outputs to generate for each prompt; the best `n` are returned."""
         return max(self.best_of or 0, self.choices)
 
+    @property
+    def is_quick(self) -> bool:
+        return self.prompt_embeds is None and super().is_quick  # numpy may have to be imported
+
     def check(self) -> None:
         """What one field cannot know of another. Raises ApiError."""
         self.check_shared()
