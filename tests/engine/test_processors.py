@@ -136,6 +136,20 @@ def test_one_that_fails_ends_its_own_request_alone(
     assert told(engine.output(other)) == told(alone)
 
 
+def test_one_that_fails_is_told_whatever_part_of_the_rows_it_is_in(tiny_models: Models) -> None:
+    """A step draws from 64 rows at a time, and asks for the processors of each part."""
+    settings = BASE | {"max_num_seqs": 80, "num_blocks": 160}
+    with LocalEngine(tiny_models("llama"), **settings) as engine:
+        (alone,) = engine.run([(PROMPT[:2], by(DRAWN, named("biased")))])
+        kinds = ["short", *["biased"] * 68, "short"]
+        names = [engine.add(PROMPT[:2], by(DRAWN, named(kind))) for kind in kinds]
+        engine.finish()
+        for name in (names[0], names[-1]):
+            (last,) = engine.hub.deltas.pop(name)
+            assert "row_processors.short gave [511]" in (last.error or "")
+        assert all(told(engine.output(name)) == told(alone) for name in names[1:-1])
+
+
 def test_one_that_hangs_ends_its_request_and_is_not_called_again(tiny_models: Models, hanging: None) -> None:
     with LocalEngine(tiny_models("llama"), **BASE, processor_threads=1) as engine:
         (alone,) = engine.run([(PROMPT, by(DRAWN, named("biased")))])

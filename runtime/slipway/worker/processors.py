@@ -71,7 +71,7 @@ class Processors:
 
     def __init__(self, threads: int | None) -> None:
         self.errors: dict[int, str] = {}
-        """Of the last step: by a request's place, why it cannot go on. Its processors are not asked again."""
+        """Since `begin`: by a request's place, why it cannot go on. Its processors are not asked again."""
         self._chains: dict[int, _Chain] = {}
         self._queue: SimpleQueue[_Job] = SimpleQueue()
         self._stuck: set[str] = set()
@@ -88,9 +88,13 @@ class Processors:
         """Whether its request has any."""
         return slot in self._chains
 
-    def edits(self, plan: StepPlan, slots: Slots) -> Edits | None:
-        """What the step asks while it computes; None where no request has any."""
+    def begin(self) -> None:
+        """A step, which may ask for its rows in several parts."""
         self.errors = {}
+
+    def edits(self, plan: StepPlan, slots: Slots) -> Edits | None:
+        """What the step that begins asks while it computes; None where no request has any."""
+        self.begin()
         wanted = [slot in self._chains for slot in plan.slots] if self._chains else []
         return Edits(np.array(wanted, np.uint8), partial(self._edit, plan, slots)) if any(wanted) else None
 
@@ -109,7 +113,6 @@ class Processors:
 
         Those of one request run in turn, those of several beside each other.
         """
-        self.errors = {}
         jobs = []
         for one in asked:
             chain, prompt = self._chains[one.slot], one.known[: one.length]

@@ -44,6 +44,7 @@ class ProcessedRows:
             return None, {}
         numbers = torch.tensor(places) * shape.each  # they verify no drafts: the first of their rows draws
         asked = self._asked(shape, places, logits[sent(numbers, logits.device)])
+        self._processors.begin()
         answers = self._processors.answers(asked)
         found = [
             (number, row) for number, row in zip(numbers.tolist(), answers, strict=True) if row is not None
