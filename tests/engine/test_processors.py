@@ -163,6 +163,23 @@ def test_one_that_hangs_ends_its_request_and_is_not_called_again(tiny_models: Mo
         assert "and is not called again" in engine.hub.deltas.pop(again)[-1].error
 
 
+def test_those_whose_turn_does_not_come_end_instead_of_the_engine(
+    tiny_models: Models, hanging: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_processors, "SECONDS", 1.0)
+    monkeypatch.setattr(worker_processors, "TURN_SECONDS", 0.3)
+    with LocalEngine(tiny_models("llama"), **BASE, processor_threads=1) as engine:
+        (alone,) = engine.run([(PROMPT, by(DRAWN, named("biased")))])
+        kinds = ("hanging", "biased", "biased")
+        first, *others = [engine.add(PROMPT, by(DRAWN, named(kind))) for kind in kinds]
+        engine.finish()
+        assert "row_processors.hanging took more than 1 s" in engine.hub.deltas.pop(first)[-1].error
+        for name in others:
+            assert "had no turn in 0.3 s" in engine.hub.deltas.pop(name)[-1].error
+        (again,) = engine.run([(PROMPT, by(DRAWN, named("biased")))])
+        assert told(again) == told(alone)
+
+
 def test_a_slot_forgets_those_of_the_request_before(tiny_models: Models) -> None:
     with LocalEngine(tiny_models("llama"), **BASE, max_num_seqs=1) as engine:
         (plain,) = engine.run([(PROMPT, DRAWN)])

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 """That those of a request may take in a step, the import of their modules included."""
+TURN_SECONDS = 30.0
+"""In which the turn of each has to come: an engine whose step takes a minute is taken for dead."""
 LOOK_SECONDS = 0.1
 """Between looks at the clock while a step waits for them."""
 THREADS = 2
@@ -120,9 +122,12 @@ class Processors:
             apply = partial(chain.apply, sent, one.known[one.length :], one.row, self._stuck)
             jobs.append(_Job(chain, apply))
             self._queue.put(jobs[-1])
+        latest = time.monotonic() + TURN_SECONDS
         for one, job in zip(asked, jobs, strict=True):
             while not job.done.wait(LOOK_SECONDS):
                 self._leave_late(jobs)
+                if time.monotonic() > latest:
+                    _call_off(jobs)
             if job.error:
                 self.errors[one.request] = job.error
                 del self._chains[one.slot]
@@ -143,6 +148,15 @@ class Processors:
         threading.Thread(target=_work, args=(self._queue,), name="logits-processor", daemon=True).start()
 
 
+def _call_off(jobs: Sequence[_Job]) -> None:
+    """Let those that have not begun be."""
+    for job in jobs:
+        if not job.begun and not job.done.is_set():
+            job.called_off = True
+            job.error = f"its logits processors had no turn in {TURN_SECONDS:g} s, which those of others took"
+            job.done.set()
+
+
 def _work(queue: SimpleQueue[_Job]) -> None:
     job = queue.get()
     while not job.run():
@@ -158,12 +172,16 @@ class _Job:
         self.begun = 0.0
         self.left = False
         """Nobody waits for it any more."""
+        self.called_off = False
+        """Nobody does, and nothing has been called."""
         self.result: Floats | None = None
         self.error = ""
         self._apply = apply
 
     def run(self) -> bool:
         """Whether it was left, and another thread is there instead of this one."""
+        if self.called_off:
+            return False
         self.begun = time.monotonic()
         try:
             self.result = self._apply()
