@@ -68,6 +68,18 @@ def test_what_every_output_has_of_its_own_is_bounded(
         assert served.post(path, few | fields).status_code == 200
 
 
+def test_what_processors_are_told_counts_for_every_output(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipway.api.products.MAX_PARAMETERS", LIMIT)
+    served = start("--logits-processor-pattern", r"mine\.one")
+    body = PLAIN | {"logits_processors": [{"qualname": "mine.one", "args": ["a" * 1000]}]}
+    refused(
+        served.post("/v1/completions", body | {"n": 6}), 400, "logits_processors", "each of the 6 outputs"
+    )
+    assert served.post("/v1/completions", body).status_code == 200
+
+
 def test_parameters_are_logged_once_a_request_and_cut(
     start: Callable[..., Served], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,12 +11,12 @@ from slipway.engine.messages import Pools
 from slipway.engine.params import SamplingParams
 
 MAX_OUTPUTS = 1024
+"""Outputs of one request: prompts × candidates."""
 MAX_EMBEDS_BYTES = 240 << 20
 """Below what the engine takes in one frame."""
-"""Outputs of one request: prompts × candidates."""
 MAX_PARAMETERS = 1 << 20
-"""Members of lists in the parameters of all outputs of one request, and grammars at four characters for one:
-each output has its own copy, on the wire and in the engine."""
+"""Members of lists in the parameters of all outputs of one request; of grammars and of what processors are
+told, four characters for one: each output has its own copy, on the wire and in the engine."""
 MAX_PROMPT_COPIES = 1 << 24
 """Tokens of the prompts of all outputs of one request, which are copied likewise: some 50 MB on the wire."""
 MAX_PROMPT_LOGPROBS = 1 << 20
@@ -48,6 +48,7 @@ def check_parameters(params: SamplingParams, grammar: Grammar | None, outputs: i
         "logit_bias": len(params.logit_bias),
         "bad_words": sum(map(len, params.bad_words)),
         "stop_token_ids": len(params.stop_token_ids),
+        "logits_processors": sum(len(one.qualname) + len(one.arguments) for one in params.processors) // 4,
     }
     if grammar is not None:
         members[grammar.param] = len(grammar.text) // 4
@@ -56,8 +57,8 @@ def check_parameters(params: SamplingParams, grammar: Grammar | None, outputs: i
         param = max(members, key=lambda name: members[name])
         said = " and ".join(name for name, number in members.items() if number)
         message = (
-            f"Of {said} each of the {outputs} outputs has its own copy, {total} ids (or four characters of a "
-            f"grammar): {total * outputs} are more than the {MAX_PARAMETERS} that one request may have. "
+            f"Of {said} each of the {outputs} outputs has its own copy, {total} ids (or four characters of "
+            f"another text): {total * outputs} are more than the {MAX_PARAMETERS} that one request may have. "
             f"Make {param} shorter, or split the request."
         )
         raise ApiError(message, param=param, code="invalid_value")
