@@ -259,7 +259,22 @@ def test_a_long_context_lets_a_long_body_in() -> None:
     bodies.make_room(131_072)
     assert bodies.largest == 8 << 20
     bodies.make_room(1 << 20)
-    assert bodies.largest == 16 << 20
+    assert bodies.largest == bodies.plain == 16 << 20
+    bodies.make_room(8192, hidden_size=2048)
+    assert (bodies.plain, bodies.largest) == (8 << 20, 96 << 20)
+
+
+def test_only_base64_is_let_in_where_embeddings_make_bodies_long(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes the parser no longer than a copy."""
+    monkeypatch.setattr("slipway.api.body.LONG_BODY_BYTES", 9000)
+    monkeypatch.setattr(served.front.bodies, "plain", 10_000)
+    embeds = served.post("/v1/completions", {"prompt_embeds": "A" * 50_000})
+    refused(embeds, 400, "prompt_embeds", "it needs --enable-prompt-embeds")
+    for prompt in ([1] * 20_000, "\u4e00" * 4_000):
+        answer = served.post("/v1/completions", {"prompt": prompt})
+        refused(answer, 413, None, "the most that this server reads of all but base64")
 
 
 def test_nodes_are_counted_before_objects_are_made_of_them(

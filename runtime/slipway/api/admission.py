@@ -142,6 +142,8 @@ class Bodies:
     def __init__(self) -> None:
         self.largest = MAX_BODY_BYTES
         """Bytes that one may have."""
+        self.plain = MAX_BODY_BYTES
+        """Bytes of it that may be no base64, of which alone a parser makes nothing but a copy."""
         self.together = MAX_BODIES_BYTES
         """Bytes that all of them may have."""
         self.held = 0
@@ -149,7 +151,8 @@ class Bodies:
     def make_room(self, max_model_len: int, hidden_size: int = 0) -> None:
         """Let a prompt of the whole context through; also of embeddings, as far as the engine takes them."""
         embeds = min(EMBEDS_BYTES_PER_NUMBER * hidden_size * max_model_len, MAX_EMBEDS_BODY)
-        self.largest = max(MAX_BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len, embeds)
+        self.plain = max(MAX_BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
+        self.largest = max(self.plain, embeds)
         self.together = max(MAX_BODIES_BYTES, 4 * self.largest)
 
     @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from functools import partial
+from string import ascii_letters, digits
 from typing import Any, TypeVar
 
 import orjson
@@ -22,6 +23,8 @@ MAX_ITEMS = 1 << 20
 MAX_NODES = 300_000
 """Lists, objects and keys of a long body. The parser holds the interpreter's lock while it makes them: for as
 many some 100 ms."""
+
+_BASE64 = f"{ascii_letters}{digits}+/=".encode()
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -43,8 +46,11 @@ async def read_one_of(request: Request, choose: Callable[[dict[str, Any]], type[
         request.state.body_bytes = len(body)
         if len(body) <= SHORT_BODY_BYTES:
             return _checked(body, choose)
-        check = _checked_apart if len(body) > LONG_BODY_BYTES else _checked
-        return await front.in_thread(partial(check, body, choose), len(body))
+        if len(body) <= LONG_BODY_BYTES:
+            check = partial(_checked, body, choose)
+        else:
+            check = partial(_checked_apart, body, choose, front.bodies.plain)
+        return await front.in_thread(check, len(body))
 
 
 def check_media_type(header: str | None) -> None:
@@ -87,9 +93,10 @@ async def _read(request: Request, grown: Callable[[int], None]) -> bytearray:
     return body
 
 
-def _checked_apart(body: bytearray, choose: Callable[[dict[str, Any]], type[Model]]) -> Model:
+def _checked_apart(body: bytearray, choose: Callable[[dict[str, Any]], type[Model]], plain: int) -> Model:
     """Without the garbage collector: it would look at each of a million new objects while the parser holds
     the interpreter's lock, and JSON has no cycles. No two threads do so at once (`Frontend.in_thread`)."""
+    _check_plain(body, plain)
     _check_nodes(body)
     gc.disable()
     try:
@@ -119,6 +126,18 @@ def parse(body: bytes | bytearray) -> dict[str, Any]:
         raise ApiError("The body is valid JSON but not an object.", code="invalid_json")
     _check_extent(value)
     return value
+
+
+def _check_plain(body: bytearray, most: int) -> None:
+    """Raises ApiError 413 where a body that embeddings may make long is long by something else."""
+    if len(body) <= most:
+        return
+    parts = (body[begin : begin + LONG_BODY_BYTES] for begin in range(0, len(body), LONG_BODY_BYTES))
+    if sum(len(part.translate(None, _BASE64)) for part in parts) > most:
+        message = (
+            f"The body is larger than {most >> 20} MiB, the most that this server reads of all but base64."
+        )
+        raise ApiError(message, status=413, code="request_too_large")
 
 
 def _check_nodes(body: bytearray) -> None:
