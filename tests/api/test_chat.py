@@ -250,6 +250,8 @@ def test_an_invocation_is_a_chat_or_a_completion(served: Served) -> None:
     assert (chat["object"], chat["choices"][0]["message"]["content"]) == ("chat.completion", SENTENCE)
     plain = served.post("/invocations", {"prompt": "Hello", "max_tokens": 200, "stream": True}).text
     assert plain.startswith('data: {"id":"cmpl-')
+    embeds = served.post("/invocations", {"prompt_embeds": "AAAA"})
+    assert "it needs --enable-prompt-embeds" in embeds.json()["error"]["message"]
     neither = served.post("/invocations", {"input": "Hello"})
     assert neither.status_code == 400
-    assert "none of messages, prompt" in neither.json()["error"]["message"]
+    assert "none of messages, prompt, prompt_embeds:" in neither.json()["error"]["message"]

@@ -26,7 +26,11 @@ class AnyForm(Protocol):
     async def answer(self, request: Request, body: Any, arrival: float) -> Response: ...
 
 
-GENERATING: Mapping[str, AnyForm] = {"messages": chat.FORM, "prompt": completions.FORM}
+GENERATING: Mapping[str, AnyForm] = {
+    "messages": chat.FORM,
+    "prompt": completions.FORM,
+    "prompt_embeds": completions.FORM,
+}
 INPUTS: Mapping[str, AnyForm] = {"embed": embeddings.FORM, "classify": classify.FORM}
 """By the task of a model that makes one vector of a prompt; all else /pooling answers."""
 
