@@ -222,6 +222,7 @@ def test_a_sparse_file_means_what_vllm_takes_it_for() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "images": ({"vision_encoder": {"hidden_size": 8}}, "asks for vision_encoder, which is not supported"),
     "latent attention": ({"q_lora_rank": 8, "kv_lora_rank": 4}, "asks for kv_lora_rank, q_lora_rank, which"),
+    "attention both ways": ({"causal": False}, r"asks for rows that see those behind them \(causal: false\)"),
     "scaled queries": ({"llama_4_scaling": {"beta": 0.1}}, "asks for llama_4_scaling"),
     "shared experts": (
         {"moe": {"num_experts": 4, "num_experts_per_tok": 2, "num_shared_experts": 1}},

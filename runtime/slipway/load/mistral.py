@@ -81,6 +81,8 @@ def config_of(params: Config) -> dict[str, object]:
 
     Raises LoadError for a field that is wrong, or that asks for what we lack.
     """
+    if params.get("causal") is False:
+        raise _unsupported("rows that see those behind them (causal: false)")
     given = _checked({name: value for name, value in params.items() if name not in _SAY_NOTHING}, _FIELDS)
     _require(given, _NEEDED)
     config: dict[str, object] = {ours: given[theirs] for theirs, ours in _RENAMED.items() if theirs in given}
