@@ -104,7 +104,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Null: a draft is accepted where it is what would be drawn."""
     # processors of logits
     processors: bool = False
-    """Requests may bring them, on CPU."""
+    """Requests may bring them."""
     processor_threads: int | None = None
     # adapters
     max_loras: int = 0
