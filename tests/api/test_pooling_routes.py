@@ -105,6 +105,16 @@ def test_a_long_text_is_refused_unless_it_may_be_cut(embeds: Served) -> None:
         assert sent == embeds.tokenizer.encode(long["input"])[:kept]
 
 
+@pytest.mark.parametrize("text", ["word " * 2000, [5] * 600])
+def test_no_more_is_kept_than_the_context_holds(embeds: Served, text: Any) -> None:
+    longer = {"truncate_prompt_tokens": 600}
+    refused(embeds.post("/v1/embeddings", {"input": text, **longer}), 400, "input", "context length is 512")
+    pair = {"text_1": "word " * 2000, "text_2": "y"}
+    refused(embeds.post("/score", {**pair, **longer}), 400, "text", "has 600")
+    assert embeds.engine.requests == []
+    assert len(vectors_of(embeds, {"input": "short", **longer})) == 1
+
+
 def test_dimensions_are_for_models_that_were_trained_for_fewer(start: Callable[..., Served]) -> None:
     plain = start(pools=EMBEDS)
     refused(plain.post("/v1/embeddings", {"input": "x", "dimensions": 2}), 400, "dimensions", "not trained")

@@ -65,7 +65,7 @@ def pair_prompt(pair: tuple[str, str], body: PooledFields, model: ServedModel, s
     """A query and a document as one prompt: by the operator's template, else as the tokenizer joins them."""
     if settings.chat_template is None:
         for text in pair:
-            _check_room(model.fewest_tokens(text), body, model, "text", at_least=True)
+            _check_text(text, body, model, "text")
         token_ids, type_from = model.encode_pair(*pair, _limit(body, model))
         return pooled_prompt(kept(token_ids, body, model, "text"), type_from)
     roles = ("query", "document")
@@ -87,7 +87,7 @@ def _written_tokens(
 
 def text_tokens(text: str, body: PooledFields, model: ServedModel, param: str, *, special: bool) -> list[int]:
     """What is kept of a text. Raises ApiError where the context cannot hold it."""
-    _check_room(model.fewest_tokens(text), body, model, param, at_least=True)
+    _check_text(text, body, model, param)
     token_ids = model.encode(text, add_special_tokens=special)
     limit = _limit(body, model)
     if special and limit is not None and len(token_ids) > limit:
@@ -101,7 +101,7 @@ def kept(token_ids: list[int], body: PooledFields, model: ServedModel, param: st
     if not token_ids:
         message = f"{param} has no tokens; the model needs one at least."
         raise ApiError(message, param=param, code="invalid_value")
-    _check_room(len(token_ids), body, model, param)
+    _check_room(len(token_ids), model, param)
     return token_ids
 
 
@@ -129,13 +129,17 @@ def cut_inside(whole: list[int], bare: list[int], limit: int) -> list[int]:
     return whole[:before] + bare[: limit - added] + after
 
 
-def _check_room(
-    count: int, body: PooledFields, model: ServedModel, param: str, *, at_least: bool = False
-) -> None:
-    """Raises ApiError; what is to be truncated may be longer."""
-    if count > model.max_model_len and body.truncate_prompt_tokens is None:
+def _check_text(text: str, body: PooledFields, model: ServedModel, param: str) -> None:
+    """Raises ApiError where a text is too long, without the seconds that tokenizing it takes."""
+    if body.truncate_prompt_tokens is None:
+        _check_room(model.fewest_tokens(text), model, param, at_least=True)
+
+
+def _check_room(count: int, model: ServedModel, param: str, *, at_least: bool = False) -> None:
+    if count > model.max_model_len:
         message = (
             f"This model's maximum context length is {model.max_model_len} tokens, and {param} has "
-            f"{'at least ' if at_least else ''}{count}. Shorten it, or let truncate_prompt_tokens cut it."
+            f"{'at least ' if at_least else ''}{count}. Shorten it, or let truncate_prompt_tokens cut it to "
+            "that or less."
         )
         raise ApiError(message, param=param, code="context_length_exceeded")
