@@ -216,6 +216,20 @@ def test_a_sequence_classifier_gives_the_scores_of_transformers(tmp_path: Path, 
             torch.testing.assert_close(torch.from_numpy(score.copy()), wanted, atol=1e-4, rtol=1e-4)
 
 
+def test_scores_that_are_kept_keep_their_labels(tmp_path: Path) -> None:
+    names = {0: "a", 1: "b", 2: "c"}
+    folder = make_model("llama", tmp_path, head="ForSequenceClassification", num_labels=3, id2label=names)
+    kept = {"override_pooler_config": {"returned_token_ids": [2, 1]}}
+    with engine(folder, task="classify", **kept) as pooling:
+        offer = pooling.start.ready().pools
+        found = pooling.pool(PROMPTS[:1], PoolingParams(activate=False))[0]
+    with engine(folder, task="classify") as pooling:
+        whole = pooling.pool(PROMPTS[:1], PoolingParams(activate=False))[0]
+    assert offer is not None
+    assert (offer.dimensions, offer.labels) == (2, ["c", "b"])
+    assert np.array_equal(found, whole[:, [2, 1]])
+
+
 def test_scores_are_logits_of_tokens_where_those_are_named(models: Callable[[str], Path]) -> None:
     """As rerankers are that say yes or no."""
     for architecture in ("qwen3", "gemma2"):  # with a head of its own, and a tied one

@@ -113,7 +113,10 @@ class Pooler:
         pooling = self.pooling
         dimensions = len(pooling.columns) or self.width
         cuts = None if pooling.cuts is None else list(pooling.cuts)
-        return Pools(pooling.task, dimensions, pooling.by_token, list(pooling.labels), cuts)
+        labels = list(pooling.labels)
+        if labels and pooling.columns:
+            labels = [labels[column] for column in pooling.columns]
+        return Pools(pooling.task, dimensions, pooling.by_token, labels, cuts)
 
     def read(self, width: int, own: Sequence[Layer], new: NewLayer) -> None:
         """The layers behind the pooling: those of folders beside the model, then its own.
