@@ -133,6 +133,21 @@ ACTIVATIONS = {
 }
 
 
+def test_a_file_beside_may_say_what_a_score_goes_through_and_overrides_go_first(tmp_path: Path) -> None:
+    """As newer releases of sentence-transformers write it."""
+    folder = make_encoder("bert", tmp_path, "SequenceClassification", num_labels=1)
+    with engine(folder) as scoring:
+        (raw,) = scoring.pool(PROMPTS[2:3], PoolingParams(activate=False))
+        (usual,) = scoring.pool(PROMPTS[2:3])
+    file = folder / "config_sentence_transformers.json"
+    file.write_text('{"activation_fn": "torch.nn.modules.linear.Identity"}')
+    sigmoid = {"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}
+    for overrides, wanted in (({}, raw), (sigmoid, usual)):
+        with engine(folder, hf_overrides=overrides) as scoring:
+            assert np.array_equal(scoring.pool(PROMPTS[2:3])[0], wanted)
+    assert not np.array_equal(raw, usual)
+
+
 @pytest.mark.parametrize("case", ACTIVATIONS)
 @torch.inference_mode()
 def test_a_score_goes_through_what_the_files_say(tmp_path: Path, case: str) -> None:
@@ -219,7 +234,7 @@ def test_what_an_encoder_cannot_do_is_refused_at_load(
     classes = make_encoder("modernbert", tmp_path / "classes", "SequenceClassification")
     assert "It can classify" in refusal(classes, task="embed")
     odd = {"num_labels": 1, "id2label": {"0": "x"}, "sentence_transformers": {"activation_fn": "my.code.Act"}}
-    assert "puts scores through my.code.Act" in refusal(classes, hf_overrides=odd)
+    assert "put scores through my.code.Act" in refusal(classes, hf_overrides=odd)
     assert "made for 298 tokens" in refusal(folder, max_model_len=299)
     monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
     assert "has 298 positions" in refusal(folder, max_model_len=299)

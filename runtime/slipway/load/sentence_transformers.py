@@ -16,16 +16,17 @@ from slipway.load.errors import LoadError
 from slipway.load.folder import read_json
 from slipway.load.safetensors import SafetensorsWeights
 
-_MODES = {
-    "pooling_mode_cls_token": "CLS",
-    "pooling_mode_mean_tokens": "MEAN",
-    "pooling_mode_lasttoken": "LAST",
+_MODES = {"cls": "CLS", "mean": "MEAN", "lasttoken": "LAST"}
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-_OTHER_MODES = (
-    "pooling_mode_max_tokens",
-    "pooling_mode_mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens",
-)
+"""How the mode was written before it was a field."""
+_OWN = "config_sentence_transformers.json"
 _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "Sigmoid": "sigmoid"}
 
 
@@ -69,7 +70,7 @@ def sentences(folder: Path | None) -> Sentences | None:
             pooling = _pooling(folder / path / "config.json")
         elif kind == "Normalize":
             normalize = True
-        elif kind == "Dense":
+        elif kind == "Dense" and pooling and not normalize:
             dense.append(folder / path)
         elif kind != "Transformer":
             raise LoadError(
@@ -77,16 +78,35 @@ def sentences(folder: Path | None) -> Sentences | None:
                 f"{folder / 'modules.json'} has a module {kind}, which is not supported.",
                 hint="Supported are Transformer, Pooling, Dense and Normalize, in this order.",
             )
-    settings = folder / "sentence_bert_config.json"
-    known = read_json(settings) if settings.is_file() else {}
-    length = None if known.get("max_seq_length") is None else positive(known, "max_seq_length")
-    return Sentences(pooling, normalize, tuple(dense), length, _prompts(folder)) if pooling else None
+    return Sentences(pooling, normalize, tuple(dense), _length(folder), _prompts(folder)) if pooling else None
+
+
+def score_activation(folder: Path | None) -> str:
+    """The module of torch that a CrossEncoder puts a pair's score through; empty where nothing says so."""
+    return "" if folder is None else text(_beside(folder / _OWN), "activation_fn", "")
+
+
+def _beside(file: Path) -> Config:
+    """What a file says that a folder may have."""
+    return read_json(file) if file.is_file() else {}
+
+
+def _length(folder: Path) -> int | None:
+    """Tokens of a text: newer releases leave it to the tokenizer's own configuration."""
+    for file, name in (
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", "model_max_length"),
+    ):
+        known = _beside(folder / file)
+        if known.get(name) is not None:
+            return positive(known, name)
+    return None
 
 
 def _prompts(folder: Path) -> str:
     """A warning of the words that the model wants before its texts; empty where there are none."""
-    file = folder / "config_sentence_transformers.json"
-    config = read_json(file) if file.is_file() else {}
+    file = folder / _OWN
+    config = _beside(file)
     named = {name: words for name, words in table(config, "prompts").items() if words}
     if not named:
         return ""
@@ -101,12 +121,19 @@ def _prompts(folder: Path) -> str:
 def read_dense(folder: Path) -> Dense:
     """A Dense module. Raises LoadError where its files are missing or of another kind."""
     config = read_json(folder / "config.json")
-    name = text(config, "activation_function", "torch.nn.modules.linear.Identity").rpartition(".")[2]
+    name = text(config, "activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
     if name not in _ACTIVATIONS:
         raise LoadError(
             "UnsupportedModel",
             f"The activation {name} of {folder / 'config.json'} is not supported.",
             hint=f"Supported are {', '.join(_ACTIVATIONS)}.",
+        )
+    if flag(config, "use_residual"):
+        raise LoadError(
+            "UnsupportedModel",
+            f"{folder / 'config.json'} adds the layer's input to its output (use_residual), which is not "
+            "supported.",
+            hint="Serve a model without it.",
         )
     file = folder / "model.safetensors"
     if not file.is_file():
@@ -143,11 +170,13 @@ def _modules(path: Path) -> Sequence[tuple[str, str]]:
 
 def _pooling(path: Path) -> str:
     config: Config = read_json(path)
-    asked = [name for name in (*_MODES, *_OTHER_MODES) if flag(config, name)]
+    field = config.get("pooling_mode")
+    flags = [mode for name, mode in _FLAGS.items() if flag(config, name)]
+    asked = flags if field is None else field if isinstance(field, list) else [field]
     if len(asked) != 1 or asked[0] not in _MODES:
         raise LoadError(
             "UnsupportedModel",
-            f"{path} asks for {' and '.join(asked) or 'no pooling'}.",
+            f"{path} asks for {' and '.join(map(str, asked)) or 'no pooling'}.",
             hint=f"Supported is one of {', '.join(_MODES)}.",
         )
     return _MODES[asked[0]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slipway.load.config import Config, flag, integer, integers, table, text, texts
 from slipway.load.errors import LoadError
-from slipway.load.sentence_transformers import sentences
+from slipway.load.sentence_transformers import score_activation, sentences
 from slipway.model.encoder_registry import encoders
 from slipway.model.encoder_spec import EncoderSpec
 from slipway.model.spec import DecoderSpec, Score
@@ -117,6 +117,8 @@ def pooling_of(
     if chosen == "generate":
         return None
     made = _usual(chosen, ending, config) if encoder is None else _of_encoder(chosen, encoder, config)
+    if len(made.labels) == 1:
+        made = replace(made, activation=_of_cross_encoder(config, folder) or made.activation)
     if chosen == "embed" and in_file:
         made = replace(made, type=in_file)
     if chosen == "embed" and beside is not None:
@@ -175,20 +177,21 @@ def _classifier(config: Config) -> Pooling:
     own = {"regression": "identity", "multi_label_classification": "sigmoid"}
     usual = "softmax" if len(labels) > 1 else "sigmoid"
     activation = own.get(text(config, "problem_type", ""), usual)
-    if len(labels) == 1:
-        activation = _of_cross_encoder(config) or activation
     return Pooling("classify", "LAST", activation, labels=labels)
 
 
-def _of_cross_encoder(config: Config) -> str:
-    """What sentence-transformers' CrossEncoder puts a score through, where it says so; else empty."""
+def _of_cross_encoder(config: Config, folder: Path | None) -> str:
+    """What sentence-transformers' CrossEncoder puts a score through, where it says so; else empty.
+
+    Its releases say so in places of their own; config.json, which users may override, goes first.
+    """
     own = text(table(config, "sentence_transformers"), "activation_fn", "")
-    own = own or text(config, "sbert_ce_default_activation_function", "")  # as it was called before
+    own = own or text(config, "sbert_ce_default_activation_function", "") or score_activation(folder)
     name = own.rpartition(".")[2].lower()
     if own and (not own.startswith("torch.nn.") or name not in _CROSS_ENCODER):
         raise LoadError(
             "UnsupportedModel",
-            f"The model's config.json puts scores through {own}, which is not supported.",
+            f"The model's files put scores through {own}, which is not supported.",
             hint=f"Supported of torch.nn are {', '.join(_CROSS_ENCODER)}: name one by "
             '--hf-overrides \'{"sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}\'.',
             argument="hf_overrides",
