@@ -201,6 +201,8 @@ BAD = [
     ({"input": ["x"] * 2049}, "input", "at most 2048"),
     ({"input": [512]}, "input", "out of vocabulary"),
     ({"input": [-1]}, "input", "list of token ids"),
+    ({"input": "x", "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs", "not input"),
+    ({"input": "x", "add_generation_prompt": True}, "add_generation_prompt", "not input"),
     ({"input": "x", "encoding_format": "hex"}, "encoding_format", "hex"),
     ({"input": "x", "dimensions": 0}, "dimensions", "at least 1"),
     ({"input": "x", "priority": 1}, "priority", "--scheduling-policy priority"),

@@ -95,6 +95,10 @@ class InputRequest(PooledFields, TemplateFields):
             has = "neither" if self.input is None else "both"
             message = f"Give either input or messages; this body has {has}."
             raise ApiError(message, param="input", code="invalid_value")
+        for name in TemplateFields.model_fields:
+            if self.messages is None and getattr(self, name):
+                message = f"{name} is told to the chat template, which writes messages and not input: "
+                raise ApiError(f"{message}leave it out.", param=name, code="invalid_value")
         self.check_end()
 
 
