@@ -327,6 +327,14 @@ def test_pooling_answers_a_vector_or_one_for_each_token(start: Callable[..., Ser
     assert struct.unpack("<4f", base64.b64decode(packed["data"])) == (5, 0.5, 6, 0.5)
 
 
+def test_prompts_of_a_client_that_leaves_are_aborted(embeds: Served) -> None:
+    embeds.engine.gate.clear()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{embeds.url}/v1/embeddings", json={"input": ["x", "y"]}, timeout=0.5)
+    embeds.engine.wait(lambda: len(embeds.engine.aborted) == 2)
+    assert {*embeds.engine.aborted} == {request.request_id for request in embeds.engine.requests}
+
+
 def test_an_engines_error_is_the_answer(embeds: Served) -> None:
     embeds.engine.failing = "it broke"
     refused(embeds.post("/v1/embeddings", {"input": ["x", "y"]}), 500, None, "it broke")
