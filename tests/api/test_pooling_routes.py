@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import tokenizers
 import transformers
@@ -16,9 +18,11 @@ from serving import Served, refused
 from test_http import validate
 
 from encoder_models import write_pair_tokenizer
+from slipway.api import pooled_prompts
 from slipway.api.errors import ApiError
 from slipway.api.pooled_prompts import cut_inside
-from slipway.api.products import check_pooled
+from slipway.api.products import MAX_PAIR_CHARACTERS, check_pooled
+from slipway.api.routes import score
 from slipway.batch.application import batch_paths
 from slipway.engine.messages import Pools
 from slipway.text.fast import FastVocabulary
@@ -267,6 +271,68 @@ def test_an_embedding_model_scores_by_the_angle(embeds: Served) -> None:
     assert [one["score"] for one in answer["data"]] == pytest.approx([0, 1])
     wrong = embeds.post("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})
     refused(wrong, 400, "text_1", "text_1 has 2 texts and text_2 3")
+
+
+def threads_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+    """Of each call from now on, the kind of thread that makes it."""
+    names: list[str] = []
+    called = getattr(owner, name)
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        names.append(threading.current_thread().name.partition("_")[0])
+        return called(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, noted)
+    return names
+
+
+def test_many_pairs_of_few_texts_are_scored_in_a_thread(
+    embeds: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their cosines take as many products as pairs have numbers, whatever the body's length."""
+    embeds.engine.vectors = lambda tokens: [[float(tokens[0])] * 1024]
+    scoring = threads_of(monkeypatch, score, "_scores")
+    body = {"text_1": ["north", "south"] * 20, "text_2": ["east"] * 40}
+    assert embeds.post("/score", body).status_code == 200
+    assert len(embeds.engine.requests) == 3
+    assert scoring == ["text"]
+
+
+def test_a_query_beside_many_documents_is_tokenized_in_a_thread(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = start(pools=SCORES)
+    served.engine.vectors = lambda tokens: [[0.5]]
+    joining = threads_of(monkeypatch, served.front.model.tokenizer, "encode_pair")
+    many = {"query": "word " * 100, "documents": ["y"] * 20}
+    assert served.post("/rerank", many).status_code == 200
+    assert joining == ["text"] * 20
+    # What is cut is tokenized whole, and the query again for each document.
+    long = {"query": "word " * 2000, "documents": ["y"] * 2000, "truncate_prompt_tokens": 8}
+    joining.clear()
+    refused(served.post("/rerank", long), 400, "text", f"more than the {MAX_PAIR_CHARACTERS}")
+    assert not joining
+    long["documents"] = ["y"] * 2
+    assert served.post("/rerank", long).status_code == 200
+
+
+def test_a_requests_own_template_is_rendered_in_a_thread(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = start("--trust-request-chat-template", pools=EMBEDS)
+    rendering = threads_of(monkeypatch, pooled_prompts, "render_chat")
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template": "{{ messages[0].content }}"}
+    assert len(vectors_of(served, body)) == 1
+    assert rendering == ["text"]
+
+
+def test_writing_a_reranking_tokenizes_nothing(embeds: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop may do that."""
+    encoding = threads_of(monkeypatch, embeds.front.model.tokenizer, "encode")
+    body = {"query": "what?", "documents": ["one two three four", "five six seven"], "max_tokens_per_doc": 2}
+    results = embeds.post("/rerank", body).json()["results"]
+    assert {one["index"] for one in results} == {0, 1}
+    assert len(encoding) == 2 + 3  # to find where documents are cut, then what is read
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])

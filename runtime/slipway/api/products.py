@@ -27,6 +27,8 @@ so many in some 80 ms."""
 
 MAX_POOLED_TOKENS = 1 << 20
 """Of all inputs of one request that pools, which are told to the engine at once."""
+MAX_PAIR_CHARACTERS = 1 << 24
+"""Of all pairs of texts in one request, each read as one prompt: tokenized in some 20 s, in a thread."""
 MAX_POOLED_NUMBERS = 1 << 22
 """Of all vectors in one answer: some 90 MB of JSON, which a thread writes vector by vector, and then copies
 together in 70 ms."""
@@ -111,6 +113,16 @@ def check_beams(width: int, prompts: Sequence[Prompt], wanted: int | None) -> No
             f"than the {MAX_BEAM_TOKENS} that one search may have. Use fewer beams, or split the request."
         )
         raise ApiError(message, param="use_beam_search", code="invalid_value")
+
+
+def check_pairs(characters: int) -> None:
+    """Raises ApiError. `characters` are those of all pairs, each with both of its texts."""
+    if characters > MAX_PAIR_CHARACTERS:
+        message = (
+            f"The pairs have {characters} characters together, each with both of its texts, more than the "
+            f"{MAX_PAIR_CHARACTERS} that one request may have. Shorten the texts, or split the request."
+        )
+        raise ApiError(message, param="text", code="invalid_value")
 
 
 def check_pooled(prompts: Sequence[Sequence[int]], pools: Pools, dimensions: int) -> None:

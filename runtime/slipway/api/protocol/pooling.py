@@ -50,6 +50,11 @@ class PooledFields(Body):
     guided_choice: OfOutput = None
     guided_grammar: OfOutput = None
 
+    @property
+    def is_quick(self) -> bool:
+        """Preparing it takes no longer than its texts let expect."""
+        return True
+
 
 class InputRequest(PooledFields, TemplateFields):
     """Either inputs or messages, which the chat template turns into one."""
@@ -83,6 +88,10 @@ class InputRequest(PooledFields, TemplateFields):
                 return [self.input]  # type: ignore[list-item]
             case _:
                 return list(self.input or ())  # type: ignore[arg-type]
+
+    @property
+    def is_quick(self) -> bool:
+        return self.chat_template is None
 
     @property
     def prompt_ends_open(self) -> bool:

@@ -15,7 +15,7 @@ from slipway.api.pooled_prompts import input_order
 from slipway.api.protocol.pooling import ClassifyRequest
 from slipway.api.protocol.pooling_answers import Classification, Classifications
 from slipway.api.routes.inference import InferenceRoute
-from slipway.api.routes.pooling import PooledForm, check_whole, floats, head, pool
+from slipway.api.routes.pooling import PooledForm, check_whole, floats, head, num_inputs, pool
 from slipway.engine.messages import Pooled
 from slipway.engine.params import PoolingParams
 
@@ -40,7 +40,7 @@ def _write(body: ClassifyRequest, front: Frontend, run: Run, pooled: Sequence[Po
     return Classifications(**head(run), data=data)
 
 
-FORM = PooledForm("classify-", ClassifyRequest, _check, _order, _write)
+FORM = PooledForm("classify-", ClassifyRequest, _check, _order, _write, num_inputs)
 
 
 async def classify(request: Request) -> Response:

@@ -15,7 +15,7 @@ from slipway.api.pooled_prompts import input_order
 from slipway.api.protocol.pooling import EmbeddingRequest
 from slipway.api.protocol.pooling_answers import Embedding, Embeddings
 from slipway.api.routes.inference import InferenceRoute
-from slipway.api.routes.pooling import PooledForm, check_whole, dimensions, head, pool, vector
+from slipway.api.routes.pooling import PooledForm, check_whole, dimensions, head, num_inputs, pool, vector
 from slipway.engine.messages import Pooled
 from slipway.engine.params import PoolingParams
 
@@ -36,7 +36,7 @@ def _write(body: EmbeddingRequest, front: Frontend, run: Run, pooled: Sequence[P
     return Embeddings(**head(run), data=data)
 
 
-FORM = PooledForm("embd-", EmbeddingRequest, _check, _order, _write)
+FORM = PooledForm("embd-", EmbeddingRequest, _check, _order, _write, num_inputs)
 
 
 async def create_embedding(request: Request) -> Response:

@@ -22,13 +22,15 @@ from slipway.api.generate import Order, Run
 from slipway.api.model import ServedModel
 from slipway.api.pooled_prompts import input_order
 from slipway.api.protocol.answers import AnswerPart, Usage
-from slipway.api.protocol.pooling import PooledFields, PoolingRequest
+from slipway.api.protocol.pooling import InputRequest, PooledFields, PoolingRequest
 from slipway.api.protocol.pooling_answers import PooledList, PooledRows
 from slipway.api.responses import json_response, unless_gone
 from slipway.api.routes.inference import CLIENT_LEFT, InferenceRoute
 from slipway.engine.messages import Pooled
 from slipway.engine.params import PoolingParams
 
+PROMPT_BYTES = 64
+"""Of a text, which take as long to tokenize as a prompt takes beside its text."""
 WRITTEN_AT_ONCE = 64 << 10
 """Bytes of vectors that the event loop itself writes: about 1 ms."""
 
@@ -48,6 +50,10 @@ class PooledForm(Generic[Body]):
     check: Callable[[ServedModel], None]
     make_order: Callable[[Body, ServedModel, Settings, str], Order]
     write: Callable[[Body, Frontend, Run, Sequence[Pooled]], AnswerPart]
+    num_asked: Callable[[Body], int]
+    """Inputs, or pairs of texts."""
+    more_bytes: Callable[[Body], int] = lambda body: 0
+    """Of texts that an order reads more than once."""
 
     async def answer(self, request: Request, body: Body, arrival: float) -> Response:
         """To a body that was read, of a request that came at `arrival`: all its prompts go to the engine
@@ -57,7 +63,9 @@ class PooledForm(Generic[Body]):
         self.check(model)
         own_id = request_id(request, self.prefix, body.request_id)
         make = partial(self.make_order, body, model, front.settings, own_id)
-        order = await front.prepare(make, body_bytes(request), quick=True)
+        asked = self.num_asked(body)
+        num_bytes = body_bytes(request) + PROMPT_BYTES * asked + self.more_bytes(body)
+        order = await front.prepare(make, num_bytes, quick=body.is_quick)
         run = front.pool(order, body.model, arrival, request.headers)
         try:
             pooled = await unless_gone(request.receive, run.pooled())
@@ -69,7 +77,8 @@ class PooledForm(Generic[Body]):
         def written() -> Response:
             return json_response(self.write(body, front, run, pooled))
 
-        num_bytes = body_bytes(request) + sum(len(one.values) for one in pooled)
+        widest = max(len(one.values) for one in pooled)
+        num_bytes = body_bytes(request) + widest * max(asked, len(pooled))
         return written() if num_bytes <= WRITTEN_AT_ONCE else await front.in_thread(written, num_bytes)
 
 
@@ -77,6 +86,10 @@ async def pool(request: Request, form: PooledForm[Body]) -> Response:
     """From a request's body to its answer."""
     arrival = time.monotonic()
     return await form.answer(request, await read_body(request, form.body), arrival)
+
+
+def num_inputs(body: InputRequest) -> int:
+    return len(body.inputs) or 1
 
 
 def check_task(model: ServedModel, name: str, *tasks: str) -> None:
@@ -181,7 +194,7 @@ def _rows(pooled: Pooled) -> Any:
     return cast(Any, rows)
 
 
-FORM = PooledForm("pool-", PoolingRequest, _check, _order, _write)
+FORM = PooledForm("pool-", PoolingRequest, _check, _order, _write, num_inputs)
 
 
 async def create_pooling(request: Request) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 from operator import mul
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,7 @@ from slipway.api.frontend import Frontend
 from slipway.api.generate import Order, Run
 from slipway.api.model import ServedModel
 from slipway.api.pooled_prompts import pair_prompt, pooled_order, pooled_prompt, text_tokens
+from slipway.api.products import check_pairs
 from slipway.api.protocol.pooling import PooledFields, RerankRequest, ScoreRequest
 from slipway.api.protocol.pooling_answers import PairScore, PairScores, Ranked, RankedDocument, Ranking
 from slipway.api.routes.inference import InferenceRoute
@@ -26,7 +28,16 @@ from slipway.api.routes.pooling import PooledForm, check_whole, floats, head, po
 from slipway.engine.messages import Pooled
 from slipway.engine.params import PoolingParams
 
-Pairs = Sequence[tuple[str, str]]
+
+class Side(NamedTuple):
+    """A text of a pair."""
+
+    text: str
+    most: int | None = None
+    """Tokens that are read of it, the first ones; None: all."""
+
+
+Pairs = Sequence[tuple[Side, Side]]
 
 
 def _check(model: ServedModel) -> None:
@@ -41,13 +52,21 @@ def _check(model: ServedModel) -> None:
         raise ApiError(message, param="model", code="wrong_task")
 
 
+def _score_pairs(body: ScoreRequest) -> Pairs:
+    return [(Side(one), Side(other)) for one, other in body.pairs]
+
+
+def _rerank_pairs(body: RerankRequest) -> Pairs:
+    query = Side(body.query)
+    return [(query, Side(one.text, body.max_tokens_per_doc)) for one in body.documents]
+
+
 def _score_order(body: ScoreRequest, model: ServedModel, settings: Settings, own_id: str) -> Order:
-    return _order(body.pairs, body, model, settings, own_id, body.activation)
+    return _order(_score_pairs(body), body, model, settings, own_id, body.activation)
 
 
 def _rerank_order(body: RerankRequest, model: ServedModel, settings: Settings, own_id: str) -> Order:
-    pairs = [(body.query, _beginning(one.text, body, model)) for one in body.documents]
-    return _order(pairs, body, model, settings, own_id, body.activation)
+    return _order(_rerank_pairs(body), body, model, settings, own_id, body.activation)
 
 
 def _order(
@@ -61,21 +80,29 @@ def _order(
     """A prompt for each pair; of a model that embeds one for each text, none of them twice."""
     assert model.pools is not None
     if model.pools.task == "embed":
-        texts = _texts(pairs)
+        texts = [_read(side, model) for side in _sides(pairs)]
         tokens = [text_tokens(text, body, model, "text", special=True) for text in texts]
         prompts = [pooled_prompt(one) for one in tokens]
         return pooled_order(prompts, body, model, settings, own_id, PoolingParams())
-    prompts = [pair_prompt(pair, body, model, settings) for pair in pairs]
+    check_pairs(_num_characters(pairs))
+    read = {side: _read(side, model) for side in _sides(pairs)}
+    joined = [(read[one], read[other]) for one, other in pairs]
+    prompts = [pair_prompt(pair, body, model, settings) for pair in joined]
     return pooled_order(prompts, body, model, settings, own_id, PoolingParams(activate=activate))
 
 
-def _texts(pairs: Pairs) -> list[str]:
-    return list(dict.fromkeys(text for pair in pairs for text in pair))
+def _num_characters(pairs: Pairs) -> int:
+    """Of all pairs, each with both of its texts."""
+    return sum(len(one.text) + len(other.text) for one, other in pairs)
 
 
-def _beginning(text: str, body: RerankRequest, model: ServedModel) -> str:
-    """What is read of a document."""
-    most = body.max_tokens_per_doc
+def _sides(pairs: Pairs) -> list[Side]:
+    return list(dict.fromkeys(side for pair in pairs for side in pair))
+
+
+def _read(side: Side, model: ServedModel) -> str:
+    """What is read of a text."""
+    text, most = side
     token_ids = [] if most is None else model.encode(text, add_special_tokens=False)
     if most is None or len(token_ids) <= most:
         return text
@@ -87,22 +114,21 @@ def _scores(pairs: Pairs, front: Frontend, pooled: Sequence[Pooled]) -> list[flo
     assert front.model.pools is not None
     if front.model.pools.task != "embed":
         return [score for score, *_ in vectors]
-    of = dict(zip(_texts(pairs), vectors, strict=True))
-    lengths = {text: sqrt(sum(map(mul, vector, vector))) for text, vector in of.items()}
+    of = dict(zip(_sides(pairs), vectors, strict=True))
+    lengths = {side: sqrt(sum(map(mul, vector, vector))) for side, vector in of.items()}
     return [
         sum(map(mul, of[one], of[other])) / max(lengths[one] * lengths[other], 1e-12) for one, other in pairs
     ]
 
 
 def _write_scores(body: ScoreRequest, front: Frontend, run: Run, pooled: Sequence[Pooled]) -> PairScores:
-    scores = _scores(body.pairs, front, pooled)
+    scores = _scores(_score_pairs(body), front, pooled)
     data = [PairScore(index=index, score=score) for index, score in enumerate(scores)]
     return PairScores(**head(run), data=data)
 
 
 def _write_ranking(body: RerankRequest, front: Frontend, run: Run, pooled: Sequence[Pooled]) -> Ranking:
-    pairs = [(body.query, _beginning(one.text, body, front.model)) for one in body.documents]
-    scores = _scores(pairs, front, pooled)
+    scores = _scores(_rerank_pairs(body), front, pooled)
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n or None]
     results = [Ranked(index=index, relevance_score=scores[index]) for index in best]
     for result in results if body.return_documents is not False else ():
@@ -110,8 +136,24 @@ def _write_ranking(body: RerankRequest, front: Frontend, run: Run, pooled: Seque
     return Ranking(id=run.order.request_id, model=run.model, usage=usage(run), results=results)
 
 
-SCORE = PooledForm("score-", ScoreRequest, _check, _score_order, _write_scores)
-RERANK = PooledForm("rerank-", RerankRequest, _check, _rerank_order, _write_ranking)
+SCORE = PooledForm(
+    "score-",
+    ScoreRequest,
+    _check,
+    _score_order,
+    _write_scores,
+    num_asked=lambda body: max(len(body.text_1), len(body.text_2)),
+    more_bytes=lambda body: _num_characters(_score_pairs(body)),
+)
+RERANK = PooledForm(
+    "rerank-",
+    RerankRequest,
+    _check,
+    _rerank_order,
+    _write_ranking,
+    num_asked=lambda body: len(body.documents),
+    more_bytes=lambda body: _num_characters(_rerank_pairs(body)),
+)
 
 
 async def create_score(request: Request) -> Response:
