@@ -31,6 +31,18 @@ def test_final_rows_are_those_of_transformers(folders: Any, variant: str) -> Non
         assert (rows - expected).abs().max() < 1e-4, length
 
 
+@pytest.mark.parametrize("window", [20, 1100])
+def test_long_texts_are_seen_whole_in_any_company(tmp_path: Path, window: int) -> None:
+    """Softmaxes over 512 positions each are merged, and a window may reach past one."""
+    folder = make_encoder("modernbert", tmp_path, max_position_embeddings=1100, local_attention=window)
+    run, alone = EncoderRun(folder, max_len=1100), EncoderRun(folder, max_len=1100, threads=1)
+    prompts = {0: text(513), 1: text(1100, 1), 2: text(600, 2)}
+    rows = run.step(prompts)
+    for slot, tokens in prompts.items():
+        assert (rows[slot] - reference_rows(folder, tokens)).abs().max() < 1e-4
+        assert torch.equal(alone.step({0: tokens})[0], rows[slot])
+
+
 @pytest.mark.parametrize("variant", PAIRS)
 def test_the_second_text_of_a_pair_has_its_own_type(folders: Any, variant: str) -> None:
     run, tokens = EncoderRun(folders(variant)), text(40)
