@@ -224,6 +224,23 @@ def test_bad_input_is_refused_with_the_field(
     refused(answer, 404 if param == "model" else 400, param, words)
 
 
+def test_what_takes_the_place_of_texts_and_messages_is_said(
+    start: Callable[..., Served], tmp_path: Path
+) -> None:
+    """Nothing of it is generated."""
+    bare = start("--skip-tokenizer-init", pools=EMBEDS)
+    assert vectors_of(bare, {"input": [5, 6], "truncate_prompt_tokens": 1}) == [expected([5])]
+    ids = "send token ids as the input of /v1/embeddings"
+    refused(bare.post("/v1/embeddings", {"input": "x"}), 400, "input", ids)
+    write_pair_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    plain = {name: value for name, value in json.loads(file.read_text()).items() if name != "chat_template"}
+    file.write_text(json.dumps(plain))
+    served = start(other=tmp_path, pools=EMBEDS)
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    refused(served.post("/v1/embeddings", chat), 400, "messages", "Give input in place of messages")
+
+
 def test_too_many_tokens_or_numbers_at_once_are_refused(start: Callable[..., Served]) -> None:
     wide = start(pools=Pools("embed", 1 << 13))
     body = {"input": ["x"] * 513}

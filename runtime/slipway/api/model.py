@@ -64,19 +64,17 @@ class ServedModel:
     def tokenizer(self) -> Tokenizer:
         """Raises ApiError where the server was started without one."""
         if self.texts.tokenizer is None:
-            raise _no_tokenizer()
+            raise self._no_tokenizer()
         return self.texts.tokenizer
 
     @property
     def template(self) -> ChatWriter:
         """Raises ApiError where the model has none."""
         if self.texts.tokenizer is None:
-            raise _no_tokenizer()
+            raise self._no_tokenizer()
         if self.texts.template is None:
-            message = (
-                "This model has no chat template. Use /v1/completions, or start the server with "
-                "--chat-template."
-            )
+            instead = "Use /v1/completions" if self.pools is None else "Give input in place of messages"
+            message = f"This model has no chat template. {instead}, or start the server with --chat-template."
             raise ApiError(message, param="messages", code="no_chat_template")
         return self.texts.template
 
@@ -124,20 +122,19 @@ class ServedModel:
         self._check_rows(token_ids)
         return token_ids
 
+    def _no_tokenizer(self) -> ApiError:
+        param, where = "prompt", "the prompt of /v1/completions, and read token ids from the answer"
+        if self.pools is not None:
+            param, where = "input", "the input of /v1/embeddings, /classify or /pooling"
+        message = f"This server has no tokenizer (--skip-tokenizer-init): send token ids as {where}."
+        return ApiError(message, param=param, code="no_tokenizer")
+
     def _check_rows(self, token_ids: list[int]) -> None:
         """Raises ApiError for a token that the tokenizer has, and the model not."""
         if self.tokenizer.vocab_size > self.vocab_size and max(token_ids, default=0) >= self.vocab_size:
             token = self.tokenizer.token_text(max(token_ids))
             message = f"The text has {token!r}, for which the model has no row in its vocabulary of "
             raise ApiError(f"{message}{self.vocab_size}. Leave it out.", code="invalid_value")
-
-
-def _no_tokenizer() -> ApiError:
-    message = (
-        "This server has no tokenizer (--skip-tokenizer-init): send token ids as the prompt of "
-        "/v1/completions, and read token ids from the answer."
-    )
-    return ApiError(message, param="prompt", code="no_tokenizer")
 
 
 def served_model(texts: Texts, ready: Ready) -> ServedModel:
