@@ -95,6 +95,16 @@ def test_a_text_is_read_and_written_with_the_adapters_tokens(place: Place, name:
     assert (stopped["text"], stopped["finish_reason"]) == ("<", "stop")
 
 
+def test_a_message_is_counted_in_the_tokens_that_it_is_answered_with(place: Place) -> None:
+    body = {"messages": [{"role": "user", "content": "a<zag>b"}], "max_tokens": 1}
+    counted = {}
+    for name in ("base", "plain", "whole", "listed"):
+        counted[name] = place.post("/v1/messages/count_tokens", name, **body).json()["input_tokens"]
+        usage = place.post("/v1/messages", name, **body).json()["usage"]
+        assert usage["input_tokens"] + usage["cache_read_input_tokens"] == counted[name]
+    assert counted["base"] == counted["plain"] > counted["whole"] == counted["listed"]
+
+
 def test_tokens_that_one_adapter_adds_are_nobody_elses(place: Place) -> None:
     for name in ("base", "plain"):
         for field in (

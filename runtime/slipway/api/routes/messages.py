@@ -63,8 +63,7 @@ def _order(body: MessagesRequest, model: ServedModel, settings: Settings, own_id
 async def count_tokens(request: Request) -> Response:
     front = frontend(request)
     body = await read_body(request, CountTokensRequest)
-    front.check_name(body.model)
-    model = front.model
+    model = front.model.named(front.check_name(body.model))
 
     def counted() -> int:
         chat = prompt_chat(body, model.texts.formats)
