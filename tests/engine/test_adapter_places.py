@@ -11,9 +11,11 @@ import pytest
 from engine_bench import Bench, expected
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_grammar import Following
 
 from slipway.engine.adapter_kinds import AdapterKinds
 from slipway.engine.adapters import Adapters
+from slipway.engine.grammar import Grammars
 from slipway.engine.messages import AdapterRef, LoadAdapter, UnloadAdapter
 from slipway.engine.plan import NO_PLACE, Masks, StepOutput, StepPlan
 from slipway.engine.wire import Inbound
@@ -165,6 +167,16 @@ def test_only_those_who_wait_for_a_bad_adapter_end(bench: Callable[..., AdapterB
         assert (delta.finish_reason, delta.error, delta.unfit) == ("error", "it is bad.", True)
     assert b.hub.replies == {7: "it is bad."}
     assert b.tokens("good") == b.tokens("plain") == expected(3, 5)
+
+
+def test_no_matcher_is_left_of_a_request_whose_adapter_is_bad(bench: Callable[..., AdapterBench]) -> None:
+    b = bench(places=1, adapters=1)
+    b.core.grammars = Grammars(lambda message: Following())
+    b.add("bad", 3, 5, adapter=AdapterRef(BAD, "bad", ""), grammar="any")
+    b.run()
+    (delta,) = b.hub.deltas["bad"]
+    assert delta.error == "it is bad."
+    assert not b.core.grammars
 
 
 def test_what_is_unloaded_gives_its_place_back_when_its_requests_have_ended(

@@ -206,6 +206,7 @@ class EngineCore:
             else:
                 del self._requests[request.client_id, request.id]
                 request.ended = True
+                self.grammars.end(request)  # made before its adapter was found to be unfit
                 self._checked = False
                 self._tell({request.client_id: [failure(request.id, error)]})
 
