@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
+from safetensors.numpy import save_file
+from scripted import VOCABULARY
 from serving import CHAT, MODEL, PLAIN, Served, refused
 
 from slipway.api.adapters import MOST
+from slipway.api.frontend import TEXT_THREADS
 from slipway.exits import BAD_ARGUMENTS, Exit
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
@@ -175,6 +181,38 @@ def test_requests_under_way_keep_the_adapter_that_they_began_with(changing: Serv
     assert (answer.status_code, answer.json()["model"]) == (200, "it")
     assert answer.json()["usage"]["completion_tokens"] == 4
     assert last_number(changing) == 1
+
+
+def test_a_request_is_made_anew_where_its_name_comes_to_another_adapter_meanwhile(
+    changing: Served, folder: Path, tmp_path: Path
+) -> None:
+    """The engine computes no token that the other one has not."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (folder / "added_tokens.json").write_text(json.dumps({"<zig>": VOCABULARY}))
+    save_file({"input_embeddings": np.zeros((1, 8), np.float32)}, folder / "new_embeddings.safetensors")
+    load(changing, "it", folder)
+    form = {"text": {"format": {"type": "text"}}}  # which is made in a thread
+    body = {"model": "it", "input": "a<zig>b", "max_output_tokens": 2, **form}
+    texts, may_go_on = changing.front._threads, threading.Event()
+    for _ in range(TEXT_THREADS):
+        texts.submit(may_go_on.wait, 10)
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(changing.post, "/v1/responses", body)
+        try:
+            deadline = time.monotonic() + 10
+            while not texts._work_queue.qsize():
+                assert time.monotonic() < deadline, "the request never came"
+                time.sleep(0.001)
+            assert load(changing, "it", other, load_inplace=True).status_code == 200
+        finally:
+            may_go_on.set()
+        assert asked.result().status_code == 200
+    assert last_number(changing) == 2
+    assert max(changing.engine.requests[-1].prompt_token_ids) < VOCABULARY
+    load(changing, "it", folder, load_inplace=True)
+    changing.post("/v1/responses", body)
+    assert max(changing.engine.requests[-1].prompt_token_ids) == VOCABULARY
 
 
 def test_of_many_who_load_one_name_one_succeeds(changing: Served, folder: Path) -> None:

@@ -85,9 +85,9 @@ def test_a_long_conversation_is_prepared_as_a_long_body(
     seen: list[int] = []
     prepare = storing.front.prepare
 
-    async def watched(make: Any, num_bytes: int, *, quick: bool) -> Any:
+    async def watched(name: str | None, make: Any, num_bytes: int, *, quick: bool) -> Any:
         seen.append(num_bytes)
-        return await prepare(make, num_bytes, quick=quick)
+        return await prepare(name, make, num_bytes, quick=quick)
 
     monkeypatch.setattr(storing.front, "prepare", watched)
     storing.openai().responses.create(model=MODEL, input="And?", previous_response_id=first.id)

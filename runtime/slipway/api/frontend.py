@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -143,21 +144,34 @@ class Frontend:
         threads = self._long_texts if num_bytes > LONG_BODY_BYTES else self._threads
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
-    async def prepare(self, make: Callable[[], Order], num_bytes: int, *, quick: bool) -> Order:
-        """An order, made and logged, of a body as long; in a thread unless that is short and `quick`."""
+    async def prepare(
+        self, name: str | None, make: Callable[[ServedModel], Order], num_bytes: int, *, quick: bool
+    ) -> Order:
+        """An order to the model of that name, made and logged, of a body as long; in a thread unless that is
+        short and `quick`.
 
-        def made() -> Order:
-            order = make()
+        It is made again where the name has come to another adapter meanwhile, whose tokens may be others.
+        Raises ApiError.
+        """
+
+        def made(model: ServedModel) -> Order:
+            order = make(model)
             self._log(order)
             return order
 
-        if quick and num_bytes <= SHORT_BODY_BYTES:
-            return made()
-        return await self.in_thread(made, num_bytes)
+        while True:
+            adapter = self.check_name(name)
+            work = partial(made, self.model.named(adapter))
+            short = quick and num_bytes <= SHORT_BODY_BYTES
+            order = work() if short else await self.in_thread(work, num_bytes)
+            if order.grammar is not None:
+                await self.grammars.check(order.grammar)
+            if self.adapters.get(name) is adapter:
+                return order
 
     def submit(self, order: Order, name: str | None, arrival: float, headers: Headers) -> Run:
-        """Start an order to the model of that name, of a request that came at `arrival`. Raises ApiError 503
-        where the engine has gone, 404 where the adapter has."""
+        """Start an order that was just prepared for the model of that name, of a request that came at
+        `arrival`. Raises ApiError 503 where the engine has gone."""
         return self._started(Run if order.beams is None else BeamRun, order, name, arrival, headers)
 
     def pool(self, order: Order, name: str | None, arrival: float, headers: Headers) -> PooledRun:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -65,17 +64,17 @@ class Form(Generic[Body]):
     async def answer(self, request: Request, body: Body, arrival: float) -> Response:
         """To a body that was read, of a request that came at `arrival`: streamed or whole."""
         front = frontend(request)
-        adapter = front.check_name(body.model)
+        front.check_name(body.model)
         body.draw_seeds(front.seeds.of_next_request())
         own_id = drawn_id(self.prefix) if self.kept else request_id(request, self.prefix, body.request_id)
-        model = front.model.named(adapter)
-        model.check_generates(self.name)
+        front.model.check_generates(self.name)
         num_bytes = body_bytes(request) + self.more_bytes(body)
-        make = partial(self.make_order, body, model, front.settings, own_id)
+
+        def make(model: ServedModel) -> Order:
+            return self.make_order(body, model, front.settings, own_id)
+
         try:
-            order = await front.prepare(make, num_bytes, quick=body.is_quick)
-            if order.grammar is not None:
-                await front.grammars.check(order.grammar)
+            order = await front.prepare(body.model, make, num_bytes, quick=body.is_quick)
         except ApiError as error:
             raise renamed(error, self.names) from None
         run = front.submit(order, body.model, arrival, request.headers)

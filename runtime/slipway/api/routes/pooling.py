@@ -7,7 +7,6 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -59,13 +58,16 @@ class PooledForm(Generic[Body]):
         """To a body that was read, of a request that came at `arrival`: all its prompts go to the engine
         together."""
         front = frontend(request)
-        model = front.model.named(front.check_name(body.model))
-        self.check(model)
+        front.check_name(body.model)
+        self.check(front.model)
         own_id = request_id(request, self.prefix, body.request_id)
-        make = partial(self.make_order, body, model, front.settings, own_id)
+
+        def make(model: ServedModel) -> Order:
+            return self.make_order(body, model, front.settings, own_id)
+
         asked = self.num_asked(body)
         num_bytes = body_bytes(request) + PROMPT_BYTES * asked + self.more_bytes(body)
-        order = await front.prepare(make, num_bytes, quick=body.is_quick)
+        order = await front.prepare(body.model, make, num_bytes, quick=body.is_quick)
         run = front.pool(order, body.model, arrival, request.headers)
         try:
             pooled = await unless_gone(request.receive, run.pooled())
