@@ -41,13 +41,14 @@ class AdapterBench(Bench):
         self._wanted: dict[int, tuple[int, int]] = {}
         self._by_tokens: dict[tuple[int, ...], int] = {}
 
-    def _read(self, adapter: AdapterRef, place: int) -> None:
+    def _read(self, adapter: AdapterRef, place: int) -> int:
         assert self.may_read.wait(10)
         self.num_read += 1
         if adapter.number == BAD:
             raise LoadError("BadCheckpoint", "it is bad.")
         if place != NO_PLACE:
             self.ready[place] = adapter.number
+        return 0
 
     def turn(self) -> None:
         """Where nothing is to be computed, the core sleeps until the reading thread wakes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,27 @@ def test_a_step_runs_the_operations_of_a_server_whose_adapters_add_nothing(tmp_p
         for extra in (0, 256)
     ]
     assert names[0] == names[1]
+
+
+def test_one_whose_files_add_fewer_tokens_than_when_it_was_loaded_ends_its_requests_alone(
+    tmp_path: Path,
+) -> None:
+    """It has left the memory meanwhile, and the request names a token that is not there any more."""
+    base = make_model("llama", tmp_path / "model")
+    (first, _), (other, _) = (whole(base, tmp_path / name) for name in ("first", "other"))
+    fewer, _ = whole(base, tmp_path / "fewer", added=1)
+    tokens = [5, vocab_of(base) + 3]
+    with LocalEngine(base, **{**EXTRA, "max_loras": 1}) as engine:
+        assert all(outputs(engine, [(tokens, one)])[0].tokens for one in (first, other))
+        shutil.copytree(fewer.folder, first.folder, dirs_exist_ok=True)
+        name, alive = (engine.add(tokens, GREEDY, adapter=one) for one in (first, other))
+        engine.finish()
+        (delta,) = engine.hub.deltas[name]
+        assert delta.unfit
+        assert "adds 1 tokens to the vocabulary, and added 5 when it was loaded" in (delta.error or "")
+        assert engine.output(alive).finish_reason == "length"
+        again = AdapterRef(1 + first.number, first.name, first.folder)
+        assert outputs(engine, [([5, vocab_of(base)], again)])[0].tokens
 
 
 def test_tied_rows_of_added_tokens_are_the_heads_too(tmp_path: Path) -> None:

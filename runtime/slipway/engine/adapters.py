@@ -16,8 +16,9 @@ from slipway.load.errors import LoadError
 
 NICENESS = 5
 """Of the thread that reads: steps under way have three quarters of a core that it wants, too."""
-ReadAdapter = Callable[[AdapterRef, int], None]
+ReadAdapter = Callable[[AdapterRef, int], int]
 """Makes an adapter ready for a place, in a thread beside the core's; for NO_PLACE it is read and not kept.
+Gives the tokens that it adds to the vocabulary.
 
 Raises LoadError."""
 Answer = Callable[[str], None]
@@ -28,7 +29,7 @@ class AdapterError(Exception):
     """A request's adapter cannot be read; the message says why."""
 
 
-def no_adapters(adapter: AdapterRef, place: int) -> None:
+def no_adapters(adapter: AdapterRef, place: int) -> int:
     raise LoadError("UnsupportedFormat", "This engine serves no adapters.", argument="enable_lora")
 
 
@@ -54,7 +55,7 @@ class _Wanted:
     answers: list[Answer] = field(default_factory=list)
     place: int = NO_PLACE
     """That is kept for it while it is read; NO_PLACE: it is read to see whether it is fit."""
-    reading: Future[None] | None = None
+    reading: Future[int] | None = None
     unloaded: bool = False
     """It goes when its requests have ended."""
 
@@ -95,6 +96,8 @@ class Adapters:
         """By number: those that are read."""
         self._ready: dict[Request, None] = {}
         """That hold their adapters, which `prepared` has not told."""
+        self._added: dict[int, int] = {}
+        """By number: tokens that it added to the vocabulary when it was read first."""
         self._clock = 0
 
     @property
@@ -155,6 +158,8 @@ class Adapters:
             if not held.users:
                 self._drop(held)
                 self._begin()
+        elif number not in self._wanted and number not in self._reading:
+            self._added.pop(number, None)
 
     def prepared(self) -> list[tuple[Request, AdapterError | None]]:
         """Requests that may be scheduled from now on, or whose adapter could not be read."""
@@ -162,7 +167,7 @@ class Adapters:
         failed: list[tuple[Request, AdapterError | None]] = []
         for wanted in done:
             del self._reading[wanted.ref.number]
-            error = wanted.reading.exception() if wanted.reading is not None else None
+            error = self._unfit(wanted)
             if error is None:
                 self._take_in(wanted)
                 continue
@@ -232,6 +237,26 @@ class Adapters:
     def _tell(self, place: int, adapter: AdapterRef | None) -> None:
         """What the place has from now on."""
         self.changes[place] = AdapterChange(place, adapter)
+
+    def _unfit(self, wanted: _Wanted) -> BaseException | None:
+        """Why what was read cannot be served.
+
+        Its requests were made for as many tokens as it had when it was read first: none that is not there may
+        come to the worker.
+        """
+        assert wanted.reading is not None
+        error, ref = wanted.reading.exception(), wanted.ref
+        if error is not None:
+            return error
+        added = wanted.reading.result()
+        known = self._added.setdefault(ref.number, added)
+        if added == known:
+            return None
+        message = (
+            f"The adapter {ref.name} in {ref.folder} adds {added} tokens to the vocabulary, "
+            f"and added {known} when it was loaded."
+        )
+        return LoadError("BadCheckpoint", message, hint="Load it again in its place, or restart the server.")
 
     def _take_in(self, wanted: _Wanted) -> None:
         """What has been read without fault goes to its place, or its requests wait for one."""
@@ -312,6 +337,7 @@ class Adapters:
 
     def _drop(self, held: _Held) -> None:
         del self._held[held.ref.number]
+        self._added.pop(held.ref.number, None)
         self._give_back(held.place)
 
     def _tick(self) -> int:

@@ -67,9 +67,9 @@ class Worker(Steps, Protocol):
         Raises what prevents it, LoadError and Exit among that: it sleeps on then, and may be woken again.
         """
 
-    def read_adapter(self, adapter: AdapterRef, place: int) -> None:
-        """Make an adapter ready for the place that a later plan gives it; for NO_PLACE it is not kept. Called
-        beside steps, in a thread.
+    def read_adapter(self, adapter: AdapterRef, place: int) -> int:
+        """Make an adapter ready for the place that a later plan gives it; for NO_PLACE it is not kept. The
+        tokens that it adds to the vocabulary. Called beside steps, in a thread.
 
         Raises LoadError for one that cannot be served.
         """

@@ -28,10 +28,11 @@ class PromptAdapters(Adapters):
     def forget(self) -> None:
         """Nothing: what sleeps is the worker."""
 
-    def _read_rows(self, adapter: AdapterRef, place: int) -> None:
+    def _read_rows(self, adapter: AdapterRef, place: int) -> int:
         rows = self._rows_of(adapter.name, Path(adapter.folder).expanduser(), adapter.num_virtual)
         if place != NO_PLACE:
             self._rows[place] = rows
+        return 0
 
     def _give(self, request: Request, place: int) -> None:
         request.precede(self._rows[place])

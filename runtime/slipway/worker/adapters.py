@@ -106,14 +106,16 @@ class AdapterPlaces:
         rank = -(-self.limits.max_rank // 2) * 2
         return -(-matrices * rank // 16) * 16
 
-    def read(self, adapter: AdapterRef, place: int) -> None:
-        """Make an adapter ready for a place, in any thread; for NO_PLACE it is not kept.
+    def read(self, adapter: AdapterRef, place: int) -> int:
+        """Make an adapter ready for a place, in any thread; for NO_PLACE it is not kept. The tokens that it
+        adds to the vocabulary.
 
         Raises LoadError where it cannot be served.
         """
         packed = self._packed(adapter)
         if place != NO_PLACE:
             self._ready[place] = adapter.number, packed
+        return 0 if packed.extension is None else packed.extension.added
 
     def put(self, place: int, adapter: AdapterRef | None) -> None:
         """Between steps: the place has this adapter from now on; it is read now unless it has been before."""

@@ -108,10 +108,13 @@ class CpuWorker(InTurn):
     def close(self) -> None:
         vars(self).clear()
 
-    def read_adapter(self, adapter: AdapterRef, place: int) -> None:
-        """Make an adapter ready for a place, in any thread. Raises LoadError where it cannot be served."""
+    def read_adapter(self, adapter: AdapterRef, place: int) -> int:
+        """Make an adapter ready for a place, in any thread; the tokens that it adds.
+
+        Raises LoadError where it cannot be served.
+        """
         assert self._adapters is not None, "requests name no adapters where none are served"
-        self._adapters.read(adapter, place)
+        return self._adapters.read(adapter, place)
 
     def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
         for change in plan.adapters:

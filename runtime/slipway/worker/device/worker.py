@@ -220,10 +220,12 @@ class DeviceWorker:
         self._proposer.largest_step()
         self._reserve(logits)
 
-    def read_adapter(self, adapter: AdapterRef, place: int) -> None:
-        """Make an adapter ready for a place, in any thread. Raises LoadError where it cannot be served."""
+    def read_adapter(self, adapter: AdapterRef, place: int) -> int:
+        """Make an adapter ready for a place, in any thread; the tokens that it adds, which is none. Raises
+        LoadError where it cannot be served."""
         assert self._adapters is not None, "requests name no adapters where none are served"
         self._adapters.read(adapter, place)
+        return 0
 
     @torch.inference_mode()
     def idle(self) -> bool:
