@@ -183,6 +183,22 @@ def test_requests_under_way_keep_the_adapter_that_they_began_with(changing: Serv
     assert last_number(changing) == 1
 
 
+def test_the_engine_keeps_what_a_beam_search_asks_for_with_each_token(changing: Served, folder: Path) -> None:
+    load(changing, "it", folder)
+    changing.engine.gate.clear()
+    with ThreadPoolExecutor(1) as thread:
+        body = {**PLAIN, "model": "it", "use_beam_search": True, "n": 2}
+        running = thread.submit(changing.post, "/v1/completions", body)
+        changing.engine.wait(lambda: len(changing.engine.requests) == 1)
+        assert load(changing, "it", folder, load_inplace=True).status_code == 200
+        assert unload(changing, "it").status_code == 200
+        assert list(changing.engine.adapters) == [1]
+        changing.engine.gate.set()
+        assert running.result().status_code == 200
+    assert {request.adapter.number for request in changing.engine.requests if request.adapter} == {1}
+    changing.engine.wait(lambda: not changing.engine.adapters)
+
+
 def test_a_request_is_made_anew_where_its_name_comes_to_another_adapter_meanwhile(
     changing: Served, folder: Path, tmp_path: Path
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -77,6 +78,10 @@ class Adapters:
         self._engine = engine
         self._served: dict[str, ServedAdapter] = {}
         self._numbers = count(1)
+        self._holds: Counter[int] = Counter()
+        """By number: runs that ask the engine for it again and again."""
+        self._leaving: set[int] = set()
+        """Numbers of those that the engine is to forget when no such run is left."""
         self._model: tuple[Texts, Ready] | None = None
         """What is known of the model alone, once it is there."""
         self._turn = asyncio.Lock()
@@ -88,6 +93,12 @@ class Adapters:
 
     def get(self, name: str | None) -> ServedAdapter | None:
         return self._served.get(name) if name and self._served else None
+
+    def hold(self, ref: AdapterRef) -> Callable[[], None]:
+        """Have the engine keep an adapter until what this gives is called: once, when the run has ended that
+        asks for it again and again."""
+        self._holds[ref.number] += 1
+        return partial(self._let_go, ref.number)
 
     def find_modules(self) -> list[Found]:
         """The folders of --lora-modules and --prompt-adapters, downloaded where they are not there yet.
@@ -192,7 +203,19 @@ class Adapters:
         return served
 
     async def _forget(self, ref: AdapterRef) -> None:
-        await self._engine.unload_adapter(ref.number, timeout=self._settings.rpc_timeout)
+        if self._holds[ref.number]:
+            self._leaving.add(ref.number)
+        else:
+            await self._engine.unload_adapter(ref.number, timeout=self._settings.rpc_timeout)
+
+    def _let_go(self, number: int) -> None:
+        self._holds[number] -= 1
+        if self._holds[number]:
+            return
+        del self._holds[number]
+        if number in self._leaving:
+            self._leaving.remove(number)
+            self._engine.forget_adapter(number)
 
 
 def _unfit(module: AdapterModule, error: LoadError) -> Exit:

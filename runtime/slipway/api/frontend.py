@@ -185,9 +185,13 @@ class Frontend:
         served = self.check_name(name)
         adapter = served.ref if served else None
         model = adapter.name if adapter else self.settings.name
-        on_end = self._tracer.recorder(headers) if self._tracer is not None else None
-        run = kind(order, self.engine, self.metrics, arrival, model, adapter, on_end)
+        run = kind(order, self.engine, self.metrics, arrival, model, adapter)
+        if self._tracer is not None:
+            run.ends.append(self._tracer.recorder(headers))
         run.start()
+        if adapter is not None and order.beams is not None:  # it asks for the adapter with each token
+            let_go = self.adapters.hold(adapter)
+            run.ends.append(lambda _: let_go())
         return run
 
     @property

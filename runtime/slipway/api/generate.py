@@ -95,8 +95,7 @@ class Run:
     """An order on the engine. Whoever starts one calls `abort` in the end, whatever happened.
 
     `model` is its name in the answer, that of the `adapter` where there is one. `arrival` is when the request
-    came, on `time.monotonic()`: latencies count from there. `on_end` is called once, after the last output
-    has ended.
+    came, on `time.monotonic()`: latencies count from there.
     """
 
     def __init__(
@@ -107,7 +106,6 @@ class Run:
         arrival: float,
         model: str,
         adapter: AdapterRef | None = None,
-        on_end: Callable[[Run], None] | None = None,
     ) -> None:
         self.order = order
         self.model = model
@@ -126,7 +124,8 @@ class Run:
         """Of each prompt, where they are asked for: there before the first piece of its outputs."""
         self._engine = engine
         self._metrics = metrics
-        self._on_end = on_end
+        self.ends: list[Callable[[Run], None]] = []
+        """Each is called once, after the last output has ended."""
 
     @property
     def num_tokens(self) -> int:
@@ -199,9 +198,9 @@ class Run:
         for output in self.outputs:
             if not output.finish_reason:
                 self._end(output, None, "error" if self._engine.state == "dead" else "abort")
-        on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            on_end(self)
+        ends, self.ends = self.ends, []
+        for end in ends:
+            end(self)
 
     def _take(self, output: Output, delta: Delta) -> Piece:
         output.timing = delta.timing or output.timing

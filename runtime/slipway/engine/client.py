@@ -229,6 +229,11 @@ class EngineClient:
         """Have it forgotten, behind all requests so far. Raises TimeoutError."""
         await self._ask(lambda call_id: UnloadAdapter(call_id, number), timeout)
 
+    def forget_adapter(self, number: int) -> None:
+        """The same without waiting for it; nothing where the engine has gone."""
+        if self.state == "ready":
+            self._write(UnloadAdapter(next(self._call_ids), number))
+
     async def _ask(self, message: Callable[[int], FromClient], timeout: float | None) -> str:
         if self.state != "ready":
             raise EngineDead(self._cause())
