@@ -147,7 +147,9 @@ class Graphs:
         finally:
             torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+        # thread_local: the thread that reads adapters pins and takes memory meanwhile, which would break
+        # off a capture that looks at all threads.
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
             step()
         self._pool = self._pool or graph.pool()
         return graph
