@@ -162,10 +162,13 @@ def test_an_adapter_is_fetched_without_what_lies_beside_it(client: Client) -> No
     folder = client.hub.root / "acme/adapter"
     folder.mkdir()
     wanted = ["adapter_config.json", "adapter_model.safetensors"]
-    for name in (*wanted, "model.safetensors", "README.md", "optimizer.pt"):
+    wanted += ["added_tokens.json", "chat_template.jinja", "tokenizer.json", "tokenizer_config.json"]
+    (folder / "checkpoint-1").mkdir()
+    beside = ("model.safetensors", "README.md", "optimizer.pt", "trainer_state.json")
+    for name in (*wanted, *beside, "checkpoint-1/tokenizer.json", "checkpoint-1/adapter_model.safetensors"):
         (folder / name).write_text(name)
     path = client.locate_adapter("acme/adapter")["path"]
-    assert names(path) == wanted
+    assert names(path) == sorted(wanted)
     assert client.locate_adapter("acme/adapter", offline=True)["path"] == path
     assert client.locate_adapter(str(folder))["path"] == str(folder)
     assert client.locate_adapter("acme/none")["code"] == "ModelNotFound"

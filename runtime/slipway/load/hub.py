@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 METADATA = ("*.json", "*.jinja", "*.model", "*.model.v*", "*.txt", "*.tiktoken")
 """Configuration, tokenizer and chat template."""
-_ADAPTER = ("adapter_config.json", "adapter_model.*", "new_embeddings.*")
+_ADAPTER = (
+    *("adapter_config.json", "adapter_model.*", "new_embeddings.*", "added_tokens.json"),
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
+    *("chat_template.json", "chat_template.jinja", "additional_chat_templates/*.jinja"),
+)
+"""Its weights, and its tokenizer where it has one."""
 _WEIGHTS = {**PATTERNS, **{name: PATTERNS[files] for name, files in SAME_FILES.items()}}
 _WEIGHTS |= {"auto": PATTERNS["safetensors"] + PATTERNS["pt"] + PATTERNS["mistral"]}
 """By load format: the first pattern that matches a file is what is fetched."""
