@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 from scripted import VOCABULARY
 from serving import CHAT, MODEL, PLAIN, Served, refused
 
+from factory import write_tokenizer
 from slipway.api.adapters import MOST
 from slipway.api.frontend import TEXT_THREADS
 from slipway.exits import BAD_ARGUMENTS, Exit
@@ -181,6 +182,20 @@ def test_requests_under_way_keep_the_adapter_that_they_began_with(changing: Serv
     assert (answer.status_code, answer.json()["model"]) == (200, "it")
     assert answer.json()["usage"]["completion_tokens"] == 4
     assert last_number(changing) == 1
+
+
+def test_a_chat_is_written_by_the_models_template_where_the_adapters_tokenizer_has_none(
+    changing: Served, folder: Path
+) -> None:
+    write_tokenizer(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    load(changing, "it", folder)
+    for name in (MODEL, "it"):
+        assert changing.post("/v1/chat/completions", {**CHAT, "model": name}).status_code == 200
+    by_model, by_adapter = (request.prompt_token_ids for request in changing.engine.requests)
+    assert by_model == by_adapter
 
 
 def test_the_engine_keeps_what_a_beam_search_asks_for_with_each_token(changing: Served, folder: Path) -> None:

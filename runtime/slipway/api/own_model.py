@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slipway.api.configure import Settings
@@ -48,6 +48,8 @@ def own_model(name: str, folder: Path, texts: Texts, ready: Ready, settings: Set
             raise _unfit(name, folder, f"has a tokenizer that cannot be read: {error}") from None
         except Exit as error:
             raise _unfit(name, folder, f"has a tokenizer that does not fit this server: {error}") from None
+        if own is not None and own.template is None and texts.tokenizer.chat is None:
+            own = replace(own, template=texts.template)
     if tokenizer is None or own is None:
         plain = length == ready.max_model_len and not sizes.added
         return None if plain else OwnModel(texts, length, sizes.added, not sizes.added)
