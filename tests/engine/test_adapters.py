@@ -258,6 +258,8 @@ def test_a_record_with_adapters_plays_back_to_the_bit(
             {"model.layers.0.self_attn.q_proj": (64, 32)},
             r"is for model.layers.0.self_attn.q_proj of \[64, 32\] rows and columns, which has \[64, 64\]",
         ),
+        ({"r": "many"}, {}, "has an adapter_config.json that says that r is 'many', and it must be a whole"),
+        ({"rank_pattern": [4]}, {}, r"says that rank_pattern is \[4\], and it must be an object"),
     ],
 )
 def test_what_is_not_served_is_named(

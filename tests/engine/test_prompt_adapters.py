@@ -174,6 +174,7 @@ ROWS = np.zeros((5, 64), np.float32)
             0,
             "is of the kind PREFIX_TUNING; PROMPT_TUNING and",
         ),
+        ({"num_virtual_tokens": 0}, {}, 5, "config.json that says that num_virtual_tokens is 0, and"),
         ({"num_transformer_submodules": 2}, {}, 0, "is for 2 parts of a model; a decoder has one"),
     ],
 )

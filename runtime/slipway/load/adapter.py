@@ -12,7 +12,7 @@ from math import sqrt
 from pathlib import Path
 
 from slipway.load.arrays import FP32, Array, DType, is_float
-from slipway.load.config import Config, flag, number, positive, table, text, texts
+from slipway.load.config import Config, WrongField, flag, number, positive, table, text, texts
 from slipway.load.errors import LoadError
 from slipway.load.expert_parameters import expert_parameter, is_expert_parameter, shrinks_output
 from slipway.load.folder import read_json
@@ -104,10 +104,17 @@ def read_adapter(name: str, folder: Path, limits: AdapterLimits) -> Adapter:
     if not path.is_file():
         raise Adapter(name, folder).wrong("has no adapter_config.json", "Name a folder that PEFT saved.")
     config = read_json(path)
+    try:
+        return _read(Adapter(name, folder), config, limits)
+    except WrongField as error:
+        raise Adapter(name, folder).wrong(f"has an {path.name} that {error.told}") from None
+
+
+def _read(empty: Adapter, config: Config, limits: AdapterLimits) -> Adapter:
     length = positive(config, "context_length") if config.get("context_length") else 0
-    adapter = Adapter(name, folder, new_rows=_new_rows(Adapter(name, folder)), context_length=length)
+    adapter = replace(empty, new_rows=_new_rows(empty), context_length=length)
     _check(adapter, config, limits)
-    weights = open_tensors(folder)
+    weights = open_tensors(adapter.folder)
     if weights is None:
         raise adapter.wrong("has no adapter_model.safetensors")
     try:

@@ -9,6 +9,17 @@ from slipway.load.errors import LoadError
 Config = Mapping[str, object]
 
 
+class WrongField(LoadError):
+    """A field of a model's config.json is missing, or holds something else than what is wanted.
+
+    told  what is wrong with it, in words that follow the name of a file
+    """
+
+    def __init__(self, told: str, message: str, hint: str) -> None:
+        super().__init__("BadCheckpoint", message, hint=hint, argument="hf_overrides")
+        self.told = told
+
+
 def integer(config: Config, name: str, default: int | None = None) -> int:
     """A whole number. Raises LoadError where it is missing and has no default, or is something else."""
     value = _value(config, name, default)
@@ -137,20 +148,18 @@ def _value(config: Config, name: str, default: object) -> object:
     if value is None:
         value = default
     if value is None:
-        raise LoadError(
-            "BadCheckpoint",
+        raise WrongField(
+            f"has no {name}",
             f"The model's config.json has no {name}, which its architecture needs.",
-            hint="Fetch the model again, or give it by --hf-overrides '{\"" + name + "\": …}'.",
-            argument="hf_overrides",
+            "Fetch the model again, or give it by --hf-overrides '{\"" + name + "\": …}'.",
         )
     return value
 
 
-def wrong(name: str, value: object, wanted: str, place: str = "the model's config.json") -> LoadError:
+def wrong(name: str, value: object, wanted: str, place: str = "the model's config.json") -> WrongField:
     """The error for a field that holds something else than what is wanted."""
-    return LoadError(
-        "BadCheckpoint",
+    return WrongField(
+        f"says that {name} is {value!r}, and it must be {wanted}",
         f"{name} in {place} is {value!r}, and must be {wanted}.",
-        hint="Correct the file, or lay a right value over it by --hf-overrides.",
-        argument="hf_overrides",
+        "Correct the file, or lay a right value over it by --hf-overrides.",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slipway.load.config import integer, positive
+from slipway.load.config import WrongField, integer, positive
 from slipway.load.errors import LoadError
 from slipway.load.folder import read_json
 
@@ -29,6 +29,11 @@ def count_virtual_tokens(name: str, folder: Path) -> int:
     if (kind := config.get("peft_type")) not in KINDS:
         why = f"is of the kind {kind}; {' and '.join(KINDS)} are served as prompt adapters"
         raise unfit(name, folder, why, "Name a LORA adapter in --lora-modules, and leave others out.")
-    if (parts := integer(config, "num_transformer_submodules", 1)) != 1:
+    try:
+        parts = integer(config, "num_transformer_submodules", 1)
+        count = positive(config, "num_virtual_tokens")
+    except WrongField as error:
+        raise unfit(name, folder, f"has an {path.name} that {error.told}") from None
+    if parts != 1:
         raise unfit(name, folder, f"is for {parts} parts of a model; a decoder has one")
-    return positive(config, "num_virtual_tokens")
+    return count
