@@ -198,6 +198,20 @@ def test_a_chat_is_written_by_the_models_template_where_the_adapters_tokenizer_h
     assert by_model == by_adapter
 
 
+def test_a_budget_of_reasoning_is_refused_where_an_adapter_adds_tokens(
+    start: Callable[..., Served], folder: Path
+) -> None:
+    """It is kept by masks of the model's own tokens: the end of reasoning may be one that is added."""
+    ids = {"<think>": VOCABULARY, "</think>": VOCABULARY + 1}
+    (folder / "added_tokens.json").write_text(json.dumps(ids))
+    save_file({"input_embeddings": np.zeros((2, 8), np.float32)}, folder / "new_embeddings.safetensors")
+    served = start("--enable-lora", "--reasoning-parser", "deepseek_r1", "--lora-modules", f"it={folder}")
+    body = {**CHAT, "model": "it"}
+    assert served.post("/v1/chat/completions", body).status_code == 200
+    answer = served.post("/v1/chat/completions", {**body, "thinking_token_budget": 5})
+    refused(answer, 400, "thinking_token_budget", "this adapter adds 2 tokens to the vocabulary")
+
+
 def test_the_engine_keeps_what_a_beam_search_asks_for_with_each_token(changing: Served, folder: Path) -> None:
     load(changing, "it", folder)
     changing.engine.gate.clear()

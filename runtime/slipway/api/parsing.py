@@ -9,6 +9,7 @@ from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.formats import Formats
 from slipway.api.held_tools import ChannelTools, HeldTools, OneTool, RequiredTools, TaggedTools
+from slipway.api.model import ServedModel
 from slipway.api.protocol.chat import ChatRequest, NamedTool
 from slipway.engine.messages import ReasoningBounds
 from slipway.text.channels import OPENING, Channels
@@ -124,14 +125,25 @@ def _strict_tools(
     return TaggedTools(found.calls.written, schemas, parallel)
 
 
-def check_budget(body: ChatRequest, found: Formats, channels: Channels | None) -> None:
+def check_budget(body: ChatRequest, model: ServedModel, channels: Channels | None) -> None:
     """Raises ApiError for a budget of reasoning that nobody can keep."""
-    if body.thinking_token_budget is not None and found.reasoning_ids is None and channels is None:
-        message = (
-            f"thinking_token_budget is {body.thinking_token_budget}, and this server cannot end reasoning: "
-            "that needs a --reasoning-parser whose reasoning ends by a token of the model."
+    budget = body.thinking_token_budget
+    if budget is None:
+        return
+    if model.texts.formats.reasoning_ids is None and channels is None:
+        why = (
+            "this server cannot end reasoning: that needs a --reasoning-parser whose reasoning ends by a "
+            "token of the model."
         )
-        raise ApiError(message, param="thinking_token_budget", code="invalid_value")
+    elif model.num_added:
+        why = (
+            f"this adapter adds {model.num_added} tokens to the vocabulary: a budget is kept by masks of the "
+            "model's own tokens, which no other passes. Leave it out."
+        )
+    else:
+        return
+    message = f"thinking_token_budget is {budget}, and {why}"
+    raise ApiError(message, param="thinking_token_budget", code="invalid_value")
 
 
 def check_tools(body: ChatRequest, settings: Settings) -> None:

@@ -123,7 +123,7 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     params = params_of(budget)
     formats = model.texts.formats
     channels = channels_of(body, formats, text)
-    check_budget(body, formats, channels)
+    check_budget(body, model, channels)
     tools = held_tools(body, formats, channels)
     grammar = grammar_of(body, model, settings, tools, channels=channels)
     found = reading(body, formats, text, channels, held=grammar is not None)
