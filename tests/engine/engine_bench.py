@@ -33,6 +33,7 @@ class Bench(InTurn):
         overlap: bool = False,
         prefix_caching: bool = True,
         rewrites_blocks: bool = True,
+        num_recomputed: int = 0,
         **limits: object,
     ) -> None:
         super().__init__()
@@ -50,6 +51,7 @@ class Bench(InTurn):
             prefix_caching=prefix_caching,
             hash_block=block_hash("builtin"),
             rewrites_blocks=rewrites_blocks,
+            num_recomputed=num_recomputed,
             num_host_pages=num_host_pages,
         )
         self.scheduler = Scheduler(cache, bounds)

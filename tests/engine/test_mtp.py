@@ -150,12 +150,6 @@ def test_layers_that_do_not_fit_are_refused(
         LocalEngine(mimo(2), draft=OWN, hf_overrides={"num_nextn_predict_layers": 1})
 
 
-def test_a_device_refuses_several_that_go_on_from_each_other(mimo: Callable[[int], Path]) -> None:
-    draft: Any = planned(mimo(2)).draft
-    with pytest.raises(LoadError, match="has 2 layers that go on from each other's rows; on CUDA one"):
-        draft.on_device(None, None, 16)
-
-
 def test_random_weights_have_random_layers(mimo: Callable[[int], Path]) -> None:
     settings = SETTINGS | {"load_format": "dummy"}
     with LocalEngine(mimo(2), **settings) as engine:

@@ -86,6 +86,27 @@ def test_a_swapped_request_resumes_without_computing_anything_twice(overlap: boo
         assert [host for _, host in out] == [host for host, _ in back]
 
 
+def test_a_swapped_request_computes_again_what_guesses_go_on_from():
+    with bench(**TWO_FOR_ONE, num_host_pages=6, num_recomputed=3) as b:
+        add_two(b)
+        b.run()
+        assert any(plan.swap_in for plan in b.plans)
+        assert b.tokens("young") == expected(10, 14)
+        assert b.num_computed == 2 * (10 + 13) + 3
+
+
+def test_a_swapped_request_reads_nothing_again_that_has_left_its_window():
+    with bench(
+        windows=(8,), num_pages=6, block_size=4, token_budget=64, num_host_pages=2, num_recomputed=3
+    ) as b:
+        b.add("old", [1] * 4, 6)
+        b.add("young", [2] * 20, 6)
+        b.run()
+        assert any(plan.swap_in for plan in b.plans)
+        assert b.tokens("young") == expected(20, 6)
+        assert b.num_computed == 4 + 5 + 20 + 5
+
+
 def test_where_host_memory_is_full_a_preempted_request_is_computed_again():
     with bench(**TWO_FOR_ONE, num_host_pages=3) as b:
         add_two(b)

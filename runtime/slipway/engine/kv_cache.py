@@ -43,7 +43,7 @@ class KVCache:
     prefix hit never ends within a block, for the page is shared.
 
     `num_recomputed`: so many last tokens of a prefix hit are computed again, as what guesses goes on from
-    their rows.
+    their rows; of what was swapped out, too, unless a window has left what they read.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class KVCache:
         """The longest prefix of the known tokens that every group still holds, if any.
 
         At least the last token is left to compute: its logits are wanted. Of a request that was swapped out
-        it is all that it had computed.
+        it is all that it had computed, less what is computed again.
         """
         if request in self.swapped:
-            return PrefixHit(request.committed, self.swapped[request], frozenset(), swapped=True)
+            return self._kept(request)
         hit, num_lost = self._found.get(request, (None, 0))
         if hit is None or self.pool.has_lost(hit.pages, num_lost) or self._grows(request, hit):
             hit = self._searched(request)
@@ -284,6 +284,13 @@ class KVCache:
             return False
         keys = (self._page_key(number, request, end) for number in range(len(self.groups)))
         return all(self.pool.find(key) is not None for key in keys)
+
+    def _kept(self, request: Request) -> PrefixHit:
+        """What host memory has of it."""
+        tables, first = self.swapped[request], self._first_blocks(request, request.committed)
+        whole = all(page >= 0 for table, begin in zip(tables, first, strict=True) for page in table[begin:])
+        count = self._spared(request, request.committed) if whole else request.committed
+        return PrefixHit(count, tables, frozenset(), swapped=True)
 
     def _searched(self, request: Request) -> PrefixHit:
         """One pass over the pages, up to the first that a group without a window misses."""

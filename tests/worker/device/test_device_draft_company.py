@@ -52,7 +52,8 @@ def drafting(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("kind", "level"), [("medusa", "1"), ("mlp speculator", "2"), ("eagle", "2"), ("eagle3", "1")]
+    ("kind", "level"),
+    [("medusa", "1"), ("mlp speculator", "2"), ("eagle", "2"), ("eagle3", "1"), ("two mtp layers", "2")],
 )
 def test_they_wake_to_the_same_drafts(model: Path, drafting: Settings, kind: str, level: str) -> None:
     with going_on(model, **drafting(kind)) as engine:
@@ -114,7 +115,7 @@ def test_they_go_on_from_rows_with_adapters(
     assert judged.rejected >= 4
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle"])
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "two mtp layers"])
 def test_they_go_on_where_a_request_is_swapped(model: Path, drafting: Settings, kind: str) -> None:
     bounds = {"max_model_len": 16, "num_blocks": 3, "swap_bytes": 1 << 20, "enable_prefix_caching": False}
     work = [

@@ -14,7 +14,7 @@ import followers
 from device_drafts import Helping, Seen, going_on
 from device_runs import SMALL, assert_same
 from factory import make_model
-from followers import KINDS, NAMED, Target, write_follower
+from followers import KINDS, SOME, Target, write_follower
 from judged import Judged
 from local_engine import LocalEngine, Output
 from repeated_graphs import Repeated
@@ -23,9 +23,6 @@ from slipway.engine.params import SamplingParams
 from slipway.engine.request import Request
 
 MOST = 3
-SOME = [*NAMED, "mtp"]
-ALONE = [kind for kind in KINDS if not kind.endswith("mtp layers")]
-"""Without those of which several go on from each other."""
 DEVICE = SMALL | {"device": "cuda", "max_num_batched_tokens": 16}
 GREEDY = SamplingParams(16, temperature=0.0, num_logprobs=2)
 WORK = [
@@ -71,7 +68,7 @@ def assert_right(kind: str, settings: dict[str, Any], model: Path, drafts: list[
                 assert logits[draft] > logits.max() - 1e-3
 
 
-@pytest.mark.parametrize("kind", ALONE)
+@pytest.mark.parametrize("kind", KINDS)
 def test_each_draft_is_that_of_torch_and_none_changes_a_token(
     model: Path, layers: Followers, expected: list[Output], kind: str
 ) -> None:

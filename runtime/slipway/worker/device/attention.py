@@ -42,10 +42,8 @@ class TritonAttention:
         each: int,
         max_length: int,
         device: torch.device,
-        first: int = 0,
     ) -> None:
-        """As of `backend`. first: position of the first key that others than its own query see"""
-        self._first = first
+        """As of `backend`."""
         self._processors = 132
         if device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -57,8 +55,16 @@ class TritonAttention:
         }
 
     def attend(
-        self, q: Tensor, cache: LayerCache, batch: Batch, out: Tensor, spec: Attention, sinks: Tensor | None
+        self,
+        q: Tensor,
+        cache: LayerCache,
+        batch: Batch,
+        out: Tensor,
+        spec: Attention,
+        sinks: Tensor | None,
+        first: int = 0,
     ) -> None:
+        """first: position of the first key that others than its own query see"""
         paged_attention(
             q,
             cache.keys,
@@ -70,7 +76,7 @@ class TritonAttention:
             out,
             scale=spec.scale,
             window=spec.window,
-            first=self._first,
+            first=first,
             softcap=spec.softcap,
             slopes=self._slopes[spec.heads] if spec.alibi else None,
             sinks=sinks,

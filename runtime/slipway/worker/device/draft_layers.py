@@ -104,8 +104,10 @@ class DeviceDraftLayer:
         cache: LayerCache,
         rotation: Tensor | None,
         attention: TritonAttention,
+        first: int,
     ) -> Tensor:
-        """inputs [rows, inputs · hidden], normed; x [rows, hidden], which is written"""
+        """inputs [rows, inputs · hidden], normed; x [rows, hidden], which is written; first: position of its
+        first row, before which others go on from nothing"""
         spec = self._spec
         heads, kv_heads = spec.heads, spec.kv_heads
         qkv = product(self._qkv, Rows(inputs)).view(len(inputs), -1, spec.head_dim)
@@ -121,7 +123,7 @@ class DeviceDraftLayer:
             rotation=rotation,
         )
         out = torch.zeros(queries.shape, dtype=qkv.dtype, device=qkv.device)  # padding's, too, are numbers
-        attention.attend(queries, cache, batch, out, spec, None)
+        attention.attend(queries, cache, batch, out, spec, None, first)
         branch = product(self._out, Rows(out.flatten(1)))
         normed = normed_for(self._mlp.gate_up, branch, self._norm, self._eps, residual=x)
         return x + fed_forward(self._mlp, normed, None)
@@ -131,7 +133,12 @@ class DeviceFollower(ABC):
     """A `Guesser` that keeps keys of its own."""
 
     def __init__(
-        self, decoder: DecoderSpec, attentions: Sequence[Attention], tensors: DeviceTensors, beside: Beside
+        self,
+        decoder: DecoderSpec,
+        attentions: Sequence[Attention],
+        tensors: DeviceTensors,
+        beside: Beside,
+        num_links: int = 1,
     ) -> None:
         self.told = beside.target.told
         self._eps = decoder.norm_eps
@@ -142,17 +149,20 @@ class DeviceFollower(ABC):
         self._attention = TritonAttention(
             attentions,
             beside.requests,
-            few_rows(beside.num_drafts),
+            few_rows(beside.num_drafts, num_links),
             beside.length + 1,
             tensors.device,
-            first=FIRST_ROW,
         )
-        self._rotation: Tensor | None = None
+        self._rotations: list[Tensor | None] = []
+        """[link]"""
         rope = attentions[0].rope
-        if rope is not None:  # trained where the target's row stands, one before the token's
+        for first in range(FIRST_ROW, FIRST_ROW + num_links):
+            if rope is None:
+                self._rotations.append(None)
+                continue
             angles = cos_sin(rope, beside.length + 1)
-            angles[FIRST_ROW:] = angles[:-FIRST_ROW].copy()
-            self._rotation = tensor(angles).to(tensors.device)
+            angles[first:] = angles[:-first].copy()  # trained where the target's row stands, so far before
+            self._rotations.append(tensor(angles).to(tensors.device))
         self._caches: list[LayerCache] = []
 
     def use(self, pages: DevicePages) -> None:
@@ -171,8 +181,11 @@ class DeviceFollower(ABC):
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self._eps, torch.empty_like(x))
 
-    def _layer(self, number: int, layer: DeviceDraftLayer, inputs: Tensor, x: Tensor, batch: Batch) -> Tensor:
-        return layer(inputs, x, batch, self._caches[number], self._rotation, self._attention)
+    def _layer(
+        self, number: int, layer: DeviceDraftLayer, inputs: Tensor, x: Tensor, batch: Batch, link: int = 0
+    ) -> Tensor:
+        cache, rotation = self._caches[number], self._rotations[link]
+        return layer(inputs, x, batch, cache, rotation, self._attention, FIRST_ROW + link)
 
     def _embedded(self, own: FusedLinear | None, batch: Batch) -> Tensor:
         """By an embedding of its own, else the target's."""
@@ -218,10 +231,22 @@ class DeviceEagle(DeviceFollower):
         return product(self._head, Rows(hidden))
 
 
-class DeviceMtp(DeviceFollower):
-    """x = W · [norm(row); norm(E[token])], a layer, a norm; then the target's head.
+class DeviceMtpLayer:
+    """Tensors of one of MTP's layers."""
 
-    The first row's embedding is zeros.
+    def __init__(self, decoder: DecoderSpec, tensors: DeviceTensors, name: str, norms: Sequence[str]) -> None:
+        """name: how its tensors begin. norms: of the row, of the embedding, before the layer and behind it"""
+        self.joined = tensors.matrix(f"{name}.input_proj")
+        self.layer = DeviceDraftLayer(decoder, tensors, name)
+        self.row_norm, self.token_norm, self.norm, self.final_norm = (
+            tensors.vector(f"{name}.{norm}") for norm in norms
+        )
+
+
+class DeviceMtp(DeviceFollower):
+    """x = W · [norm(row); norm(E[token])], a layer, a norm; then the target's head. Layers take turns.
+
+    The first row's embedding is zeros, and so are those before it.
     """
 
     def __init__(
@@ -230,24 +255,19 @@ class DeviceMtp(DeviceFollower):
         attentions: Sequence[Attention],
         tensors: DeviceTensors,
         beside: Beside,
-        *,
-        name: str,
-        layer: DeviceDraftLayer,
-        norms: Sequence[Tensor],
+        layers: Sequence[DeviceMtpLayer],
     ) -> None:
-        """name: how its tensors begin. norms: of the row, of the embedding, before the layer and behind it"""
-        self._joined = tensors.matrix(f"{name}.input_proj")
-        super().__init__(decoder, attentions, tensors, beside)
-        self._only = layer
-        self._row_norm, self._token_norm, self._norm, self._final_norm = norms
+        super().__init__(decoder, attentions, tensors, beside, len(layers))
+        self._layers = layers
 
     def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor:
-        blank = (batch.positions <= FIRST_ROW)[:, None]
+        link = ahead % len(self._layers)
+        own, blank = self._layers[link], (batch.positions <= FIRST_ROW + link)[:, None]
         embedded = self._embedded(None, batch).masked_fill(blank, 0.0)
-        row = self._normed(given[0], self._row_norm)
-        x = product(self._joined, Rows(torch.cat((row, self._normed(embedded, self._token_norm)), 1)))
-        x = self._layer(0, self._only, self._normed(x, self._norm), x, batch)
-        return self._normed(x, self._final_norm)
+        both = self._normed(given[0], own.row_norm), self._normed(embedded, own.token_norm)
+        x = product(own.joined, Rows(torch.cat(both, 1)))
+        x = self._layer(link, own.layer, self._normed(x, own.norm), x, batch, link)
+        return self._normed(x, own.final_norm)
 
     def logits(self, hidden: Tensor, slots: Tensor, ahead: int) -> Tensor:
         return self._target.logits(hidden, slots, None)

@@ -28,7 +28,7 @@ class Guesser(Protocol):
 
         given  [rows, width] each  what each row goes on from, where anything: the target's rows for the first
                draft, then what this has given
-        ahead  drafts that have been guessed already
+        ahead  drafts that have been guessed already: of several links, which one is next
         """
 
     def logits(self, hidden: Tensor, slots: Tensor, ahead: int) -> Tensor:

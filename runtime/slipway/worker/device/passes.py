@@ -44,6 +44,7 @@ class Passes(DeviceProposer, ABC):
         most_rows: int,
         few: int,
         block: int,
+        num_links: int = 1,
     ) -> None:
         """
         vocab      tokens that the target draws
@@ -51,6 +52,7 @@ class Passes(DeviceProposer, ABC):
         most_rows  of one pass
         few        rows of a request that attention takes for the next tokens, and not for a prompt's
         block      where nothing is to be guessed, it follows to the end of the last whole block of so many
+        num_links  in turn each makes the pass of a draft, and all of them the passes that follow the target
         """
         slots = state.num_slots
         self._state = state
@@ -60,11 +62,13 @@ class Passes(DeviceProposer, ABC):
         self._most_rows = most_rows
         self._few = few
         self._block = block
+        self._num_links = num_links
         self._reads = np.zeros(slots, np.int32)
         """[slot]  0: its prompt has rows without a token, which cannot be read"""
         self._rows = self._ahead = self._slots = self._ends = np.zeros(0, np.int32)
         shapes: dict[str, tuple[int, ...]] = {
-            **dict.fromkeys(("own_computed", "own_rows", "wanted"), (slots,)),
+            "own_computed": (num_links, slots),
+            **dict.fromkeys(("own_rows", "wanted"), (slots,)),
             **dict.fromkeys(("slots", "ahead", "draws", "lengths"), (slots,)),
             **dict.fromkeys(("row_start", "query_start"), (slots + 1,)),
             **dict.fromkeys(("token_ids", "positions", "row_slots"), (most_rows,)),
@@ -86,8 +90,12 @@ class Passes(DeviceProposer, ABC):
         """What the rows of a pass go on from."""
         return ()
 
-    def _told(self, slots: Tensor, rows: Tensor) -> None:
-        """What the next pass of these slots [requests] goes on from: rows [requests, width]."""
+    def _told(self, batch: Batch, hidden: Tensor, slots: Tensor, last: Tensor, ahead: int) -> None:
+        """What a pass has made: hidden [rows, width], and of these `last` [requests, width], from which it
+        has guessed for `slots` [requests], -1 where for nobody."""
+
+    def _aim(self, ahead: int) -> None:
+        """Say which rows the pass makes that is next, where `append` of the one before has not."""
 
     def _followed(self) -> None:
         """The first passes are done: all slots have come as far as tokens are known."""
@@ -96,7 +104,7 @@ class Passes(DeviceProposer, ABC):
         """All passes are done."""
 
     def start(self, start: SlotStart) -> None:
-        self._arena.put("own_computed", [start.num_computed], start.slot)
+        self._arena.put("own_computed", [start.num_computed], 0, start.slot)
         self._reads[start.slot] = not (self.reads_prompts and start.given)
 
     def launch(self, plan: StepPlan, shape: StepShape) -> None:
@@ -120,10 +128,12 @@ class Passes(DeviceProposer, ABC):
             for part in self._parts():
                 self._follow(part, features)
             self._followed()
-            going: Ints = np.flatnonzero(self._ahead > 1).astype(np.int32)
+            links = self._num_links
+            going: Ints = np.flatnonzero(self._ahead > links).astype(np.int32)
             if len(going):
-                batch = self._sent(self._slots[going], np.ones(len(going), np.int32), going)
-                for ahead in range(1, int(self._ahead.max())):
+                batch = self._sent(self._slots[going], np.full(len(going), links, np.int32), going)
+                for ahead in range(links, int(self._ahead.max())):
+                    self._aim(ahead)
                     self._pass(batch, features, ahead)
             self._guessed()
         return timer
@@ -132,9 +142,8 @@ class Passes(DeviceProposer, ABC):
         slots = self._state.num_slots
         self._slots = np.full(slots, PADDING, np.int32)
         self._ends = np.ones(slots, np.int32)
-        self._ahead = np.full(
-            slots, min(self._state.most_drafts, 2), np.int32
-        )  # the second pass stands for those behind it
+        # The first pass behind those that follow the target stands for all.
+        self._ahead = np.full(slots, min(self._state.most_drafts, 1 + self._num_links), np.int32)
         self._rows = np.ones(slots, np.int32)
         self._rows[-1] = max(self._most_rows - slots + 1, 1)
         self.guess(self._sampler.every_feature)
@@ -153,7 +162,7 @@ class Passes(DeviceProposer, ABC):
         yield np.arange(first, len(self._rows), dtype=np.int32)
 
     def _follow(self, part: Ints, features: Features) -> None:
-        """The first pass: what has not been read of these requests, and a first draft of each."""
+        """The first passes: what has not been read of these requests, and a draft of each link."""
         state, own = self._state, self._own
         self._arena.put("ahead", self._ahead[part])
         batch = self._sent(self._slots[part], self._rows[part], part)
@@ -163,7 +172,7 @@ class Passes(DeviceProposer, ABC):
             ahead=own["ahead"][: len(part)],
             num_tokens=state.num_tokens,
             num_computed=state.num_computed,
-            own_computed=own["own_computed"],
+            own_computed=own["own_computed"][0],
             own_rows=own["own_rows"],
             wanted=own["wanted"],
             max_len=state.tokens.shape[1],
@@ -171,16 +180,20 @@ class Passes(DeviceProposer, ABC):
             block=self._block,
         )
         self._pass(batch, features, 0)
+        for link in range(1, self._num_links):
+            self._aim(link)
+            self._pass(batch, features, link)
 
     def _pass(self, batch: Batch, features: Features, ahead: int) -> None:
         """Read the rows that slots have left, draw a draft where one is wanted, and append it."""
         state, own, requests = self._state, self._own, len(batch.slots)
+        own_computed = own["own_computed"][ahead % self._num_links]
         prepare(
             slots=batch.slots,
             row_start=own["row_start"][: requests + 1],
             draws=own["draws"][:requests],
             tokens=state.tokens,
-            num_computed=own["own_computed"],
+            num_computed=own_computed,
             num_drafts=own["own_rows"],
             token_ids=batch.token_ids,
             positions=batch.positions,
@@ -206,7 +219,6 @@ class Passes(DeviceProposer, ABC):
             draw_lengths=draw_lengths,
         )
         rows = hidden.index_select(0, draw_rows)
-        self._told(draw_slots, rows)
         logits = self.guesser.logits(rows, draw_slots, ahead)[:, : self._vocab]
         drawing = replace(batch, draw_slots=draw_slots[:, None], draw_lengths=draw_lengths[:, None])
         drawn = self._drawn[:requests]
@@ -217,10 +229,11 @@ class Passes(DeviceProposer, ABC):
             tokens=state.tokens,
             num_tokens=state.num_tokens,
             num_drafts=state.num_drafts,
-            own_computed=own["own_computed"],
+            own_computed=own_computed,
             own_rows=own["own_rows"],
             wanted=own["wanted"],
         )
+        self._told(batch, hidden, draw_slots, rows, ahead)
 
     def _sent(self, slots: Ints, rows: Ints, places: Ints) -> Batch:
         """The device is told of a pass over these slots, of up to so many rows each."""

@@ -18,59 +18,84 @@ from slipway.worker.device.state import SlotState
 
 
 @dataclass(frozen=True, slots=True)
-class StepRows:
-    """Where the rows of a step of the target are, of its requests: only the device knows.
+class RowsBehind:
+    """Rows of requests at positions behind each other: where they are only the device knows.
 
-    slots  [requests] int32
-    begun  [requests] int32  position of the first row
-    shift  [requests] int32  from a position to its row
-    last   [requests] int32  the row of the last position that stands: drafts behind it were rejected
+    What is indexed by slot has one place more: -1, which is nobody's slot, is the last.
+
+    rows   [*, width] each
+    begun  [slots + 1] int32  position of the first row
+    shift  [slots + 1] int32  from a position to its row
+    last   [slots + 1, width] each  the row before the first
     """
 
-    slots: Tensor
+    rows: Sequence[Tensor]
     begun: Tensor
     shift: Tensor
-    last: Tensor
+    last: Sequence[Tensor]
 
     @classmethod
-    def of(cls, state: SlotState, requests: int) -> StepRows:
-        slots, starts = state.slots[:requests], state.query_start[: requests + 1]
-        begun = state.lengths[:requests] - starts.diff()
-        shift = starts[:-1] - begun
-        return cls(slots, begun, shift, state.num_computed[slots] - 1 + shift)
+    def of(
+        cls,
+        rows: Sequence[Tensor],
+        slots: Tensor,
+        query_start: Tensor,
+        lengths: Tensor,
+        last: Sequence[Tensor],
+    ) -> RowsBehind:
+        """Of requests with these slots, first rows and ends."""
+        first = lengths - query_start.diff()
+        begun, shift = first.new_zeros(2, len(last[0])).unbind()
+        begun[slots], shift[slots] = first, query_start[:-1] - first
+        return cls(rows, begun, shift, last)
+
+    def before(self, batch: Batch) -> list[Tensor]:
+        """[rows of the batch, width] each: at the position before each row; zeros before the first."""
+        slots, before = batch.row_slots, batch.positions - 1
+        earlier, nothing = (before < self.begun[slots])[:, None], (before < 0)[:, None]
+        row = before + self.shift[slots]
+        return [
+            torch.where(earlier, last[slots], rows[row.clamp(0, len(rows) - 1)]).masked_fill(nothing, 0.0)
+            for rows, last in zip(self.rows, self.last, strict=True)
+        ]
+
+    def kept(self, slots: Tensor, end: Tensor) -> list[Tensor]:
+        """[slots + 1, width] each: `last` of what comes behind the positions before `end` [slots]."""
+        place = end[slots] - 1
+        here, row = (place >= self.begun[slots])[:, None], place + self.shift[slots]
+        return [
+            last.index_put((slots,), torch.where(here, rows[row.clamp(0, len(rows) - 1)], last[slots]))
+            for rows, last in zip(self.rows, self.last, strict=True)
+        ]
 
 
 class FromRows(Passes):
-    """Keeps, by slot, what the next pass goes on from: at first the target's rows, then its own.
+    """Goes on from the target's rows, whose last ones it keeps by slot."""
 
-    What is indexed by slot has one place more: -1, which is nobody's slot, is the last.
-    """
-
-    def __init__(
-        self, state: SlotState, sampler: Sampler, *, vocab: int, length: int, most_rows: int, few: int
-    ) -> None:
-        """As of `Passes`."""
-        super().__init__(state, sampler, vocab=vocab, length=length, most_rows=most_rows, few=few, block=1)
-        self._requests = 0
-        """Of the target's step."""
-        self._carried = torch.empty(0, 0)
-        """[slots + 1, width]"""
+    _num_requests = 0
+    """Of the target's step."""
+    _last: Sequence[Tensor] = ()
+    """[slots + 1, width] each: the target's last rows that stand"""
 
     def launch(self, plan: StepPlan, shape: StepShape) -> None:
         super().launch(plan, shape)
-        self._requests = shape.num_requests
+        self._num_requests = shape.num_requests
 
     def largest_step(self) -> None:
-        self._requests = 0
+        self._num_requests = 0
         super().largest_step()
 
-    def _given(self, batch: Batch, ahead: int) -> Sequence[Tensor]:
-        return (self._carried[batch.row_slots],)
+    def _rows_of_target(self) -> RowsBehind:
+        state, count, told = self._state, self._num_requests, self.guesser.told
+        self._last = self._last or self._nothing(told)
+        slots, starts = state.slots[:count], state.query_start[: count + 1]
+        found = RowsBehind.of(told, slots, starts, state.lengths[:count], self._last)
+        self._last = found.kept(slots, state.num_computed)  # drafts behind that were rejected
+        return found
 
-    def _told(self, slots: Tensor, rows: Tensor) -> None:
-        if self._carried.shape[1] != rows.shape[1]:
-            self._carried = rows.new_zeros(self._state.num_slots + 1, rows.shape[1])
-        self._carried[slots] = rows
+    def _nothing(self, rows: Sequence[Tensor]) -> list[Tensor]:
+        """[slots + 1, width] each"""
+        return [one.new_zeros(self._state.num_slots + 1, one.shape[1]) for one in rows]
 
 
 class HeadsOnDevice(FromRows):
@@ -82,72 +107,117 @@ class HeadsOnDevice(FromRows):
     reads_prompts = False
 
     def __init__(self, state: SlotState, sampler: Sampler, *, vocab: int, length: int) -> None:
-        super().__init__(state, sampler, vocab=vocab, length=length, most_rows=state.num_slots, few=1)
+        super().__init__(
+            state, sampler, vocab=vocab, length=length, most_rows=state.num_slots, few=1, block=1
+        )
+        self._carried = torch.empty(0, 0)
+        """[slots + 1, width]  what the next head goes on from"""
 
     def _most(self, shape: StepShape, ahead: Ints) -> Ints:
         return (ahead > 0).astype(np.int32)
 
     def _begin(self) -> None:
         self._own["own_computed"].fill_(self._state.tokens.shape[1])  # `catch_up` bounds it
-        step = StepRows.of(self._state, self._requests)
-        self._told(step.slots, self.guesser.told[0][step.last])
+        self._rows_of_target()
+        (self._carried,) = self._last
+
+    def _given(self, batch: Batch, ahead: int) -> Sequence[Tensor]:
+        return (self._carried[batch.row_slots],)
+
+    def _told(self, batch: Batch, hidden: Tensor, slots: Tensor, last: Tensor, ahead: int) -> None:
+        if not ahead:
+            self._carried = last.new_zeros(self._state.num_slots + 1, last.shape[1])
+        self._carried[slots] = last
 
 
 class FollowerOnDevice(FromRows):
     """Rows of its own at each of the target's positions, of its row before that; what `Follower` is on CPU.
 
-    Its own count says up to where its rows are made of the target's. Rows behind a guess are made of its own,
-    and again when the target's are known.
+    By link it counts up to where rows are made of the target's, its own or those of the link before. Rows
+    behind a guess are made of its own, and again when the target's are known.
     """
 
     def __init__(
-        self, state: SlotState, sampler: Sampler, *, vocab: int, length: int, token_budget: int
+        self,
+        state: SlotState,
+        sampler: Sampler,
+        *,
+        vocab: int,
+        length: int,
+        token_budget: int,
+        num_links: int,
     ) -> None:
-        most_rows, few = token_budget + state.num_slots, few_rows(state.most_drafts)
-        super().__init__(state, sampler, vocab=vocab, length=length, most_rows=most_rows, few=few)
-        self._last: list[Tensor] = []
-        """[slots + 1, hidden] each: the target's last rows that stand"""
+        super().__init__(
+            state,
+            sampler,
+            vocab=vocab,
+            length=length,
+            most_rows=token_budget + num_links * state.num_slots,
+            few=few_rows(state.most_drafts, num_links),
+            block=1,
+            num_links=num_links,
+        )
+        self._last_of: dict[int, list[Tensor]] = {}
+        """By link behind the first, [slots + 1, width] each: the last standing row of the link before it."""
+        self._drawn_from = torch.empty(0, 0, 0)
+        """[slots + 1, links, width]  the rows of each link's last guess"""
         self._standing = self._own["own_computed"]
 
     def start(self, start: SlotStart) -> None:
         super().start(start)
-        # A prefix hit has one position more than it spares. So may what was swapped out: where it has not,
-        # that one key is of no row, which costs drafts and no token.
-        hit = start.num_computed > 0
-        self._arena.put("own_computed", [start.num_computed + hit], start.slot)
+        hit = start.num_computed > 0  # which has a position more than is spared for each link
+        for link in range(self._num_links):
+            self._arena.put("own_computed", [hit * (start.num_computed + 1 + link)], link, start.slot)
 
     def _most(self, shape: StepShape, ahead: Ints) -> Ints:
-        rows: Ints = shape.num_new + (ahead > 0).astype(np.int32)
+        rows: Ints = shape.num_new + self._num_links * (ahead > 0).astype(np.int32)
         return rows
 
     def _begin(self) -> None:
-        told, places = self.guesser.told, self._state.num_slots + 1
-        if not self._last:
-            self._last = [rows.new_zeros(places, rows.shape[1]) for rows in told]
-        step = self._step = StepRows.of(self._state, self._requests)
-        self._begun, self._shift = step.begun.new_zeros(2, places).unbind()
-        self._begun[step.slots], self._shift[step.slots] = step.begun, step.shift
+        self._source = self._target = self._rows_of_target()
+        self._standing = self._own["own_computed"].clone()
+
+    def _aim(self, ahead: int) -> None:
+        if self._num_links == 1:
+            return  # `append` leaves the next row where another draft is wanted
+        state, own, link = self._state, self._own, ahead % self._num_links
+        computed, wants = own["own_computed"], own["wanted"] > state.num_drafts
+        if ahead < self._num_links:
+            own["own_rows"].copy_((computed[0] + link * wants - computed[link]).clamp(min=0))
+        else:
+            computed[link].copy_(state.num_tokens + state.num_drafts - self._num_links)
+            own["own_rows"].copy_(self._num_links * wants)
 
     def _given(self, batch: Batch, ahead: int) -> Sequence[Tensor]:
-        if ahead:
-            return super()._given(batch, ahead)
-        slots, before = batch.row_slots, batch.positions - 1
-        earlier, nothing = (before < self._begun[slots])[:, None], (before < 0)[:, None]
-        row = before + self._shift[slots]
-        return [
-            torch.where(earlier, last[slots], told[row.clamp(0, len(told) - 1)]).masked_fill(nothing, 0.0)
-            for told, last in zip(self.guesser.told, self._last, strict=True)
-        ]
+        link, slots = ahead % self._num_links, batch.row_slots
+        if not ahead:
+            return self._target.before(batch)
+        if link:
+            return self._source.before(batch)
+        number = batch.positions - self._own["own_computed"][link][slots]
+        return (self._drawn_from[slots, number.clamp(0, self._num_links - 1)],)
+
+    def _told(self, batch: Batch, hidden: Tensor, slots: Tensor, last: Tensor, ahead: int) -> None:
+        links, link = self._num_links, ahead % self._num_links
+        if self._drawn_from.shape[1:] != (links, last.shape[1]):
+            self._drawn_from = last.new_zeros(self._state.num_slots + 1, links, last.shape[1])
+        self._drawn_from[slots, link] = last
+        if link + 1 == links:
+            return
+        before = self._last_of.get(link + 1) or self._nothing([hidden])
+        self._source = RowsBehind.of([hidden], batch.slots, batch.query_start, batch.lengths, before)
+        if ahead < links:
+            end = self._own["own_computed"][0]  # what links behind the first have made more is of guesses
+            self._last_of[link + 1] = self._source.kept(batch.slots, end)
 
     def _followed(self) -> None:
-        for told, last in zip(self.guesser.told, self._last, strict=True):
-            last[self._step.slots] = told[self._step.last]
-        self._standing = self._own["own_computed"].clone()
+        self._standing = torch.maximum(self._standing, self._own["own_computed"][0])
 
     def _guessed(self) -> None:
         self._own["own_computed"].copy_(self._standing)
 
 
-def few_rows(most_drafts: int) -> int:
-    """Of a request that computes its next tokens, at most: behind these and its drafts one is guessed."""
-    return most_drafts + 2
+def few_rows(most_drafts: int, num_links: int) -> int:
+    """Of a request that computes its next tokens, at most: behind these and its drafts each link guesses
+    one."""
+    return most_drafts + 1 + num_links

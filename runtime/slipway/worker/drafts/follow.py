@@ -16,7 +16,6 @@ from slipway.engine.config import EngineConfig
 from slipway.engine.plan import SlotStart, StepPlan
 from slipway.load.arrays import ELEMENTS, DType, Floats, Ints
 from slipway.load.checkpoint import Checkpoint
-from slipway.load.errors import LoadError
 from slipway.load.progress import Progress
 from slipway.model.kv import KVLayout
 from slipway.model.spec import Attention
@@ -169,16 +168,13 @@ class FollowerPlan:
     def on_device(self, state: SlotState, sampler: Sampler, token_budget: int) -> DeviceProposer:
         from slipway.worker.device.row_drafts import FollowerOnDevice  # imports torch
 
-        if (links := self.spec.num_links) > 1:
-            raise LoadError(
-                "UnsupportedModel",
-                f"{self.settings.model} has {links} layers that go on from each other's rows; on CUDA one "
-                "guesses so far.",
-                hint="Guess by n-grams or a draft model, or serve with --device cpu.",
-                argument="speculative_config",
-            )
         return FollowerOnDevice(
-            state, sampler, vocab=self.vocab, length=self.length, token_budget=token_budget
+            state,
+            sampler,
+            vocab=self.vocab,
+            length=self.length,
+            token_budget=token_budget,
+            num_links=self.spec.num_links,
         )
 
     def read_on_device(self, device: torch.device, target: AnyDecoder) -> Guesser:

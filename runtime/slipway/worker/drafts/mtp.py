@@ -98,15 +98,16 @@ class Mtp:
 
     def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
         from slipway.worker.device.draft_layers import (  # imports torch
-            DeviceDraftLayer,
             DeviceMtp,
+            DeviceMtpLayer,
             DeviceTensors,
         )
 
-        placed, name = DeviceTensors(tensors, schemes), _name(0)
-        layer = DeviceDraftLayer(self.decoder, placed, name)
-        norms = [placed.vector(f"{name}.{norm}") for norm in NORMS]
-        return DeviceMtp(self.decoder, self.attentions, placed, beside, name=name, layer=layer, norms=norms)
+        placed = DeviceTensors(tensors, schemes)
+        layers = [
+            DeviceMtpLayer(self.decoder, placed, _name(number), NORMS) for number in range(self.num_links)
+        ]
+        return DeviceMtp(self.decoder, self.attentions, placed, beside, layers)
 
     def packed(self, tensors: Tensors, schemes: Schemes) -> Sequence[NewLink]:
         return [self._packed(tensors, schemes, number) for number in range(self.num_links)]
