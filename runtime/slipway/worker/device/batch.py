@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from slipway.engine.plan import StepPlan
 from slipway.load.arrays import Ints
 from slipway.load.quantized.kv_scales import KVDivisors
 from slipway.worker.device.low_rank import SlotAdapters
+from slipway_kernels.slots import prepare
 
 if TYPE_CHECKING:
     from slipway.worker.device.given import GivenRows
@@ -130,6 +132,44 @@ class Batch:
     """None: no request has one, and nothing is launched for them."""
     given: GivenRows | None = None
     """None: all rows are of tokens."""
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Tensor], rows: int, requests: int, each: int, **host: Any) -> Batch:
+        """The first of these arrays, which have the fields' names; host: the other fields."""
+        draws, shape = requests * each, (requests, each)
+        return cls(
+            token_ids=arrays["token_ids"][:rows],
+            positions=arrays["positions"][:rows],
+            row_slots=arrays["row_slots"][:rows],
+            slots=arrays["slots"][:requests],
+            query_start=arrays["query_start"][: requests + 1],
+            lengths=arrays["lengths"][:requests],
+            draw_rows=arrays["draw_rows"][:draws].view(shape),
+            draw_slots=arrays["draw_slots"][:draws].view(shape),
+            draw_lengths=arrays["draw_lengths"][:draws].view(shape),
+            **host,
+        )
+
+    def prepare(
+        self, arrays: Mapping[str, Tensor], tokens: Tensor, num_computed: Tensor, num_drafts: Tensor
+    ) -> None:
+        """Fill its tensors from slots and what `arrays` were told of the step."""
+        prepare(
+            slots=self.slots,
+            row_start=arrays["row_start"][: len(self.query_start)],
+            draws=arrays["draws"][: len(self.slots)],
+            tokens=tokens,
+            num_computed=num_computed,
+            num_drafts=num_drafts,
+            token_ids=self.token_ids,
+            positions=self.positions,
+            row_slots=self.row_slots,
+            query_start=self.query_start,
+            lengths=self.lengths,
+            draw_rows=self.draw_rows,
+            draw_slots=self.draw_slots,
+            draw_lengths=self.draw_lengths,
+        )
 
 
 def batch_arrays(shape: StepShape, num_requests: int) -> dict[str, Ints]:

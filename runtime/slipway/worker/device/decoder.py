@@ -20,7 +20,7 @@ from slipway.worker.device.feed_forward import Experts, fed_forward, with_stacke
 from slipway.worker.device.low_rank import LowRank, RowAdapters, SlotAdapters
 from slipway.worker.device.offload import StreamedLayers, move
 from slipway.worker.device.pages import DevicePages, LayerCache
-from slipway.worker.device.products import Move, Rows, normed_for, product, scheme_of
+from slipway.worker.device.products import Move, Rows, move_matrices, normed_for, product, scheme_of
 from slipway_kernels.embedding import softcap
 from slipway_kernels.rms_norm import rms_norm
 from slipway_kernels.rope import rope_and_store
@@ -90,9 +90,7 @@ class Decoder:
         """Put every matrix elsewhere; norms and angles stay."""
         for layer in self._layers:
             layer.move(to)
-        for linear in (self._weights.embedding, self._weights.head):
-            for part in linear.parts:
-                scheme_of(part).move(to)
+        move_matrices((self._weights.embedding, self._weights.head), to)
 
     def hidden(self, batch: Batch) -> Tensor:
         """The residual stream after the last layer, normed: [rows, hidden]."""

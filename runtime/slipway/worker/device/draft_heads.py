@@ -18,7 +18,7 @@ from slipway.load.torch_arrays import tensor
 from slipway.schemes.fused import FusedLinear, stacked
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.pages import DevicePages
-from slipway.worker.device.products import Move, Rows, product, scheme_of
+from slipway.worker.device.products import Move, Rows, move_matrices, product, scheme_of
 from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.device.transfer import Transfer
 from slipway.worker.drafts.heads import HeadSpec
@@ -66,9 +66,7 @@ class DeviceHeads(ABC):
 
     def move(self, to: Move) -> None:
         """Vectors stay: they are small."""
-        for matrix in self._parts.matrices.values():
-            for part in matrix.parts:
-                scheme_of(part).move(to)
+        move_matrices(self._parts.matrices.values(), to)
 
     @abstractmethod
     def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor: ...

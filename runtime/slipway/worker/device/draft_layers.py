@@ -21,10 +21,13 @@ from slipway.worker.device.attention import TritonAttention
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.feed_forward import fed_forward
 from slipway.worker.device.pages import DevicePages, LayerCache
-from slipway.worker.device.products import Move, Rows, normed_for, product, scheme_of
+from slipway.worker.device.products import Move, Rows, move_matrices, normed_for, product, scheme_of
 from slipway.worker.device.row_drafts import few_rows
 from slipway.worker.device.schemes import DeviceSchemes
+from slipway.worker.drafts.eagle import Eagle
+from slipway.worker.drafts.eagle3 import LAYER, Eagle3
 from slipway.worker.drafts.layer import FIRST_ROW
+from slipway.worker.drafts.mtp import Mtp
 from slipway_kernels.rms_norm import rms_norm
 from slipway_kernels.rope import rope_and_store
 
@@ -72,6 +75,10 @@ class DeviceTensors:
         linear.finish(self._schemes.placed)
         self.matrices.append(linear)
         return linear
+
+    def own(self, name: str) -> FusedLinear | None:
+        """A matrix that need not be there."""
+        return self.matrix(name) if f"{name}.weight" in self else None
 
     def vector(self, name: str) -> Tensor:
         """In fp32."""
@@ -169,9 +176,7 @@ class DeviceFollower(ABC):
         self._caches = pages.sharing(self._kv).layers(self._attentions)
 
     def move(self, to: Move) -> None:
-        for matrix in self._matrices:
-            for part in matrix.parts:
-                scheme_of(part).move(to)
+        move_matrices(self._matrices, to)
 
     @abstractmethod
     def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor: ...
@@ -197,25 +202,13 @@ class DeviceFollower(ABC):
 class DeviceEagle(DeviceFollower):
     """x = W · [E[token]; row]; then its layers, whose input but the first one's is normed; then a head."""
 
-    def __init__(
-        self,
-        decoder: DecoderSpec,
-        attentions: Sequence[Attention],
-        tensors: DeviceTensors,
-        beside: Beside,
-        *,
-        embedding: FusedLinear | None,
-        head: FusedLinear | None,
-        layers: Sequence[DeviceDraftLayer],
-        norms: Sequence[Tensor],
-    ) -> None:
-        """norms: of the input of each layer behind the first"""
+    def __init__(self, spec: Eagle, tensors: DeviceTensors, beside: Beside) -> None:
+        super().__init__(spec.decoder, spec.attentions, tensors, beside)
+        layers = range(len(spec.decoder.layers))
         self._joined = tensors.matrix("fc")
-        super().__init__(decoder, attentions, tensors, beside)
-        self._embedding = embedding
-        self._head = head
-        self._layers = layers
-        self._norms = norms
+        self._embedding, self._head = tensors.own("embed_tokens"), tensors.own("lm_head")
+        self._layers = [DeviceDraftLayer(spec.decoder, tensors, f"layers.{number}") for number in layers]
+        self._norms = [tensors.vector(f"layers.{number}.input_layernorm") for number in layers[1:]]
 
     def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor:
         embedded = self._embedded(self._embedding, batch)
@@ -232,15 +225,16 @@ class DeviceEagle(DeviceFollower):
 
 
 class DeviceMtpLayer:
-    """Tensors of one of MTP's layers."""
+    """One of MTP's layers."""
 
-    def __init__(self, decoder: DecoderSpec, tensors: DeviceTensors, name: str, norms: Sequence[str]) -> None:
-        """name: how its tensors begin. norms: of the row, of the embedding, before the layer and behind it"""
+    def __init__(self, decoder: DecoderSpec, tensors: DeviceTensors, name: str) -> None:
+        """name: how its tensors begin"""
         self.joined = tensors.matrix(f"{name}.input_proj")
         self.layer = DeviceDraftLayer(decoder, tensors, name)
-        self.row_norm, self.token_norm, self.norm, self.final_norm = (
-            tensors.vector(f"{name}.{norm}") for norm in norms
-        )
+        self.row_norm = tensors.vector(f"{name}.hidden_layernorm")
+        self.token_norm = tensors.vector(f"{name}.token_layernorm")
+        self.norm = tensors.vector(f"{name}.input_layernorm")
+        self.final_norm = tensors.vector(f"{name}.final_layernorm")
 
 
 class DeviceMtp(DeviceFollower):
@@ -249,16 +243,9 @@ class DeviceMtp(DeviceFollower):
     The first row's embedding is zeros, and so are those before it.
     """
 
-    def __init__(
-        self,
-        decoder: DecoderSpec,
-        attentions: Sequence[Attention],
-        tensors: DeviceTensors,
-        beside: Beside,
-        layers: Sequence[DeviceMtpLayer],
-    ) -> None:
-        super().__init__(decoder, attentions, tensors, beside, len(layers))
-        self._layers = layers
+    def __init__(self, spec: Mtp, tensors: DeviceTensors, beside: Beside) -> None:
+        super().__init__(spec.decoder, spec.attentions, tensors, beside, spec.num_links)
+        self._layers = [DeviceMtpLayer(spec.decoder, tensors, name) for name in spec.names]
 
     def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor:
         link = ahead % len(self._layers)
@@ -273,53 +260,31 @@ class DeviceMtp(DeviceFollower):
         return self._target.logits(hidden, slots, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Norms:
-    """Of an EAGLE-3 layer: of the embedding, of the row, and before the head.   [hidden] fp32 each"""
-
-    embedding: Tensor
-    row: Tensor
-    head: Tensor
-
-
 class DeviceEagle3(DeviceFollower):
     """row = W · [the target's rows]; x = row + attention([norm(E[token]); norm(row)]), then an MLP."""
 
-    def __init__(
-        self,
-        decoder: DecoderSpec,
-        attentions: Sequence[Attention],
-        tensors: DeviceTensors,
-        beside: Beside,
-        *,
-        embedding: FusedLinear | None,
-        head: FusedLinear,
-        layer: DeviceDraftLayer,
-        norms: Norms,
-        tokens: Tensor | None,
-        vocab: int,
-        norm_before_residual: bool,
-    ) -> None:
-        """tokens [draft_vocab]: the token of each row of the head; None: in order. vocab: of all tokens"""
+    def __init__(self, spec: Eagle3, tensors: DeviceTensors, beside: Beside, tokens: Ints | None) -> None:
+        """tokens [draft_vocab]: the token of each row of the head; None: in order"""
+        super().__init__(spec.decoder, spec.attentions, tensors, beside)
         self._joined = tensors.matrix("fc")
-        super().__init__(decoder, attentions, tensors, beside)
-        self._embedding = embedding
-        self._head = head
-        self._only = layer
-        self._norms = norms
-        self._tokens = tokens
-        self._vocab = vocab
-        self._norm_before_residual = norm_before_residual
+        self._embedding, self._head = tensors.own("embed_tokens"), tensors.matrix("lm_head")
+        self._only = DeviceDraftLayer(spec.decoder, tensors, LAYER)
+        self._token_norm = tensors.vector(f"{LAYER}.input_layernorm")
+        self._row_norm = tensors.vector(f"{LAYER}.hidden_norm")
+        self._norm = tensors.vector("norm")
+        self._tokens = None if tokens is None else tensors.indices(tokens)
+        self._vocab = spec.vocab
+        self._norm_before_residual = spec.norm_before_residual
 
     def hidden(self, batch: Batch, given: Sequence[Tensor], ahead: int) -> Tensor:
         row = given[0] if ahead else product(self._joined, Rows(torch.cat([*given], 1)))
-        normed = self._normed(row, self._norms.row)
-        embedded = self._normed(self._embedded(self._embedding, batch), self._norms.embedding)
+        normed = self._normed(row, self._row_norm)
+        embedded = self._normed(self._embedded(self._embedding, batch), self._token_norm)
         x = normed if self._norm_before_residual else row
         return self._layer(0, self._only, torch.cat((embedded, normed), 1), x, batch)
 
     def logits(self, hidden: Tensor, slots: Tensor, ahead: int) -> Tensor:
-        common = product(self._head, Rows(self._normed(hidden, self._norms.head)))
+        common = product(self._head, Rows(self._normed(hidden, self._norm)))
         if self._tokens is None:
             return common
         every = common.new_full((len(common), self._vocab), -torch.inf)

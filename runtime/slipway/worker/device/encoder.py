@@ -18,7 +18,15 @@ from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.low_rank import SlotAdapters
 from slipway.worker.device.pages import DevicePages
-from slipway.worker.device.products import Move, Rows, activated_for, gated_for, product, scheme_of
+from slipway.worker.device.products import (
+    Move,
+    Rows,
+    activated_for,
+    gated_for,
+    move_matrices,
+    product,
+    scheme_of,
+)
 from slipway_kernels.attention import contiguous_attention
 from slipway_kernels.layer_norm import layer_norm
 from slipway_kernels.rope import rope_and_store
@@ -81,9 +89,7 @@ class DeviceEncoder:
 
     def move(self, to: Move) -> None:
         """Put every matrix elsewhere, and the tables that are added to embeddings; norms and angles stay."""
-        for linear in self._linears():
-            for part in linear.parts:
-                scheme_of(part).move(to)
+        move_matrices(self._linears(), to)
         self._types = self._types if self._types is None else to(self._types)
         self._positions = self._positions if self._positions is None else to(self._positions)
 

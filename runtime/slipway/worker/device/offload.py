@@ -20,7 +20,7 @@ from slipway.schemes.fused import FusedLinear
 from slipway.worker.cache_size import GIB
 from slipway.worker.device.feed_forward import Experts, with_stacked_experts
 from slipway.worker.device.pinned import HostMemory
-from slipway.worker.device.products import Move, scheme_of
+from slipway.worker.device.products import Move, move_matrices
 from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.device.transfer import Transfer
 from slipway.worker.plan import ModelPlan
@@ -175,9 +175,7 @@ def move(weights: LayerWeights, mlp: MlpWeights | Experts | None, to: Move) -> N
         mlp = mlp.weights.shared
     if mlp is not None:
         linears += mlp.gate_up, mlp.down
-    for linear in filter(None, linears):
-        for part in linear.parts:
-            scheme_of(part).move(to)
+    move_matrices(filter(None, linears), to)
 
 
 def _into(host: Tensor, buffer: Tensor) -> Move:

@@ -20,7 +20,6 @@ from slipway.worker.device.state import Arena, SlotState
 from slipway_kernels.catch_up import append, catch_up, last_rows
 from slipway_kernels.sampling import Features
 from slipway_kernels.sampling.device import Draws
-from slipway_kernels.slots import prepare
 
 
 class Passes(DeviceProposer, ABC):
@@ -72,8 +71,8 @@ class Passes(DeviceProposer, ABC):
             **dict.fromkeys(("slots", "ahead", "draws", "lengths"), (slots,)),
             **dict.fromkeys(("row_start", "query_start"), (slots + 1,)),
             **dict.fromkeys(("token_ids", "positions", "row_slots"), (most_rows,)),
-            **dict.fromkeys(("few_rows", "few_slots", "few_lengths"), (slots, few)),
-            **dict.fromkeys(("draw_rows", "draw_slots", "draw_lengths"), (slots,)),
+            **dict.fromkeys(("draw_rows", "draw_slots", "draw_lengths"), (slots * few,)),
+            **dict.fromkeys(("last_rows", "last_slots", "last_lengths"), (slots,)),
         }
         self._arena = Arena(state.device, shapes)
         self._own = self._arena.arrays
@@ -188,25 +187,10 @@ class Passes(DeviceProposer, ABC):
         """Read the rows that slots have left, draw a draft where one is wanted, and append it."""
         state, own, requests = self._state, self._own, len(batch.slots)
         own_computed = own["own_computed"][ahead % self._num_links]
-        prepare(
-            slots=batch.slots,
-            row_start=own["row_start"][: requests + 1],
-            draws=own["draws"][:requests],
-            tokens=state.tokens,
-            num_computed=own_computed,
-            num_drafts=own["own_rows"],
-            token_ids=batch.token_ids,
-            positions=batch.positions,
-            row_slots=batch.row_slots,
-            query_start=batch.query_start,
-            lengths=batch.lengths,
-            draw_rows=batch.draw_rows,
-            draw_slots=batch.draw_slots,
-            draw_lengths=batch.draw_lengths,
-        )
+        batch.prepare(own, state.tokens, own_computed, own["own_rows"])
         hidden = self.guesser.hidden(batch, self._given(batch, ahead), ahead)
         draw_rows, draw_slots, draw_lengths = (
-            own[name][:requests] for name in ("draw_rows", "draw_slots", "draw_lengths")
+            own[name][:requests] for name in ("last_rows", "last_slots", "last_lengths")
         )
         last_rows(
             slots=batch.slots,
@@ -237,21 +221,16 @@ class Passes(DeviceProposer, ABC):
 
     def _sent(self, slots: Ints, rows: Ints, places: Ints) -> Batch:
         """The device is told of a pass over these slots, of up to so many rows each."""
-        put, own, requests, total = self._arena.put, self._own, len(slots), int(rows.sum())
+        put = self._arena.put
         put("slots", slots)
         put("draws", 1 + rows)  # for `prepare`, any of them may be missing
         put("row_start", np.concatenate(([0], np.cumsum(rows))))
         self._arena.send()
-        return Batch(
-            token_ids=own["token_ids"][:total],
-            positions=own["positions"][:total],
-            row_slots=own["row_slots"][:total],
-            slots=own["slots"][:requests],
-            query_start=own["query_start"][: requests + 1],
-            lengths=own["lengths"][:requests],
-            draw_rows=own["few_rows"][:requests],
-            draw_slots=own["few_slots"][:requests],
-            draw_lengths=own["few_lengths"][:requests],
+        return Batch.of(
+            self._own,
+            int(rows.sum()),
+            len(slots),
+            self._few,
             tables=self._state.tables,
             type_from=self._state.type_from,
             num_decodes=int((rows <= self._few).sum()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol, Self, cast
 
 import torch
@@ -126,6 +126,13 @@ def _room_for(
         return Rows(plain), plain, None, 0
     made = QuantizedRows.empty(*operand, like)
     return Rows(None, made), made.values, made.scales, made.group
+
+
+def move_matrices(linears: Iterable[FusedLinear], to: Move) -> None:
+    """Have `to(tensor)` in the place of each tensor of these."""
+    for linear in linears:
+        for part in linear.parts:
+            scheme_of(part).move(to)
 
 
 def scheme_of(part: Part) -> DeviceScheme:

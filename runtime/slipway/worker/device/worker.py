@@ -38,7 +38,7 @@ from slipway.worker.dropped import free_dropped
 from slipway.worker.plan import ModelPlan
 from slipway_kernels.sampling import MASKED, Features
 from slipway_kernels.sampling.device import Draws
-from slipway_kernels.slots import finish, prepare
+from slipway_kernels.slots import finish
 
 log = logging.getLogger("slipway.engine")
 
@@ -332,22 +332,7 @@ class DeviceWorker:
     def _prepare(self, batch: Batch) -> None:
         """From slots to the step's rows."""
         state = self._state
-        prepare(
-            slots=batch.slots,
-            row_start=state.row_start[: len(batch.query_start)],
-            draws=state.draws[: len(batch.slots)],
-            tokens=state.tokens,
-            num_computed=state.num_computed,
-            num_drafts=state.num_drafts,
-            token_ids=batch.token_ids,
-            positions=batch.positions,
-            row_slots=batch.row_slots,
-            query_start=batch.query_start,
-            lengths=batch.lengths,
-            draw_rows=batch.draw_rows,
-            draw_slots=batch.draw_slots,
-            draw_lengths=batch.draw_lengths,
-        )
+        batch.prepare(state.arena.arrays, state.tokens, state.num_computed, state.num_drafts)
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """From slots to hidden states [rows, hidden], and the logits drawn from [requests · each, vocab]."""
@@ -411,18 +396,12 @@ class DeviceWorker:
         for name, values in batch_arrays(shape, num_requests).items():
             self._state.arena.put(name, values)
         self._state.arena.send()
-        state, draws = self._state, (num_requests, shape.each)
-        num_draws = num_requests * shape.each
-        return Batch(
-            token_ids=state.token_ids[:num_rows],
-            positions=state.positions[:num_rows],
-            row_slots=state.row_slots[:num_rows],
-            slots=state.slots[:num_requests],
-            query_start=state.query_start[: num_requests + 1],
-            lengths=state.lengths[:num_requests],
-            draw_rows=state.draw_rows[:num_draws].view(draws),
-            draw_slots=state.draw_slots[:num_draws].view(draws),
-            draw_lengths=state.draw_lengths[:num_draws].view(draws),
+        state = self._state
+        return Batch.of(
+            state.arena.arrays,
+            num_rows,
+            num_requests,
+            shape.each,
             tables=state.tables,
             type_from=state.type_from,
             num_decodes=shape.num_decodes,

@@ -108,27 +108,9 @@ class Eagle:
         return [link]
 
     def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
-        from slipway.worker.device.draft_layers import (  # imports torch
-            DeviceDraftLayer,
-            DeviceEagle,
-            DeviceTensors,
-        )
+        from slipway.worker.device.draft_layers import DeviceEagle, DeviceTensors  # imports torch
 
-        placed, layers = DeviceTensors(tensors, schemes), range(len(self.decoder.layers))
-        embedding, head = (
-            placed.matrix(name.removesuffix(".weight")) if name in placed else None
-            for name in (EMBEDDING, HEAD)
-        )
-        return DeviceEagle(
-            self.decoder,
-            self.attentions,
-            placed,
-            beside,
-            embedding=embedding,
-            head=head,
-            layers=[DeviceDraftLayer(self.decoder, placed, f"layers.{number}") for number in layers],
-            norms=[placed.vector(f"layers.{number}.input_layernorm") for number in layers[1:]],
-        )
+        return DeviceEagle(self, DeviceTensors(tensors, schemes), beside)
 
 
 def llama(config: Config) -> DecoderSpec:

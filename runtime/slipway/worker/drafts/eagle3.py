@@ -157,27 +157,9 @@ class Eagle3:
         return [link]
 
     def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
-        from slipway.worker.device.draft_layers import (  # imports torch
-            DeviceDraftLayer,
-            DeviceEagle3,
-            DeviceTensors,
-            Norms,
-        )
+        from slipway.worker.device.draft_layers import DeviceEagle3, DeviceTensors  # imports torch
 
-        placed, tokens = DeviceTensors(tensors, schemes), self._tokens(tensors)
-        return DeviceEagle3(
-            self.decoder,
-            self.attentions,
-            placed,
-            beside,
-            embedding=placed.matrix(EMBEDDING.removesuffix(".weight")) if EMBEDDING in placed else None,
-            head=placed.matrix(HEAD.removesuffix(".weight")),
-            layer=DeviceDraftLayer(self.decoder, placed, LAYER),
-            norms=Norms(*map(placed.vector, (f"{LAYER}.input_layernorm", f"{LAYER}.hidden_norm", "norm"))),
-            tokens=None if tokens is None else placed.indices(tokens),
-            vocab=self.vocab,
-            norm_before_residual=self.norm_before_residual,
-        )
+        return DeviceEagle3(self, DeviceTensors(tensors, schemes), beside, self._tokens(tensors))
 
     @property
     def _num_taps(self) -> int:

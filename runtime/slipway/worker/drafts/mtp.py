@@ -63,6 +63,11 @@ class Mtp:
         return cls(family.spec(config), number)
 
     @property
+    def names(self) -> Sequence[str]:
+        """[link]  how the names of its tensors begin"""
+        return [f"mtp_layers.{number}" for number in range(self.num_links)]
+
+    @property
     def usual_drafts(self) -> int:
         return self.num_links
 
@@ -83,10 +88,10 @@ class Mtp:
 
     def shapes(self) -> Shapes:
         shapes: dict[str, tuple[int, ...]] = {}
-        for number in range(self.num_links):
-            shapes |= layer_shapes(self.decoder, _name(number))
-            shapes |= {f"{_name(number)}.{norm}.weight": (self.hidden,) for norm in NORMS}
-            shapes[f"{_name(number)}.input_proj.weight"] = self.hidden, INPUTS * self.hidden
+        for name in self.names:
+            shapes |= layer_shapes(self.decoder, name)
+            shapes |= {f"{name}.{norm}.weight": (self.hidden,) for norm in NORMS}
+            shapes[f"{name}.input_proj.weight"] = self.hidden, INPUTS * self.hidden
         return shapes
 
     def optional(self) -> Shapes:
@@ -97,23 +102,15 @@ class Mtp:
         return place if place.startswith("mtp_layers.") and not place.endswith("rotary_emb.inv_freq") else ""
 
     def on_device(self, tensors: Tensors, schemes: DeviceSchemes, beside: Beside) -> Guesser:
-        from slipway.worker.device.draft_layers import (  # imports torch
-            DeviceMtp,
-            DeviceMtpLayer,
-            DeviceTensors,
-        )
+        from slipway.worker.device.draft_layers import DeviceMtp, DeviceTensors  # imports torch
 
-        placed = DeviceTensors(tensors, schemes)
-        layers = [
-            DeviceMtpLayer(self.decoder, placed, _name(number), NORMS) for number in range(self.num_links)
-        ]
-        return DeviceMtp(self.decoder, self.attentions, placed, beside, layers)
+        return DeviceMtp(self, DeviceTensors(tensors, schemes), beside)
 
     def packed(self, tensors: Tensors, schemes: Schemes) -> Sequence[NewLink]:
         return [self._packed(tensors, schemes, number) for number in range(self.num_links)]
 
     def _packed(self, tensors: Tensors, schemes: Schemes, number: int) -> NewLink:
-        decoder, name = self.decoder, _name(number)
+        decoder, name = self.decoder, self.names[number]
         joined = Joint(tensors, [f"{name}.input_proj"], schemes, INPUTS)
         layer = DraftLayer.of(decoder, tensors, name, schemes, 1)
         row_norm, token_norm, norm, final = (floats(tensors[f"{name}.{one}.weight"]) for one in NORMS)
@@ -139,10 +136,6 @@ class Mtp:
             return Link(program, [given], told, blank=first_row + 1)
 
         return link
-
-
-def _name(number: int) -> str:
-    return f"mtp_layers.{number}"
 
 
 def _none(message: str) -> LoadError:
