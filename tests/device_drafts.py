@@ -1,16 +1,84 @@
-"""Engines on a device that go on guessing, what they guess, and guesses that are right at times."""
+"""What goes on from a target's rows, engines on a device that go on guessing, what they guess, and guesses that
+are right at times."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
+import followers
+import random_heads
+from followers import Target, Tensors
 from local_engine import LocalEngine
 from slipway.engine.plan import Masks, StepOutput, StepPlan
+
+MOST = 3
+"""Drafts of layers; of heads as many as there are."""
+Drafts = list[tuple[list[int], list[int]]]
+"""What was known of a request, and what was guessed behind it."""
+Settings = Callable[[str], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Heads or layers.
+
+    write     a random checkpoint, in a new folder
+    guessing  an engine's settings with these
+    logits    of what they guess next in torch, by the target, what is known and what they have said behind it
+    """
+
+    write: Callable[[Path], Path]
+    guessing: Callable[[Path], dict[str, object]]
+    logits: Callable[[Tensors, Target, list[int], list[int]], Tensor]
+
+
+def _heads(kind: str) -> Kind:
+    reference = random_heads.KINDS[kind][3]
+
+    def logits(tensors: Tensors, target: Target, known: list[int], said: list[int]) -> Tensor:
+        return reference(tensors, target.rows(known)[-1][len(known) - 2], known[-1:] + said)
+
+    return Kind(partial(random_heads.write_heads, kind), partial(random_heads.guessing, kind), logits)
+
+
+def _layers(kind: str) -> Kind:
+    guessing = partial(followers.guessing, kind, num_drafts=MOST)
+    return Kind(partial(followers.write_follower, kind), guessing, followers.KINDS[kind])
+
+
+KINDS = {kind: _heads(kind) for kind in random_heads.KINDS} | {
+    kind: _layers(kind) for kind in followers.KINDS
+}
+
+
+def drafting(root: Path) -> Settings:
+    """By kind, an engine's settings with what guesses, whose checkpoints are written below `root`."""
+
+    def settings(kind: str) -> dict[str, Any]:
+        place = root / kind
+        return KINDS[kind].guessing(place if place.exists() else KINDS[kind].write(place))
+
+    return settings
+
+
+def assert_right(kind: str, settings: dict[str, Any], model: Path, drafts: Drafts) -> None:
+    """These greedy drafts are those of torch, and they are some."""
+    tensors, target = load_file(Path(settings["draft"].model) / "model.safetensors"), Target.of(model)
+    assert len(drafts) >= 3
+    with torch.inference_mode():
+        for known, guessed in drafts:
+            for place, draft in enumerate(guessed):
+                logits = KINDS[kind].logits(tensors, target, known, guessed[:place])
+                assert logits[draft] > logits.max() - 1e-3
 
 
 @contextmanager
@@ -59,13 +127,13 @@ class Seen(Watching):
 
     def __init__(self, engine: LocalEngine) -> None:
         super().__init__(engine)
-        self.drafts: list[tuple[list[int], list[int]]] = []
+        self.drafts: Drafts = []
 
     def drew(self, slot: int, known: list[int], drafts: list[int]) -> None:
         if drafts:
             self.drafts.append((known, drafts))
 
-    def of(self, *prompts: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    def of(self, *prompts: Sequence[int]) -> Drafts:
         """Those behind these prompts."""
         return [one for one in self.drafts for prompt in prompts if one[0][: len(prompt)] == list(prompt)]
 

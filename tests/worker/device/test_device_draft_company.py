@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from test_device_adapters import made
 from test_device_given import GIVEN, add_rows, table_rows
 from test_device_ngrams import Halves
 
-import followers
-from device_drafts import Seen, going_on
+import device_drafts
+from device_drafts import MOST, Seen, Settings, assert_right, going_on
 from device_runs import SMALL, assert_same
 from factory import make_model
 from judged import Judged
 from local_engine import LocalEngine, Output
-from random_heads import guessing, write_heads
 from slipway.engine.grammar import Grammars
 from slipway.engine.messages import NO_TOKEN
 from slipway.engine.params import SamplingParams
@@ -27,7 +24,6 @@ WORK = [
     ([5, 9, 14, 77, 6, 31, 8, 200, 41, 3], SamplingParams(7, temperature=0.0, num_logprobs=2)),
     ([21, 8, 3], SamplingParams(6, temperature=0.9, top_k=9, seed=11, num_logprobs=0)),
 ]
-Settings = Callable[[str], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +33,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def drafting(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """An engine's settings, with what guesses."""
-    root = tmp_path_factory.mktemp("drafting")
-
-    def settings(kind: str) -> dict[str, Any]:
-        follows = kind in followers.SOME
-        place = root / kind
-        if not place.exists():
-            (followers.write_follower if follows else write_heads)(kind, place)
-        draft = followers.guessing(kind, place, 3) if follows else guessing(kind, place)
-        return DEVICE | draft | {"num_drafts": 3}
-
-    return settings
+    settings = device_drafts.drafting(tmp_path_factory.mktemp("drafting"))
+    return lambda kind: DEVICE | settings(kind) | {"num_drafts": MOST}
 
 
 @pytest.mark.parametrize(
@@ -125,8 +111,9 @@ def test_they_go_on_where_a_request_is_swapped(model: Path, drafting: Settings, 
     with LocalEngine(model, **DEVICE) as engine:
         expected = engine.run(work)
     with going_on(model, **(drafting(kind) | bounds)) as engine:
-        judged = Judged(engine)
+        judged, seen = Judged(engine), Seen(engine)
         found = engine.run(work)
         assert max(one.num_swapped for one in engine.hub.stats) == 1
     assert_same(found, expected)
     assert judged.rejected >= 2
+    assert_right(kind, drafting(kind), model, seen.of(work[0][0]))

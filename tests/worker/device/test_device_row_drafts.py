@@ -1,20 +1,16 @@
-"""Layers that follow a target, on the device: each draft is that of torch, and the output is that without."""
+"""What goes on from a target's rows, on the device: each draft is that of torch, and the output is that without."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-import followers
-from device_drafts import Helping, Seen, going_on
+import device_drafts
+from device_drafts import KINDS, MOST, Helping, Seen, Settings, assert_right, going_on
 from device_runs import SMALL, assert_same
 from factory import make_model
-from followers import KINDS, SOME, Target, write_follower
+from followers import SOME as FOLLOWERS
 from judged import Judged
 from local_engine import LocalEngine, Output
 from repeated_graphs import Repeated
@@ -22,15 +18,12 @@ from slipway.engine.guesses import Guessing
 from slipway.engine.params import SamplingParams
 from slipway.engine.request import Request
 
-MOST = 3
 DEVICE = SMALL | {"device": "cuda", "max_num_batched_tokens": 16}
-GREEDY = SamplingParams(16, temperature=0.0, num_logprobs=2)
 WORK = [
-    ([5, 9, 14, 77, 6, 31, 8, 200, 41, 3], GREEDY),
+    ([5, 9, 14, 77, 6, 31, 8, 200, 41, 3], SamplingParams(16, temperature=0.0, num_logprobs=2)),
     ([21, 8, 3], SamplingParams(12, temperature=0.9, top_k=9, seed=11, num_logprobs=0)),
     ([60], SamplingParams(8, temperature=0.0, presence_penalty=0.4)),
 ]
-Followers = Callable[[str], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +32,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def layers(tmp_path_factory: pytest.TempPathFactory) -> Followers:
-    """An engine's settings with layers of a kind."""
-    root = tmp_path_factory.mktemp("layers")
-
-    def settings(kind: str) -> dict[str, Any]:
-        place = root / kind
-        folder = place if place.exists() else write_follower(kind, place)
-        return DEVICE | followers.guessing(kind, folder, MOST)
-
-    return settings
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    settings = device_drafts.drafting(tmp_path_factory.mktemp("drafting"))
+    return lambda kind: DEVICE | settings(kind)
 
 
 @pytest.fixture(scope="module")
@@ -57,22 +43,11 @@ def expected(model: Path) -> list[Output]:
         return engine.run(WORK)
 
 
-def assert_right(kind: str, settings: dict[str, Any], model: Path, drafts: list[Any]) -> None:
-    """These greedy drafts are those of torch, and they are some."""
-    tensors, target = load_file(Path(settings["draft"].model) / "model.safetensors"), Target.of(model)
-    assert len(drafts) >= 3
-    with torch.inference_mode():
-        for known, guessed in drafts:
-            for place, draft in enumerate(guessed):
-                logits = KINDS[kind](tensors, target, known, guessed[:place])
-                assert logits[draft] > logits.max() - 1e-3
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_draft_is_that_of_torch_and_none_changes_a_token(
-    model: Path, layers: Followers, expected: list[Output], kind: str
+    model: Path, drafting: Settings, expected: list[Output], kind: str
 ) -> None:
-    settings = layers(kind)
+    settings = drafting(kind)
     with going_on(model, **settings) as engine:
         judged, seen = Judged(engine), Seen(engine)
         assert_same(engine.run(WORK), expected)
@@ -88,17 +63,17 @@ class Varying(Guessing):
         return (0, 2, 3, 1)[len(request.tokens) // 3 % 4]
 
 
-@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.parametrize("kind", FOLLOWERS)
 @pytest.mark.parametrize(("overlap", "num_blocks"), [(True, 32), (False, 32), (True, 8)])
 def test_drafts_are_right_behind_pauses_prefixes_and_preemptions(
-    model: Path, layers: Followers, kind: str, overlap: bool, num_blocks: int
+    model: Path, drafting: Settings, kind: str, overlap: bool, num_blocks: int
 ) -> None:
     common = list(range(40, 60))
     work = [([*common, n], SamplingParams(n, temperature=0.0)) for n in (30, 16)]
     chunked = {"max_num_batched_tokens": 8, "max_num_seqs": 2, "overlap": overlap}
     with LocalEngine(model, **(DEVICE | chunked)) as engine:
         expected = engine.run(work)
-    settings = layers(kind) | chunked | {"num_blocks": num_blocks}
+    settings = drafting(kind) | chunked | {"num_blocks": num_blocks}
     with going_on(model, **settings) as engine:
         engine.core.scheduler.guessing = Varying()
         seen = Seen(engine)
@@ -111,12 +86,12 @@ def test_drafts_are_right_behind_pauses_prefixes_and_preemptions(
         assert found[1].num_cached_tokens > 0
 
 
-@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.parametrize("kind", ["medusa", "mlp speculator", *FOLLOWERS])
 def test_graphs_leave_the_rows_and_steps_accept_and_reject(
-    model: Path, layers: Followers, expected: list[Output], kind: str
+    model: Path, drafting: Settings, expected: list[Output], kind: str
 ) -> None:
-    """Of drafts that are those of the layers, or what comes, at times with a fault."""
-    settings = layers(kind)
+    """Of drafts that are those of torch, or what comes, at times with a fault."""
+    settings = drafting(kind) | {"num_drafts": MOST}
     with going_on(model, **settings) as engine:
         repeated = Repeated.into(engine.worker, [2, 4], 64)
         repeated.replayed = 0
