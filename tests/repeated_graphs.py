@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slipway.worker.device.graphs import GraphKey, GraphSizes
+from slipway.worker.device.graphs import GraphKey, Graphs, GraphSizes
 from slipway.worker.device.worker import DeviceWorker
 
 
-class Repeated:
+class Repeated(Graphs):
     """What would be captured is run again, with what it was captured with; `room` for so many."""
 
     def __init__(self, room: int = 1000) -> None:
+        super().__init__()
         self.steps: dict[GraphKey, Callable[[], object]] = {}
         self.replayed = 0
         self.full = False

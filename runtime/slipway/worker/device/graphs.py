@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -105,11 +106,27 @@ class Graphs:
 
     def __init__(self) -> None:
         self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
+        self._missed: Counter[GraphKey] = Counter()
+        """Graphs that steps would have used, and how many of them."""
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
     def __contains__(self, key: GraphKey) -> bool:
         return key in self._graphs
+
+    def has(self, key: GraphKey) -> bool:
+        """Whether there is this graph; where not, it is noted as missed."""
+        if key not in self and not self.full:
+            self._missed[key] += 1
+        return key in self
+
+    def most_missed(self, least: int) -> GraphKey | None:
+        """The graph that most steps have missed, where so many have; it is noted no more."""
+        for key, missed in self._missed.most_common(1):
+            if missed >= least:
+                del self._missed[key]
+                return key
+        return None
 
     def replay(self, key: GraphKey) -> None:
         self._graphs[key].replay()

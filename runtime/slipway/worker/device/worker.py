@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -110,8 +110,6 @@ class DeviceWorker:
         self._timed = timed
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
         self.graphs = Graphs()
-        self._missed: Counter[GraphKey] = Counter()
-        """Graphs that steps would have used, and how many of them."""
         self._launched: Launched | None = None
         self._under_way: deque[Pending | None] = deque()
         self._logits = torch.empty(0, 0)
@@ -143,7 +141,6 @@ class DeviceWorker:
             if self._adapters is not None:
                 self._adapters.sleep()
         self.graphs, self._logits = Graphs(), torch.empty(0, 0)
-        self._missed.clear()
         self._pages.release()
         self._has_pages = False
         if not keep_weights and not self._dropped:
@@ -257,7 +254,7 @@ class DeviceWorker:
         key = None if known or divisors or given else self.graph_sizes.key_for(shape)
         self._capture_missed(PATIENCE)
         timer = Timer(self._state.device) if self._timed else None
-        if key is not None and self._has(key):
+        if key is not None and self.graphs.has(key):
             rows = key.size * key.each
             batch = self._sent(shape, rows, key.size)
             with timer or UNTIMED:
@@ -288,7 +285,7 @@ class DeviceWorker:
             self._sampler.mask(len(step.logits), rows)
         edited, errors = self._processed.edited(shape, step.logits) if self._processed else (None, {})
         key = step.graph and GraphKey(step.graph.size, step.graph.each, features=features)
-        if key is not None and edited is None and self._has(key):
+        if key is not None and edited is None and self.graphs.has(key):
             self.graphs.replay(key)
         else:
             self._draw(step.batch, step.logits, features, edited)
@@ -302,19 +299,10 @@ class DeviceWorker:
         pending = self._under_way.popleft()
         return StepOutput([], []) if pending is None else self._results.output(pending)
 
-    def _has(self, key: GraphKey) -> bool:
-        """Whether there is this graph; where not, it is noted as missed."""
-        if key not in self.graphs and not self.graphs.full:
-            self._missed[key] += 1
-        return key in self.graphs
-
     def _capture_missed(self, least: int) -> bool:
         """Capture the graph that most steps have missed, where so many have; whether there is one more."""
-        for key, missed in self._missed.most_common(1):
-            if missed >= least:
-                del self._missed[key]
-                return self._capture(key)
-        return False
+        key = self.graphs.most_missed(least)
+        return key is not None and self._capture(key)
 
     def _capture(self, key: GraphKey) -> bool:
         """Whether there is this graph now: no other step may be between its forward pass and its draw."""
