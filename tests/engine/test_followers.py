@@ -195,6 +195,7 @@ def test_followers_that_do_not_fit_are_refused(tiny_models: Models, heads: Model
     for field, wrong, words in (
         ("hidden_size", 32, "reads rows of 32 numbers, and those of .* have 64"),
         ("vocab_size", 500, "knows 500 tokens, and .* has 512"),
+        ("head_dim", 12, "has heads of 12 numbers, and the attention kernel wants a multiple of 8"),
         (
             "architectures",
             ["EagleDeepSeekMTPModel"],

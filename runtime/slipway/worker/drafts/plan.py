@@ -23,6 +23,7 @@ from slipway.worker.drafts.mlp import MLPSpeculator
 from slipway.worker.drafts.model import DraftModelPlan
 from slipway.worker.drafts.mtp import Mtp
 from slipway.worker.plan import ModelPlan, kv_kinds, layer_bytes, plan_model
+from slipway.worker.route import check_heads
 
 HEADS: dict[str, Callable[[Config], HeadSpec]] = {"medusa": Medusa.of, "mlp_speculator": MLPSpeculator.of}
 FOLLOWERS: dict[str, Callable[[Config], FollowerSpec]] = {
@@ -140,6 +141,8 @@ def _with_follower(
     _check_number(number, draft)
     _check_rows(config, draft, spec.hidden, target.route.spec)
     _check_vocab(target, config, draft, spec.vocab)
+    hint = "Name layers with heads of such a size, or guess by n-grams."
+    check_heads(draft.model or config.model, spec.attentions, hint, "speculative_config")
     for_target, kv = _dealt(target, config, [(0, (one.kv_heads, one.head_dim)) for one in spec.attentions])
     plan = FollowerPlan(
         spec,
