@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from slipway.engine.guesses import (
     LONGEST_PAUSE,
     MOST_COST,
     STAKE,
+    STEPS_OFF,
     Guesses,
     Guessing,
     StepTime,
@@ -147,3 +150,79 @@ def test_a_proposer_that_never_pays_is_asked_no_more_than_tries_cost() -> None:
     rng = random.Random(4)
     time, _ = spent(Guesses(), 20_000, LEAST_COST + 0.4, lambda: rng.random() < 0.3)
     assert time < 1.03 * 20_000
+
+
+@dataclass(eq=False)
+class Running:
+    """What is judged of a request."""
+
+    tokens: list[int] = field(default_factory=list)
+    guesses: Guesses | None = None
+    drafts: int = 0
+    """In its slot."""
+
+
+def rate(num_running: int, one_pass: float, right: Chance) -> float:
+    """Tokens a step's time of each of so many requests, of 400 tokens, whose rows cost nothing.
+
+    one_pass  steps' time that a model takes to guess a draft of all who want one
+    """
+    guessing, time, drawn = Guessing(), 0.0, 0
+    requests: list[Any] = [Running([0] * (1 + 400 * place // num_running)) for place in range(num_running)]
+    for _ in range(3000):
+        guessing.begin(num_running)
+        wanted = [min(guessing.most(request), 4) for request in requests]
+        verified = [min(most, one.drafts) for most, one in zip(wanted, requests, strict=True)]
+        proposing = one_pass * max(wanted)
+        time += 1 + proposing
+        for place, (request, drafts) in enumerate(zip(requests, verified, strict=True)):
+            new = 1 + next((number for number in range(drafts) if not right()), drafts)
+            drawn += new
+            request.tokens += [0] * new
+            request.drafts = wanted[place]
+            if drafts:
+                guessing.judge(request, drafts, new)
+            if len(request.tokens) > 400:
+                requests[place] = Running()
+        guessing.took(num_running + sum(verified), 1 + proposing, sum(verified), proposing)
+    return drawn / num_running / time
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize(
+    ("num_running", "one_pass"), [(1, 0.5), (1, 1.5), (4, 0.5), (16, 0.2), (16, 1.5), (32, 0.1)]
+)
+def test_a_model_that_does_not_pay_costs_little_in_any_company(
+    num_running: int, one_pass: float, share: float
+) -> None:
+    """All wait for it where one tries, who can win a token by a draft."""
+    rng = random.Random(5)
+    assert rate(num_running, one_pass, lambda: rng.random() < share) > 0.97
+
+
+def test_a_model_that_pays_is_asked_in_company() -> None:
+    rng = random.Random(6)
+    assert rate(16, 0.04, lambda: rng.random() < 0.8) > 2
+
+
+def test_what_cost_more_than_it_could_bring_is_tried_again_by_all() -> None:
+    guessing, requests = Guessing(), [Running() for _ in range(16)]
+    guessing.took(20, 3.0, 4, 2.0)
+    for step in range(1, STEPS_OFF + 1):
+        guessing.begin(16)
+        assert all((guessing.most(one) > 0) == (step == STEPS_OFF) for one in requests)  # type: ignore[arg-type]
+        guessing.took(16, 1.0, 0, 0.0)
+    guessing.took(32, 1.4, 16, 0.4)
+    guessing.begin(16)
+    assert 0.4 < guessing._cost < 1, "what they took together"
+
+
+def test_one_interrupted_guess_tells_little() -> None:
+    guessing = Guessing()
+    for _ in range(100):
+        guessing.took(5, 1.2, 4, 0.2)
+    guessing.begin(1)
+    before = guessing._cost
+    guessing.took(5, 9.0, 4, 8.0)
+    guessing.begin(1)
+    assert before < guessing._cost < before + 0.02

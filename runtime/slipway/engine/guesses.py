@@ -31,6 +31,10 @@ USUAL_WEIGHT = 0.25
 """Of that expectation, in rows²: as much as the variance of rows between steps that outweighs it."""
 MOST_LONGER = 1.5
 """Times the mean that a step counts for, where its rows do not explain more: it was interrupted."""
+MOST_DEARER = 8.0
+"""Times what guessing a draft took of late that one counts for: the same."""
+STEPS_OFF = 2 * LONGEST_PAUSE
+"""Steps without drafts, where each costs all that it can bring: then no request pauses any more."""
 
 
 class StepTime:
@@ -106,15 +110,28 @@ class Guessing:
         self._time = StepTime()
         self._told = Speculated()
         self._proposing = 0.0
-        """Seconds for a draft, of late."""
+        """Seconds for a draft, of late; 0: none has been measured, or that was long ago."""
+        self._off = 0
+        """Steps in a row in which a draft has cost all that it can bring."""
         self._cost = self._time.cost(1)
 
     def begin(self, num_running: int) -> None:
-        """A step of so many running requests is planned."""
+        """A step of so many running requests is planned.
+
+        Where a draft costs all that it can bring, a token, none is tried for a while: all requests would wait
+        for the model that guesses for one of them. Then they try together, and what that takes is measured
+        anew: it is less for each than it was for one alone.
+        """
         self._cost = self._time.cost(num_running, self._proposing)
+        self._off = self._off + 1 if self._cost >= 1 else 0
+        if self._off >= STEPS_OFF:
+            self._proposing = 0.0
+            self._cost = self._time.cost(num_running)
 
     def most(self, request: Request) -> int:
         """Drafts of it that the step may verify."""
+        if self._cost >= 1:
+            return 0
         guesses = request.guesses = request.guesses or Guesses()
         return guesses.most(len(request.tokens), self._cost)
 
@@ -132,9 +149,12 @@ class Guessing:
         proposing  of the seconds, those that guessing took
         """
         self._time.add(rows, seconds - proposing)
-        if verified:
-            newest = proposing / verified
-            self._proposing += OF_LATE * (newest - self._proposing) if self._proposing else newest
+        if not verified:
+            return
+        newest = proposing / verified
+        if not self._proposing:
+            self._proposing = newest
+        self._proposing += OF_LATE * (min(newest, MOST_DEARER * self._proposing) - self._proposing)
 
     def counts(self) -> Speculated | None:
         """Of what was verified since they were last asked for; None where nothing was."""
