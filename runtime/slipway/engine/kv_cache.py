@@ -40,10 +40,10 @@ class KVCache:
     `num_host_pages` in host memory can keep what preempted requests have computed.
 
     `rewrites_blocks`: computing a token again gives the bits that its page holds. Where that is not sure, a
-    prefix hit never ends within a block, for the page is shared.
+    prefix hit never ends within a block for the sake of the last token, for the page is shared.
 
     `num_recomputed`: so many last tokens of a prefix hit are computed again, as what guesses goes on from
-    their rows; of what was swapped out, too, unless a window has left what they read.
+    their rows, and written again; of what was swapped out, too, unless a window has left what they read.
     """
 
     def __init__(
