@@ -19,6 +19,7 @@ from test_grammar import WORK as MASKED_WORK
 from test_grammar import run as run_masked
 from test_grammar import served as served_masked
 
+from consolidated import to_consolidated
 from counted import Counted
 from factory import VOCABULARY, model_folders
 from gguf_convert import to_gguf
@@ -337,6 +338,28 @@ def test_a_draft_model_that_cannot_guess_for_the_target_is_refused(
         planned(models("llama"), tiny_models("gpt2"))
     with pytest.raises(LoadError, match="513 of the draft model is too long: it was made for 512"):
         planned(models("llama"), models("llama"), max_model_len=513)
+
+
+def test_what_is_said_of_the_targets_files_does_not_concern_the_drafts(
+    models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    target = to_consolidated(models("mistral"), tmp_path / "target")
+    settings = drafting(models("other qwen3")) | {"config_format": "mistral", "load_format": "mistral"}
+    config = EngineConfig(model=str(target), use_tqdm_on_load=False, **settings)  # type: ignore[arg-type]
+    plan = with_draft(plan_model(open_checkpoint(config, quiet), config), config, quiet)
+    assert plan.draft is not None
+    assert plan.draft.checkpoint.folder == models("other qwen3")
+
+
+def test_a_draft_model_guesses_for_what_transformers_runs(models: Callable[[str], Path]) -> None:
+    work: list[Request] = [([5, 6, 7, 8] * 5, SamplingParams(30, temperature=0.0))]
+    settings = BASE | {"dtype": "float32", "model_impl": "transformers"}
+    with LocalEngine(models("llama"), **settings) as engine:
+        plain = engine.run(work)
+    with going_on(models("llama"), **(settings | drafting(models("llama")))) as engine:
+        counted = Counted(engine)
+        assert engine.run(work) == plain
+    assert counted.accepted > 15
 
 
 def test_weights_and_pages_of_the_draft_are_counted(models: Callable[[str], Path]) -> None:

@@ -228,6 +228,8 @@ def _settings(draft: DraftConfig, target: ModelPlan, config: EngineConfig) -> En
         override_pooler_config={},
         dtype=str(target.element),
         load_format="dummy" if config.load_format == "dummy" else "auto",
+        config_format="auto",
+        model_impl="auto",
         hf_config_path=None,
         hf_overrides={},
         rope_scaling={},
