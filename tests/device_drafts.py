@@ -1,5 +1,5 @@
-"""What goes on from a target's rows, engines on a device that go on guessing, what they guess, and guesses that
-are right at times."""
+"""What goes on from a target's rows, engines on a device that go on guessing, and guesses that are right at
+times."""
 
 from __future__ import annotations
 

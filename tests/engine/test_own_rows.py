@@ -20,10 +20,11 @@ from model.stepping import Stepper, plan, prompt
 from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.engine.messages import AdapterRef, LoadAdapter
 from slipway.engine.params import SamplingParams
+from slipway.load.arrays import FP32
 from slipway.load.errors import LoadError
 from slipway.model.registry import families
 from slipway.worker.adapter_plan import adapter_limits
-from slipway.worker.adapters import read_additions
+from slipway.worker.adapters import read_parts
 
 EXTRA: dict[str, object] = {**BOUNDS, "max_loras": 2, "lora_extra_vocab_size": 8}
 ADDED = 5
@@ -262,11 +263,18 @@ def test_what_cannot_be_served_is_named(tmp_path: Path) -> None:
     assert "has rows in new_embeddings, which holds input_embeddings" in refusal(base, other)
 
 
+DRAFTED: dict[str, Any] = {"draft": DraftConfig(method="eagle", model="x")}
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"device": "cuda"}, "are served on CPU alone"),
-        ({"draft": DraftConfig(method="eagle", model="x")}, "the model that drafts for this one"),
+        (DRAFTED, "the model that drafts for this one"),
+        ({"device": "cuda"} | DRAFTED, "the model that drafts for this one"),
+        (
+            {"device": "cuda", "lora_extra_vocab_size": 1 << 18},
+            "--lora-extra-vocab-size 262144 makes 262656 tokens, of which CUDA draws from 262144 at most",
+        ),
     ],
 )
 def test_where_no_adapter_may_have_rows_it_is_refused_and_others_are_not(
@@ -275,13 +283,15 @@ def test_where_no_adapter_may_have_rows_it_is_refused_and_others_are_not(
     base = make_model("llama", tmp_path / "model")
     ref, _ = whole(base, tmp_path / "adapter")
     known = plan(base)
-    config = EngineConfig(model=str(base), max_loras=1, lora_extra_vocab_size=8, **settings)
+    config = EngineConfig(model=str(base), **{"max_loras": 1, "lora_extra_vocab_size": 8, **settings})
     limits = adapter_limits(config, known.element, [], known.route)
     spec, family = known.route.spec, families()["LlamaForCausalLM"]
     assert limits is not None
     assert spec is not None
     with pytest.raises(LoadError, match=why):
-        read_additions(ref, limits, spec, family, {})
+        read_parts(ref, limits, spec, family, {}, FP32)
     usual = Made(base, tmp_path / "usual")
     usual.linear("model.layers.0.self_attn.q_proj")
-    assert len(read_additions(usual.save(), limits, spec, family, {})) == 1
+    found, own = read_parts(usual.save(), limits, spec, family, {}, FP32)
+    assert len(found) == 1
+    assert not own

@@ -12,6 +12,7 @@ from slipway_kernels.cuda.cases import Case, Size
 from slipway_kernels.cuda.compare import rounding
 from slipway_kernels.lora import reference
 from slipway_kernels.lora.op import add_looked_up, add_lora, workspace
+from slipway_kernels.lora.op_own import OwnShape, OwnTables, enter_own, own_logits
 from slipway_kernels.lora.pool import Pool, PoolShape
 from slipway_kernels.lora.rows import Rows, sort_rows, unsorted
 
@@ -31,6 +32,9 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
         yield _look_up(device, 6, 50, 40, 8)
         yield _sort(device, 9, 3)
         yield _case(device, 6, SMALL, 16, (16, 8, 3), share=3)
+        yield _own_embedding(device, 6, 50, 40, 8)
+        yield _own_logits(device, 6, 50, 40, 8)
+        yield _own_logits(device, 5, 50, 40, 3, dtype=FP32, cap=20.0)
         return
     for rows in (1, 32, 256, 8192):
         for adapters in (1, 8, 64):
@@ -52,6 +56,11 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
             yield _case(device, rows, QKV, rank, (rank,) * 8, dtype=FP32)
             yield _case(device, rows, QKV, rank, (rank,) * 8, dtype=FP32, model=FP32)
             yield _look_up(device, rows, VOCAB, HIDDEN, rank)
+        yield _own_embedding(device, rows, VOCAB, HIDDEN, 256)
+        for most in (256, VOCAB) if rows == 32 else (256,):
+            yield _own_logits(device, rows, VOCAB, HIDDEN, most)
+        yield _own_logits(device, rows, VOCAB, HIDDEN, 256, cap=30.0)
+        yield _own_logits(device, rows, VOCAB, HIDDEN, 256, dtype=FP32)
 
 
 def _filled(shape: PoolShape, ranks: Sequence[int], deviation: float, device: torch.device) -> Pool:
@@ -146,6 +155,84 @@ def _look_up(device: torch.device, rows: int, tokens: int, hidden: int, rank: in
         tolerance=rounding(BF16, BF16, terms=rank),
         bytes=2 * (rows * (rank + 2 * hidden) + 2 * rank * hidden),
         flops=2 * rows * rank * hidden,
+    )
+
+
+def _own(
+    device: torch.device, tokens: int, width: int, most: int, dtype: torch.dtype
+) -> tuple[OwnTables, list[int]]:
+    """Two adapters, with as many rows as there can be and with one, of every seventh token; and how many."""
+    shape = OwnShape(tokens, most, width, dtype)
+    tables = shape.over(torch.zeros(2, shape.nbytes, dtype=torch.uint8, device=device))
+    counts = [most, 1]
+    if device.type == "meta":
+        return tables, counts
+    for place, count in enumerate(counts):
+        own = torch.arange(count, dtype=torch.int32, device=device) * 7 % tokens
+        tables.tokens[place, :count] = own
+        tables.row_of[place, own.long()] = torch.arange(1, count + 1, dtype=torch.int32, device=device)
+    tables.counts.copy_(torch.tensor(counts))
+    for table in (tables.embedding, tables.head):
+        table.copy_(reference.filled(table.shape, width**-0.5, dtype, device))
+    tables.bias.copy_(reference.filled(tables.bias.shape, 1.0, FP32, device))
+    return tables, counts
+
+
+def _own_embedding(device: torch.device, rows: int, tokens: int, width: int, most: int) -> Case:
+    tables, _ = _own(device, tokens, width, most, BF16)
+    slot = torch.arange(rows, dtype=torch.int32, device=device)
+    ids, places = slot * 7 % tokens, slot % 3 - 1
+    before = reference.filled((rows, width), 1.0, BF16, device)
+    out = before.clone()
+
+    def run() -> Tensor:
+        return enter_own(ids, slot, places, tables, out)
+
+    def expected() -> Tensor:
+        found = tables.row_of[places.clamp(min=0).long(), ids.long()].long() * (places >= 0)
+        own = tables.embedding[places.clamp(min=0).long(), (found - 1).clamp(min=0)]
+        return torch.where(found[:, None] > 0, own, before)
+
+    return Case(
+        f"{rows} rows of {width}, {most} of an adapter's own",
+        run,
+        expected,
+        tolerance=0.0,
+        bytes=rows * (16 + 4 * width),
+    )
+
+
+def _own_logits(
+    device: torch.device,
+    rows: int,
+    tokens: int,
+    width: int,
+    most: int,
+    *,
+    dtype: torch.dtype = BF16,
+    cap: float = 0.0,
+) -> Case:
+    tables, counts = _own(device, tokens, width, most, dtype)
+    places, by_place = _taking_turns(rows, 2, device)
+    x = reference.filled((rows, width), 1.0, BF16, device)
+    before = reference.filled((rows, tokens), 1.0, BF16, device)
+    out = before.clone()
+
+    def run() -> Tensor:
+        return own_logits(x, tables, by_place, out, cap=cap)
+
+    def expected() -> Tensor:
+        lists = tables.tokens, counts, places.tolist()
+        return reference.own_logits(x, tables.head, tables.bias, *lists, before, cap)
+
+    return Case(
+        f"logits of {rows} rows by {most} own of {width}, {str(dtype).removeprefix('torch.')}"
+        f"{', capped' if cap else ''}",
+        run,
+        expected,
+        tolerance=rounding(BF16, BF16, terms=width),
+        bytes=2 * rows * width + dtype.itemsize * most * width + 2 * rows * most,
+        flops=rows * most * width,
     )
 
 

@@ -62,6 +62,29 @@ def looked_up(
     return result
 
 
+def own_logits(
+    x: Tensor,
+    head: Tensor,
+    bias: Tensor,
+    tokens: Tensor,
+    counts: Sequence[int],
+    places: Sequence[int],
+    out: Tensor,
+    cap: float = 0.0,
+) -> Tensor:
+    """out[row] with x[row] · head[n] + bias[n] at tokens[n], for all n of the row's place, in fp32.
+
+    head [places, most, k], bias and tokens [places, most], counts [places]; cap: of tanh, 0: none
+    """
+    result = out.float().clone()
+    for row, place in enumerate(places):
+        if place >= 0:
+            own = slice(0, counts[place])
+            found = head[place, own].float() @ x[row].float() + bias[place, own]
+            result[row, tokens[place, own].long()] = cap * (found / cap).tanh() if cap else found
+    return result
+
+
 def merged(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """weight + B · A in fp32: the weight that an adapter of one slice stands for."""
     return weight.float() + b.float() @ a.float()

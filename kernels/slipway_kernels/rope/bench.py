@@ -46,9 +46,13 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
         yield _case(device, "llama", LLAMA, rows, torch.float8_e4m3fn)
         yield _case(device, "llama", LLAMA, rows, torch.float8_e5m2)
         yield _keys_alone(device, rows)
+        yield _case(device, "llama", LLAMA, rows, torch.bfloat16, rotations=3)
 
 
-def _case(device: torch.device, name: str, model: Model, rows: int, cache: torch.dtype) -> Case:
+def _case(
+    device: torch.device, name: str, model: Model, rows: int, cache: torch.dtype, rotations: int = 1
+) -> Case:
+    """rotations: among which slots choose in turns."""
     heads, kv_heads, head_dim = model.heads, model.kv_heads, model.head_dim
     shape = (rows, heads + 2 * kv_heads, head_dim)
     qkv = torch.randn(shape, device=device, dtype=torch.bfloat16)
@@ -58,7 +62,9 @@ def _case(device: torch.device, name: str, model: Model, rows: int, cache: torch
     table = torch.arange(SLOTS * blocks, device=device, dtype=torch.int32).view(SLOTS, blocks)
     row = torch.arange(rows, device=device, dtype=torch.int32)
     where = (table, row % SLOTS, row // SLOTS)
-    rotation = reference.angles(MAX_LEN, model.rotary_dim).to(device)
+    angles = [reference.angles(MAX_LEN, model.rotary_dim, 10000.0 * 2**one) for one in range(rotations)]
+    rotation = torch.stack(angles).to(device)
+    chosen = torch.arange(SLOTS, device=device, dtype=torch.int32) % rotations
     weight = torch.randn(head_dim, device=device) if model.normed else None
     scale = torch.ones(1, device=device) if cache.itemsize == 1 else None
     out = torch.empty_like(q)
@@ -66,7 +72,8 @@ def _case(device: torch.device, name: str, model: Model, rows: int, cache: torch
     def run() -> Tensor:
         return rope_and_store(
             *(q, k, v, pool[:, 0], pool[:, 1], *where),
-            rotation=rotation,
+            rotation=rotation if rotations > 1 else rotation[0],
+            rotation_of=chosen if rotations > 1 else None,
             interleaved=model.interleaved,
             query_norm=weight,
             key_norm=weight,
@@ -77,19 +84,22 @@ def _case(device: torch.device, name: str, model: Model, rows: int, cache: torch
 
     def expected() -> Tensor:
         queries = q.float() if weight is None else rms_norm(q, weight, 1e-6)
-        return reference.rope(queries, rotation[where[2].long()], model.interleaved)
+        return reference.rope(queries, turned(), model.interleaved)
+
+    def turned() -> Tensor:
+        return rotation[chosen[where[1].long()].long(), where[2].long()]
 
     def peer() -> None:
-        turned = rotation[where[2].long()]
-        reference.rope(q, turned, model.interleaved)
+        reference.rope(q, turned(), model.interleaved)
         slots, positions = where[1].long(), where[2].long()
         pages, offsets = table[slots, positions // BLOCK].long(), positions % BLOCK
-        pool[pages, 0, :, offsets] = reference.rope(k, turned, model.interleaved).to(cache)
+        pool[pages, 0, :, offsets] = reference.rope(k, turned(), model.interleaved).to(cache)
         pool[pages, 1, :, offsets] = v.to(cache)
 
     kv = rows * kv_heads * head_dim * 2
     return Case(
-        f"{name} {rows}x{heads}+{kv_heads}x{head_dim} {str(cache).removeprefix('torch.')}",
+        f"{name} {rows}x{heads}+{kv_heads}x{head_dim} {str(cache).removeprefix('torch.')}"
+        f"{f', {rotations} rotations' if rotations > 1 else ''}",
         run,
         expected,
         bytes=rows * heads * head_dim * 4 + kv * (2 + cache.itemsize) + rows * model.rotary_dim * 4,

@@ -24,7 +24,8 @@ def rope_and_store_kernel(
     block_table_ptr,  # [slots, blocks]  page, or -1: nothing is written  or None
     row_slots_ptr,  # [rows]  -1: nothing is written
     positions_ptr,  # [rows]
-    cos_sin_ptr,  # [max_len, HALF, 2]  or None
+    cos_sin_ptr,  # [max_len, HALF, 2]  or None; several where slots choose
+    rotation_of_ptr,  # [slots]  or None
     q_norm_ptr,  # [HEAD_DIM]  or None
     k_norm_ptr,  # [HEAD_DIM]  or None
     key_scale_ptr,  # [1] or [kv_heads]  or None
@@ -44,6 +45,7 @@ def rope_and_store_kernel(
     value_head_stride,
     value_offset_stride,
     block_table_stride,
+    rotation_stride,
     scale_stride,
     heads,
     kv_heads,
@@ -68,6 +70,9 @@ def rope_and_store_kernel(
     position = tl.load(positions_ptr + row)
     if cos_sin_ptr is not None:
         cos_sin_ptr += position.to(tl.int64) * (2 * HALF)
+        if rotation_of_ptr is not None:
+            chosen = tl.load(rotation_of_ptr + slot, mask=slot >= 0, other=0)
+            cos_sin_ptr += chosen.to(tl.int64) * rotation_stride
     row = row.to(tl.int64)
     if tile < tl.cdiv(heads, HEADS):
         head = tile * HEADS + tl.arange(0, HEADS)[:, None]

@@ -34,6 +34,7 @@ def rope_and_store(
     positions: Tensor,
     *,
     rotation: Tensor | None = None,
+    rotation_of: Tensor | None = None,
     interleaved: bool = False,
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
@@ -54,7 +55,9 @@ def rope_and_store(
     row_slots     [rows]  int32; a row of slot -1 is padding: nothing of it is written
     positions     [rows]  int32, below max_len and within the block table; of padding, too
     rotation      [max_len, rotary_dim / 2, 2]  fp32: cosines and sines, scaling included; None: no rotation.
-                  The pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) where `interleaved`; the rest stays
+                  The pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) where `interleaved`; the rest stays.
+                  Or several, [rotations, max_len, rotary_dim / 2, 2]
+    rotation_of   [num_slots]  int32: which of several a slot's rows have; None: the first
     query_norm, key_norm    [head_dim]  RMS norm of each head first; its one is implied where `add_one`
     key_scale, value_scale  [1] or [kv_heads]  fp32, both or none: what is stored is divided by it
     keep_keys     leave the finished keys in k, too, for attention that reads them there
@@ -64,10 +67,11 @@ def rope_and_store(
     """
     queries, arch = q if out is None else out, arch_of(q.device)
     (rows, heads, head_dim), kv_heads = q.shape, k.shape[1]
-    pairs = head_dim // 2 if rotation is None else rotation.shape[1]
+    pairs = head_dim // 2 if rotation is None else rotation.shape[-2]
     for problem in (
         *_wrong_rows(q, k, v, queries, row_slots, positions),
         *_wrong_cache(k, keys, values, block_table),
+        *_wrong_rotation(rotation, rotation_of),
         *_wrong_parameters(head_dim, kv_heads, pairs, query_norm, key_norm, key_scale, value_scale),
     ):
         raise ValueError(problem)
@@ -90,6 +94,7 @@ def rope_and_store(
         row_slots_ptr=row_slots,
         positions_ptr=positions,
         cos_sin_ptr=rotation,
+        rotation_of_ptr=rotation_of,
         q_norm_ptr=query_norm,
         k_norm_ptr=key_norm,
         key_scale_ptr=key_scale,
@@ -105,6 +110,7 @@ def rope_and_store(
         **_strides("key", keys),
         **_strides("value", values),
         block_table_stride=row_stride(block_table),
+        rotation_stride=0 if rotation_of is None else row_stride(rotation),
         scale_stride=0 if key_scale is None or len(key_scale) == 1 else 1,
         heads=heads,
         kv_heads=kv_heads,
@@ -179,6 +185,17 @@ def _wrong_cache(
             f"keys, values and the block table have strides of {keys.stride()}, {values.stride()} and "
             f"{block_table.stride()}, and the table is {block_table.dtype}: each is adjacent in its last "
             "dimension, and the table is int32."
+        )
+
+
+def _wrong_rotation(rotation: Tensor | None, rotation_of: Tensor | None) -> Iterator[str]:
+    if rotation_of is None:
+        return
+    if rotation is None or rotation.dim() != 4 or rotation_of.dim() != 1 or rotation_of.dtype != torch.int32:
+        shape = None if rotation is None else list(rotation.shape)
+        yield (
+            f"rotation is {shape} and rotation_of {rotation_of.dtype} {list(rotation_of.shape)}: slots "
+            "choose among [rotations, max_len, pairs, 2], by one int32 each."
         )
 
 

@@ -120,7 +120,8 @@ def sample(
 ) -> None:
     """Draw the token after each row's history: reference.sample_row, token for token.
 
-    logits     [rows, vocab]         fp32, bf16 or fp16; neighbours in a row are adjacent
+    logits     [rows, vocab]         fp32, bf16 or fp16; neighbours in a row are adjacent. The layout's
+                                     vocabulary may be larger: tokens that rows lack are not drawn
     row_slots  [rows]                int32, -1 for padding
     records    [num_slots, words]    int32, written as `layout.encode` says
     features   what the rows ask for, together
@@ -132,17 +133,17 @@ def sample(
     """
     _check(logits, row_slots, space, out, features)
     rows, vocab = logits.shape
-    if vocab != layout.vocab or records.shape[1] != layout.words or records.stride(1) != 1:
+    if vocab > layout.vocab or records.shape[1] != layout.words or records.stride(1) != 1:
         raise ValueError(
             f"logits are {list(logits.shape)} and records {list(records.shape)}: this layout has "
             f"{layout.vocab} tokens and records of {layout.words} adjacent words."
         )
     if not features.masked:
         masks = None
-    elif not features.edits or masks is None or masks.words.shape != (rows, -(-vocab // 32)):
+    elif not features.edits or masks is None or not _fits(masks.words, rows, vocab):
         raise ValueError(
             f"the masks are {None if masks is None else list(masks.words.shape)}: they need features with "
-            f"edits, and {-(-vocab // 32)} words for each of {rows} rows."
+            f"edits, and at least {-(-vocab // 32)} words for each of {rows} rows."
         )
     tile = pick(PASS_TILES, arch_of(logits.device), rows=rows)
     if not features.edits:
@@ -191,7 +192,7 @@ def _check(logits: Tensor, slots: Tensor, space: Workspace, out: Draws, features
             f"rows have at most {LARGEST_VOCAB} adjacent logits, and one slot each."
         )
     lacks = (features.edits and space.edited is None) or (features.filters and space.keys is None)
-    if space.vocab != vocab or lacks:
+    if space.vocab < vocab or lacks:
         raise ValueError(
             f"the workspace is for {space.vocab} tokens, and the rows have {vocab} and ask for {features}: "
             "allocate it for this vocabulary and all features."
@@ -202,6 +203,11 @@ def _check(logits: Tensor, slots: Tensor, space: Workspace, out: Draws, features
             f"the outputs hold {list(out.token.shape)} tokens and {list(top)} alternatives: the batch has "
             f"{rows} rows that ask for up to {max(features.max_top, 0)}."
         )
+
+
+def _fits(words: Tensor, rows: int, vocab: int) -> bool:
+    """Whether these are masks of such rows."""
+    return len(words) == rows and 32 * words.shape[1] >= vocab
 
 
 def _count(part: _Rows, history: History) -> None:

@@ -42,6 +42,11 @@ class OwnLimits:
     """By which positions may be stretched, ascending."""
 
     @property
+    def room(self) -> int:
+        """Columns that rows of logits may have behind those of the vocabulary."""
+        return 0 if self.refused else self.max_added
+
+    @property
     def any(self) -> bool:
         """Whether an adapter may have anything of its own."""
         return not self.refused or bool(self.factors)

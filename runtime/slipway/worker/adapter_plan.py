@@ -35,16 +35,20 @@ def adapter_limits(
         )
         asked = dtype
     places = max(config.max_loras, config.max_cpu_loras or 0)
-    rows = OwnLimits(config.lora_extra_vocab_size, _refused(config), _factors(config, route))
+    rows = OwnLimits(config.lora_extra_vocab_size, _refused(config, route), _factors(config, route))
     return AdapterLimits(places, config.max_lora_rank, config.enable_lora_bias, config.max_loras, asked, rows)
 
 
-def _refused(config: EngineConfig) -> str:
+def _refused(config: EngineConfig, route: Route) -> str:
     """Why no adapter may have rows of tokens of its own; empty: it may."""
-    if config.device == "cuda":
-        return "are served on CPU alone, not with --device cuda"
     if config.draft is not None:
         return "the model that drafts for this one (--speculative-config) does not know"
+    if config.device == "cuda":
+        from slipway_kernels.sampling.workspace import LARGEST_VOCAB  # imports torch and Triton
+
+        if (most := route.vocab + config.lora_extra_vocab_size) > LARGEST_VOCAB:
+            added = f"--lora-extra-vocab-size {config.lora_extra_vocab_size}"
+            return f"with {added} makes {most} tokens, of which CUDA draws from {LARGEST_VOCAB} at most"
     return ""
 
 
@@ -56,11 +60,6 @@ def _factors(config: EngineConfig, route: Route) -> tuple[float, ...]:
     told = f"--long-lora-scaling-factors {' '.join(f'{factor:g}' for factor in factors)}"
     if not 1 <= factors[0] <= factors[-1] <= 1024:
         raise _unfit(f"{told}: a factor stretches positions 1 to 1024 times.", "Give such factors.")
-    if config.device == "cuda":
-        raise _unfit(
-            f"{told}: adapters that stretch the context are served on CPU alone, not with --device cuda.",
-            "Serve it with --device cpu, or leave the argument out.",
-        )
     assert route.spec is not None, "adapters are of decoders with native code"
     if why := unstretched(route.spec):
         raise _unfit(

@@ -11,10 +11,10 @@ import numpy as np
 from slipway.engine.messages import AdapterRef
 from slipway.engine.plan import NO_PLACE
 from slipway.load.adapter import AdapterLimits, read_adapter
-from slipway.load.arrays import BF16, FP32, Floats, Ints
+from slipway.load.arrays import BF16, FP32, DType, Floats, Ints
 from slipway.load.cut import Cut
 from slipway.model.adapters import EMBEDDING, HEAD, PRODUCTS, Addition, additions
-from slipway.model.own_rows import Own, own_of, stretched, with_additions
+from slipway.model.own_rows import Own, ReadRows, own_of, stretched, with_additions
 from slipway.model.registry import Family
 from slipway.model.roles import Place
 from slipway.model.rope import cos_sin
@@ -151,13 +151,17 @@ class AdapterPlaces:
     def _read(self, adapter: AdapterRef) -> tuple[dict[Place, Addition], Own]:
         table, output = self.program.embedding, self.program.output
         assert table is not None, "adapters are read for a model that has been lowered"
-        dtype = BF16 if self.program.dtype == "bf16" else FP32
-        read = read_adapter(adapter.name, Path(adapter.folder).expanduser(), self.limits)
-        head = None if output is None else output.rows
-        own = own_of(read, self.spec, self.family, self.limits.own, dtype, table.rows, head)
-        found = additions(read, self.spec, self.family, self.cuts, added=own.added)
-        own, found = with_additions(own, found, self.spec, self._head_bias)
-        return found, own
+        return read_parts(
+            adapter,
+            self.limits,
+            self.spec,
+            self.family,
+            self.cuts,
+            BF16 if self.program.dtype == "bf16" else FP32,
+            table.rows,
+            None if output is None else output.rows,
+            self._head_bias,
+        )
 
     def _extension(self, own: Own) -> Extension:
         embedding, head = (
@@ -167,16 +171,28 @@ class AdapterPlaces:
         return Extension(self.spec.vocab, own.added, self.program.dtype, embedding, head, own.rotation)
 
 
-def read_additions(
-    adapter: AdapterRef, limits: AdapterLimits, spec: DecoderSpec, family: Family, cuts: Mapping[Place, Cut]
-) -> dict[Place, Addition]:
-    """What the files of an adapter add to a model's matrices, which are cut so.
+def read_parts(
+    adapter: AdapterRef,
+    limits: AdapterLimits,
+    spec: DecoderSpec,
+    family: Family,
+    cuts: Mapping[Place, Cut],
+    dtype: DType,
+    embedding: ReadRows | None = None,
+    head: ReadRows | None = None,
+    head_bias: Floats | None = None,
+) -> tuple[dict[Place, Addition], Own]:
+    """What the files of an adapter add to a model's matrices, and what it has in place of the model's own.
 
-    Raises LoadError where it cannot be served, or has anything in place of the model's own.
+    cuts       of the matrices; all others are as of `own_of`
+    head_bias  the model's, or None
+    Raises LoadError where it cannot be served.
     """
     read = read_adapter(adapter.name, Path(adapter.folder).expanduser(), limits)
-    own_of(read, spec, family, limits.own, FP32)
-    return additions(read, spec, family, cuts)
+    own = own_of(read, spec, family, limits.own, dtype, embedding, head)
+    found = additions(read, spec, family, cuts, added=own.added)
+    own, found = with_additions(own, found, spec, head_bias)
+    return found, own
 
 
 def _low_rank(site: Site, found: Mapping[Place, Addition], dtype: str) -> LowRank | None:

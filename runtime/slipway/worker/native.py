@@ -21,7 +21,7 @@ from slipway.model.spec import Attention, DecoderSpec
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.schemes.fused import FusedLinear
-from slipway.worker.adapters import AdapterPlaces, read_additions
+from slipway.worker.adapters import AdapterPlaces, read_parts
 from slipway.worker.lower import check_lowered, lower
 from slipway.worker.pool import DenseLayer, NewLayer, Pooler, cpu_rows, decoder_layers
 from slipway.worker.route import NewModel, check_heads
@@ -113,7 +113,7 @@ class Native:
 
     def on_device(self, plan: ModelPlan, schemes: DeviceSchemes, attention: NewBackend) -> AnyDecoder:
         from slipway.worker.device.decoder import Decoder  # imports torch
-        from slipway.worker.device.heads import DenseOnDevice, device_rows
+        from slipway.worker.device.heads import DenseOnDevice, device_rows, stored_rows
         from slipway.worker.device.low_rank import LowRank
 
         weights = self.weights(plan, schemes)
@@ -123,9 +123,17 @@ class Native:
         backend = attention(self.attentions)
         low_rank = None
         if plan.adapters is not None:
-            cuts = self._sharded(plan.checkpoint, packed=plan.element != FP32).cuts
+            bias = weights.head.bias
             read = partial(
-                read_additions, limits=plan.adapters, spec=self.spec, family=self.family, cuts=cuts
+                read_parts,
+                limits=plan.adapters,
+                spec=self.spec,
+                family=self.family,
+                cuts=self._sharded(plan.checkpoint, packed=plan.element != FP32).cuts,
+                dtype=plan.element,
+                embedding=partial(stored_rows, matrix=weights.embedding),
+                head=partial(stored_rows, matrix=weights.head),
+                head_bias=None if bias is None else bias.float().cpu().numpy(),
             )
             low_rank = LowRank(self.spec, weights, plan.adapters, read, schemes.device)
         return Decoder(

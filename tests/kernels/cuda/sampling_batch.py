@@ -53,12 +53,14 @@ class Batch:
     features: Features = field(default_factory=Features)
     space_rows: int = 64
     acceptance: Acceptance | None = None
+    added: int = 0
+    """Tokens that the layout knows behind those of the rows."""
 
     def draw(self) -> Draws:
         device, vocab = self.logits.device, self.logits.shape[1]
         slots = self.slots or range(len(self.requests))
         count = max(slots) + 1
-        layout = RecordLayout(vocab, **ROOM)
+        layout = RecordLayout(vocab + self.added, **ROOM)
         records = torch.full((count, layout.words), 0x55555555, dtype=torch.int32)
         tokens = torch.full((count, MAX_LEN), 3, dtype=torch.int32)
         prompt_len = torch.zeros(count, dtype=torch.int32)
@@ -67,7 +69,7 @@ class Batch:
         for request, slot in zip(self.requests, slots, strict=True):
             if slot < 0:
                 continue
-            asked.append(Features.of(request.asked, vocab))
+            asked.append(Features.of(request.asked, layout.vocab))
             for offset, words in layout.encode(request.asked):
                 records[slot, offset : offset + len(words)] = torch.from_numpy(words)
             tokens[slot, : len(request.history)] = torch.tensor(request.history, dtype=torch.int32)
@@ -82,7 +84,7 @@ class Batch:
             records,
             layout,
             History(tokens, torch.tensor(lengths, dtype=torch.int32, device=device), prompt_len),
-            workspace(self.space_rows, vocab, features, device),
+            workspace(self.space_rows, layout.vocab, features, device),
             out,
             features,
             self.masks,

@@ -5,12 +5,16 @@ import torch
 
 from slipway_kernels.cuda.compare import rounding, row_error
 from slipway_kernels.lora import (
+    OwnShape,
+    OwnTables,
     Pool,
     PoolShape,
     Rows,
     add_looked_up,
     add_lora,
+    enter_own,
     expand,
+    own_logits,
     reference,
     shrink,
     sort_rows,
@@ -292,3 +296,51 @@ def test_sizes_and_types_that_disagree_are_refused(device: torch.device) -> None
         add_looked_up(torch.zeros(2, dtype=torch.int32, device=device), pool, rows, h, shrunk[0])
     with pytest.raises(ValueError, match=r"adapters of \d+ bytes have no room from byte 0 of 256 on"):
         PoolShape(4, 16, (8,), torch.bfloat16).over(torch.zeros(2, 256, dtype=torch.uint8, device=device))
+
+
+def own_tables(device: torch.device, dtype: torch.dtype = torch.float32) -> OwnTables:
+    """Of two rows, of none and of thirty-five; NaN wherever an adapter has nothing."""
+    shape = OwnShape(60, 35, 40, dtype)
+    tables = shape.over(torch.zeros(3, shape.nbytes, dtype=torch.uint8, device=device))
+    for place, own in enumerate(([3, 58], [], list(range(5, 40)))):
+        count, ids = len(own), torch.tensor(own, dtype=torch.int64)
+        tables.row_of[place, ids] = torch.arange(1, count + 1, dtype=torch.int32, device=device)
+        tables.tokens[place, :count] = ids.int()
+        tables.counts[place] = count
+        for part in (tables.bias, tables.embedding, tables.head):
+            part[place] = torch.nan
+            part[place, :count] = torch.randn(count, *part.shape[2:], device=device).to(part.dtype)
+    return tables
+
+
+def test_rows_of_an_adapters_own_tokens_become_its_embeddings(device: torch.device) -> None:
+    tables = own_tables(device)
+    ids = torch.tensor([3, 58, 3, 7, 7, 59, 60, -1, 3], dtype=torch.int32, device=device)
+    slots = torch.tensor([0, 0, 1, 2, 0, 2, 2, 2, -1], dtype=torch.int32, device=device)
+    place_of = torch.tensor([0, -1, 2], dtype=torch.int32, device=device)
+    before = torch.randn(9, 40, device=device).bfloat16()
+    out = enter_own(ids, slots, place_of, tables, before.clone())
+    expected = before.clone()
+    expected[0], expected[1], expected[3] = (
+        tables.embedding[place, row].bfloat16() for place, row in ((0, 0), (0, 1), (2, 2))
+    )
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "cap"), [(5, torch.float32, 0.0), (7, torch.bfloat16, 20.0), (260, torch.float32, 0.0)]
+)
+def test_logits_of_own_tokens_take_the_columns_of_these(
+    device: torch.device, rows: int, dtype: torch.dtype, cap: float
+) -> None:
+    tables = own_tables(device, dtype)
+    adapters = (torch.arange(rows) % 4 - 1).tolist()
+    x = torch.randn(rows, 40, device=device).to(dtype)
+    before = torch.randn(rows, 64, device=device).to(dtype)
+    lists = tables.tokens, tables.counts.tolist(), adapters
+    expected = reference.own_logits(x, tables.head, tables.bias, *lists, before, cap)
+    out = own_logits(x, tables, sorted_rows(device, adapters, 3), before.clone(), cap=cap)
+    assert row_error(out, expected) <= rounding(dtype, dtype, terms=40)
+    assert torch.equal(out[:, 60:], before[:, 60:])
+    alone = own_logits(x[3:4], tables, sorted_rows(device, [2], 3), before[3:4].clone(), cap=cap)
+    assert rows > 256 or torch.equal(alone[0], out[3])

@@ -187,6 +187,21 @@ def test_pages_beyond_two_billion_elements_are_reached(device: torch.device) -> 
     assert row_error(layer.values[3, :, 2], layer.v[0]) <= rounding(E5M2)
 
 
+def test_slots_choose_among_rotations(device: torch.device) -> None:
+    layer = Layer(device, 4, 2, 1, 16, dtype=FP32, cache=FP32)
+    layer.row_slots[:] = torch.tensor([2, 0, -1, 1])
+    rotations = torch.stack([reference.angles(MAX_LEN, 16, theta) for theta in (1e4, 1e2, 1e1)]).to(device)
+    chosen = torch.tensor([0, 2, 1], dtype=torch.int32, device=device)
+    expected = layer.q.clone()
+    for row, which in ((0, 1), (1, 0), (3, 2)):
+        angles = rotations[which, layer.positions[row : row + 1].long()]
+        expected[row] = reference.rope(layer.q[row : row + 1], angles)[0]
+    found = layer.run(rotation=rotations, rotation_of=chosen)
+    assert row_error(found, expected) <= rounding()
+    with pytest.raises(ValueError, match=r"rotation is \[96, 8, 2\] and rotation_of torch.int32 \[3\]"):
+        layer.run(rotation=rotations[0], rotation_of=chosen)
+
+
 def test_a_rows_result_does_not_depend_on_its_company(device: torch.device) -> None:
     layer = Layer(device, 5, 9, 3, 64)
     rotation = reference.angles(MAX_LEN, 64).to(device)

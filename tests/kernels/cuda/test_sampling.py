@@ -222,6 +222,25 @@ def test_rows_may_lie_further_apart_than_32_bits_reach(device: torch.device) -> 
     assert out.token.tolist() == [int(logits[0].float().argmax()), expected.token]
 
 
+def test_rows_draw_the_same_where_others_may_have_more_tokens(device: torch.device) -> None:
+    """As rows that lack these, and as rows that have them at -inf, where masks say nothing of them."""
+    vocab, added = 700, 350
+    requests = [request_of(asked, vocab) for asked in ALONE.values()]
+    rows = plain_rows(len(requests), vocab)
+    padded = np.concatenate((rows, np.full((len(rows), added), -np.inf, np.float32)), axis=1)
+    bits = bitmask(range(0, vocab, 3), vocab)
+    words = torch.zeros(len(rows), -(-(vocab + added) // 32), dtype=torch.int32)
+    words[:, : len(bits)] = torch.from_numpy(bits)
+    masked = torch.arange(len(rows), dtype=torch.int32, device=device) % 2
+    mask = Masks(words.to(device), masked)
+    narrow = replace(mask, words=mask.words[:, : len(bits)])
+    expected = Batch(requests, rows_of(device, rows), masks=narrow).draw()
+    for logits, more in ((rows, added), (padded, 0)):
+        found = Batch(requests, rows_of(device, logits), masks=mask, added=more).draw()
+        for name in ("token", "failed", "logprob", "rank", "top_ids", "top_logprobs"):
+            assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
 def test_a_mask_allows_what_its_bits_say_in_the_rows_that_have_one(device: torch.device) -> None:
     vocab, allowed = 97, (0, 31, 32, 64, 96)
     rows = plain_rows(4, vocab)

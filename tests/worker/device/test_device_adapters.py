@@ -18,6 +18,7 @@ from repeated_graphs import Repeated
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
 from slipway.model.adapters import Addition
+from slipway.model.own_rows import Own
 from slipway.model.roles import Place
 from slipway.worker.device import adapters as device_adapters
 from slipway.worker.device.expert_low_rank import ExpertPlaces
@@ -228,7 +229,9 @@ def test_adapters_take_turns_in_a_place_of_the_device_and_are_read_once(
     read: list[int] = []
     whole = LowRank.read
 
-    def counted(low_rank: LowRank, adapter: AdapterRef, memory: torch.Tensor) -> Mapping[Place, Addition]:
+    def counted(
+        low_rank: LowRank, adapter: AdapterRef, memory: torch.Tensor
+    ) -> tuple[Mapping[Place, Addition], Own]:
         read.append(adapter.number)
         return whole(low_rank, adapter, memory)
 

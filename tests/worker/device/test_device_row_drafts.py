@@ -1,4 +1,4 @@
-"""What goes on from a target's rows, on the device: each draft is that of torch, and the output is that without."""
+"""What goes on from a target's rows, on the device: drafts are torch's, and change no token."""
 
 from __future__ import annotations
 

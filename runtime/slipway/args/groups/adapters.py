@@ -29,7 +29,7 @@ class LoRA:
     """Scaling factors of adapters that stretch the context. Unset allows the model's own only.
 
     With one, --max-model-len may be as many times the model's length; requests without such an adapter keep
-    to that. For models with plain rotary embeddings, on CPU.
+    to that. For models with plain rotary embeddings.
     """
 
     lora_dtype: str = arg(
@@ -38,7 +38,7 @@ class LoRA:
     """Type of the adapters on CUDA. auto is the model's, which they always have on CPU."""
 
     lora_extra_vocab_size: int = arg(256, minimum=0, no_effect_without=("enable_lora",))
-    """Most tokens that an adapter may add to the vocabulary, on CPU."""
+    """Most tokens that an adapter may add to the vocabulary."""
 
     max_cpu_loras: int | None = arg(minimum=1, no_effect_without=("enable_lora",))
     """Adapters held in host memory, at least --max-loras. Unset is --max-loras.

@@ -37,7 +37,7 @@ class AnyDecoder(Protocol):
         """[rows, hidden], of which `logits` makes logits."""
 
     def logits(self, hidden: Tensor, slots: Tensor, adapters: SlotAdapters | None) -> Tensor:
-        """hidden [rows, hidden] → [rows, vocab]
+        """hidden [rows, hidden] → [rows, vocab], or wider where adapters have tokens of their own
 
         slots     [rows] int32, whose they are; -1: nobody's
         adapters  of the step; None: it has none

@@ -46,6 +46,8 @@ class StepShape:
     """Different ones, at most."""
     adapt_experts: bool = False
     """Whether any of them adds to experts."""
+    own_rows: int = 0
+    """Rows of tokens of its own that each may have, where any of them has some."""
 
     @classmethod
     def of(cls, plan: StepPlan) -> StepShape:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from slipway.load.torch_arrays import tensor
+from slipway.model.own_rows import stretched
 from slipway.model.rope import cos_sin
 from slipway.model.spec import UNNORMED, DecoderSpec, Layer, Rope
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, Vector
@@ -33,7 +34,7 @@ class _Layer:
     spec: Layer
     weights: LayerWeights
     norms: dict[str, Tensor]
-    rotation: Tensor | None  # [max_len, rotary_dim / 2, 2] fp32
+    rotation: Tensor | None  # [max_len, rotary_dim / 2, 2] fp32; where factors are served, several
     mlp: MlpWeights | Experts
 
     def move(self, to: Move) -> None:
@@ -66,8 +67,9 @@ class Decoder:
         self.graphs = attention.graphs
         self._device = device
         ropes = {layer.attention.rope for layer in spec.layers}
+        factors = () if low_rank is None else low_rank.factors
         rotations: dict[Rope | None, Tensor] = {
-            rope: tensor(cos_sin(rope, max_len)).to(device) for rope in ropes if rope
+            rope: _angles(rope, factors, max_len).to(device) for rope in ropes if rope
         }
         layers = [
             _Layer(
@@ -96,11 +98,16 @@ class Decoder:
         """The residual stream after the last layer, normed: [rows, hidden]."""
         spec, adapters = self.spec, self._adapters_of(batch.row_slots, batch.adapters)
         ids = batch.token_ids if batch.given is None else batch.token_ids.clamp(min=0)  # NO_TOKEN among them
+        has_own = batch.adapters is not None and batch.adapters.own
+        if has_own:
+            ids = ids.clamp(max=spec.vocab - 1)
         residual: Tensor = self._weights.embedding.parts[0].scheme.rows(ids)
         if spec.embedding_scale != 1.0:  # the models multiply in their own type
             residual = residual * torch.tensor(spec.embedding_scale, dtype=residual.dtype)
         if adapters is not None:
             adapters.add_embedding(ids, residual)
+            if has_own:
+                adapters.enter_own(batch.token_ids, residual)
         if batch.given is not None:
             batch.given.enter(residual, batch)
         branch: Tensor | None = None
@@ -123,8 +130,11 @@ class Decoder:
 
     def logits(self, hidden: Tensor, slots: Tensor, adapters: SlotAdapters | None) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab] in the type of activations."""
-        logits = product(self._weights.head, Rows(hidden), self._adapters_of(slots, adapters))
-        return softcap(logits, self.spec.logit_softcap) if self.spec.logit_softcap else logits
+        of_rows, cap = self._adapters_of(slots, adapters), self.spec.logit_softcap
+        logits = product(self._weights.head, Rows(hidden), of_rows)
+        if cap:
+            softcap(logits, cap)
+        return logits if of_rows is None or not of_rows.step.own else of_rows.with_own(hidden, logits, cap)
 
     def embedded(self, token_ids: Tensor) -> Tensor:
         return scheme_of(self._weights.embedding.parts[0]).rows(token_ids)
@@ -178,6 +188,7 @@ class Decoder:
             row_slots=batch.row_slots,
             positions=batch.positions,
             rotation=layer.rotation,
+            rotation_of=batch.adapters.rotations if batch.adapters and layer.rotation is not None else None,
             query_norm=layer.norms.get("q_norm"),
             key_norm=layer.norms.get("k_norm"),
             eps=self.spec.norm_eps,
@@ -204,3 +215,10 @@ class Decoder:
     def _vector(self, vector: Vector) -> Tensor:
         """Norm weights stay in fp32: they are small, and rounding them would cost accuracy."""
         return tensor(vector.values).to(self._device)
+
+
+def _angles(rope: Rope, factors: Sequence[float], max_len: int) -> Tensor:
+    """[max_len, rotary_dim / 2, 2], or the rope's and those of it stretched by each factor, side by side."""
+    own = tensor(cos_sin(rope, max_len))
+    others = [tensor(cos_sin(stretched(rope, factor), max_len)) for factor in factors]
+    return torch.stack((own, *others)) if others else own

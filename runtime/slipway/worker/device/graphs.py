@@ -35,6 +35,7 @@ class GraphKey:
     max_length  longest context; 0 for draws, which know none
     adapters    different ones, at most; none are added to draws
     experts     whether they add to experts
+    own_rows    rows of tokens that each may have for itself; draws know wider rows of logits by it
     """
 
     size: int
@@ -43,6 +44,7 @@ class GraphKey:
     features: Features | None = None
     adapters: int = 0
     experts: bool = False
+    own_rows: int = 0
 
 
 class GraphSizes:
@@ -84,7 +86,14 @@ class GraphSizes:
             return None
         adapters = self.adapters[bisect.bisect_left(self.adapters, shape.num_adapters)]
         length = self.lengths[length]
-        key = GraphKey(self.sizes[size], shape.each, length, adapters=adapters, experts=shape.adapt_experts)
+        key = GraphKey(
+            self.sizes[size],
+            shape.each,
+            length,
+            adapters=adapters,
+            experts=shape.adapt_experts,
+            own_rows=shape.own_rows,
+        )
         return key if key.size * key.each <= self.most_rows else None
 
     def planned(self) -> Iterator[GraphKey]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -89,3 +90,13 @@ def device_rows(matrix: FusedLinear, ids: Ints, device: torch.device) -> Floats:
     rows = scheme_of(matrix.parts[0]).rows(tensor(ids).to(device))
     found: Floats = rows.float().cpu().numpy()
     return found
+
+
+def stored_rows(ids: Ints, matrix: FusedLinear) -> Floats:
+    """The same in the thread that reads adapters, which launches none of our kernels beside the steps'. NaN
+    where the matrix is quantized: its rows are none that an adapter has."""
+    found = scheme_of(matrix.parts[0]).stored(tensor(ids).long())
+    if found is None:
+        return np.full((len(ids), matrix.k), np.nan, np.float32)
+    rows: Floats = found.float().cpu().numpy()
+    return rows

@@ -49,7 +49,8 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         repair()
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
-    layout = RecordLayout(1 if pools else plan.route.vocab)  # what is never drawn takes no workspace
+    added = 0 if plan.adapters is None else plan.adapters.own.room
+    layout = RecordLayout(1 if pools else plan.route.vocab + added)  # what is never drawn takes no workspace
     budget = token_budget(config, plan.max_model_len, TOKEN_BUDGET)
     state = SlotState(
         config.max_num_seqs,
@@ -76,7 +77,9 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         graph_lengths=(min(config.graph_max_length, plan.max_model_len), plan.max_model_len),
         proposer=proposer,
         given=GivenEmbeddings(plan.hidden_size, device) if _takes_rows(plan, config) else None,
-        processed=ProcessedRows(Processors(config.processor_threads), state) if config.processors else None,
+        processed=ProcessedRows(Processors(config.processor_threads), state, plan.route.vocab)
+        if config.processors
+        else None,
         token_budget=budget,
         progress=progress,
         budget=partial(Budget, total, config.gpu_memory_utilization, total - before),

@@ -13,24 +13,29 @@ from slipway.engine.messages import AdapterRef
 from slipway.load.adapter import AdapterLimits
 from slipway.load.torch_arrays import tensor, torch_type
 from slipway.model.adapters import EMBEDDING, HEAD, Addition
+from slipway.model.own_rows import Own
 from slipway.model.roles import Place
 from slipway.model.spec import DecoderSpec
 from slipway.model.weights import MlpWeights, ModelWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.expert_low_rank import AdaptedPairs, ExpertPlaces
+from slipway.worker.device.own_places import OwnPlaces
 from slipway_kernels.lora import (
     Pool,
     PoolShape,
     Rows,
     add_looked_up,
     add_lora,
+    enter_own,
+    own_logits,
     sort_rows,
     unsorted,
     workspace,
 )
 
-ReadAdditions = Callable[[AdapterRef], Mapping[Place, Addition]]
-"""What an adapter adds, by matrix. Raises LoadError where it cannot be served."""
+ReadParts = Callable[[AdapterRef], tuple[Mapping[Place, Addition], Own]]
+"""What an adapter adds, by matrix, and what it has in place of the model's own. Raises LoadError where it
+cannot be served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,15 @@ class SlotAdapters:
     of_slot  [num_slots] int32, the place on the device of each slot's adapter; -1: it has none
     most     different ones, at most: at least 1
     experts  whether any of them adds to experts
+    own      whether any of them has rows of tokens
+    rotations  [num_slots] int32, as of `Own`; None where no adapter has another than the model's
     """
 
     of_slot: Tensor
     most: int
     experts: bool = False
+    own: bool = False
+    rotations: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ class LowRank:
         spec: DecoderSpec,
         weights: ModelWeights,
         limits: AdapterLimits,
-        read: ReadAdditions,
+        read: ReadParts,
         device: torch.device,
     ) -> None:
         """Raises torch.OutOfMemoryError where the device has no room for the places."""
@@ -101,20 +110,23 @@ class LowRank:
         self.products = dict(zip(linears, pools, strict=True))
         self._widest = max(pools, key=lambda pool: pool.a.shape[1])
         self.experts = ExpertPlaces(weights, limits, self.num_places, device)
+        own = limits.own
+        self.factors = own.factors
+        self.own = OwnPlaces(spec.vocab, own.room, spec.hidden, self.num_places, dtype, device)
         self._rows = 0
         self.h = torch.empty(0, device=device)
         """Workspace of all products: the largest step has it grow to what any step needs."""
 
-    def read(self, adapter: AdapterRef, memory: Tensor) -> Mapping[Place, Addition]:
-        """Make memory [place_bytes] on the host what a place is to have, but for experts.
+    def read(self, adapter: AdapterRef, memory: Tensor) -> tuple[Mapping[Place, Addition], Own]:
+        """Make memory [place_bytes] on the host what a place is to have, but for experts and rows of tokens.
 
         Raises LoadError where the adapter cannot be served; some of the memory may have changed then.
         """
-        found = self._read(adapter)
+        found, instead = self._read(adapter)
         for site, pool in zip(self._sites, self._pools(memory[None]), strict=True):
             own = [found.get(place, Addition()) for place in site.matrices]
             pool.put(0, [_factors(one, by_token=site.shape.by_token) for one in own], _bias(site, own))
-        return found
+        return found, instead
 
     def rows(self, slots: Tensor, adapters: SlotAdapters) -> RowAdapters:
         """Sort rows of these slots [rows] int32 by their adapters; -1: padding."""
@@ -125,7 +137,7 @@ class LowRank:
         of_rows = None
         if adapters.experts:
             of_rows = torch.where(slots < 0, -1, adapters.of_slot[slots.clamp(min=0)])
-        return RowAdapters(self, adapters, rows, of_rows)
+        return RowAdapters(self, adapters, slots, rows, of_rows)
 
     def _pools(self, memory: Tensor) -> list[Pool]:
         """Those of all sites, in memory [places, place_bytes]."""
@@ -136,11 +148,13 @@ class LowRank:
 class RowAdapters:
     """The adapters of some rows of a step: what `product` adds to what it computes for them.
 
+    slots    [rows] int32, whose they are; -1: padding
     of_rows  [rows] int32, the place of each one's; None where none adds to experts
     """
 
     low_rank: LowRank
     step: SlotAdapters
+    slots: Tensor
     rows: Rows
     of_rows: Tensor | None
 
@@ -153,8 +167,21 @@ class RowAdapters:
         add_lora(x, self.low_rank.products[linear], self.rows, self.low_rank.h, out)
 
     def add_embedding(self, ids: Tensor, out: Tensor) -> None:
-        """To out [rows, hidden], the embeddings of these tokens [rows]."""
+        """To out [rows, hidden], the embeddings of these tokens [rows] of the model."""
         add_looked_up(ids, self.low_rank.embedding, self.rows, self.low_rank.h, out)
+
+    def enter_own(self, ids: Tensor, out: Tensor) -> None:
+        """Rows of out [rows, hidden] of tokens that an adapter has for itself become what it has for them."""
+        enter_own(ids, self.slots, self.step.of_slot, self.low_rank.own.tables, out)
+
+    def with_own(self, hidden: Tensor, logits: Tensor, cap: float) -> Tensor:
+        """logits [rows, vocab] of hidden [rows, hidden], with those of tokens that adapters have for
+        themselves: [rows, vocab and what may be added], -inf for what a row's adapter does not draw."""
+        own, (rows, vocab) = self.low_rank.own, logits.shape
+        wide = logits.new_empty(rows, own.columns)
+        wide[:, :vocab].copy_(logits)
+        wide[:, vocab:].fill_(-torch.inf)
+        return own_logits(hidden, own.tables, self.rows, wide, cap=cap)
 
     def pairs(self, weights: MoeWeights, ids: Tensor) -> AdaptedPairs | None:
         """What adds to the experts ids [rows, top_k] of these rows; None where nothing does."""

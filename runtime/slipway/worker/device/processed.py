@@ -19,9 +19,11 @@ class ProcessedRows:
     Steps without such rows, and requests beside them, are computed as where there are no processors.
     """
 
-    def __init__(self, processors: Processors, state: SlotState) -> None:
+    def __init__(self, processors: Processors, state: SlotState, vocab: int) -> None:
+        """vocab: of the model; requests with processors draw no token that an adapter adds"""
         self._processors = processors
         self._state = state
+        self._vocab = vocab
         self._num_prompt: dict[int, int] = {}
         """By slot, of a request that has processors."""
 
@@ -43,7 +45,7 @@ class ProcessedRows:
         if not places:
             return None, {}
         numbers = torch.tensor(places) * shape.each  # they verify no drafts: the first of their rows draws
-        asked = self._asked(shape, places, logits[sent(numbers, logits.device)])
+        asked = self._asked(shape, places, logits[sent(numbers, logits.device), : self._vocab])
         self._processors.begin()
         answers = self._processors.answers(asked)
         found = [
@@ -53,7 +55,8 @@ class ProcessedRows:
         if found:
             rows = torch.stack([torch.from_numpy(row) for _, row in found])
             index = torch.tensor([number for number, _ in found])
-            edited.index_copy_(0, sent(index, logits.device), sent(rows, logits.device))
+            rows_of_vocab = edited[:, : self._vocab]
+            rows_of_vocab.index_copy_(0, sent(index, logits.device), sent(rows, logits.device))
         return edited, self._processors.errors
 
     def _asked(self, shape: StepShape, places: list[int], logits: Tensor) -> list[Asked]:

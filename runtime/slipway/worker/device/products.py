@@ -58,6 +58,10 @@ class DeviceScheme(Scheme, Protocol):
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of these ids [m] in the type of activations; -1 gives zeros."""
 
+    def stored(self, ids: Tensor) -> Tensor | None:
+        """Rows of these ids [m] int64, by torch's operations alone; None where the matrix is quantized."""
+        return None
+
     def move(self, to: Move) -> None:
         """Hold the matrix where `to` puts it."""
 

@@ -30,6 +30,8 @@ class Sampler:
         self._layout = layout
         self._acceptance = acceptance
         self.max_top = max_top
+        self.vocab = layout.vocab
+        """Tokens that a row of logits may have; of those that adapters add, only some rows have columns."""
         self._kinds = {Features(): 0}
         """What requests have asked for so far, by the number that their slots keep."""
         self._kind_of = np.zeros(state.num_slots, np.int64)
@@ -59,7 +61,7 @@ class Sampler:
     def mask(self, rows: int, masks: Mapping[int, NDArray[np.uint32]]) -> None:
         """In the next draw of so many rows these have masks, and the others have none.
 
-        masks  by their first row: [n, ⌈vocab / 32⌉]
+        masks  by their first row: [n, ⌈vocab / 32⌉] of the model's vocabulary; no other token is allowed
         """
         if self._masks is None:
             most = self._state.draw_slots.numel()
@@ -68,7 +70,8 @@ class Sampler:
         masked = np.zeros(rows, np.int32)
         for row, words in masks.items():
             masked[row : row + len(words)] = 1
-            self._masks.put("words", np.ascontiguousarray(words).view(np.int32).ravel(), row)
+            for number, one in enumerate(np.ascontiguousarray(words).view(np.int32)):
+                self._masks.put("words", one, row + number)
         self._masks.put("masked", masked)
         self._masks.send()
 

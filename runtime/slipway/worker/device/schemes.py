@@ -144,6 +144,9 @@ class DeviceDense(DeviceScheme):
         out = torch.empty(len(ids), self.weight.shape[1], dtype=self._dtype, device=self.weight.device)
         return embed(self.weight, ids, out)
 
+    def stored(self, ids: Tensor) -> Tensor | None:
+        return self.weight[ids.to(self.weight.device)]
+
     def move(self, to: Move) -> None:
         self.weight = to(self.weight)
 

@@ -116,6 +116,7 @@ class SlotState:
     tables              [groups, num_slots, max_blocks]   page of each block
     records             [num_slots, record_words]   how tokens are drawn
     adapters            [num_slots]   place on the device of its adapter, as a step that has some wants it; -1
+    rotations           [num_slots]   which rotation its adapter has; 0: the model's
     Told of a step, by request:
     slots               [num_slots]       -1: none
     row_start           [num_slots + 1]   first row of each, where every draft that is allowed is there
@@ -132,6 +133,7 @@ class SlotState:
     tables: Tensor
     records: Tensor
     adapters: Tensor
+    rotations: Tensor
     slots: Tensor
     row_start: Tensor
     draws: Tensor
@@ -163,7 +165,7 @@ class SlotState:
         self._shapes: dict[str, tuple[int, ...]] = {
             "records": (num_slots, record_words),
             **dict.fromkeys(("num_tokens", "num_computed", "num_drafts"), (num_slots,)),
-            **dict.fromkeys(("prompt_len", "type_from", "adapters"), (num_slots,)),
+            **dict.fromkeys(("prompt_len", "type_from", "adapters", "rotations"), (num_slots,)),
             **dict.fromkeys(("slots", "draws", "lengths", "counts"), (num_slots,)),
             **dict.fromkeys(("row_start", "query_start"), (num_slots + 1,)),
             **dict.fromkeys(("token_ids", "positions", "row_slots"), (token_budget,)),

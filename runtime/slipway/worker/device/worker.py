@@ -23,7 +23,6 @@ from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
 from slipway.worker.device.evicted import Evicted
 from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
-from slipway.worker.device.low_rank import SlotAdapters
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.processed import ProcessedRows
@@ -113,8 +112,8 @@ class DeviceWorker:
         self._launched: Launched | None = None
         self._under_way: deque[Pending | None] = deque()
         self._logits = torch.empty(0, 0)
-        """[rows of the largest graph, vocab]  what a captured forward pass leaves to a captured draw; in no
-        graph's pool, where the draw's own memory may lie over it"""
+        """[rows of the largest graph, vocab and what adapters may add]  what a captured forward pass leaves
+        to a captured draw; in no graph's pool, where the draw's own memory may lie over it"""
         self._results = Results(state.num_slots, state.most_drafts, sampler.max_top, state.device)
 
     def profile(self) -> CacheMemory:
@@ -218,11 +217,10 @@ class DeviceWorker:
         self._reserve(logits)
 
     def read_adapter(self, adapter: AdapterRef, place: int) -> int:
-        """Make an adapter ready for a place, in any thread; the tokens that it adds, which is none. Raises
-        LoadError where it cannot be served."""
+        """Make an adapter ready for a place, in any thread; the tokens that it adds. Raises LoadError where
+        it cannot be served."""
         assert self._adapters is not None, "requests name no adapters where none are served"
-        self._adapters.read(adapter, place)
-        return 0
+        return self._adapters.read(adapter, place)
 
     @torch.inference_mode()
     def idle(self) -> bool:
@@ -259,7 +257,7 @@ class DeviceWorker:
             batch = self._sent(shape, rows, key.size)
             with timer or UNTIMED:
                 self.graphs.replay(key)
-            logits = self._logits[:rows]
+            logits = self._place_of_logits(key)
             self._launched = Launched(shape, batch, logits, features, known, graph=key, timer=timer)
             return
         batch = replace(self._sent(shape, shape.num_tokens, shape.num_requests), kv_divisors=divisors)
@@ -284,7 +282,7 @@ class DeviceWorker:
             rows = {place * shape.each: masks[index] for place, index in places if index in masks}
             self._sampler.mask(len(step.logits), rows)
         edited, errors = self._processed.edited(shape, step.logits) if self._processed else (None, {})
-        key = step.graph and GraphKey(step.graph.size, step.graph.each, features=features)
+        key = step.graph and replace(step.graph, max_length=0, features=features, adapters=0, experts=False)
         if key is not None and edited is None and self.graphs.has(key):
             self.graphs.replay(key)
         else:
@@ -309,10 +307,10 @@ class DeviceWorker:
         if self.graphs.full:
             return False
         shape = nobody(key.size, key.each, key.max_length, key.each, key.adapters)
-        shape = replace(shape, adapt_experts=key.experts)
+        shape = replace(shape, adapt_experts=key.experts, own_rows=key.own_rows)
         batch = self._sent(shape, key.size * key.each, key.size)
         self._prepare(batch)
-        logits = self._logits[: key.size * key.each]
+        logits = self._place_of_logits(key)
         draw = None if key.features is None else partial(self._draw, batch, logits, key.features)
         self.graphs.capture(key, draw or partial(self._forward_to_draw, batch))
         return key in self.graphs
@@ -333,13 +331,18 @@ class DeviceWorker:
         """The forward pass of a graph: its logits lie where the graph that draws reads them."""
         _, logits = self._forward(batch)
         self._reserve(logits)
-        self._logits[: len(logits)].copy_(logits)
+        self._logits[: len(logits), : logits.shape[1]].copy_(logits)
 
     def _reserve(self, logits: Tensor) -> None:
         """Make the place where graphs leave logits like these."""
         largest = self.graph_sizes.largest_rows
         if len(self._logits) < largest:
-            self._logits = logits.new_empty(largest, logits.shape[1])
+            self._logits = logits.new_empty(largest, max(logits.shape[1], self._sampler.vocab))
+
+    def _place_of_logits(self, key: GraphKey) -> Tensor:
+        """Where such a graph's forward pass leaves logits for its draw."""
+        columns = self._sampler.vocab if key.own_rows else self.plan.route.vocab
+        return self._logits[: key.size * key.each, :columns]
 
     def _draw(self, batch: Batch, logits: Tensor, features: Features, edited: Tensor | None = None) -> None:
         """From logits [requests · each, vocab] to the slots' new tokens and lengths."""
@@ -395,7 +398,5 @@ class DeviceWorker:
             num_decodes=shape.num_decodes,
             max_query=shape.max_query,
             max_length=shape.max_length,
-            adapters=SlotAdapters(state.adapters, shape.num_adapters, shape.adapt_experts)
-            if shape.num_adapters
-            else None,
+            adapters=self._adapters.of(shape) if self._adapters is not None else None,
         )
