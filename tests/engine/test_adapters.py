@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf, nan
 from pathlib import Path
 
 import msgspec
@@ -259,6 +260,8 @@ def test_a_record_with_adapters_plays_back_to_the_bit(
             r"is for model.layers.0.self_attn.q_proj of \[64, 32\] rows and columns, which has \[64, 64\]",
         ),
         ({"r": "many"}, {}, "has an adapter_config.json that says that r is 'many', and it must be a whole"),
+        ({"lora_alpha": inf}, {}, "has a lora_alpha of inf for model.layers.0"),
+        ({}, {f"model.{'x' * 256}": (64, 64)}, "whose name has 2"),
         ({"rank_pattern": [4]}, {}, r"says that rank_pattern is \[4\], and it must be an object"),
     ],
 )
@@ -281,6 +284,19 @@ def test_what_is_not_served_is_named(
     with pytest.raises(LoadError, match=message) as refused:
         stepper.adapters.read(AdapterRef(1, "mine", str(folder)), NO_PLACE)
     assert "The adapter mine in" in refused.value.message
+
+
+@pytest.mark.parametrize("value", [inf, nan])
+def test_factors_that_are_no_numbers_are_refused(
+    tiny_models: Callable[[str], Path], tmp_path: Path, value: float
+) -> None:
+    folder = adapter(tiny_models("llama"), tmp_path / "mine")
+    factors = load_file(folder / "adapter_model.safetensors")
+    name = min(factors)
+    factors[name][0, 0] = value
+    save_file(factors, folder / "adapter_model.safetensors")
+    with pytest.raises(LoadError, match=f"has a tensor {name} with numbers that are infinite, or none"):
+        read_adapter("mine", folder, AdapterLimits())
 
 
 def test_transformers_code_takes_no_adapters(tiny_models: Callable[[str], Path]) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 
-from slipway.load.arrays import FP32, Array, DType, is_float
+import numpy as np
+
+from slipway.load.arrays import FP32, Array, DType, Floats, is_float
 from slipway.load.config import Config, WrongField, flag, number, positive, table, text, texts
 from slipway.load.errors import LoadError
 from slipway.load.expert_parameters import expert_parameter, is_expert_parameter, shrinks_output
@@ -35,7 +37,9 @@ _UNUSED = {
 }
 """Features of PEFT that we lack, by what their fields hold where they are not used."""
 _PATTERN = re.compile(r"[^()*+?{]*(?:(?:\([\w.|\\]*\)|[*+?])[^()*+?{]*){0,3}")
-"""Keys of rank_pattern and alpha_pattern that match in no time: few repetitions, and none of a group."""
+"""Keys of rank_pattern and alpha_pattern that match in no time: few repetitions, none of a group, and no
+long names."""
+_LONGEST_NAME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +169,13 @@ def _take(adapter: Adapter, config: Config, limits: AdapterLimits, weights: Weig
     for stored, entry in weights.entries.items():
         if not is_float(entry.dtype):
             raise adapter.wrong(f"has a tensor {stored} of {entry.dtype}, which is no type of factors")
+        if len(stored) > _LONGEST_NAME:
+            raise adapter.wrong(f"has a tensor {stored[:80]}… whose name has {len(stored)} characters")
         if match := _TENSOR.fullmatch(stored):
             side = match[2] if match[3] != "bias" else f"{match[2]}.bias"
-            found.setdefault(match[1], {})[side] = in_type(weights.view(stored), FP32)
+            found.setdefault(match[1], {})[side] = _finite(adapter, stored, weights)
         elif (match := _BIAS.fullmatch(stored)) and config.get("bias", "none") != "none":
-            adapter.biases[match[1]] = in_type(weights.view(stored), FP32).copy()
+            adapter.biases[match[1]] = _finite(adapter, stored, weights).copy()
         elif match := WHOLE.fullmatch(stored):
             adapter.matrices[match[1]] = weights.view(stored)
         else:
@@ -186,6 +192,14 @@ def _take(adapter: Adapter, config: Config, limits: AdapterLimits, weights: Weig
                 "Only gate_up_proj and down_proj of experts are added to.",
             )
         adapter.factors[name] = _scaled(adapter, config, limits, name, _factors(adapter, module, sides))
+
+
+def _finite(adapter: Adapter, stored: str, weights: WeightFiles) -> Floats:
+    """Its numbers; one that is none would end each request to the adapter."""
+    numbers = in_type(weights.view(stored), FP32)
+    if not np.isfinite(numbers).all():
+        raise adapter.wrong(f"has a tensor {stored} with numbers that are infinite, or none")
+    return numbers
 
 
 def _scaled(
@@ -206,6 +220,8 @@ def _scaled(
         raise adapter.wrong(f"has a rank of {rank} for {module}, and adapter_config.json says {stated:g}")
     share = sqrt(rank) if flag(config, "use_rslora", False) else rank
     alpha = _of_pattern(adapter, alphas, module, number(config, "lora_alpha", 8.0))
+    if not isfinite(alpha):
+        raise adapter.wrong(f"has a lora_alpha of {alpha} for {module}")
     return replace(
         factors,
         a=factors.a.copy(),
