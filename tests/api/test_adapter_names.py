@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -196,6 +197,21 @@ def test_a_chat_is_written_by_the_models_template_where_the_adapters_tokenizer_h
         assert changing.post("/v1/chat/completions", {**CHAT, "model": name}).status_code == 200
     by_model, by_adapter = (request.prompt_token_ids for request in changing.engine.requests)
     assert by_model == by_adapter
+
+
+def test_adapters_with_the_same_tokenizer_share_it(changing: Served, folder: Path, tmp_path: Path) -> None:
+    """PEFT saves the model's beside each of hundreds."""
+    write_tokenizer(folder)
+    (folder / "adapter_config.json").write_text('{"r": 1}')
+    twin = Path(shutil.copytree(folder, tmp_path / "twin"))
+    (twin / "adapter_config.json").write_text('{"r": 2}')
+    other = Path(shutil.copytree(folder, tmp_path / "another"))
+    (other / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    for name, place in (("one", folder), ("twin", twin), ("another", other)):
+        assert load(changing, name, place).status_code == 200
+    one, two, three = (adapter.own.texts for adapter in changing.front.adapters if adapter.own)
+    assert one is two
+    assert three is not one
 
 
 def test_a_budget_of_reasoning_is_refused_where_an_adapter_adds_tokens(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from slipway.api.configure import AdapterModule, Settings
 from slipway.api.daemon import in_daemon
-from slipway.api.own_model import OwnModel, own_model
+from slipway.api.own_model import OwnModel, OwnModels
 from slipway.api.texts import Texts
 from slipway.args.model_names import MAX_MODEL_NAME, fit_for_a_model
 from slipway.engine.client import EngineClient
@@ -82,8 +82,8 @@ class Adapters:
         """By number: runs that ask the engine for it again and again."""
         self._leaving: set[int] = set()
         """Numbers of those that the engine is to forget when no such run is left."""
-        self._model: tuple[Texts, Ready] | None = None
-        """What is known of the model alone, once it is there."""
+        self._own: OwnModels | None = None
+        """Once the model is there."""
         self._turn = asyncio.Lock()
         """One change at a time: of two loads of a name the second finds the first, and downloads do not pile
         up."""
@@ -120,7 +120,7 @@ class Adapters:
 
         texts, ready  what is known of the model
         """
-        self._model = texts, ready
+        self._own = OwnModels(texts, ready, self._settings)
         for module, (folder, virtual) in zip(self._settings.adapters, found, strict=True):
             try:
                 await self._read(module.name, module.path, folder, module.base_model_name, virtual)
@@ -191,9 +191,9 @@ class Adapters:
         if verdict != "ok":
             raise LoadError("BadCheckpoint", verdict)
         own = None
-        if not virtual and self._model is not None:
+        if not virtual and self._own is not None:
             try:
-                own = await in_daemon(partial(own_model, name, Path(folder), *self._model, self._settings))
+                own = await in_daemon(partial(self._own.of, name, Path(folder)))
             except LoadError:
                 await self._forget(ref)
                 raise

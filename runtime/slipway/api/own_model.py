@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from slipway.api.configure import Settings
 from slipway.api.texts import Texts, texts_of
@@ -12,8 +14,13 @@ from slipway.engine.messages import Ready
 from slipway.exits import Exit
 from slipway.load.errors import LoadError
 from slipway.load.folder import read_json
+from slipway.load.hub import METADATA
 from slipway.text.open import load
 from slipway.text.tokenizer import Tokenizer
+
+_WHOLE = ("tokenizer.json", "tokenizer.model")
+_TOKENIZERS = (*_WHOLE, "added_tokens.json")
+"""Files of which a folder has one where it has a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,41 +35,70 @@ class OwnModel:
     """Its tokenizer has the model's tokens, and no other."""
 
 
-def own_model(name: str, folder: Path, texts: Texts, ready: Ready, settings: Settings) -> OwnModel | None:
-    """None: all is as the model has it. Reads files. Raises LoadError where they are unfit.
+class OwnModels:
+    """What adapters have. Tokenizers of the same files are one, as PEFT saves the model's beside each."""
 
-    texts, ready  of the model alone
-    """
-    from slipway.load.own_tokens import sizes_of  # imports numpy
+    def __init__(self, texts: Texts, ready: Ready, settings: Settings) -> None:
+        """texts, ready  of the model alone"""
+        self._texts = texts
+        self._ready = ready
+        self._settings = settings
+        self._read: WeakValueDictionary[bytes, Texts] = WeakValueDictionary()
+        """By what their files hold."""
 
-    sizes = sizes_of(folder, ready.vocab_size)
-    length = ready.max_model_len
-    if sizes.context_length:
-        length = min(max(length, ready.max_stretched_len), sizes.context_length)
-    tokenizer = None
-    if texts.tokenizer is not None:
+    def of(self, name: str, folder: Path) -> OwnModel | None:
+        """None: all is as the model has it. Reads files. Raises LoadError where they are unfit."""
+        from slipway.load.own_tokens import sizes_of  # imports numpy
+
+        sizes = sizes_of(folder, self._ready.vocab_size)
+        length = most = self._ready.max_model_len
+        if sizes.context_length:
+            length = min(max(length, self._ready.max_stretched_len), sizes.context_length)
+        texts = self._texts_of(name, folder)
+        if texts is None:
+            plain = length == most and not sizes.added
+            return None if plain else OwnModel(self._texts, length, sizes.added, not sizes.added)
+        assert texts.tokenizer is not None, "it was read of the folder"
+        same = self._texts.tokenizer is not None and texts.tokenizer.names_alike(self._texts.tokenizer)
+        return OwnModel(texts, length, sizes.added, same and not sizes.added)
+
+    def _texts_of(self, name: str, folder: Path) -> Texts | None:
+        """By the folder's tokenizer, where it has one and texts are tokenized at all."""
+        of_model = self._texts.tokenizer
+        if of_model is None or not any((folder / file).is_file() for file in _TOKENIZERS):
+            return None
         try:
-            tokenizer = _tokenizer(folder, texts.tokenizer)
-            own = None if tokenizer is None else texts_of(settings, tokenizer, texts.defaults, _eos(texts))
+            digest = _digest(folder)
+            texts = self._read.get(digest)
+            if texts is None:
+                tokenizer = _tokenizer(folder, of_model)
+                texts = texts_of(self._settings, tokenizer, self._texts.defaults, _eos(self._texts))
         except ValueError as error:
             raise _unfit(name, folder, f"has a tokenizer that cannot be read: {error}") from None
         except Exit as error:
             raise _unfit(name, folder, f"has a tokenizer that does not fit this server: {error}") from None
-        if own is not None and own.template is None and texts.tokenizer.chat is None:
-            own = replace(own, template=texts.template)
-    if tokenizer is None or own is None:
-        plain = length == ready.max_model_len and not sizes.added
-        return None if plain else OwnModel(texts, length, sizes.added, not sizes.added)
-    same = texts.tokenizer is not None and tokenizer.names_alike(texts.tokenizer)
-    return OwnModel(own, length, sizes.added, same and not sizes.added)
+        if texts.template is None and of_model.chat is None:
+            texts = replace(texts, template=self._texts.template)
+        self._read[digest] = texts
+        return texts
 
 
-def _tokenizer(folder: Path, of_model: Tokenizer) -> Tokenizer | None:
-    """The folder's own, else the model's with `added_tokens.json`; None: there is neither."""
-    if any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
+def _digest(folder: Path) -> bytes:
+    """Of all files that a tokenizer may be read from."""
+    digest = sha256()
+    for pattern in METADATA:
+        for path in sorted({*folder.glob(pattern), *folder.glob(f"additional_chat_templates/{pattern}")}):
+            if path.name != "adapter_config.json":
+                octets = path.read_bytes()
+                digest.update(f"{path.relative_to(folder)}\0{len(octets)}\0".encode())
+                digest.update(octets)
+    return digest.digest()
+
+
+def _tokenizer(folder: Path, of_model: Tokenizer) -> Tokenizer:
+    """The folder's own, else the model's with `added_tokens.json`."""
+    if any((folder / name).is_file() for name in _WHOLE):
         return load(folder)
-    if not (folder / "added_tokens.json").is_file():
-        return None
     added: Mapping[str, object] = read_json(folder / "added_tokens.json")
     ids = {token: number for token, number in added.items() if isinstance(number, int)}
     if len(ids) < len(added):

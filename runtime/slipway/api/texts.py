@@ -42,7 +42,7 @@ class GenerationDefaults:
     """A cap for all requests, not a default."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Texts:
     """What is read before the engine is ready."""
 
