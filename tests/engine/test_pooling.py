@@ -208,6 +208,8 @@ def test_a_sequence_classifier_gives_the_scores_of_transformers(tmp_path: Path, 
         assert (offer.task, offer.dimensions, offer.labels) == ("classify", labels, list(names.values()))
         found = pooling.pool(PROMPTS)
         raw = pooling.pool(PROMPTS, PoolingParams(activate=False))
+    with engine(folder, task="auto", override_pooler_config={"softmax": True}) as pooling:
+        assert all(map(np.array_equal, pooling.pool(PROMPTS), found))  # of one score it is the sigmoid
     for prompt, *scores in zip(PROMPTS, found, raw, strict=True):
         with torch.inference_mode():
             logits = reference(torch.tensor([prompt])).logits
@@ -422,6 +424,9 @@ def test_what_a_model_cannot_do_is_refused_at_load(
     llama = tiny_models("llama")
     assert "has no layer that scores" in refusal(llama, task="classify")
     assert "pooling_type MAX is none of" in refusal(llama, override_pooler_config={"pooling_type": "MAX"})
+    assert "softmax has no meaning for --task embed" in refusal(
+        llama, override_pooler_config={"softmax": False}
+    )
     assert "only for pooling_type STEP" in refusal(llama, override_pooler_config={"step_tag_id": 3})
     beyond = {"override_pooler_config": {"returned_token_ids": [512]}}
     assert "not all tokens" in refusal(llama, task="reward", **beyond)

@@ -228,11 +228,12 @@ def _overridden(made: Pooling, overrides: Mapping[str, object]) -> Pooling:
     type = text(overrides, "pooling_type", made.type).upper()
     if type not in TYPES:
         raise _unfit(f"pooling_type {type} is none of {', '.join(TYPES)}.")
+    own, other = ("normalize", "softmax") if made.task == "embed" else ("softmax", "normalize")
+    if overrides.get(other) is not None:
+        raise _unfit(f"{other} has no meaning for --task {made.task}, of which {own} has.")
     activation = made.activation
-    if "normalize" in overrides and made.task == "embed":
-        activation = "normalize" if flag(overrides, "normalize") else "identity"
-    if "softmax" in overrides and made.task != "embed":
-        activation = "softmax" if flag(overrides, "softmax") else "identity"
+    if overrides.get(own) is not None:
+        activation = own if flag(overrides, own) else "identity"
     tag, returned = made.step_tag_id, integers(overrides, "returned_token_ids")
     if overrides.get("step_tag_id") is not None:
         tag = integer(overrides, "step_tag_id")

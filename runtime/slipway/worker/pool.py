@@ -25,7 +25,15 @@ Rows = NDArray[np.floating[Any]]
 """[rows, columns]"""
 
 
+def _sigmoid(x: Rows) -> Rows:
+    shares: Rows = 1.0 / (1.0 + np.exp(-x))
+    return shares
+
+
 def _softmax(x: Rows) -> Rows:
+    """Of a single score, for which that would be 1 whatever it is, the softmax beside a score of 0."""
+    if x.shape[-1] == 1:
+        return _sigmoid(x)
     powers: Rows = np.exp(x - x.max(axis=-1, keepdims=True))
     powers /= powers.sum(axis=-1, keepdims=True)
     return powers
@@ -42,7 +50,7 @@ ACTIVATIONS: Mapping[str, Callable[[Rows], Rows]] = {
     "identity": lambda x: x,
     "relu": lambda x: np.maximum(x, 0.0),
     "tanh": np.tanh,
-    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "sigmoid": _sigmoid,
     "softmax": _softmax,
     "normalize": _normalize,
 }
