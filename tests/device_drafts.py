@@ -1,5 +1,4 @@
-"""What goes on from a target's rows, engines on a device that go on guessing, and guesses that are right at
-times."""
+"""What goes on from a target's rows; engines on a device that go on guessing, and what they guess."""
 
 from __future__ import annotations
 

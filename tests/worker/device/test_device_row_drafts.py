@@ -1,4 +1,4 @@
-"""What goes on from a target's rows, on the device: drafts are torch's, and change no token."""
+"""Heads and layers on the device: each draft is that of torch, and the output is that without drafts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from slipway.engine.request import Request
 
 DEVICE = SMALL | {"device": "cuda", "max_num_batched_tokens": 16}
 WORK = [
-    ([5, 9, 14, 77, 6, 31, 8, 200, 41, 3], SamplingParams(16, temperature=0.0, num_logprobs=2)),
-    ([21, 8, 3], SamplingParams(12, temperature=0.9, top_k=9, seed=11, num_logprobs=0)),
-    ([60], SamplingParams(8, temperature=0.0, presence_penalty=0.4)),
+    ([5, 9, 14, 77, 6, 31, 8, 200, 41, 3], SamplingParams(10, temperature=0.0, num_logprobs=2)),
+    ([21, 8, 3], SamplingParams(8, temperature=0.9, top_k=9, seed=11, num_logprobs=0)),
+    ([60], SamplingParams(6, temperature=0.0, presence_penalty=0.4)),
 ]
 
 
@@ -64,23 +64,23 @@ class Varying(Guessing):
 
 
 @pytest.mark.parametrize("kind", FOLLOWERS)
-@pytest.mark.parametrize(("overlap", "num_blocks"), [(True, 32), (False, 32), (True, 8)])
+@pytest.mark.parametrize(("overlap", "num_blocks"), [(True, 32), (False, 32), (True, 7)])
 def test_drafts_are_right_behind_pauses_prefixes_and_preemptions(
     model: Path, drafting: Settings, kind: str, overlap: bool, num_blocks: int
 ) -> None:
     common = list(range(40, 60))
     work = [([*common, n], SamplingParams(n, temperature=0.0)) for n in (30, 16)]
-    chunked = {"max_num_batched_tokens": 8, "max_num_seqs": 2, "overlap": overlap}
+    chunked = {"max_num_batched_tokens": 8, "max_num_seqs": 2, "overlap": overlap, "max_model_len": 56}
     with LocalEngine(model, **(DEVICE | chunked)) as engine:
         expected = engine.run(work)
     settings = drafting(kind) | chunked | {"num_blocks": num_blocks}
     with going_on(model, **settings) as engine:
         engine.core.scheduler.guessing = Varying()
         seen = Seen(engine)
-        found = engine.run(work) if num_blocks == 8 else [engine.run([one])[0] for one in work]
+        found = engine.run(work) if num_blocks == 7 else [engine.run([one])[0] for one in work]
     assert_same(found, expected)
     assert_right(kind, settings, model, seen.drafts)
-    if num_blocks == 8:
+    if num_blocks == 7:
         assert sum(one.num_preemptions for one in found) > 0
     else:
         assert found[1].num_cached_tokens > 0
