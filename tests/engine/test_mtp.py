@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from quantize import quantize, recipe
 from safetensors.torch import load_file, save_file
 from test_draft_models import Noted, going_on, quiet
 from test_drafts import BASE, requests
@@ -19,10 +21,13 @@ from factory import make_model
 from followers import EPS, HEAD_DIM, INTERMEDIATE, THETA, Mtp, Target
 from local_engine import LocalEngine
 from slipway.engine.config import DraftConfig, EngineConfig
+from slipway.load.arrays import BF16
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
+from slipway.schemes.choice import Schemes
 from slipway.worker.drafts.plan import with_draft
 from slipway.worker.plan import ModelPlan, plan_model
+from slipway_kernels.cpu import PackedCodes
 
 OWN = DraftConfig(method="mtp", model=None)
 SETTINGS: dict[str, Any] = BASE | {"dtype": "float32"}
@@ -98,6 +103,35 @@ def test_its_own_layers_guess_where_no_model_is_named(mimo: Callable[[int], Path
         for place, draft in enumerate(drafts):
             logits = Mtp(num_layers)(tensors, target, known, drafts[:place])
             assert logits[draft] > logits.max() - 1e-3
+
+
+def test_quantized_layers_are_held_as_those_of_the_model(mimo: Callable[[int], Path], tmp_path: Path) -> None:
+    """And in float32, where all is dequantized, they draft what plain layers of the same numbers do."""
+    folder = quantize(mimo(2), tmp_path / "quantized", recipe("w8a8"))
+    draft: Any = planned(folder).draft
+    held = draft._tensors().linear(["mtp_layers.1.mlp.down_proj"], Schemes(BF16))
+    assert isinstance(held.whole, PackedCodes)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("_scale")]:
+        weight = name.removesuffix("_scale")
+        tensors[weight] = tensors[weight].float() * tensors.pop(name)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    save_file(tensors, plain / "model.safetensors")
+    shutil.copy(mimo(2) / "config.json", plain)
+    found = []
+    for place in (folder, plain):
+        with going_on(place, **(SETTINGS | {"draft": OWN})) as engine:
+            noted = Noted(engine)
+            tokens = [one.tokens for one in engine.run(greedy()[:2])]
+            found.append((tokens, noted.drafts))
+    assert found[0] == found[1]
+    with LocalEngine(folder, **(SETTINGS | {"dtype": "bfloat16"})) as engine:
+        alone = engine.run(greedy()[:2])
+    with going_on(folder, **(SETTINGS | {"dtype": "bfloat16", "draft": OWN})) as engine:
+        noted = Noted(engine)
+        assert engine.run(greedy()[:2]) == alone
+    assert noted.drafts
 
 
 def test_its_layers_are_counted_once(mimo: Callable[[int], Path]) -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from slipway.load.arrays import DType
 from slipway.load.checkpoint import Checkpoint
+from slipway.load.quantized.tensors import in_type
 from slipway.load.torch_arrays import tensor
 from slipway.schemes.fused import FusedLinear, stacked
 from slipway.worker.device.batch import Batch
@@ -42,12 +43,12 @@ class DeviceParts:
         vectors: dict[str, Tensor] = {}
         with closing(Transfer(device)) as transfer:
             schemes = DeviceSchemes(element, transfer)
-            for name, numbers in tensors_of(checkpoint, element, spec.place, spec.shapes()):
-                if numbers.ndim == 1:
-                    vectors[name] = tensor(numbers).to(device, torch.float32)
+            for name, stored in tensors_of(checkpoint, element, spec.place, spec.shapes()):
+                if len(stored.shape) == 1:
+                    vectors[name] = tensor(in_type(stored, element)).to(device, torch.float32)
                     continue
-                matrix = stacked(numbers.shape[1], {name: numbers.shape[0]}, schemes.of(None))
-                matrix.load(name, numbers)
+                matrix = stacked(stored.shape[1], {name: stored.shape[0]}, schemes.of(None))
+                matrix.load(name, stored)
                 matrix.finish(schemes.placed)
                 matrices[name] = matrix
         return cls(matrices, vectors)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from slipway.load.arrays import Array, Ints
+from slipway.load.arrays import Ints
 from slipway.load.torch_arrays import tensor
 from slipway.model.kv import KVLayout
 from slipway.model.rope import cos_sin
 from slipway.model.spec import Attention, DecoderSpec, Mlp
 from slipway.model.weights import MlpWeights
-from slipway.schemes.fused import FusedLinear, stacked
+from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.attention import TritonAttention
 from slipway.worker.device.batch import Batch
@@ -28,6 +28,7 @@ from slipway.worker.drafts.eagle import Eagle
 from slipway.worker.drafts.eagle3 import LAYER, Eagle3
 from slipway.worker.drafts.layer import FIRST_ROW
 from slipway.worker.drafts.mtp import Mtp
+from slipway.worker.drafts.tensors import Tensors
 from slipway_kernels.rms_norm import rms_norm
 from slipway_kernels.rope import rope_and_store
 
@@ -51,38 +52,25 @@ class Beside:
 class DeviceTensors:
     """Tensors of a checkpoint, which become matrices and vectors on the device as they are asked for."""
 
-    def __init__(self, tensors: Mapping[str, Array], schemes: DeviceSchemes) -> None:
+    def __init__(self, tensors: Tensors, schemes: DeviceSchemes) -> None:
         self._tensors = tensors
         self._schemes = schemes
         self.device = schemes.device
         self.matrices: list[FusedLinear] = []
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
     def matrix(self, *names: str) -> FusedLinear:
-        """Those of these names beneath each other, with their biases where they have some; the names are
-        without .weight and .bias."""
-        weights = {name: self._tensors[f"{name}.weight"] for name in names}
-        biased = f"{names[0]}.bias" in self
-        width = weights[names[0]].shape[1]
-        sizes = {name: weight.shape[0] for name, weight in weights.items()}
-        linear = stacked(width, sizes, self._schemes.of(None), bias=biased)
-        for name, weight in weights.items():
-            linear.load(name, weight)
-            if biased:
-                linear.load(name, self._tensors[f"{name}.bias"])
-        linear.finish(self._schemes.placed)
+        """Those of these names beneath each other, with their biases where they have some."""
+        linear = self._tensors.linear(names, self._schemes)
         self.matrices.append(linear)
         return linear
 
     def own(self, name: str) -> FusedLinear | None:
         """A matrix that need not be there."""
-        return self.matrix(name) if f"{name}.weight" in self else None
+        return self.matrix(name) if f"{name}.weight" in self._tensors else None
 
     def vector(self, name: str) -> Tensor:
         """In fp32."""
-        return tensor(self._tensors[f"{name}.weight"]).to(self.device, torch.float32)
+        return tensor(self._tensors.vector(name)).to(self.device)
 
     def indices(self, numbers: Ints) -> Tensor:
         return tensor(numbers).to(self.device, torch.int64)

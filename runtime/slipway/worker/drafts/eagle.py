@@ -11,20 +11,18 @@ from slipway.load.errors import LoadError
 from slipway.model.registry import family_of
 from slipway.model.spec import Attention, DecoderSpec
 from slipway.schemes.choice import Schemes
-from slipway.schemes.fused import stacked
 from slipway.worker.drafts.follow import Link, NewLink
-from slipway.worker.drafts.layer import DraftLayer, Joint, Tensors, layer_shapes, operands
-from slipway.worker.drafts.tensors import Shapes
+from slipway.worker.drafts.layer import DraftLayer, Joint, layer_shapes, operands
+from slipway.worker.drafts.tensors import Shapes, Tensors
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram, Weight
-from slipway_kernels.cpu.binding import floats
 
 if TYPE_CHECKING:
     from slipway.worker.device.draft_layers import Beside
     from slipway.worker.device.guesser import Guesser
     from slipway.worker.device.schemes import DeviceSchemes
 
-EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+EMBEDDING, HEAD = "embed_tokens", "lm_head"
 INPUTS = 2
 """The embedding and the row, in this order."""
 
@@ -67,12 +65,12 @@ class Eagle:
         for number in range(len(self.decoder.layers)):
             shapes |= layer_shapes(self.decoder, f"layers.{number}")
             if number:
-                shapes[_norm(number)] = (self.hidden,)
+                shapes[f"{_norm(number)}.weight"] = (self.hidden,)
         return shapes
 
     def optional(self) -> Shapes:
         matrix = self.vocab, self.hidden
-        return {EMBEDDING: matrix, HEAD: matrix, "fc.bias": (self.hidden,)}
+        return {f"{EMBEDDING}.weight": matrix, f"{HEAD}.weight": matrix, "fc.bias": (self.hidden,)}
 
     def place(self, name: str) -> str:
         return "" if name.endswith("rotary_emb.inv_freq") else name.removeprefix("model.")
@@ -85,7 +83,7 @@ class Eagle:
             DraftLayer.of(decoder, tensors, f"layers.{number}", schemes, 1)
             for number in range(len(decoder.layers))
         ]
-        norms = [floats(tensors[_norm(number)]) for number in range(1, len(layers))]
+        norms = [tensors.vector(_norm(number)) for number in range(1, len(layers))]
 
         def link(
             program: LinkedProgram, places: Sequence[tuple[int, int]], target: Model, *, first: bool
@@ -136,14 +134,7 @@ def llama(config: Config) -> DecoderSpec:
 
 def whole(tensors: Tensors, name: str, schemes: Schemes) -> Weight | None:
     """A matrix that need not be there."""
-    return matrix(tensors, name, schemes) if name in tensors else None
-
-
-def matrix(tensors: Tensors, name: str, schemes: Schemes) -> Weight:
-    rows, width = tensors[name].shape
-    linear = stacked(width, {name: rows}, schemes.of(None))
-    linear.load(name, tensors[name])
-    return linear.whole
+    return tensors.linear([name], schemes).whole if f"{name}.weight" in tensors else None
 
 
 def vocabulary(own: Mapping[str, Weight | None], target: Model) -> tuple[Weight, Weight]:
@@ -155,4 +146,4 @@ def vocabulary(own: Mapping[str, Weight | None], target: Model) -> tuple[Weight,
 
 
 def _norm(number: int) -> str:
-    return f"layers.{number}.input_layernorm.weight"
+    return f"layers.{number}.input_layernorm"

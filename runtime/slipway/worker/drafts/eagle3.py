@@ -14,13 +14,12 @@ from slipway.load.config import Config, flag, integers, positive, table
 from slipway.load.errors import LoadError
 from slipway.model.spec import Attention, DecoderSpec
 from slipway.schemes.choice import Schemes
-from slipway.worker.drafts.eagle import EMBEDDING, HEAD, llama, matrix, whole
+from slipway.worker.drafts.eagle import EMBEDDING, HEAD, llama, whole
 from slipway.worker.drafts.follow import Link, NewLink
-from slipway.worker.drafts.layer import DraftLayer, Joint, Tensors, layer_shapes, operands
-from slipway.worker.drafts.tensors import Shapes
+from slipway.worker.drafts.layer import DraftLayer, Joint, layer_shapes, operands
+from slipway.worker.drafts.tensors import Shapes, Tensors
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram
-from slipway_kernels.cpu.binding import floats
 
 if TYPE_CHECKING:
     from slipway.worker.device.draft_layers import Beside
@@ -102,17 +101,18 @@ class Eagle3:
             f"{LAYER}.input_layernorm.weight": (width,),
             f"{LAYER}.hidden_norm.weight": (width,),
             "norm.weight": (width,),
-            HEAD: (self.draft_vocab, width),
+            f"{HEAD}.weight": (self.draft_vocab, width),
         }
         if width != self.hidden:
-            shapes[EMBEDDING] = self.vocab, width
+            shapes[f"{EMBEDDING}.weight"] = self.vocab, width
         if self.draft_vocab != self.vocab:
             shapes[TOKENS] = (self.draft_vocab,)
         return shapes
 
     def optional(self) -> Shapes:
         width = self.decoder.hidden
-        return {EMBEDDING: (self.vocab, width), TOKENS: (self.draft_vocab,), "fc.bias": (width,)}
+        embedding = self.vocab, width
+        return {f"{EMBEDDING}.weight": embedding, TOKENS: (self.draft_vocab,), "fc.bias": (width,)}
 
     def place(self, name: str) -> str:
         if name == "t2d" or name.endswith("rotary_emb.inv_freq"):
@@ -121,12 +121,11 @@ class Eagle3:
 
     def packed(self, tensors: Tensors, schemes: Schemes) -> Sequence[NewLink]:
         decoder, tokens = self.decoder, self._tokens(tensors)
-        own, head = whole(tensors, EMBEDDING, schemes), matrix(tensors, HEAD, schemes)
+        own, head = whole(tensors, EMBEDDING, schemes), tensors.linear([HEAD], schemes).whole
         joined = Joint(tensors, ["fc"], schemes, self._num_taps)
         layer = DraftLayer.of(decoder, tensors, LAYER, schemes, INPUTS)
         embedding_norm, row_norm, norm = (
-            floats(tensors[f"{name}.weight"])
-            for name in (f"{LAYER}.input_layernorm", f"{LAYER}.hidden_norm", "norm")
+            tensors.vector(name) for name in (f"{LAYER}.input_layernorm", f"{LAYER}.hidden_norm", "norm")
         )
 
         def link(
@@ -169,7 +168,7 @@ class Eagle3:
         """[draft_vocab]  the token of each row of the head; None: in order."""
         if TOKENS not in tensors:
             return None
-        tokens = np.asarray(tensors[TOKENS]).astype(np.int64) + np.arange(self.draft_vocab)
+        tokens = np.asarray(tensors.arrays[TOKENS]).astype(np.int64) + np.arange(self.draft_vocab)
         if tokens.min() < 0 or tokens.max() >= self.vocab:
             raise LoadError(
                 "BadCheckpoint",

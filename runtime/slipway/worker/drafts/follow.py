@@ -21,8 +21,7 @@ from slipway.model.kv import KVLayout
 from slipway.model.spec import Attention
 from slipway.schemes.choice import Schemes
 from slipway.worker.drafts.bounds import wanted_drafts
-from slipway.worker.drafts.layer import Tensors
-from slipway.worker.drafts.tensors import Shapes, tensors_of
+from slipway.worker.drafts.tensors import Shapes, Tensors
 from slipway.worker.plan import opened_again
 from slipway.worker.proposer import NewProposer
 from slipway.worker.route import Model
@@ -188,7 +187,7 @@ class FollowerPlan:
 
     def _tensors(self) -> Tensors:
         spec = self.spec
-        return dict(tensors_of(self.checkpoint, self.element, spec.place, spec.shapes(), spec.optional()))
+        return Tensors.of(self.checkpoint, self.element, spec.place, spec.shapes(), spec.optional())
 
     def opened_again(self, progress: Progress) -> FollowerPlan:
         return replace(self, checkpoint=opened_again(self.checkpoint, self.settings, progress))

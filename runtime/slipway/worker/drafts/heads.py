@@ -14,6 +14,7 @@ from slipway.engine.plan import SlotStart, StepPlan
 from slipway.load.arrays import ELEMENTS, DType, Floats
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.progress import Progress
+from slipway.load.quantized.tensors import in_type
 from slipway.worker.drafts.bounds import wanted_drafts
 from slipway.worker.drafts.tensors import tensors_of
 from slipway.worker.plan import opened_again
@@ -180,7 +181,8 @@ def _read(spec: HeadSpec, checkpoint: Checkpoint, element: DType, threads: Threa
     """Every tensor, packed as it is read. Raises LoadError where the checkpoint has others."""
     matrices: dict[str, Packed] = {}
     vectors: dict[str, Floats] = {}
-    for place, numbers in tensors_of(checkpoint, element, spec.place, spec.shapes()):
+    for place, stored in tensors_of(checkpoint, element, spec.place, spec.shapes()):
+        numbers = in_type(stored, element)
         if numbers.ndim == 1:
             vectors[place] = floats(numbers)
         else:

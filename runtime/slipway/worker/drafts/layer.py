@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from slipway.load.arrays import Array, Floats
+from slipway.load.arrays import Floats
 from slipway.model.rope import cos_sin
 from slipway.model.spec import Attention, DecoderSpec, Mlp
 from slipway.schemes.choice import Schemes
-from slipway.schemes.fused import FusedLinear, gated, stacked
+from slipway.schemes.fused import FusedLinear
+from slipway.worker.drafts.tensors import Tensors
 from slipway_kernels.cpu import Buffer, LinkedProgram
-from slipway_kernels.cpu.binding import floats
 
-Tensors = Mapping[str, Array]
 FIRST_ROW = 1
 """Position of the first row that has one of the target before it; the row at 0 goes on from nothing."""
 
@@ -23,28 +22,19 @@ class Joint:
 
     def __init__(self, tensors: Tensors, names: Sequence[str], schemes: Schemes, inputs: int = 1) -> None:
         """names: of the tensors, without .weight and .bias, which all of them have or none."""
-        rows = {name: tensors[f"{name}.weight"].shape[0] for name in names}
-        width = tensors[f"{names[0]}.weight"].shape[1] // inputs
-        biased = f"{names[0]}.bias" in tensors
-        self._parts = [
-            stacked(width, rows, schemes.of(None), bias=biased and not part) for part in range(inputs)
-        ]
-        for name in names:
-            for part, linear in enumerate(self._parts):
-                linear.load(name, tensors[f"{name}.weight"][:, part * width : (part + 1) * width])
-            if biased:
-                self._parts[0].load(name, floats(tensors[f"{name}.bias"]))
+        self._pieces = tensors.pieces(names, schemes, inputs)
 
     @property
     def rows(self) -> int:
-        return self._parts[0].n
+        return self._pieces[0].n
 
     def add(
         self, program: LinkedProgram, inputs: Sequence[Buffer], out: Buffer, *, accumulate: bool = False
     ) -> None:
         """out = (or +=) y.   inputs act, out fp32"""
-        for x, part in zip(inputs, self._parts, strict=True):
-            program.linear(x, part.whole, out, part.bias, accumulate=accumulate)
+        for x, piece in zip(inputs, self._pieces, strict=True):
+            for part, bias in piece.products():
+                program.linear(x, part.packed, out, bias, accumulate=accumulate, column=part.column)
             accumulate = True
 
 
@@ -68,23 +58,15 @@ class DraftLayer:
         """name: how its tensors begin"""
         attention, mlp = _layer(decoder)
         queries = [f"{name}.self_attn.{one}_proj" for one in "qkv"]
-        pair = [f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"]
-        gate_up = gated(
-            decoder.hidden, dict.fromkeys(pair, mlp.intermediate), schemes.of(None), bias=mlp.bias
-        )
-        for one in pair:
-            gate_up.load(one, tensors[f"{one}.weight"])
-            if mlp.bias:
-                gate_up.load(one, floats(tensors[f"{one}.bias"]))
         return cls(
             attention,
             mlp,
             decoder.norm_eps,
             Joint(tensors, queries, schemes, inputs),
             Joint(tensors, [f"{name}.self_attn.o_proj"], schemes),
-            gate_up,
+            tensors.gated(f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj", schemes),
             Joint(tensors, [f"{name}.mlp.down_proj"], schemes),
-            floats(tensors[f"{name}.post_attention_layernorm.weight"]),
+            tensors.vector(f"{name}.post_attention_layernorm"),
         )
 
     def add(

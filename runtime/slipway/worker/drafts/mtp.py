@@ -17,11 +17,10 @@ from slipway.model.registry import family_of
 from slipway.model.spec import UNNORMED, Attention, DecoderSpec
 from slipway.schemes.choice import Schemes
 from slipway.worker.drafts.follow import Link, NewLink
-from slipway.worker.drafts.layer import FIRST_ROW, DraftLayer, Joint, Tensors, layer_shapes
-from slipway.worker.drafts.tensors import Shapes
+from slipway.worker.drafts.layer import FIRST_ROW, DraftLayer, Joint, layer_shapes
+from slipway.worker.drafts.tensors import Shapes, Tensors
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram
-from slipway_kernels.cpu.binding import floats
 
 if TYPE_CHECKING:
     from slipway.worker.device.draft_layers import Beside
@@ -113,7 +112,7 @@ class Mtp:
         decoder, name = self.decoder, self.names[number]
         joined = Joint(tensors, [f"{name}.input_proj"], schemes, INPUTS)
         layer = DraftLayer.of(decoder, tensors, name, schemes, 1)
-        row_norm, token_norm, norm, final = (floats(tensors[f"{name}.{one}.weight"]) for one in NORMS)
+        row_norm, token_norm, norm, final = (tensors.vector(f"{name}.{one}") for one in NORMS)
         first_row = FIRST_ROW + number
 
         def link(
