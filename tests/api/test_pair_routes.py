@@ -90,6 +90,7 @@ def test_an_embedding_model_scores_by_the_angle(embeds: Served) -> None:
     assert [one["score"] for one in answer["data"]] == pytest.approx([0, 1])
     wrong = embeds.post("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})
     refused(wrong, 400, "text_1", "text_1 has 2 texts and text_2 3")
+    refused(embeds.post("/score", body | {"activation": False}), 400, "activation", "scores are cosines")
 
 
 def test_many_pairs_of_few_texts_are_scored_in_a_thread(

@@ -80,6 +80,9 @@ def _order(
     """A prompt for each pair; of a model that embeds one for each text, none of them twice."""
     assert model.pools is not None
     if model.pools.task == "embed":
+        if activate is not None:
+            message = "activation is of classifiers; this model embeds, and scores are cosines: leave it out."
+            raise ApiError(message, param="activation", code="invalid_value")
         texts = [_read(side, model) for side in _sides(pairs)]
         tokens = [text_tokens(text, body, model, "text", special=True) for text in texts]
         prompts = [pooled_prompt(one) for one in tokens]
