@@ -99,6 +99,7 @@ def test_the_body_itself_is_answered(shared_server: Served, path: str, body: dic
     assert answer.headers["content-type"].startswith("text/event-stream")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/messages/count_tokens"])
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data())

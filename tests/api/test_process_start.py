@@ -115,6 +115,7 @@ def test_loggers_that_a_log_configuration_does_not_name_still_log(log_config: st
     assert subprocess.run(words, capture_output=True, text=True).stderr == "FORM slipway.api I am there\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "value", "line"),
     [

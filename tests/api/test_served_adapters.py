@@ -105,6 +105,7 @@ def test_beams_choices_and_chats_are_the_adapters(place: Place) -> None:
     assert place.text("base", **asked) != place.text("one", **asked)
 
 
+@pytest.mark.slow
 def test_one_reloaded_in_place_serves_what_comes_after(place: Place) -> None:
     first = lora_folder(place.model, place.folder / "first", seed=11)
     second = lora_folder(place.model, place.folder / "second", seed=12)
@@ -158,6 +159,7 @@ def test_the_prefixes_of_named_adapters_are_forgotten(place: Place) -> None:
     assert [hits(name) > 0 for name in names] == [True, False, False]
 
 
+@pytest.mark.slow
 def test_more_adapters_than_memory_holds_are_read_again(place: Place) -> None:
     names = [f"more-{number}" for number in range(6)]
     for number, name in enumerate(names):
@@ -229,6 +231,7 @@ def test_metrics_name_the_adapters_of_requests_under_way(place: Place) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_several_api_processes_serve_the_same_adapters(place: Place) -> None:
     words = (*ARGUMENTS, "--served-model-name", "base", "--enable-lora", "--api-server-count", "2")
     modules = (
@@ -245,6 +248,7 @@ def test_several_api_processes_serve_the_same_adapters(place: Place) -> None:
                 assert both.text(name) == place.text(name)
 
 
+@pytest.mark.slow
 def test_a_start_with_one_that_is_unfit_ends_with_its_name(place: Place, tmp_path: Path) -> None:
     folder = lora_folder(place.model, tmp_path / "bad", use_dora=True)
     words = ("--enable-lora", "--lora-modules", f"one={place.folder / 'one'}", f"bad={folder}")

@@ -109,6 +109,7 @@ def test_routes_of_low_rank_adapters_leave_prompt_adapters_alone(server: LiveSer
     assert completed(server, "tuned")
 
 
+@pytest.mark.slow
 def test_a_start_with_one_that_the_engine_refuses_ends_with_its_name(
     tiny_models: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -295,7 +295,8 @@ def test_what_cannot_be_sent_is_refused_at_the_start(
 def test_the_end_of_a_request_is_told_once() -> None:
     ended: list[Run] = []
     order = Order("x", [], 1, TranscriptRules(None))
-    run = Run(order, EngineClient("nowhere"), ServerMetrics(MODEL, 16), 0.0, MODEL, on_end=ended.append)
+    run = Run(order, EngineClient("nowhere"), ServerMetrics(MODEL, 16), 0.0, MODEL)
+    run.ends.append(ended.append)
     run.abort()
     run.abort()
     assert ended == [run]

@@ -25,6 +25,7 @@ def run(demo_model: Path):
     return run
 
 
+@pytest.mark.slow
 def test_each_batch_is_a_latency(run, tmp_path):
     sizes = ("--batch-size", "3", "--input-len", "6", "--output-len", "4")
     kept = ("--output-json", str(tmp_path / "latency.json"))
@@ -50,6 +51,7 @@ def test_throughput_counts_every_token(run, tmp_path):
     assert "Total num output tokens:  48" in done.stdout
 
 
+@pytest.mark.slow
 def test_text_is_tokenized_by_the_models_own_tokenizer(run):
     words = (
         "--dataset-name",
@@ -66,6 +68,7 @@ def test_text_is_tokenized_by_the_models_own_tokenizer(run):
     assert "Total num output tokens:  12" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["latency", "throughput"])
 def test_what_is_longer_than_the_engine_takes_is_refused(run, kind):
     done = run(kind, "--input-len", "126", "--output-len", "3")
@@ -94,6 +97,7 @@ def test_a_dataset_that_is_not_there_is_told_of_before_an_engine_starts(run):
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_the_latencies_so_far(demo_model, tmp_path):
     """The engine records each step, so that what has been computed can be seen."""
     record = tmp_path / "record"

@@ -80,6 +80,7 @@ def test_a_chat_is_measured_in_words(bench):
     assert result["total_input_tokens"] > 72  # the chat template's own beside
 
 
+@pytest.mark.slow
 def test_embeddings_are_measured_from_end_to_end(demo_model: Path, tmp_path: Path, capsys):
     kept = ("--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json")
     with live_server(demo_model, "--task", "embed", "--max-model-len", "256") as embeds:
@@ -175,6 +176,7 @@ def test_a_server_that_cannot_be_reached_is_one_sentence(capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_server_that_loads_is_not_ready_and_can_be_waited_for(demo_model, capsys):
     with live_server(demo_model, "--max-model-len", "2048", ready=False) as loading:
         words = ("bench", "serve", "--base-url", loading.url, *SMALL)
@@ -182,6 +184,7 @@ def test_a_server_that_loads_is_not_ready_and_can_be_waited_for(demo_model, caps
         assert "Successful requests:                     6" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_key_is_that_of_the_environment_and_openais_stays_away_from_this_machine(
     demo_model, capsys, monkeypatch
 ):
@@ -196,6 +199,7 @@ def test_the_key_is_that_of_the_environment_and_openais_stays_away_from_this_mac
         assert main(words) == 0
 
 
+@pytest.mark.slow
 def test_https_is_measured_where_the_certificate_is_trusted(demo_model, tmp_path, capsys, monkeypatch):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subject = ("-subj", "/CN=bench", "-addext", "subjectAltName=IP:127.0.0.1")
@@ -243,6 +247,7 @@ def wait_for_requests(server: LiveServer, count: int) -> None:
         server.wait(0.05)
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_what_was_measured_so_far(server, tmp_path):
     result = tmp_path / "result.json"
     kept = ("--save-result", "--result-filename", str(result))
@@ -258,6 +263,7 @@ def test_ctrl_c_prints_what_was_measured_so_far(server, tmp_path):
     assert f"Successful requests:                     {completed}\n" in out
 
 
+@pytest.mark.slow
 def test_a_server_killed_midway_fails_what_was_under_way_and_what_follows(demo_model):
     with live_server(demo_model, "--max-model-len", "2048") as doomed:
         with measuring(doomed, *LONG, "--num-prompts", "30") as process:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from test_adapter_forms import TIED
-from test_adapters import ref
 
+from adapter_runs import ref
 from local_engine import LocalEngine, Output
 from made_adapter import LINEAR, Made
 from model.stepping import prompt

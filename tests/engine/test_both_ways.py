@@ -10,7 +10,8 @@ import pytest
 import torch
 import transformers
 from test_encoders import AXES, PROMPTS, close, engine
-from test_pooling import rows_of, sentence_model
+from test_pooling import rows_of
+from test_sentence_folders import sentence_model
 
 from factory import make_model
 from model.stepping import plan

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_adapters import adapter, ref
 from test_draft_models import Noted, drafting, going_on, planned
 from test_given_rows import embedded
 from test_processors import named
 from test_sleep import BOTH, WORK
 from test_sleep import same as same_answers
 
+from adapter_runs import adapter, ref
 from counted import Counted
 from factory import model_folders
 from local_engine import LocalEngine

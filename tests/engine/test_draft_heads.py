@@ -129,6 +129,7 @@ def test_a_configuration_says_what_it_is_and_how_many_heads_there_are(
     assert max(len(drafts) for _, _, drafts in noted.drafts) == HEADS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["medusa", "mlp speculator"])
 @pytest.mark.parametrize("level", ["1", "2"])
 def test_heads_wake_to_the_same_drafts(

@@ -207,6 +207,7 @@ def test_a_draft_model_changes_nothing_within_masks(
     assert len(MASKED_WORK) == len(grammars)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_draft_model_replays(models: Callable[[str], Path], tmp_path: Path) -> None:
     record = tmp_path / "run.record"
     settings = BASE | {"dtype": "float32", "num_blocks": 20, "record": str(record)}

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_adapter_forms import check
-from test_adapters import BOUNDS, PROMPTS, outputs
+from test_adapters import PROMPTS
 
+from adapter_runs import BOUNDS, outputs
 from factory import make_model
 from local_engine import LocalEngine, Output
 from made_adapter import PREFIX, Made

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
-from test_adapters import ref
 from test_draft_models import drafting
 from test_given_rows import embedded
 from test_processors import named
 from test_sleep import BOTH
 
 import followers
+from adapter_runs import ref
 from counted import Counted
 from factory import model_folders
 from local_engine import LocalEngine, Output

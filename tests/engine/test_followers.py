@@ -143,6 +143,7 @@ def _agree(one: list[int], other: list[int]) -> bool:
     return least > 0 and one[:least] == other[:least]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME)
 @pytest.mark.parametrize("level", ["1", "2"])
 def test_followers_wake_to_the_same_drafts(tiny_models: Models, heads: Models, kind: str, level: str) -> None:

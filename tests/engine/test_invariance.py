@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 from quantize import quantize, recipe
-from test_adapters import adapter, ref
 
+from adapter_runs import adapter, ref
 from factory import make_model
 from gguf_convert import to_gguf
 from local_engine import LocalEngine, Output

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter_runs import adapter, assert_alike, merged, outputs, ref
+from adapter_runs import adapter, assert_alike, outputs, ref
 from factory import make_model
 from local_engine import LocalEngine
 from model.stepping import prompt
+from resized_adapters import stretched
 from slipway.engine.messages import LoadAdapter
 from slipway.load.errors import LoadError
 
@@ -22,17 +23,6 @@ LONG: dict[str, object] = {
     "max_loras": 2,
     "long_lora_scaling_factors": [2.0, 3.0],
 }
-
-
-def stretched(base: Path, folder: Path, factor: float, length: int) -> tuple[Path, Path]:
-    """An adapter for that length, and the model that it stands for."""
-    added = adapter(base, folder, context_length=length)
-    whole = merged(base, added, folder.with_name(f"{folder.name}-merged"))
-    config = json.loads((whole / "config.json").read_text())
-    config.pop("rope_parameters", None)
-    config["rope_scaling"] = {"rope_type": "linear", "factor": factor}
-    (whole / "config.json").write_text(json.dumps(config))
-    return added, whole
 
 
 def test_an_adapter_stretches_the_context_as_linear_scaling_does(tmp_path: Path) -> None:

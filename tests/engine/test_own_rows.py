@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from adapter_runs import BOUNDS, GREEDY, assert_alike
 from factory import make_model
 from local_engine import LocalEngine, Output
-from made_adapter import LINEAR, PREFIX, Made
+from made_adapter import PREFIX, Made
 from model.stepping import Stepper, plan, prompt
+from resized_adapters import ADDED, Resized, new_embeddings, vocab_of, whole
 from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.engine.messages import AdapterRef, LoadAdapter
 from slipway.engine.params import SamplingParams
@@ -27,71 +27,7 @@ from slipway.worker.adapter_plan import adapter_limits
 from slipway.worker.adapters import read_parts
 
 EXTRA: dict[str, object] = {**BOUNDS, "max_loras": 2, "lora_extra_vocab_size": 8}
-ADDED = 5
 SAMPLED = SamplingParams(12, temperature=1.0, seed=7, num_logprobs=3)
-
-
-class Resized(Made):
-    """An adapter whose model got rows of more tokens, or other rows, before it was trained."""
-
-    def matrices(self) -> tuple[str, str]:
-        """Names of the embedding and the head."""
-        return "model.embed_tokens.weight", "lm_head.weight"
-
-    def resize(self, added: int = ADDED, *, changed: tuple[int, ...] = ()) -> dict[str, torch.Tensor]:
-        """Both matrices, with new rows that are likelier to be drawn than others."""
-        embedding, head = self.matrices()
-        found = {}
-        for name in (embedding, head):
-            matrix = self.weights.get(name, self.weights[embedding]).clone()
-            matrix[list(changed)] = self.random(len(changed), matrix.shape[1], scale=0.4)
-            rows = self.random(added, matrix.shape[1], scale=1.0)
-            found[name] = self.weights[name] = torch.cat((matrix, rows))
-        return found
-
-    def merged(self) -> Path:
-        folder = super().merged()
-        config = json.loads((folder / "config.json").read_text())
-        config |= {"vocab_size": len(self.weights[self.matrices()[0]]), "tie_word_embeddings": False}
-        (folder / "config.json").write_text(json.dumps(config))
-        return folder
-
-
-def whole(model: Path, folder: Path, **fields: Any) -> tuple[AdapterRef, Path]:
-    """As PEFT saves a resized model's adapter; and the model that it stands for."""
-    made = Resized(model, folder)
-    rows = made.resize(**fields)
-    made.tensors |= {f"{PREFIX}{name}": matrix for name, matrix in rows.items()}
-    _linear(made)
-    return made.save(), made.merged()
-
-
-def new_embeddings(
-    model: Path, folder: Path, *, head: bool = True, pickled: bool = False
-) -> tuple[AdapterRef, Path]:
-    """As vLLM's older form has it."""
-    made = Resized(model, folder)
-    matrices = made.resize()
-    _linear(made)
-    ref = made.save()
-    names = ("input_embeddings", "output_embeddings")
-    rows = dict(zip(names, (one[-ADDED:].clone() for one in matrices.values()), strict=True))
-    if not head:
-        del rows["output_embeddings"]
-    if pickled:
-        torch.save(rows, folder / "new_embeddings.bin")
-    else:
-        save_file(rows, folder / "new_embeddings.safetensors")
-    return ref, made.merged()
-
-
-def _linear(made: Made) -> None:
-    for name in [name for name in made.weights if name.endswith(tuple(f"{one}.weight" for one in LINEAR))]:
-        made.linear(name.removesuffix(".weight"))
-
-
-def vocab_of(model: Path) -> int:
-    return len(load_file(model / "model.safetensors")["model.embed_tokens.weight"])
 
 
 def prompts(vocab: int, added: int = ADDED) -> list[list[int]]:

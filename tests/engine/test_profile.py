@@ -60,6 +60,7 @@ def test_steps_in_a_thread_of_their_own_are_shown_there(tiny_models: Models, tmp
     assert threads["schedule"].isdisjoint(threads["forward and draw"])
 
 
+@pytest.mark.slow
 def test_on_a_device_torch_records(tiny_models: Models, tmp_path: Path) -> None:
     events = traced(tiny_models("llama"), tmp_path, **(SMALL | {"device": "cuda"}))
     names = {event["name"] for event in events}

@@ -77,6 +77,7 @@ def test_it_wakes_to_the_same_answers(tiny_models: Models, settings: dict[str, o
             assert [one.num_cached_tokens for one in after] == [one.num_cached_tokens for one in before]
 
 
+@pytest.mark.slow
 def test_level_1_gives_back_pages_and_level_2_weights_too(demo_model: Path) -> None:
     with LocalEngine(demo_model, max_model_len=2048) as engine:
         loaded = resident()

@@ -80,6 +80,7 @@ def greedy(tokenizer: Tokenizer, **changes: Any) -> SamplingParams:
     return SamplingParams(**(fields | changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_is_written_under_a_schema_is_valid_and_ends(engine: LocalEngine, tokenizer: Tokenizer) -> None:
     prompt = tokenizer.encode("Write some JSON about a person:\n")
     requests = []

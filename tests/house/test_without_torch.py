@@ -83,6 +83,7 @@ def in_blocked_process(code: str, blocked: dict[str, str]) -> subprocess.Complet
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
 
 
+@pytest.mark.slow
 def test_every_form_of_a_native_model_runs_without_torch(
     tiny_models: Callable[[str], Path], tmp_path: Path, blocked: dict[str, str]
 ) -> None:

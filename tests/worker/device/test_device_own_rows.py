@@ -9,22 +9,21 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from test_device_ngrams import Halves
 
+from adapter_runs import ref as named
 from device_runs import SMALL, assert_near, assert_same, launches
-from engine.test_adapters import ref as named
-from engine.test_long_adapters import stretched
-from engine.test_own_rows import Resized, new_embeddings, vocab_of, whole
 from factory import make_model, model_folders
 from local_engine import LocalEngine, Output
 from made_adapter import PREFIX
 from repeated_graphs import Repeated
+from resized_adapters import Resized, new_embeddings, stretched, vocab_of, whole
 from slipway.engine.grammar import Grammars
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import Processor, SamplingParams
 from slipway.worker.device.low_rank import LowRank
 from slipway.worker.device.own_places import OwnPlaces
 from slipway.worker.device.worker import DeviceWorker
-from worker.device.test_device_ngrams import Halves
 
 Models = Callable[[str], Path]
 Asked = list[tuple[list[int], AdapterRef | None]]

@@ -20,9 +20,9 @@ from slipway.engine.request import Request
 
 DEVICE = SMALL | {"device": "cuda", "max_num_batched_tokens": 16}
 WORK = [
-    ([5, 9, 14, 77, 6, 31, 8, 200, 41, 3], SamplingParams(10, temperature=0.0, num_logprobs=2)),
-    ([21, 8, 3], SamplingParams(8, temperature=0.9, top_k=9, seed=11, num_logprobs=0)),
-    ([60], SamplingParams(6, temperature=0.0, presence_penalty=0.4)),
+    ([5, 9, 14, 77, 6, 31, 8, 200, 41, 3], SamplingParams(16, temperature=0.0, num_logprobs=2)),
+    ([21, 8, 3], SamplingParams(12, temperature=0.9, top_k=9, seed=11, num_logprobs=0)),
+    ([60], SamplingParams(8, temperature=0.0, presence_penalty=0.4)),
 ]
 
 
