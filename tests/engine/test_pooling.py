@@ -323,6 +323,9 @@ def test_what_a_model_cannot_do_is_refused_at_load(
     assert "computed by our own code, not with" in refusal(llama, model_impl="transformers")
     classifier = make_model("llama", tmp_path / "classes", head="ForSequenceClassification")
     assert "It can classify" in refusal(classifier, task="generate")
+    assert "must be an object of labels by number" in refusal(
+        classifier, task="classify", hf_overrides={"id2label": {"good": "0", "bad": "1"}}
+    )
     assert "no tokens here" in refusal(
         llama, task="score", hf_overrides={"classifier_from_token": ["no such token"]}
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slipway.load.config import Config, flag, integer, integers, table, text, texts
+from slipway.load.config import Config, flag, integer, integers, table, text, texts, wrong
 from slipway.load.errors import LoadError
 from slipway.load.sentence_transformers import score_activation, sentences
 from slipway.model.encoder_registry import encoders
@@ -202,6 +202,8 @@ def _of_cross_encoder(config: Config, folder: Path | None) -> str:
 def _labels(config: Config) -> tuple[str, ...]:
     """transformers writes id2label where it is not two labels without a name."""
     names = table(config, "id2label")
+    if not all(key.isdecimal() for key in names):
+        raise wrong("id2label", names, "an object of labels by number")
     if names:
         return tuple(str(names[key]) for key in sorted(names, key=int))
     return tuple(f"LABEL_{number}" for number in range(integer(config, "num_labels", 2)))
