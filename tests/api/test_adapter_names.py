@@ -212,6 +212,14 @@ def test_adapters_with_the_same_tokenizer_share_it(changing: Served, folder: Pat
     one, two, three = (adapter.own.texts for adapter in changing.front.adapters if adapter.own)
     assert one is two
     assert three is not one
+    bare = [Path(shutil.copytree(folder, tmp_path / name)) for name in ("bare", "bare too")]
+    for place in bare:
+        config = json.loads((place / "tokenizer_config.json").read_text())
+        del config["chat_template"]
+        (place / "tokenizer_config.json").write_text(json.dumps(config))
+        load(changing, place.name, place)
+    four, five = (adapter.own.texts for adapter in list(changing.front.adapters)[3:] if adapter.own)
+    assert four is five
 
 
 def test_a_budget_of_reasoning_is_refused_where_an_adapter_adds_tokens(

@@ -11,7 +11,7 @@ from torch import Tensor
 from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
 from slipway_kernels.cuda.rows import PIECE_TILES
 from slipway_kernels.lora.kernel_own import own_embedding_kernel, own_logits_kernel
-from slipway_kernels.lora.pool import ALIGNMENT
+from slipway_kernels.lora.pool import aligned
 from slipway_kernels.lora.rows import FEW, MANY, Rows
 
 # As of shrink, whose product it is: rows that have few columns, and all of k.
@@ -63,7 +63,7 @@ class OwnShape:
     @property
     def nbytes(self) -> int:
         """Of one place."""
-        return sum(_aligned(prod(shape) * dtype.itemsize) for shape, dtype in self._tensors)
+        return sum(aligned(prod(shape) * dtype.itemsize) for shape, dtype in self._tensors)
 
     def over(self, memory: Tensor) -> OwnTables:
         """Tables in memory [places, nbytes] uint8, whose places begin at multiples of 256 bytes."""
@@ -71,7 +71,7 @@ class OwnShape:
         for shape, dtype in self._tensors:
             part = memory[:, at : at + prod(shape) * dtype.itemsize].view(dtype)
             parts.append(part.view(len(memory), *shape))
-            at += _aligned(prod(shape) * dtype.itemsize)
+            at += aligned(prod(shape) * dtype.itemsize)
         row_of, counts, *others = parts
         return OwnTables(row_of, counts[:, 0], *others)
 
@@ -171,7 +171,3 @@ def own_logits(x: Tensor, tables: OwnTables, rows: Rows, out: Tensor, *, cap: fl
         CAPPED=cap > 0,
     )
     return out
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -92,7 +92,7 @@ class PoolShape:
     @property
     def nbytes(self) -> int:
         """Of one adapter."""
-        return sum(_aligned(prod(shape) * dtype.itemsize) for shape, dtype in self._tensors)
+        return sum(aligned(prod(shape) * dtype.itemsize) for shape, dtype in self._tensors)
 
     def over(self, memory: Tensor, at: int = 0) -> Pool:
         """A pool in memory [places, bytes] uint8, from this byte of each place on. What is 0 is free.
@@ -108,7 +108,7 @@ class PoolShape:
         for shape, dtype in self._tensors:
             part = memory[:, at : at + prod(shape) * dtype.itemsize].view(dtype)
             parts.append(part.view(len(memory), *shape))
-            at += _aligned(prod(shape) * dtype.itemsize)
+            at += aligned(prod(shape) * dtype.itemsize)
         ranks, b, a, *bias = parts
         starts = torch.tensor([0, *accumulate(self.slices)], dtype=torch.int32, device=memory.device)
         return Pool(
@@ -135,5 +135,6 @@ class PoolShape:
         return [*parts, ((n,), torch.float32)] if self.bias else parts
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """Bytes up to the next tensor's place."""
     return -(-size // ALIGNMENT) * ALIGNMENT

@@ -71,15 +71,19 @@ class OwnModels:
             digest = _digest(folder)
             texts = self._read.get(digest)
             if texts is None:
-                tokenizer = _tokenizer(folder, of_model)
-                texts = texts_of(self._settings, tokenizer, self._texts.defaults, _eos(self._texts))
+                texts = self._read[digest] = self._new_texts(_tokenizer(folder, of_model))
         except ValueError as error:
             raise _unfit(name, folder, f"has a tokenizer that cannot be read: {error}") from None
         except Exit as error:
             raise _unfit(name, folder, f"has a tokenizer that does not fit this server: {error}") from None
-        if texts.template is None and of_model.chat is None:
-            texts = replace(texts, template=self._texts.template)
-        self._read[digest] = texts
+        return texts
+
+    def _new_texts(self, tokenizer: Tokenizer) -> Texts:
+        """With a tokenizer of an adapter, whose chats the model's template writes where it has none."""
+        of_model = self._texts
+        texts = texts_of(self._settings, tokenizer, of_model.defaults, _eos(of_model))
+        if texts.template is None and not (of_model.tokenizer and of_model.tokenizer.chat):
+            texts = replace(texts, template=of_model.template)
         return texts
 
 
