@@ -20,6 +20,7 @@ ROOMS = (
     ("load",),
     ("schemes",),
     ("model",),
+    ("dist",),
     ("worker", "text"),
     ("engine",),
     ("service",),

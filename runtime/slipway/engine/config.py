@@ -122,6 +122,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Held in memory; 0: none are served."""
     max_prompt_adapter_token: int = 0
     """Most virtual tokens of each."""
+    # ranks
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    layer_partition: list[int] = []
+    """Layers of each stage; empty: as even as can be."""
+    enable_expert_parallel: bool = False
+    rank: int = 0
+    """Of this process, as `dist.mesh` counts those of one engine."""
     # device
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""
