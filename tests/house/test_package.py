@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "slipway_kernels"
 CONSOLE = ROOT / "runtime" / "slipway" / "api" / "console"
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.so*", "*.egg-info", "build", "dist")
+NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.so*", "*.egg-info")
 LIBRARY = "slipway_kernels/_cpu.so"
 NO_COMPILER = {"CXX": "/nonexistent"}
 
@@ -45,7 +45,12 @@ def run(
 
 
 def copied_tree(place: Path) -> Path:
-    return Path(shutil.copytree(ROOT, place / "tree", ignore=NOT_COPIED))
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        """Also what builds leave in the root; a package may have such a name."""
+        left = {"build", "dist"} if Path(folder) == ROOT else set()
+        return NOT_COPIED(folder, names) | (left & set(names))
+
+    return Path(shutil.copytree(ROOT, place / "tree", ignore=ignored))
 
 
 def wheel_of(source: Path, place: Path, env: Mapping[str, str] | None = None) -> tuple[zipfile.ZipFile, str]:

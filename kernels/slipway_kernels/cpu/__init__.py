@@ -8,6 +8,7 @@ from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
 from slipway_kernels.cpu.linked import LinkedProgram
 from slipway_kernels.cpu.memory import PageMemory, page_bytes, reserved, trim
 from slipway_kernels.cpu.program import Adaptable, Buffer, Program
+from slipway_kernels.cpu.ranks import RankLeft, Ranks, shared_memory
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.step import Edits, StepResult
 from slipway_kernels.cpu.threads import Threads
@@ -29,6 +30,8 @@ __all__ = [
     "PageMemory",
     "Piece",
     "Program",
+    "RankLeft",
+    "Ranks",
     "Rows",
     "Slots",
     "StepResult",
@@ -38,6 +41,7 @@ __all__ = [
     "linear",
     "page_bytes",
     "reserved",
+    "shared_memory",
     "together",
     "trim",
 ]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 14
+ABI = 15
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -116,6 +116,8 @@ class OutputStruct(Structure):
 
 EDIT = CFUNCTYPE(None, c_int32, POINTER(c_int32), POINTER(c_void_p), POINTER(c_void_p))
 """`sw_edit` of slipway.h."""
+EXCHANGE = CFUNCTYPE(c_int, c_void_p, c_size_t, c_size_t)
+"""`sw_exchange` of collective/ranks.h."""
 
 # p: pointer, i: int, f: float, z: size_t; the first letter is the result, `-` for none.
 SIGNATURES = {
@@ -144,6 +146,15 @@ SIGNATURES = {
     "sw_scale_kv": "-piiff",
     "sw_kv_scales": "-piip",
     "sw_find_kv_scales": "-pff",
+    "sw_ranks_create": "piiipzp",
+    "sw_ranks_destroy": "-p",
+    "sw_ranks_leave": "-p",
+    "sw_ranks_left": "ip",
+    "sw_join": "-pp",
+    "sw_buffer_of_ranks": "ipi",
+    "sw_shard_embed": "-pii",
+    "sw_share_head": "ipp",
+    "sw_add_from_ranks": "-piii",
     "sw_buffer": "ipii",
     "sw_buffer_at": "ppi",
     "sw_buffer_stride": "ipi",

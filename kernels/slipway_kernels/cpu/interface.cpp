@@ -117,6 +117,17 @@ void sw_find_kv_scales(Program* p, float key_divisor, float value_divisor) {
   p->value_divisor = value_divisor;
 }
 
+Ranks* sw_ranks_create(int rank, int size, int threads, void* memory, size_t bytes, sw_exchange exchange) {
+  return new Ranks(rank, size, threads, memory, bytes, exchange);
+}
+void sw_ranks_destroy(Ranks* ranks) { delete ranks; }
+void sw_ranks_leave(Ranks* ranks) { ranks->leave(); }
+int sw_ranks_left(Ranks* ranks) { return ranks->left(); }
+
+/* The program computes its part of what these compute; before any buffer of theirs. */
+void sw_join(Program* p, Ranks* ranks) { p->ranks = ranks; }
+int sw_buffer_of_ranks(Program* p, int width) { return p->add_buffer_of_ranks(width); }
+
 int sw_buffer(Program* p, int width, int dtype) { return p->add_buffer(width, dtype, p->max_tokens); }
 void* sw_buffer_at(Program* p, int buffer) { return p->buffers[buffer].shared->at; }
 int sw_buffer_stride(Program* p, int buffer) { return p->buffers[buffer].stride; }
@@ -309,6 +320,40 @@ void sw_add_hidden(Program* p, int x, const float* norm_weight, float eps, int a
   o->add_one = add_one;
 }
 
+/* The table that was added last has rows from this token on, of so many. */
+void sw_shard_embed(Program* p, int first, int tokens) {
+  static_cast<Embed*>(p->operations.back().get())->first_token = first;
+  p->num_embeddings = tokens;
+}
+/* The first of ranks draws for all what the head that was added last makes logits of. tokens_from  [ranks + 1]: of
+ * which tokens each has the weights; null: it has all. 0 where the memory of the ranks is used up. */
+int sw_share_head(Program* p, const int* tokens_from) {
+  auto* o = static_cast<Head*>(p->operations.back().get());
+  o->drawn = static_cast<sw_drawn*>(p->ranks->take(p->max_tokens * sizeof(sw_drawn) * p->ranks->size));
+  if (!o->drawn) return 0;
+  if (!tokens_from) return 1;
+  o->tokens_from.assign(tokens_from, tokens_from + p->ranks->size + 1);
+  /* Products write whole blocks of 32 columns: those of one rank end where the next one's begin, or stand apart. */
+  bool stands_apart = !p->ranks->shares_memory();
+  for (int rank = 0; rank < p->ranks->size; ++rank) stands_apart |= tokens_from[rank] % 32 != 0;
+  size_t bytes = SW_LOGIT_ROWS * p->logits_stride() * sizeof(float);
+  if (stands_apart) bytes = SW_LOGIT_ROWS * o->part_stride() * sizeof(float) * p->ranks->size;
+  void* found = p->ranks->take(bytes);
+  if (!found) return 0;
+  if (!stands_apart)
+    o->logits = std::make_unique<Memory>(found, bytes);
+  else
+    o->parts = static_cast<float*>(found);
+  return 1;
+}
+
+void sw_add_from_ranks(Program* p, int from, int out, int accumulate) {
+  auto* o = add<FromRanks>(p);
+  o->from = from;
+  o->out = written(p, out);
+  o->accumulate = accumulate;
+}
+
 void sw_add_given(Program* p, const float* from, int out) {
   auto* o = add<Given>(p);
   o->from = from;
@@ -333,10 +378,11 @@ void sw_add_activate(Program* p, int x, const float* bias, int activation, int o
   o->accumulate = accumulate;
 }
 
-/* A whole step; -1 where the plan contradicts the slots. */
+/* A whole step; -1 where the plan contradicts the slots, -2 where a rank has left. */
 int sw_step(Program* p, const sw_plan* plan, const sw_output* output) {
   if (!p->prepare(*plan, *output)) return -1;
   if (p->num_rows > 0) p->run();
+  if (p->ranks && p->ranks->left()) return -2;
   p->conclude();
   return p->num_rows;
 }

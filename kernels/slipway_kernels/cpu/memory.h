@@ -29,10 +29,15 @@ void sw_touch(void* memory, size_t bytes);
 
 struct Memory {
   explicit Memory(size_t bytes) : bytes(bytes), at(sw_map(bytes)) {}
-  ~Memory() { sw_unmap(at, bytes); }
+  /* A view of somebody else's. */
+  Memory(void* at, size_t bytes) : bytes(bytes), at(at), is_view(true) {}
+  ~Memory() {
+    if (!is_view) sw_unmap(at, bytes);
+  }
   Memory(const Memory&) = delete;
   size_t bytes;
   void* at;
+  bool is_view = false;
 };
 
 #endif

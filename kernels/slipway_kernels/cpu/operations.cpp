@@ -34,13 +34,16 @@ bool Embed::is_given(const Program& p, int row) const {
 
 void Embed::read(const Program& p, int row) const {
   float* to = fp32_row(p, out, row);
-  const char* given = p.slots->given[p.plan.slots[p.request[row]]];
-  if (is_given(p, row))
-    memcpy(to, given + sizeof(float) * p.position[row] * table.k, sizeof(float) * table.k);
-  else if (const float* own = p.own_row(p.plan.slots[p.request[row]], p.token[row], table.k))
-    memcpy(to, own, sizeof(float) * table.k);
+  int slot = p.plan.slots[p.request[row]], at = p.token[row] - first_token;
+  size_t bytes = sizeof(float) * table.k;
+  const void* whole = is_given(p, row) ? p.slots->given[slot] + bytes * p.position[row]
+                                       : static_cast<const void*>(p.own_row(slot, p.token[row], table.k));
+  if (whole && p.is_first_rank())
+    memcpy(to, whole, bytes);
+  else if (!whole && at >= 0 && at < table.n)
+    sw_kernels().read_row(table, at, scale, to);
   else
-    sw_kernels().read_row(table, p.token[row], scale, to);
+    memset(to, 0, bytes);
 }
 
 bool Embed::run(Worker& worker) const {
@@ -62,6 +65,22 @@ bool EmbedSum::run(Worker& worker) const {
       for (int j = 0; type && j < width; ++j) to[j] += type[j];
       for (int j = 0; positions && j < width; ++j) to[j] += positions[size_t(position) * width + j];
     }
+  return true;
+}
+
+bool FromRanks::run(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer& parts = p.buffers[from];
+  size_t each = p.parts_of(from).step / sizeof(float);
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) {
+    float* to = fp32_row(p, out, row);
+    const float* part = parts.of_ranks + size_t(row) * parts.stride;
+    for (int i = 0; i < parts.width; ++i) {
+      float sum = part[i];
+      for (int rank = 1; rank < p.ranks->size; ++rank) sum += part[rank * each + i];
+      to[i] = accumulate ? to[i] + sum : sum;
+    }
+  }
   return true;
 }
 
@@ -376,9 +395,15 @@ bool Hidden::run(Worker& worker) const {
 void Head::multiply(Worker& worker, const RowsByAdapter* by_adapter, int rows) const {
   const Program& p = worker.program;
   const Buffer &plain = p.buffers[normed], &operand = p.buffers[codes >= 0 ? codes : normed];
-  int n = tokens ? weight.n : p.vocab;
+  int n = tokens || !tokens_from.empty() ? weight.n : p.vocab;
   float* to = static_cast<float*>((tokens ? few : logits)->at);
   size_t stride = logits_stride(p);
+  if (parts) {
+    stride = part_stride();
+    to = parts + p.ranks->rank * SW_LOGIT_ROWS * stride;
+  } else if (!tokens_from.empty()) {
+    to += tokens_from[p.ranks->rank];
+  }
   int unit = worker.claim(1);
   int base = by_adapter ? added[0].shrink(worker, *by_adapter, plain.shared->at, plain.stride, weight.k, unit) : 0;
   Product product{operand.shared->at, size_t(operand.stride), weight, n, to, stride, SW_FP32,
@@ -403,6 +428,39 @@ void Head::spread(Worker& worker, int rows) const {
   }
 }
 
+int Head::part_stride() const {
+  int widest = 0;
+  for (size_t rank = 0; rank + 1 < tokens_from.size(); ++rank)
+    widest = std::max(widest, tokens_from[rank + 1] - tokens_from[rank]);
+  return (widest + 31) / 32 * 32;
+}
+
+/* The first rank has the logits that all have made. */
+void Head::gather(Worker& worker, int rows) const {
+  const Program& p = worker.program;
+  size_t stride = part_stride(), part = SW_LOGIT_ROWS * stride;
+  worker.meet({reinterpret_cast<char*>(parts), rows * stride * sizeof(float), part * sizeof(float)});
+  if (!parts || !p.is_first_rank()) return;
+  for (int row = worker.claim(1); row < rows; row = worker.claim(1))
+    for (int rank = 0; rank < p.ranks->size; ++rank)
+      memcpy(static_cast<float*>(logits->at) + row * logits_stride(p) + tokens_from[rank],
+             parts + rank * part + row * stride, sizeof(float) * (tokens_from[rank + 1] - tokens_from[rank]));
+  worker.barrier();
+}
+
+/* What the first rank has drawn is what all have drawn. */
+void Head::tell_drawn(Worker& worker, int first_row, int count) const {
+  const Program& p = worker.program;
+  bool is_first = p.is_first_rank();
+  auto each = [&](auto body) {
+    for (int i = first_row; worker.thread == 0 && i < first_row + count; ++i)
+      body(drawn[i], p.output.rows[p.logit_rows[i].row]);
+  };
+  if (is_first) each([](sw_drawn& told, sw_drawn& own) { told = own; });
+  worker.meet({reinterpret_cast<char*>(drawn + first_row), count * sizeof(sw_drawn), p.max_tokens * sizeof(sw_drawn)});
+  if (!is_first) each([](sw_drawn& told, sw_drawn& own) { own = told; });
+}
+
 bool Head::run(Worker& worker) const {
   const Program& p = worker.program;
   const Buffer &rows = p.buffers[normed], &operand = p.buffers[codes >= 0 ? codes : normed];
@@ -422,16 +480,21 @@ bool Head::run(Worker& worker) const {
     worker.barrier();
     const RowsByAdapter* by_adapter = added.empty() ? nullptr : &p.logits_by_adapter[first / SW_LOGIT_ROWS];
     multiply(worker, by_adapter && adapts(*by_adapter) ? by_adapter : nullptr, count);
-    worker.barrier();
+    tokens_from.empty() ? worker.barrier() : gather(worker, count);
     if (tokens) {
       spread(worker, count);
       worker.barrier();
     }
     float* to = static_cast<float*>(logits->at);
+    if (!p.is_first_rank()) {
+      tell_drawn(worker, first, count);
+      continue;
+    }
     if (has_own_tokens(p, first, count)) own_logits(worker, first, count);
     if (p.plan.edits) worker.program.edit(worker, to, p.logits_stride(), first, count);
     p.draw(worker, to, p.logits_stride(), first, count);
     worker.barrier();
+    if (p.ranks) tell_drawn(worker, first, count);
   }
   return false;
 }

@@ -50,6 +50,7 @@ struct Embed : Adapted {
   sw_weight table;
   int out;
   float scale;
+  int first_token = 0; /* of the table's first row: of ranks each has some; rows of others are zeros */
   bool run(Worker&) const override;
 
  private:
@@ -62,6 +63,13 @@ struct Embed : Adapted {
 struct EmbedSum : Embed {
   const float *positions, *types; /* [.., width], or null */
   const int32_t* type_from;       /* [num_slots] */
+  bool run(Worker&) const override;
+};
+
+/* out = (or +=) what the ranks have of a buffer, added up in their order. */
+struct FromRanks : Operation {
+  int from, out, accumulate;
+  int meets() const override { return from; }
   bool run(Worker&) const override;
 };
 
@@ -191,12 +199,19 @@ struct Head : Adapted {
   int codes = -1; /* their codes, where the weight wants them */
   std::unique_ptr<Memory> own; /* [SW_LOGIT_ROWS, tokens of an adapter's own], grown between steps */
   std::unique_ptr<Memory> logits, few; /* few: of the tokens that there are, where these are not all */
+  /* Of ranks: the first one draws for all. */
+  sw_drawn* drawn = nullptr;        /* [ranks, max_tokens]  in their memory; only the first's are read */
+  std::vector<int> tokens_from;     /* [ranks + 1]  each makes the logits of some; empty: the first one of all */
+  float* parts = nullptr;           /* [ranks, SW_LOGIT_ROWS, part_stride()]  where these cannot stand together */
+  int part_stride() const;
   size_t logits_stride(const Program& p) const { return tokens ? size_t(weight.n + 31) / 32 * 32 : p.logits_stride(); }
   bool run(Worker&) const override;
 
  private:
   void multiply(Worker&, const RowsByAdapter*, int rows) const;
   void spread(Worker&, int rows) const;
+  void gather(Worker&, int rows) const;
+  void tell_drawn(Worker&, int first, int count) const;
   bool has_own_tokens(const Program&, int first, int count) const; /* lora/extension.cpp */
   void own_logits(Worker&, int first, int count) const;
 };

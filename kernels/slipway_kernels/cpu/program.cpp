@@ -30,9 +30,24 @@ int Worker::claim(int count) {
 
 void Worker::barrier() {
   program.pool->barrier();
+  next_phase();
+}
+
+void Worker::next_phase() {
   ++phase;
   /* The phase before last has ended on every thread: its counter serves the next phase. */
   if (thread == 0) program.counters[(phase + 1) % 3].next.store(0, std::memory_order_relaxed);
+}
+
+void Worker::meet(const Parts& parts) {
+  if (program.ranks->shares_memory()) {
+    program.ranks->meet();
+  } else {
+    program.pool->barrier();
+    if (thread == 0) program.ranks->exchange(parts);
+    program.pool->barrier();
+  }
+  next_phase();
 }
 
 void* Worker::scratch() const { return program.thread_scratch[thread]->at; }
@@ -68,6 +83,25 @@ int Program::add_buffer(int width, int buffer_dtype, int rows) {
   buffer.copies = std::make_unique<Memory>(row_bytes * SW_COPIED_ROWS * pool->size());
   buffers.push_back(std::move(buffer));
   return int(buffers.size()) - 1;
+}
+
+int Program::add_buffer_of_ranks(int width) {
+  Buffer buffer{};
+  buffer.width = width;
+  buffer.dtype = SW_FP32;
+  buffer.stride = padded_width(width, SW_FP32);
+  size_t floats = size_t(buffer.stride) * max_tokens;
+  buffer.of_ranks = static_cast<float*>(ranks->take(floats * sizeof(float) * ranks->size));
+  if (!buffer.of_ranks) return -1;
+  buffer.shared = std::make_unique<Memory>(buffer.of_ranks + ranks->rank * floats, floats * sizeof(float));
+  buffers.push_back(std::move(buffer));
+  return int(buffers.size()) - 1;
+}
+
+Parts Program::parts_of(int buffer) const {
+  const Buffer& b = buffers[buffer];
+  size_t row = b.stride * sizeof(float);
+  return {reinterpret_cast<char*>(b.of_ranks), num_rows * row, max_tokens * row};
 }
 
 void Program::reserve_attention_parts(int heads) {
@@ -193,14 +227,17 @@ void run_region(void* argument, int thread) {
     return;
   }
   double* seconds = thread == 0 ? region.program->seconds : nullptr;
-  for (auto& operation : region.program->operations) {
-    if (!seconds) {
-      if (operation->run(worker)) worker.barrier();
-      continue;
-    }
-    auto begun = std::chrono::steady_clock::now();
-    if (operation->run(worker)) worker.barrier();
-    *seconds++ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  auto& operations = region.program->operations;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    auto begun = seconds ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};
+    bool has_written = operations[i]->run(worker);
+    int meets = i + 1 < operations.size() ? operations[i + 1]->meets() : -1;
+    if (meets >= 0)
+      worker.meet(region.program->parts_of(meets));
+    else if (has_written)
+      worker.barrier();
+    if (seconds)
+      *seconds++ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   }
 }
 

@@ -8,6 +8,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "pool.h"
+#include "../collective/ranks.h"
 
 /* Of a buffer's element. The stride of a buffer of codes counts bytes. */
 inline int element_bytes(int dtype) { return dtype == SW_BF16 ? 2 : dtype == SW_INT8 ? 1 : 4; }
@@ -21,7 +22,12 @@ struct Worker {
 
   int claim(int count);
   void barrier();
+  /* A barrier of all ranks, behind which each has these parts of all. */
+  void meet(const Parts&);
   void* scratch() const;
+
+ private:
+  void next_phase();
 };
 
 /* [rows, width]. Where a step has few rows, a normalised buffer has a copy per thread: computing the norm on
@@ -31,6 +37,7 @@ struct Buffer {
   std::unique_ptr<Memory> shared, copies;
   bool copied = false; /* the last operation that wrote it makes copies */
   int codes = -1; /* the buffer that holds its rows quantized, where an operation wants them */
+  float* of_ranks = nullptr; /* [ranks, max_tokens, stride]  in their memory; this rank's is `shared` */
 };
 
 /* Rows of a step, those of one adapter together; lora/kernel.cpp */
@@ -50,6 +57,8 @@ class Operation {
   virtual ~Operation() = default;
   /* On every thread. True where the next operation needs a barrier first. */
   virtual bool run(Worker&) const = 0;
+  /* The buffer of which it reads what all ranks have written: they meet before. Below 0: none. */
+  virtual int meets() const { return -1; }
 };
 
 enum { SW_COPIED_ROWS = 4, SW_LOGIT_ROWS = 64 };
@@ -84,6 +93,10 @@ struct Program {
   int end_of(int r) const { return r + 1 < plan.num_requests ? output.requests[r + 1].first_row : num_rows; }
   int element_bytes() const { return ::element_bytes(dtype); }
   int add_buffer(int width, int buffer_dtype, int rows);
+  /* In the memory of the ranks, one for each. Below 0 where that is used up. */
+  int add_buffer_of_ranks(int width);
+  Parts parts_of(int buffer) const;
+  bool is_first_rank() const { return !ranks || ranks->rank == 0; }
   void reserve_attention_parts(int heads);
   void reserve_step_pages(int kv_heads, int head_dim);
   bool copies_now() const { return num_rows <= SW_COPIED_ROWS; }
@@ -94,6 +107,7 @@ struct Program {
   const int32_t* table(int group, int slot) const;
 
   const sw_slots* slots;
+  Ranks* ranks = nullptr; /* null: this one computes alone */
   int max_tokens, dtype;
   Pool* pool;
   int vocab, max_top;

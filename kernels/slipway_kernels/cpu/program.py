@@ -21,6 +21,7 @@ from slipway_kernels.cpu.binding import (
     floats,
 )
 from slipway_kernels.cpu.extension import Extension
+from slipway_kernels.cpu.ranks import USED_UP, Ranks
 from slipway_kernels.cpu.step import Edits, Stepper, StepResult
 from slipway_kernels.cpu.weights import Weight
 
@@ -60,6 +61,8 @@ class Program(Stepper):
     """
 
     _finished = False
+    ranks: Ranks | None = None
+    """With whom it computes."""
     _places = 0
     _most_added: int | None = None
     """Tokens that an adapter may add; None: adapters have nothing of their own."""
@@ -84,10 +87,41 @@ class Program(Stepper):
         index = self._c.sw_buffer(self._pointer, width, DTYPES[element])
         return Buffer(index, width, dtype)
 
-    def embed(self, table: Weight, out: Buffer, scale: float = 1.0) -> None:
-        """out = table[token] · scale.   out fp32 [*, k]"""
+    def join(self, ranks: Ranks) -> None:
+        """Compute this rank's part, beside the programs of the others; before any operation."""
+        self.ranks = ranks
+        self._keep(ranks)
+        self._c.sw_join(self._pointer, ranks.pointer)
+
+    def buffer_of_ranks(self, width: int) -> Buffer:
+        """fp32 rows of which each rank has its own, in the memory of all."""
+        index = self._c.sw_buffer_of_ranks(self._pointer, width)
+        if index < 0:
+            raise MemoryError(USED_UP)
+        return Buffer(index, width, "fp32")
+
+    def from_ranks(self, x: Buffer, out: Buffer, *, accumulate: bool = False) -> None:
+        """out = (or +=) what the ranks have in x, added up in their order.   All fp32
+
+        Nobody may write x again before all have met behind another buffer: two serve by turns.
+        """
+        self._expect("from_ranks", x, "fp32", out.width)
+        self._expect("from_ranks", out, "fp32")
+        self._add("from_ranks", x.index, self._written(out), accumulate)
+
+    def embed(
+        self, table: Weight, out: Buffer, scale: float = 1.0, tokens_from: Sequence[int] | None = None
+    ) -> None:
+        """out = table[token] · scale.   out fp32 [*, k]
+
+        tokens_from  [ranks + 1]  which tokens' rows each rank has; of others it makes zeros. The first rank
+                     has those that are in no table.
+        """
         self._expect("embed", out, "fp32", table.k)
         self._add("embed", self._weight(table), self._written(out), scale)
+        if tokens_from is not None:
+            assert self.ranks is not None, "only ranks part a table"
+            self._c.sw_shard_embed(self._pointer, tokens_from[self.ranks.rank], tokens_from[-1])
         self.embedding = table
 
     def rms_norm(
@@ -257,19 +291,26 @@ class Program(Stepper):
         bias: Floats | None = None,
         softcap: float = 0.0,
         tokens: Ints | None = None,
+        tokens_from: Sequence[int] | None = None,
     ) -> None:
         """Final norm, if any, logits of rows that want them, tokens.   x fp32 [*, k], weight [vocab, k]
 
         tokens  [n] of each row of the weight, where it has not all; no other can be drawn
+        tokens_from  [ranks + 1]  which tokens' rows of the weight each rank has; None: all. The first rank
+                     draws for all.
         """
         self._expect("head", x, "fp32", weight.k)
-        if tokens is None and weight.n < self.vocab:
+        if tokens is None and tokens_from is None and weight.n < self.vocab:
             raise ValueError(f"head: {weight.n} rows of weight for a vocabulary of {self.vocab}.")
         self._add(
             "head",
             *(x.index, self._floats(norm_weight, x.width), self._weight(weight)),
             *(eps, add_one, self._bias(bias, weight.n), softcap, self._tokens(tokens, weight.n)),
         )
+        if self.ranks is not None:
+            parts = None if tokens_from is None else np.array(tokens_from, np.int32)
+            if not self._c.sw_share_head(self._pointer, None if parts is None else address(parts)):
+                raise MemoryError(USED_UP)
         self.output = weight
 
     def tap(

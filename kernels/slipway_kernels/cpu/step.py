@@ -25,6 +25,7 @@ from slipway_kernels.cpu.binding import (
     library,
 )
 from slipway_kernels.cpu.memory import PageMemory
+from slipway_kernels.cpu.ranks import RankLeft
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.threads import Threads
 
@@ -184,6 +185,8 @@ class Stepper:
         return plan
 
     def _checked(self, rows: int, plan: _Plan) -> int:
+        if rows == -2:
+            raise RankLeft("A rank has left in the midst of a step.")
         if rows < 0:
             slots, grants, drafts = (array.tolist() for array in plan.arrays)
             raise ValueError(

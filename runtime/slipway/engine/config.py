@@ -128,8 +128,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     layer_partition: list[int] = []
     """Layers of each stage; empty: as even as can be."""
     enable_expert_parallel: bool = False
+    max_parallel_loading_workers: int | None = None
+    """Ranks that read weights at a time; null: all."""
     rank: int = 0
     """Of this process, as `dist.mesh` counts those of one engine."""
+    machine_parts: int = 1
+    """In how many equal parts engines and ranks share the processors and the memory of this machine."""
     # device
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""

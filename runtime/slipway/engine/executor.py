@@ -74,6 +74,9 @@ class Worker(Steps, Protocol):
         Raises LoadError for one that cannot be served.
         """
 
+    def leave(self) -> None:
+        """Another rank is lost: no step waits for it any more, but fails. Called in any thread."""
+
     def idle(self) -> bool:
         """Something useful while nothing runs, a few milliseconds of it; False where there is no more."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slipway import driver
+from slipway.dist.mesh import Mesh
 from slipway.engine.adapter_kinds import AdapterKinds
 from slipway.engine.adapters import Adapters
 from slipway.engine.config import EngineConfig
@@ -31,9 +32,11 @@ from slipway.engine.messages import Failed, Loading, Part, Ready
 from slipway.engine.page_pool import PagePool
 from slipway.engine.profile import ProfiledWorker, Profiler, Recorder, StepRecorder
 from slipway.engine.prompt_adapters import PromptAdapters
+from slipway.engine.ranked import RankedWorker, load_in_turn
 from slipway.engine.record import RecordingWorker
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.sleeper import Sleeper
+from slipway.engine.team import Team
 from slipway.engine.tokens import token_ids_of
 from slipway.engine.wire import Hub
 from slipway.envs import read
@@ -136,6 +139,8 @@ class StartProgress:
     def __init__(self, hub: Hub | None) -> None:
         self.seconds: dict[str, float] = {}
         self._hub = hub
+        self.check: Callable[[], None] = lambda: None
+        """Raises what else makes going on useless."""
         self._last_report = 0.0  # as time.monotonic() counts
         self._begun = time.monotonic()
 
@@ -149,6 +154,7 @@ class StartProgress:
         if self._hub.closed:
             raise SystemExit(INTERNAL_ERROR.code)  # with what started it: nobody is left to be told
         self._hub.broadcast(Loading(phase, done, total))
+        self.check()
 
     def over(self) -> None:
         """Clients have more to say than greetings from now on: what a worker still tells goes nowhere."""
@@ -174,33 +180,38 @@ class Start:
     @classmethod
     def of(cls, config: EngineConfig, hub: Hub | None = None) -> Start:
         """The first half of a worker's life. Raises LoadError and Exit."""
-        progress = StartProgress(hub)
-        progress("load", 0, 0)
-        on_cpu = config.device == "cpu" or not driver.loaded()
-        models = [config.model, *([config.draft.model] if config.draft and config.draft.model else [])]
-        with reserved(sum(map(stored_bytes, models)) if on_cpu else 0):
-            from slipway.load.checkpoint import open_checkpoint
-            from slipway.worker.drafts.plan import with_draft
-            from slipway.worker.plan import plan_model
+        mesh = Mesh.of(config)
+        if mesh.size == 1:
+            return cls._of(config, hub)
+        config = msgspec.structs.replace(config, machine_parts=config.machine_parts * mesh.size)
+        team = Team(config)
+        try:
+            return cls._of(config, hub, team)
+        except BaseException:
+            team.close()
+            raise
 
-            config = msgspec.structs.replace(config, device=chosen_device(config.device))
-            if config.processors:
-                check_processors(config.device)
-            load = loader(config.device)
-            progress.ended("import")
-            checkpoint = open_checkpoint(config, progress)
-            progress.ended("open")
-            plan = plan_model(checkpoint, config, token_ids_of(config))
-            if not plan.kv.groups:  # rows see those behind them: no prompt is cut or begun in its midst
-                config = msgspec.structs.replace(
-                    config, enable_chunked_prefill=False, enable_prefix_caching=False
+    @classmethod
+    def _of(cls, config: EngineConfig, hub: Hub | None, team: Team | None = None) -> Start:
+        progress = StartProgress(hub)
+        if team is not None:
+            progress.check = team.check
+        progress("load", 0, 0)
+        with reserved(_to_be_read(config)):
+            config, plan = planned(config, progress)
+            if team is None:
+                worker = loader(config.device)(plan, config, progress)
+                pages = wanted_pages(config, plan, worker.profile())
+            else:
+                load = partial(loader(config.device, team.memory), plan, config, progress)
+                worker, most = load_in_turn(
+                    team, load, Mesh.of(config).size, config.max_parallel_loading_workers
                 )
-            plan = with_draft(plan, config, progress)
-            if plan.draft:  # which may have a number of its own
-                config = msgspec.structs.replace(config, num_drafts=plan.draft.num_drafts)
-            worker = load(plan, config, progress)
+                pages = min(wanted_pages(config, plan, worker.profile()), most)
+                team.watch(worker.leave, *([hub.wake] if hub is not None else ()))
+                worker = RankedWorker(worker, team)
             memory = worker.profile()
-            size = cache_size(config, plan, wanted_pages(config, plan, memory), memory.more)
+            size = cache_size(config, plan, pages, memory.more)
             warnings = [*plan.warnings]
             pages = worker.allocate(size.num_pages)
             if pages < size.num_pages:
@@ -334,12 +345,48 @@ class Start:
         )
 
 
-def loader(device: str) -> Callable[[ModelPlan, EngineConfig, Progress], Worker]:
-    """Reads the weights of a plan: the workers of both devices begin so, and go on alike."""
+def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig, ModelPlan]:
+    """How a model runs, and the configuration as the machine and the model decide what it leaves open.
+
+    Raises LoadError and Exit.
+    """
+    from slipway.load.checkpoint import open_checkpoint
+    from slipway.worker.drafts.plan import with_draft
+    from slipway.worker.plan import plan_model
+
+    config = msgspec.structs.replace(config, device=chosen_device(config.device))
+    if config.processors:
+        check_processors(config.device)
+    loader(config.device)
+    progress.ended("import")
+    checkpoint = open_checkpoint(config, progress)
+    progress.ended("open")
+    plan = plan_model(checkpoint, config, token_ids_of(config))
+    if not plan.kv.groups:  # rows see those behind them: no prompt is cut or begun in its midst
+        config = msgspec.structs.replace(config, enable_chunked_prefill=False, enable_prefix_caching=False)
+    plan = with_draft(plan, config, progress)
+    if plan.draft:  # which may have a number of its own
+        config = msgspec.structs.replace(config, num_drafts=plan.draft.num_drafts)
+    return config, plan
+
+
+def loader(device: str, memory: int | None = None) -> Callable[[ModelPlan, EngineConfig, Progress], Worker]:
+    """Reads the weights of a plan: the workers of both devices begin so, and go on alike.
+
+    memory  the descriptor of what ranks share on a CPU
+    """
     if device == "cuda":
         from slipway.worker.device.load import load as load_on_device
 
         return load_on_device
     from slipway.worker.cpu import CpuWorker
 
-    return CpuWorker
+    return partial(CpuWorker, memory=memory)
+
+
+def _to_be_read(config: EngineConfig) -> int:
+    """Bytes of weights that will lie in this machine's memory, all ranks' together."""
+    if config.device != "cpu" and driver.loaded():
+        return 0
+    models = [config.model, *([config.draft.model] if config.draft and config.draft.model else [])]
+    return sum(map(stored_bytes, models)) // Mesh.of(config).size

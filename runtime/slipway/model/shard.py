@@ -62,12 +62,18 @@ class Sharded:
     shard: Shard = WHOLE_MODEL
     packed: InitVar[bool] = True
     cuts: dict[Place, Cut] = field(default_factory=dict)
+    tokens_from: list[int] = field(default_factory=list)
+    """[size + 1]  of the vocabulary, which of it each rank has."""
 
     def __post_init__(self, packed: bool) -> None:
         if not packed:
             self.forms = {place: form.in_order() for place, form in self.forms.items()}
         spec, embedding, head = self.spec, (-1, "embedding", -1), (-1, "head", -1)
-        vocabulary = self._inner(spec.vocab, lcm(self._step(embedding, 0), self._step(head, 0)))
+        step = self._together(spec.vocab, lcm(self._step(embedding, 0), self._step(head, 0)))
+        ranks = (replace(self.shard, rank=rank) for rank in range(self.shard.size))
+        parts = [one.of(spec.vocab, step, "tokens") for one in ranks]
+        self.tokens_from = [0, *(part.indices(spec.vocab)[1] for part in parts)]
+        vocabulary = parts[self.shard.rank]
         if vocabulary is not ALL:
             self.cuts[embedding] = self.cuts[head] = Cut(rows=vocabulary)
         layers = []
@@ -127,8 +133,11 @@ class Sharded:
 
     def _inner(self, count: int, step: int) -> slice:
         """Of rows and columns between two products, which stand together where that is possible."""
-        together = next((one for one in _STEPS if -(-count // lcm(one, step)) >= self.shard.size), 1)
-        return self.shard.of(count, lcm(together, step), "rows")
+        return self.shard.of(count, self._together(count, step), "rows")
+
+    def _together(self, count: int, step: int) -> int:
+        """The steps in which so many rows are parted."""
+        return lcm(next((one for one in _STEPS if -(-count // lcm(one, step)) >= self.shard.size), 1), step)
 
     def _step(self, place: Place, axis: int) -> int:
         """Rows (0) or columns (1) that share a scale and are not parted."""

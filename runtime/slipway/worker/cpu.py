@@ -9,6 +9,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.engine.messages import AdapterRef, Part, TokenLogprobs
 from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
@@ -23,7 +24,7 @@ from slipway.worker.pool import Pooler, enter
 from slipway.worker.processors import Processors
 from slipway.worker.proposer import NewProposer, NgramProposer, Proposer
 from slipway.worker.route import Model, NewModel
-from slipway_kernels.cpu import PageMemory, Slots, StepResult, Threads, reserved
+from slipway_kernels.cpu import PageMemory, Ranks, Slots, StepResult, Threads, reserved
 
 TOKEN_BUDGET = 256
 """Products reach full rate from M = 128 on; a longer step only delays running streams."""
@@ -48,23 +49,35 @@ class CpuWorker(InTurn):
     _model: Model
     _adapters: AdapterPlaces | None
 
-    def __init__(self, plan: ModelPlan, config: EngineConfig, progress: Progress) -> None:
-        """Reads the weights. Raises LoadError where checkpoint and configuration disagree."""
+    def __init__(
+        self, plan: ModelPlan, config: EngineConfig, progress: Progress, memory: int | None = None
+    ) -> None:
+        """Reads the weights. Raises LoadError where checkpoint and configuration disagree.
+
+        memory  the descriptor of what the ranks of its stage share, where there are several
+        """
         super().__init__()
         self._config = config
+        self.num_threads = config.threads or max(1, usable_cpus() // config.machine_parts)
+        mesh, self.ranks = Mesh.of(config), None
+        if memory is not None:
+            self.ranks = Ranks(mesh.shard(config.rank).rank, mesh.tp, self.num_threads * mesh.tp, memory)
         self._progress = progress
         self._read(plan)
         self._dropped = False
         """The weights have gone; `wake` reads them again."""
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
-        self._processors = Processors(config.processor_threads) if config.processors else None
+        draws = self.ranks is None or self.ranks.rank == 0
+        self._processors = Processors(config.processor_threads) if config.processors and draws else None
         self._starts: dict[int, SlotStart] = {}
         """By slot, what its request wants to know."""
 
     def profile(self) -> CacheMemory:
-        """A quarter of the memory that the weights leave."""
+        """A quarter of the memory that the weights leave, in equal parts."""
         left = max(0, whole_memory() - self.plan.stored_bytes)
-        return CacheMemory(left // 4, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE")
+        return CacheMemory(
+            left // 4 // self._config.machine_parts, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE"
+        )
 
     def allocate(self, num_pages: int) -> int:
         config, kv, length = self._config, self.plan.kv, self.plan.length_in(num_pages)
@@ -104,6 +117,10 @@ class CpuWorker(InTurn):
                 self._read(plan)
                 self._build()
         self._dropped = False
+
+    def leave(self) -> None:
+        if self.ranks is not None:
+            self.ranks.leave()
 
     def close(self) -> None:
         vars(self).clear()
@@ -159,8 +176,8 @@ class CpuWorker(InTurn):
 
     def _read(self, plan: ModelPlan) -> None:
         """Read the weights of the model, and of what guesses for it."""
-        threads = Threads(self._config.threads or usable_cpus())
-        make = plan.read(threads, self._progress)
+        threads = Threads(self.num_threads)
+        make = plan.read(threads, self._progress, self.ranks)
         self._make_proposer = plan.draft.read(threads, self._progress) if plan.draft else None
         self.plan, self._make = plan, make
 

@@ -16,13 +16,14 @@ from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.model.encoder_registry import EncoderFamily, encoders
 from slipway.model.encoder_spec import EncoderSpec
 from slipway.model.encoder_weights import EncoderWeights, encoder_entries, encoder_forms, load_encoder
+from slipway.model.shard import Shard
 from slipway.model.spec import Attention
 from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.worker.heads import Classifier
 from slipway.worker.lower_encoder import lower_encoder
 from slipway.worker.pool import DenseLayer
-from slipway.worker.route import NewModel, check_heads
-from slipway_kernels.cpu import EncoderProgram, PageMemory, Slots, Threads
+from slipway.worker.route import NewModel, check_heads, one_rank
+from slipway_kernels.cpu import EncoderProgram, PageMemory, Ranks, Slots, Threads
 
 if TYPE_CHECKING:
     from slipway.worker.device.any_decoder import AnyDecoder
@@ -70,13 +71,17 @@ class Encoder:
         """Itself: its windows are how the model was trained, and keep nothing."""
         return self
 
+    def on_rank(self, checkpoint: Checkpoint, shard: Shard, dtype: DType) -> Encoder:
+        one_rank(self.architecture, "an encoder", shard)
+        return self
+
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(encoder_forms(self.encoder, self._family, checkpoint, self.conversion).values())
 
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         return ()
 
-    def on_cpu(self, plan: ModelPlan, threads: Threads) -> NewModel:
+    def on_cpu(self, plan: ModelPlan, threads: Threads, ranks: Ranks | None = None) -> NewModel:
         self._check_positions(plan.max_model_len)
         weights = self._weights(plan, Schemes(plan.element, threads))
         assert plan.pooler is not None, "an encoder is planned for nothing but pooling"

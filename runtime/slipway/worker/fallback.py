@@ -27,11 +27,12 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.load.torch_arrays import array, tensor, torch_type
+from slipway.model.shard import Shard
 from slipway.model.spec import Attention
 from slipway.schemes.choice import Schemes
 from slipway.worker.packed_modules import Independent, pack_modules, quantize_modules
 from slipway.worker.probe import Probe
-from slipway.worker.route import NewModel
+from slipway.worker.route import NewModel, one_rank
 from slipway.worker.transformers_model import (
     ATTENTION,
     attend,
@@ -42,7 +43,7 @@ from slipway.worker.transformers_model import (
     loaded_model,
     scale_and_softcap,
 )
-from slipway_kernels.cpu import Edits, ExternalProgram, PageMemory, Slots, StepResult, Threads
+from slipway_kernels.cpu import Edits, ExternalProgram, PageMemory, Ranks, Slots, StepResult, Threads
 
 if TYPE_CHECKING:
     from slipway.worker.device.any_decoder import AnyDecoder
@@ -81,6 +82,10 @@ class Fallback:
         """None: transformers' code is the specification."""
         return None
 
+    def on_rank(self, checkpoint: Checkpoint, shard: Shard, dtype: DType) -> Fallback:
+        one_rank(self.architecture, "run by transformers' code", shard)
+        return self
+
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(checkpoint.forms().values())
 
@@ -102,7 +107,7 @@ class Fallback:
             }
         return loaded_model(type(empty), self.settings, checkpoint, dtype)
 
-    def on_cpu(self, plan: ModelPlan, threads: Threads) -> NewModel:
+    def on_cpu(self, plan: ModelPlan, threads: Threads, ranks: Ranks | None = None) -> NewModel:
         """Read the weights and pack the products; over slots and pages each layer gets its own in the cache.
 
         There are no adapters: `plan_model` refuses them.

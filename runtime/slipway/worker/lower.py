@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -34,6 +35,7 @@ def lower(
     program: Program,
     layer_place: tuple[tuple[int, int], ...],
     adapters: AdapterPlaces | None = None,
+    tokens_from: Sequence[int] | None = None,
     *,
     pools: bool = False,
     taps: Sequence[int] = (),
@@ -42,6 +44,7 @@ def lower(
 
     layer_place  [layer]  its KV group and its index there
     adapters     is told of the operations to which adapters may add
+    tokens_from  [ranks + 1]  of the vocabulary, which of it each rank has; None: all
     pools        final rows are wanted, and no logits
     taps         layers before which the rows are told; behind the last one they are normed, but as `UNNORMED`
     """
@@ -50,7 +53,8 @@ def lower(
     if program.dtype == "bf16":  # the models multiply in their own type
         scale = float(np.array(scale, BF16))
     x = lowering.residual
-    program.embed(weights.embedding.whole, x, scale)
+    with lowering.joined(x) as part:
+        program.embed(weights.embedding.whole, part, scale, tokens_from)
     if adapters is not None:
         adapters.add_embedding(x)
     layers = zip(spec.layers, weights.layers, layer_place, strict=True)
@@ -74,6 +78,7 @@ def lower(
             add_one=spec.norm_add_one,
             bias=weights.head.bias,
             softcap=spec.logit_softcap,
+            tokens_from=tokens_from,
         )
         if adapters is not None:
             adapters.add_head(x, weights.head.bias)
@@ -92,6 +97,18 @@ class _Lowering:
         self._adapters = adapters
         self._buffers = Buffers(program, spec.hidden, (layer.attention for layer in spec.layers))
         self.residual, self._normed = self._buffers.residual, self._buffers.normed
+        self._parts = [program.buffer_of_ranks(spec.hidden) for _ in range(2)] if program.ranks else []
+
+    @contextmanager
+    def joined(self, out: Buffer, *, accumulate: bool = False) -> Iterator[Buffer]:
+        """Where to write what ranks add up to `out`: itself where there is one, whose products accumulate."""
+        if self.program.ranks is None:
+            yield out
+            return
+        part = self._parts[0]
+        yield part
+        self.program.from_ranks(part, out, accumulate=accumulate)
+        self._parts.reverse()  # while some still read the sums of one, others may write the next
 
     def attention(self, layer: Layer, weights: LayerWeights, place: tuple[int, int]) -> None:
         """residual += out(attend(rope(qkv(norm(residual)))))"""
@@ -133,6 +150,8 @@ class _Lowering:
 
     def _experts(self, weights: MoeWeights) -> None:
         moe = weights.spec
+        if self.program.ranks is not None:
+            raise NotImplementedError("experts under ranks")
         self.program.moe(
             self._normed,
             weights.router.whole,
@@ -169,10 +188,12 @@ class _Lowering:
     def _join(self, x: Buffer, weight: FusedLinear, post_norm: Vector | None) -> None:
         """Add a branch's last product to the residual stream, normed first in a sandwich."""
         if post_norm is None:
-            self._linear(x, weight, self.residual, accumulate=True)
+            with self.joined(self.residual, accumulate=True) as part:
+                self._linear(x, weight, part, accumulate=part is self.residual)
             return
         branch = self._buffers.of("branch", self.spec.hidden)
-        self._linear(x, weight, branch)
+        with self.joined(branch) as part:
+            self._linear(x, weight, part)
         self.program.rms_norm(
             branch,
             post_norm.values,

@@ -16,7 +16,7 @@ from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.model.pooling import Pooling
 from slipway.model.registry import Family, family_of
 from slipway.model.roles import expected_shapes
-from slipway.model.shard import Sharded
+from slipway.model.shard import WHOLE_MODEL, Shard, Sharded
 from slipway.model.spec import Attention, DecoderSpec
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
@@ -25,7 +25,7 @@ from slipway.worker.adapters import AdapterPlaces, read_parts
 from slipway.worker.lower import check_lowered, lower
 from slipway.worker.pool import DenseLayer, NewLayer, Pooler, cpu_rows, decoder_layers
 from slipway.worker.route import NewModel, check_heads
-from slipway_kernels.cpu import STEP_PAGES, EncoderProgram, PageMemory, Program, Slots, Threads
+from slipway_kernels.cpu import STEP_PAGES, EncoderProgram, PageMemory, Program, Ranks, Slots, Threads
 
 if TYPE_CHECKING:
     from slipway.worker.device.any_decoder import AnyDecoder
@@ -41,6 +41,9 @@ class Native:
     spec: DecoderSpec
     config: Config
     conversion: OnTheFly | None
+    shard: Shard = WHOLE_MODEL
+    held: tuple[Attention, ...] | None = None
+    """Of a rank: its part of each layer's heads."""
     native = True
 
     @property
@@ -60,13 +63,20 @@ class Native:
     @property
     def attentions(self) -> Sequence[Attention]:
         """Those that keep keys and values: none where rows see both ways, and prompts are computed whole."""
-        return () if self.spec.both_ways else [layer.attention for layer in self.spec.layers]
+        if self.spec.both_ways:
+            return ()
+        return self.held or [layer.attention for layer in self.spec.layers]
 
     def without_windows(self) -> Native:
         if self.spec.both_ways:  # they keep nothing
             return self
         layers = [replace(layer, attention=replace(layer.attention, window=0)) for layer in self.spec.layers]
         return replace(self, spec=replace(self.spec, layers=tuple(layers)))
+
+    def on_rank(self, checkpoint: Checkpoint, shard: Shard, dtype: DType) -> Native:
+        route = replace(self, shard=shard)
+        part = route._sharded(checkpoint, packed=dtype != FP32)
+        return replace(route, held=tuple(layer.attention for layer in part.spec.layers))
 
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(self._sharded(checkpoint).forms.values())
@@ -76,7 +86,7 @@ class Native:
         family, checkpoint = self.family, plan.checkpoint
         if isinstance(checkpoint, DummyCheckpoint):
             checkpoint.shapes, checkpoint.drawn = expected_shapes(self.spec, family), schemes.drawn
-        return load_weights(self.spec, family, checkpoint, schemes, self.conversion)
+        return load_weights(self.spec, family, checkpoint, schemes, self.conversion, self.shard)
 
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         from slipway.worker.device.offload import layer_bytes  # imports torch
@@ -86,12 +96,12 @@ class Native:
 
     def _sharded(self, checkpoint: Checkpoint, *, packed: bool = True) -> Sharded:
         forms = forms_by_place(self.spec, self.family, checkpoint, self.conversion)
-        return Sharded(self.spec, forms, packed=packed)
+        return Sharded(self.spec, forms, self.shard, packed=packed)
 
-    def on_cpu(self, plan: ModelPlan, threads: Threads) -> NewModel:
+    def on_cpu(self, plan: ModelPlan, threads: Threads, ranks: Ranks | None = None) -> NewModel:
         check_lowered(self.spec)
         weights = self.weights(plan, Schemes(plan.element, threads))
-        cuts = self._sharded(plan.checkpoint, packed=plan.element != FP32).cuts
+        part = self._sharded(plan.checkpoint, packed=plan.element != FP32)
         pools = plan.pooler is not None
         if plan.pooler is not None:
             weights = self._pooled(weights, plan.pooler, partial(DenseLayer, threads=threads), cpu_rows)
@@ -101,12 +111,15 @@ class Native:
         ) -> tuple[Program, AdapterPlaces | None]:
             kind = EncoderProgram if self.spec.both_ways else Program
             program = plan.stepper(kind, threads, slots, pages, max_tokens, max_top)
+            if ranks is not None:
+                program.join(ranks)
             adapters = None
             if plan.adapters is not None:
-                adapters = AdapterPlaces(program, plan.adapters, self.spec, self.family, cuts)
+                adapters = AdapterPlaces(program, plan.adapters, self.spec, self.family, part.cuts)
             whole = (STEP_PAGES,) * len(self.spec.layers)
             layers = whole if self.spec.both_ways else plan.kv.layer_place
-            lower(self.spec, weights, program, layers, adapters, pools=pools, taps=plan.taps)
+            tokens_from = None if ranks is None else part.tokens_from
+            lower(part.spec, weights, program, layers, adapters, tokens_from, pools=pools, taps=plan.taps)
             return program, adapters
 
         return model

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.envs import read
 from slipway.load.adapter import AdapterLimits
@@ -35,7 +36,7 @@ from slipway.worker.native import native
 from slipway.worker.pool import Pooler
 from slipway.worker.proposer import DraftPlan
 from slipway.worker.route import NewModel, Route
-from slipway_kernels.cpu import PageMemory, Slots, Threads, page_bytes
+from slipway_kernels.cpu import PageMemory, Ranks, Slots, Threads, page_bytes
 from slipway_kernels.cpu.step import Stepper
 
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
@@ -96,10 +97,10 @@ class ModelPlan:
         length = self.max_model_len
         return length if pages >= self.kv.pages_for(length) else self.kv.tokens_in(pages)
 
-    def read(self, threads: Threads, progress: Progress) -> NewModel:
+    def read(self, threads: Threads, progress: Progress, ranks: Ranks | None = None) -> NewModel:
         """Read the weights, for a CPU. Raises LoadError where checkpoint and configuration disagree."""
         progress("load", 0, self.checkpoint.total_bytes)
-        return self.route.on_cpu(self, threads)
+        return self.route.on_cpu(self, threads, ranks)
 
     def opened_again(self, config: EngineConfig, progress: Progress) -> ModelPlan:
         """The same plan over the models' files as they are now. Raises LoadError where they have gone."""
@@ -161,6 +162,9 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
     if config.disable_sliding_window:
         window = min((one.window for one in route.attentions if one.window), default=0)
         route = route.without_windows()
+    mesh = Mesh.of(config)
+    if mesh.size > 1:
+        route = route.on_rank(checkpoint, mesh.shard(config.rank), dtype)
     stretch = max([1.0, *config.long_lora_scaling_factors]) if config.max_loras else 1.0
     length, warning = max_model_len(
         config.max_model_len,

@@ -11,9 +11,10 @@ from slipway.load.checkpoint import Checkpoint
 from slipway.load.config import Config
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
+from slipway.model.shard import Shard
 from slipway.model.spec import Attention, DecoderSpec
 from slipway.worker.adapters import AdapterPlaces
-from slipway_kernels.cpu import Edits, PageMemory, Slots, StepResult, Threads, Weight
+from slipway_kernels.cpu import Edits, PageMemory, Ranks, Slots, StepResult, Threads, Weight
 
 if TYPE_CHECKING:
     from slipway.worker.device.any_decoder import AnyDecoder
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 MAX_HEAD_DIM = 256
 HEAD_DIM_UNIT = 8
 """Head sizes that the attention kernels can compute: multiples of 8 up to 256."""
+
+
+def one_rank(architecture: str, kind: str, shard: Shard) -> None:
+    """Raises LoadError where what runs a model knows no ranks."""
+    if shard.size > 1:
+        raise LoadError(
+            "UnsupportedModel",
+            f"--tensor-parallel-size {shard.size}: {architecture} is {kind}, whose layers are not shared.",
+            hint="Leave the argument out; --data-parallel-size serves more requests at a time.",
+            argument="tensor_parallel_size",
+        )
 
 
 def check_heads(architecture: str, layers: Iterable[Attention], hint: str, argument: str) -> None:
@@ -108,6 +120,9 @@ class Route(Protocol):
     def without_windows(self) -> Route:
         """The same model, every layer seeing all tokens."""
 
+    def on_rank(self, checkpoint: Checkpoint, shard: Shard, dtype: DType) -> Route:
+        """The part of a rank, whose weights are of this type. Raises LoadError where there is none."""
+
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         """How the quantized matrices are stored, or converted. Raises LoadError where their tensors do not
         fit each other."""
@@ -115,8 +130,11 @@ class Route(Protocol):
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         """What each layer's matrices take on a device; nothing where they cannot lie elsewhere."""
 
-    def on_cpu(self, plan: ModelPlan, threads: Threads) -> NewModel:
-        """Read the weights. Raises LoadError where they are not exactly what the model has."""
+    def on_cpu(self, plan: ModelPlan, threads: Threads, ranks: Ranks | None = None) -> NewModel:
+        """Read the weights. Raises LoadError where they are not exactly what the model has.
+
+        ranks  with whom they are shared, as `on_rank` parts them
+        """
 
     def on_device(self, plan: ModelPlan, schemes: DeviceSchemes, attention: NewBackend) -> AnyDecoder:
         """The same on an accelerator. Raises LoadError also where the model cannot run there."""

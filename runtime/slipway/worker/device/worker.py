@@ -166,6 +166,9 @@ class DeviceWorker:
             self._decoder.use(self._pages)  # one that was read again does not know them
             self.largest_step()  # workspaces have their last addresses before graphs know them
 
+    def leave(self) -> None:
+        """Nothing: there is no other rank."""
+
     def close(self) -> None:
         vars(self).clear()
         torch.cuda.empty_cache()

@@ -1,0 +1,111 @@
+"""What rank 0 of an engine and another rank say to each other, and the sockets for it.
+
+Plans go one way, with no answer: what is drawn is told within the step. All else is asked and answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from slipway.engine.messages import AdapterRef, Failed, Message, Part
+from slipway.engine.plan import StepPlan
+from slipway.engine.wire import encode_frame, split_frames
+
+MAX_BYTES = (1 << 32) - 1
+"""Of a frame, whose length has four bytes."""
+
+
+class Step(Message, frozen=True):
+    plan: StepPlan
+
+
+class Load(Message, frozen=True):
+    """Read the weights. The answer is how many KV pages there is room for."""
+
+
+class Allocate(Message, frozen=True):
+    """Make so many pages. The answer is how many there are."""
+
+    num_pages: int
+
+
+class WarmUp(Message, frozen=True):
+    pass
+
+
+class Sleep(Message, frozen=True):
+    keep_weights: bool
+
+
+class Wake(Message, frozen=True):
+    part: Part
+
+
+class ReadAdapter(Message, frozen=True):
+    """The answer is the tokens that it adds. Steps go on meanwhile."""
+
+    adapter: AdapterRef
+    place: int
+
+
+Question = Load | Allocate | WarmUp | Sleep | Wake | ReadAdapter
+
+
+class Ask(Message, frozen=True):
+    number: int
+    question: Question
+
+
+class Answer(Message, frozen=True):
+    number: int
+    """Of what was asked; that of a rank that ends is -1."""
+    value: int = 0
+    failure: Failed | None = None
+
+
+ToRank = Step | Ask
+M = TypeVar("M")
+
+
+class Link(Generic[M]):
+    """One end: sends in any thread, and is iterated in one for what comes, until the other end has gone."""
+
+    def __init__(self, connection: socket.socket, kind: object) -> None:
+        self.socket = connection
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
+        self._received = bytearray()
+        self._sending = threading.Lock()
+        self.linger = 0.0
+        """Seconds for which it looks for what comes before it sleeps."""
+        self.idle: Callable[[], bool] = lambda: False
+        """Something useful while nothing comes, a few milliseconds of it; False: there is no more."""
+
+    def send(self, message: object) -> None:
+        """Raises OSError where the other end has gone, or has taken nothing for long."""
+        frame = encode_frame(message, MAX_BYTES)
+        with self._sending:
+            self.socket.sendall(frame)
+
+    def __iter__(self) -> Iterator[M]:
+        """Raises OSError and ValueError where what comes cannot be read."""
+        while chunk := self._chunk():
+            self._received += chunk
+            for frame in split_frames(self._received, MAX_BYTES):
+                yield self._decoder.decode(frame)
+
+    def _chunk(self) -> bytes:
+        """Empty where the other end has gone."""
+        until = time.monotonic() + self.linger
+        while time.monotonic() < until or self.idle():
+            with contextlib.suppress(BlockingIOError):
+                return self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
+            os.sched_yield()
+        return self.socket.recv(1 << 20)

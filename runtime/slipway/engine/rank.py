@@ -1,0 +1,140 @@
+"""`python -m slipway.engine.rank CONFIG CONTROL BEATS MEMORY`: a rank of an engine that is not its first.
+
+All are inherited descriptors, see `team.Rank`. It does what the first one asks, and plans nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from slipway.begin import begin
+from slipway.dist.beats import Heartbeats
+from slipway.dist.mesh import Mesh
+from slipway.engine.config import EngineConfig
+from slipway.engine.executor import Worker
+from slipway.engine.launch import die_with_parent, told
+from slipway.engine.link import (
+    Allocate,
+    Answer,
+    Ask,
+    Link,
+    Load,
+    Question,
+    ReadAdapter,
+    Sleep,
+    Step,
+    ToRank,
+    Wake,
+    WarmUp,
+)
+from slipway.engine.start import StartProgress, describe, loader, planned
+from slipway.envs import read
+from slipway.exits import ENGINE_DIED
+from slipway.worker.cache_size import wanted_pages
+from slipway.worker.plan import ModelPlan
+from slipway_kernels.cpu import RankLeft
+
+log = logging.getLogger("slipway.engine")
+
+LINGER = 1e-3
+"""Seconds for which it looks for the next step before it sleeps: waking takes 0.1 to 0.4 ms."""
+
+
+def main() -> int:
+    config_fd, control, beats, memory = map(int, sys.argv[1:])
+    die_with_parent()
+    config = told(config_fd, EngineConfig)
+    name = Mesh.of(config).name(config.rank)
+    begin(config.log_config_file, read(os.environ), name)
+    Heartbeats({0: socket.socket(fileno=beats)}, _alone)
+    link: Link[ToRank] = Link(socket.socket(fileno=control), ToRank)
+    return Member(config, link, memory).serve()
+
+
+def _alone(_: int, how: str) -> None:
+    """The first rank has gone: nothing that this one computes is wanted any more, and it may wait for it."""
+    if how != "ended":
+        log.error("rank 0 %s: this rank ends", how)
+    os._exit(ENGINE_DIED.code)
+
+
+class Member:
+    """A rank's worker, and what it is asked."""
+
+    _plan: ModelPlan
+    _worker: Worker
+
+    def __init__(self, config: EngineConfig, link: Link[ToRank], memory: int) -> None:
+        self._config = config
+        self._link = link
+        self._memory = memory
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="adapters")
+        self._link.linger = LINGER
+
+    def serve(self) -> int:
+        """Until the first rank has gone, or a step fails here. Returns the exit status."""
+        try:
+            for message in self._link:
+                match message:
+                    case Step(plan):
+                        self._worker.launch(plan)
+                        self._worker.draw()
+                        self._worker.collect()
+                    case Ask(number, ReadAdapter() as question):
+                        self._beside.submit(self._answer, number, question)
+                    case Ask(number, question):
+                        self._answer(number, question)
+        except RankLeft:
+            for _ in self._link:  # the first one knows who, and ends us
+                pass
+        except OSError:
+            pass
+        except Exception as error:
+            log.exception("a step failed")
+            failure = describe(error)
+            self._link.send(Answer(-1, failure=failure))
+            return failure.code
+        return 0
+
+    def _answer(self, number: int, question: Question) -> None:
+        try:
+            answer = Answer(number, self._carried_out(question))
+        except Exception as error:
+            answer = Answer(number, failure=describe(error))
+            if answer.failure is not None and answer.failure.code == 1:
+                log.exception("the rank failed")
+        self._link.send(answer)
+
+    def _carried_out(self, question: Question) -> int:
+        match question:
+            case Load():
+                return self._load()
+            case Allocate(num_pages):
+                pages = self._worker.allocate(num_pages)
+                self._plan.close()
+                self._link.idle = self._worker.idle
+                return pages
+            case WarmUp():
+                self._worker.warm_up()
+            case Sleep(keep_weights):
+                self._link.idle = lambda: False
+                self._worker.sleep(keep_weights=keep_weights)
+            case Wake(part):
+                self._worker.wake(part)
+            case ReadAdapter(adapter, place):
+                return self._worker.read_adapter(adapter, place)
+        return 0
+
+    def _load(self) -> int:
+        progress = StartProgress(None)
+        config, self._plan = planned(self._config, progress)
+        self._worker = loader(config.device, self._memory)(self._plan, config, progress)
+        return wanted_pages(config, self._plan, self._worker.profile())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

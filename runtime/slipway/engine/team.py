@@ -1,0 +1,179 @@
+"""The other ranks of an engine, as rank 0 has them: their processes, their answers, and why one ended."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+
+import msgspec
+
+from slipway.dist.beats import Heartbeats
+from slipway.dist.mesh import Mesh
+from slipway.engine.config import EngineConfig
+from slipway.engine.launch import signal_name, start_module
+from slipway.engine.link import Answer, Ask, Link, Question, Step
+from slipway.engine.messages import Failed
+from slipway.engine.plan import StepPlan
+from slipway.exits import BY_CODE, ENGINE_DIED, WORKER_KILLED, Exit
+from slipway_kernels.cpu import shared_memory
+
+ENDS = 2.0
+"""Seconds that a rank has to say why it ends, and then to be gone."""
+
+
+class Rank:
+    """Another rank, in a process that this one started."""
+
+    def __init__(self, config: EngineConfig, memory: int, name: str) -> None:
+        self.name = name
+        (control, child_control), (self.beats, child_beats) = socket.socketpair(), socket.socketpair()
+        inherited = [child_control.fileno(), child_beats.fileno(), memory]
+        self._process: subprocess.Popen[bytes] = start_module("slipway.engine.rank", config, inherited)
+        child_control.close()
+        child_beats.close()
+        self.link: Link[Answer] = Link(control, Answer)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def how_ended(self, lost: str) -> Exit:
+        """Why it is no more, where it has not said so itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = self._process.wait(0 if lost.startswith("was") else ENDS)
+            how = signal_name(-status) if status < 0 else f"status {status}"
+            code = WORKER_KILLED if status == -signal.SIGKILL else ENGINE_DIED
+            return Exit(code, f"{self.name} (process {self.pid}) ended with {how}.", code.hint)
+        return Exit(ENGINE_DIED, f"{self.name} (process {self.pid}) {lost}.", _SILENT)
+
+    def hang_up(self) -> None:
+        """It ends by itself where its sockets do."""
+        for end in (self.link.socket, self.beats):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def end(self, patience: float) -> None:
+        """Kill it where it has not ended so many seconds later: it may stand still."""
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_SILENT = "Look at what stopped it, or what cut it off; the log may say more."
+
+
+class Team:
+    """All ranks but this one, which is the first."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Starts them."""
+        mesh = Mesh.of(config)
+        self.memory = shared_memory()
+        self._mesh = mesh
+        self._asked: dict[tuple[int, int], Future[int]] = {}
+        """By rank and number."""
+        self._numbers = itertools.count()
+        self._cause: Exit | None = None
+        self._lost = threading.Lock()
+        self._told: Sequence[Callable[[], None]] = ()
+        self._ranks = {
+            rank: Rank(msgspec.structs.replace(config, rank=rank), self.memory, mesh.name(rank).capitalize())
+            for rank in range(1, mesh.size)
+        }
+        for rank, other in self._ranks.items():
+            reads = threading.Thread(target=self._read, args=(rank, other), name=other.name, daemon=True)
+            reads.start()
+        beats = {rank: other.beats for rank, other in self._ranks.items()}
+        self._beats = Heartbeats(beats, self._lose)
+
+    def watch(self, *told: Callable[[], None]) -> None:
+        """What is called when a rank is lost: where a step waits for it, or the core for requests."""
+        self._told = told
+
+    def check(self) -> None:
+        """Raises Exit where a rank has been lost, with the cause."""
+        if self._cause is not None:
+            raise self._cause
+
+    def tell(self, plan: StepPlan) -> None:
+        """Have all compute it. Raises Exit."""
+        self.check()
+        for rank, other in self._ranks.items():
+            try:
+                other.link.send(Step(plan))
+            except OSError:
+                self._lose(rank, "ended")
+                self.check()
+
+    def ask(self, question: Question, ranks: Iterable[int] | None = None) -> list[Future[int]]:
+        """Have all ranks, or these, answer. Where one is lost, the answers raise Exit."""
+        futures = []
+        for rank in self._ranks if ranks is None else ranks:
+            number = next(self._numbers)
+            future = self._asked[rank, number] = Future()
+            futures.append(future)
+            try:
+                self._ranks[rank].link.send(Ask(number, question))
+            except OSError:
+                self._lose(rank, "ended")
+            if self._cause is not None:
+                self._give_up()
+        return futures
+
+    def close(self) -> None:
+        self._beats.close()
+        with self._lost:
+            self._cause = self._cause or Exit(ENGINE_DIED, "The ranks are closed.")
+        for other in self._ranks.values():
+            other.hang_up()
+        end = time.monotonic() + ENDS
+        for other in self._ranks.values():
+            other.end(max(0.0, end - time.monotonic()))
+        os.close(self.memory)
+
+    def _read(self, rank: int, other: Rank) -> None:
+        with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
+            for answer in other.link:
+                if answer.number < 0:
+                    assert answer.failure is not None, "a rank that ends says why"
+                    return self._lose(rank, "", answer.failure)
+                future = self._asked.pop((rank, answer.number), None)
+                if future is None:
+                    continue
+                if answer.failure is None:
+                    future.set_result(answer.value)
+                else:
+                    future.set_exception(_exit(answer.failure))
+        self._lose(rank, "ended")
+
+    def _lose(self, rank: int, how: str, failure: Failed | None = None) -> None:
+        """The first that is lost is the cause of all that comes."""
+        with self._lost:
+            if self._cause is None:
+                other = self._ranks[rank]
+                self._cause = _exit(failure, other.name) if failure else other.how_ended(how)
+        self._give_up()
+        for tell in self._told:
+            tell()
+
+    def _give_up(self) -> None:
+        """Nobody waits for answers any more."""
+        assert self._cause is not None
+        for key in list(self._asked):
+            if (future := self._asked.pop(key, None)) is not None:
+                future.set_exception(self._cause)
+
+
+def _exit(failure: Failed, name: str = "") -> Exit:
+    told = f"{name}: {failure.message}" if name else failure.message
+    return Exit(BY_CODE[failure.code], told, failure.hint, failure.argument)

@@ -1,0 +1,173 @@
+"""Ranks of one engine on one host: processes that share every matrix, and meet in memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factory import model_folders
+from local_engine import LocalEngine, Output
+from slipway.dist.beats import Heartbeats
+from slipway.engine.params import SamplingParams
+from slipway.exits import ENGINE_DIED, WORKER_KILLED, Exit
+from slipway.load.errors import LoadError
+
+pytestmark = pytest.mark.slow
+
+TinyModels = Callable[[str], Path]
+DENSE = ("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma2", "gemma3_text")
+NEAR_TIE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def native_models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
+    """With heads that our own code computes."""
+    return model_folders(
+        tmp_path_factory.mktemp("ranks"),
+        {name: (name, {"head_dim": 24}) for name in DENSE if name != "qwen2"} | {"qwen2": ("qwen2", {})},
+    )
+
+
+def prompts(count: int = 3) -> list[list[int]]:
+    random = np.random.default_rng(7)
+    return [random.integers(3, 500, 20 + 9 * number).tolist() for number in range(count)]
+
+
+def runs(model: Path, requests: list[list[int]], most: int = 24, **fields: Any) -> list[Output]:
+    """What greedy requests give, all at once, on so many ranks of a thread each."""
+    with LocalEngine(model, **({"dtype": "float32", "threads": 1} | fields)) as engine:
+        return engine.run(
+            [(tokens, SamplingParams(most, temperature=0.0, num_logprobs=2)) for tokens in requests]
+        )
+
+
+def assert_same(found: Output, expected: Output) -> None:
+    """Token by token, up to the first at which the model's own two best are too close to tell."""
+    for token, wanted, known in zip(found.tokens, expected.tokens, expected.logprobs, strict=True):
+        (_, best), (_, second) = known.top[:2]
+        if token != wanted:
+            assert best - second < NEAR_TIE
+            return
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("variant", DENSE)
+def test_ranks_draw_what_one_rank_draws(variant: str, size: int, native_models: TinyModels) -> None:
+    model = native_models(variant)
+    alone = runs(model, prompts())
+    together = runs(model, prompts(), tensor_parallel_size=size)
+    for found, expected in zip(together, alone, strict=True):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_demo_is_cut_by_its_three_key_heads(size: int, demo_model: Path) -> None:
+    alone = runs(demo_model, prompts(2))
+    together = runs(demo_model, prompts(2), tensor_parallel_size=size)
+    for found, expected in zip(together, alone, strict=True):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_ranks_give_the_same_bits_in_any_company(dtype: str, tiny_models: TinyModels) -> None:
+    model, fields = tiny_models("llama"), {"dtype": dtype, "tensor_parallel_size": 2}
+    together = runs(model, prompts(5), **fields)
+    chunked = runs(model, prompts(5), **fields, max_num_batched_tokens=16, enable_prefix_caching=False)
+    with LocalEngine(model, threads=1, **fields) as engine:
+        params = SamplingParams(24, temperature=0.0, num_logprobs=2)
+        for tokens, first, second in zip(prompts(5), together, chunked, strict=True):
+            (alone,) = engine.run([(tokens, params)])
+            assert alone.tokens == first.tokens == second.tokens
+            assert alone.logprobs == first.logprobs == second.logprobs
+
+
+def test_seeded_draws_are_those_of_one_rank(tiny_models: TinyModels) -> None:
+    def drawn(size: int) -> list[list[int]]:
+        with LocalEngine(
+            tiny_models("qwen2"), dtype="float32", threads=1, tensor_parallel_size=size
+        ) as engine:
+            params = [SamplingParams(24, temperature=0.8, top_p=0.9, seed=seed) for seed in range(3)]
+            return [output.tokens for output in engine.run(list(zip(prompts(), params, strict=True)))]
+
+    assert drawn(2) == drawn(1)
+
+
+def ranks_of(engine: LocalEngine) -> list[int]:
+    """Processes of the other ranks."""
+    found = subprocess.run(
+        ["pgrep", "-P", str(os.getpid()), "-f", "slipway.engine.rank"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [int(line) for line in found.stdout.split()]
+
+
+def test_a_killed_rank_ends_the_engine_with_its_name(tiny_models: TinyModels) -> None:
+    with LocalEngine(tiny_models("llama"), threads=1, tensor_parallel_size=2) as engine:
+        engine.add(prompts(1)[0], SamplingParams(400, temperature=0.0))
+        engine.core.run_once()
+        (rank,) = ranks_of(engine)
+        os.kill(rank, signal.SIGKILL)
+        with pytest.raises(Exit, match=rf"Rank 1 \(process {rank}\) ended with SIGKILL") as caught:
+            engine.finish()
+        assert caught.value.exit_code is WORKER_KILLED
+
+
+def test_a_stopped_rank_is_found_by_its_silence_and_ended(
+    tiny_models: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Heartbeats, "silence", 2.0)
+    with LocalEngine(tiny_models("llama"), threads=1, tensor_parallel_size=2) as engine:
+        engine.add(prompts(1)[0], SamplingParams(400, temperature=0.0))
+        engine.core.run_once()
+        (rank,) = ranks_of(engine)
+        os.kill(rank, signal.SIGSTOP)
+        with pytest.raises(Exit, match=rf"Rank 1 \(process {rank}\) was not heard for [23] s") as caught:
+            engine.finish()
+        assert caught.value.exit_code is ENGINE_DIED
+    assert not Path(f"/proc/{rank}").exists()
+
+
+def wait(engine: LocalEngine) -> None:
+    while True:
+        engine.core.run_once()
+
+
+def test_an_idle_engine_notices_a_killed_rank(tiny_models: TinyModels) -> None:
+    with LocalEngine(tiny_models("llama"), threads=1, tensor_parallel_size=2) as engine:
+        (rank,) = ranks_of(engine)
+        os.kill(rank, signal.SIGKILL)
+        with pytest.raises(Exit, match="Rank 1"):
+            wait(engine)
+
+
+def test_what_cannot_be_cut_is_refused_with_what_can(tiny_models: TinyModels) -> None:
+    with pytest.raises((LoadError, Exit), match="--tensor-parallel-size 7 cannot cut 4 heads") as caught:
+        LocalEngine(tiny_models("llama"), tensor_parallel_size=7)
+    assert "4" in caught.value.hint
+
+
+def test_loading_in_turn_gives_the_same(tiny_models: TinyModels) -> None:
+    fields: dict[str, Any] = {"tensor_parallel_size": 4}
+    in_turn = runs(tiny_models("llama"), prompts(), **fields, max_parallel_loading_workers=1)
+    assert [one.tokens for one in in_turn] == [
+        one.tokens for one in runs(tiny_models("llama"), prompts(), **fields)
+    ]
+
+
+def test_it_sleeps_and_wakes_on_all_ranks(tiny_models: TinyModels) -> None:
+    with LocalEngine(tiny_models("llama"), dtype="float32", threads=1, tensor_parallel_size=2) as engine:
+        request = (prompts(1)[0], SamplingParams(24, temperature=0.0))
+        (before,) = engine.run([request])
+        assert engine.call("sleep", "2") == "ok"
+        assert engine.call("wake_up", "weights", "kv_cache") == "ok"
+        (after,) = engine.run([request])
+        assert after.tokens == before.tokens
