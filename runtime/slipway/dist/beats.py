@@ -1,6 +1,8 @@
 """Heartbeats between the ranks of an engine: a thread of each process, which no step holds up.
 
-A byte each second, over a socket of its own. Who is silent for ten seconds is dead, whatever its process does.
+A byte each second, over a socket of its own. Who is silent for ten seconds is dead, whatever its process does;
+but for a process that stood still itself meanwhile, as one does that is stopped with all others, or whose machine
+slept.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ BEAT = 1.0
 """Seconds from one to the next."""
 SILENCE = 10.0
 """Seconds after which nobody waits any more."""
+
+
+ENDED = "ended"
+"""How one was lost that closed its end."""
 
 
 class Heartbeats:
@@ -44,7 +50,10 @@ class Heartbeats:
     def _run(self) -> None:
         due = time.monotonic()
         while True:
-            for key, _ in self._selector.select(max(0.0, due - time.monotonic())):
+            ready = self._selector.select(max(0.0, due - time.monotonic()))
+            if time.monotonic() - due > self.silence / 2:
+                self._heard = dict.fromkeys(self._heard, time.monotonic())
+            for key, _ in ready:
                 if key.data is None:
                     return self._selector.close()
                 if how := self._hear(key.fileobj, key.data):  # type: ignore[arg-type]
@@ -69,7 +78,7 @@ class Heartbeats:
         except OSError as error:
             return f"cannot be reached: {error.strerror}"
         self._heard[other] = time.monotonic()
-        return "" if heard else "ended"
+        return "" if heard else ENDED
 
     def _beat(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):  # one that takes none is about to be silent, or has ended

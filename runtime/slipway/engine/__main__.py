@@ -1,4 +1,4 @@
-"""`python -m slipway.engine CONFIG LISTENER PARENT`: inherited descriptors, see `launch.EngineProcess`."""
+"""`python -m slipway.engine CONFIG LISTENER PARENT [BEATS]`: inherited descriptors, see `launch`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from functools import partial
 
 from slipway.begin import begin
+from slipway.dist.beats import Heartbeats
 from slipway.engine.config import EngineConfig
 from slipway.engine.launch import die_with_parent, told
 from slipway.engine.start import run_engine
@@ -15,8 +16,10 @@ from slipway.envs import read
 
 
 def main() -> int:
-    config_fd, listener_fd, parent_fd = map(int, sys.argv[1:])
+    config_fd, listener_fd, parent_fd, *beats = map(int, sys.argv[1:])
     die_with_parent()
+    for descriptor in beats:
+        Heartbeats({0: socket.socket(fileno=descriptor)}, lambda *_: None)
     config = told(config_fd, EngineConfig)
     begun = partial(begin, config.log_config_file, read(os.environ))
     return run_engine(config, socket.socket(fileno=listener_fd), parent_fd, begun)

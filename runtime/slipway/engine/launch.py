@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from slipway.dist.beats import ENDED, Heartbeats
 from slipway.engine.config import EngineConfig
 from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode
 
@@ -115,11 +116,30 @@ class EngineProcess(Engine):
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__()
-        self._process = start_module("slipway.engine", config, (self._listener.fileno(), self._parent))
+        self._silent = ""
+        """How it was lost, where it fell silent."""
+        inherited = [self._listener.fileno(), self._parent]
+        has_ranks = config.tensor_parallel_size * config.pipeline_parallel_size > 1
+        own, beats = socket.socketpair() if has_ranks else (None, None)
+        if beats is not None:
+            inherited.append(beats.fileno())
+        self._process = start_module("slipway.engine", config, inherited)
         os.close(self._parent)
         self._listener.close()
+        if own is not None and beats is not None:
+            beats.close()
+            Heartbeats({0: own}, self._lose)
+
+    def _lose(self, _: int, how: str) -> None:
+        """The other ranks end where the first one is silent; nobody ends that one but who started it."""
+        if how != ENDED:
+            self._silent = how
+            self._process.kill()
 
     def post_mortem(self) -> tuple[str, ExitCode]:
+        if self._silent:
+            self._process.wait()
+            return f"Rank 0 (process {self._process.pid}) {self._silent}.", ENGINE_DIED
         try:
             status = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from slipway.begin import begin
-from slipway.dist.beats import Heartbeats
+from slipway.dist.beats import ENDED, Heartbeats
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Worker
@@ -57,7 +57,7 @@ def main() -> int:
 
 def _alone(_: int, how: str) -> None:
     """The first rank has gone: nothing that this one computes is wanted any more, and it may wait for it."""
-    if how != "ended":
+    if how != ENDED:
         log.error("rank 0 %s: this rank ends", how)
     os._exit(ENGINE_DIED.code)
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 import msgspec
 
-from slipway.dist.beats import Heartbeats
+from slipway.dist.beats import ENDED, Heartbeats
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.engine.launch import signal_name, start_module
@@ -48,7 +48,7 @@ class Rank:
     def how_ended(self, lost: str) -> Exit:
         """Why it is no more, where it has not said so itself."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            status = self._process.wait(0 if lost.startswith("was") else ENDS)
+            status = self._process.wait(ENDS if lost == ENDED else 0)
             how = signal_name(-status) if status < 0 else f"status {status}"
             code = WORKER_KILLED if status == -signal.SIGKILL else ENGINE_DIED
             return Exit(code, f"{self.name} (process {self.pid}) ended with {how}.", code.hint)
@@ -87,7 +87,11 @@ class Team:
         self._lost = threading.Lock()
         self._told: Sequence[Callable[[], None]] = ()
         self._ranks = {
-            rank: Rank(msgspec.structs.replace(config, rank=rank), self.memory, mesh.name(rank).capitalize())
+            rank: Rank(
+                msgspec.structs.replace(config, rank=rank, use_tqdm_on_load=False),
+                self.memory,
+                mesh.name(rank).capitalize(),
+            )
             for rank in range(1, mesh.size)
         }
         for rank, other in self._ranks.items():
@@ -112,7 +116,7 @@ class Team:
             try:
                 other.link.send(Step(plan))
             except OSError:
-                self._lose(rank, "ended")
+                self._lose(rank, ENDED)
                 self.check()
 
     def ask(self, question: Question, ranks: Iterable[int] | None = None) -> list[Future[int]]:
@@ -125,7 +129,7 @@ class Team:
             try:
                 self._ranks[rank].link.send(Ask(number, question))
             except OSError:
-                self._lose(rank, "ended")
+                self._lose(rank, ENDED)
             if self._cause is not None:
                 self._give_up()
         return futures
@@ -154,7 +158,7 @@ class Team:
                     future.set_result(answer.value)
                 else:
                     future.set_exception(_exit(answer.failure))
-        self._lose(rank, "ended")
+        self._lose(rank, ENDED)
 
     def _lose(self, rank: int, how: str, failure: Failed | None = None) -> None:
         """The first that is lost is the cause of all that comes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipway.args.declare import Unbuilt, arg, group
-from slipway.args.groups.features import DATA_PARALLEL, EXPERT_PARALLEL, MULTIMODAL, TENSOR_PARALLEL
+from slipway.args.groups.features import DATA_PARALLEL, EXPERT_PARALLEL, MULTIMODAL
 
 ONE_DEVICE = "is not a device of Slipway. Use cpu or cuda."
 
@@ -66,7 +66,7 @@ class Parallel:
     ray_workers_use_nsight: bool = arg(False, negatable=True, unbuilt=Unbuilt("Ray workers"))
     """Profile Ray workers with Nsight."""
 
-    tensor_parallel_size: int = arg(1, aliases=("-tp",), minimum=1, unbuilt=TENSOR_PARALLEL)
+    tensor_parallel_size: int = arg(1, aliases=("-tp",), minimum=1)
     """Devices that share each layer."""
 
     worker_cls: str = arg(
