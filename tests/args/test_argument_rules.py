@@ -94,7 +94,6 @@ REFUSED = {
         ["--max-long-partial-prefills", "2"],
         ["--max-long-partial-prefills", "2", "--max-num-partial-prefills", "2"],
     ),
-    "more local copies": (["-dpl", "2"], ["-dpl", "2", "-dp", "2"]),
     "n-gram window, old": (
         ["--ngram-prompt-lookup-max", "2", "--ngram-prompt-lookup-min", "3"],
         ["--ngram-prompt-lookup-max", "3", "--ngram-prompt-lookup-min", "3", *FIVE],
@@ -191,7 +190,6 @@ WARNED = {
         ["--prompt-adapters", "a=b"],
         ["--prompt-adapters", "a=b", *PROMPTS],
     ),
-    "balance without experts": (["--enable-eplb"], ["--enable-eplb", "--enable-expert-parallel"]),
     "traces to nowhere": (
         ["--collect-detailed-traces", "all"],
         ["--collect-detailed-traces", "all", "--otlp-traces-endpoint", "http://h:1"],
@@ -407,6 +405,7 @@ def test_an_old_flag_moves_its_value():
     assert resolve(["m", "--max-context-len-to-capture", "9"], {})["max_seq_len_to_capture"] == 9
 
 
+COPIES = ["--data-parallel-size", "2"]
 TWINS = [
     ("VLLM_API_KEY", "secret,a", "api_key", ["secret,a"], ["--api-key", "secret-b"]),
     ("HF_TOKEN", "secret-a", "hf_token", "secret-a", ["--hf-token", "secret-b"]),
@@ -425,6 +424,10 @@ TWINS = [
         True,
         ["--no-disable-custom-all-reduce"],
     ),
+    ("VLLM_DP_MASTER_IP", "10.0.0.1", "data_parallel_address", "10.0.0.1", [*COPIES, "-dpa", "10.0.0.2"]),
+    ("VLLM_DP_MASTER_PORT", "4000", "data_parallel_rpc_port", 4000, [*COPIES, "-dpp", "4001"]),
+    ("VLLM_DP_RANK", "0", "data_parallel_rank", 0, [*COPIES, "-dpn", "1"]),
+    ("VLLM_DP_SIZE", "2", "data_parallel_size", 2, ["-dp", "3"]),
 ]
 
 
@@ -454,6 +457,11 @@ def test_a_variable_of_the_same_value_is_no_cause_to_warn():
 def test_a_malformed_variable_is_refused_by_its_name():
     with pytest.raises(ArgumentError, match="VLLM_ATTENTION_BACKEND 'flash' is not one of"):
         resolve(["m"], {"VLLM_ATTENTION_BACKEND": "flash"})
+
+
+def test_the_link_of_a_service_is_no_value_of_an_argument():
+    link = {"VLLM_DP_MASTER_PORT": "tcp://10.0.0.1:80"}
+    assert resolve(["m", *COPIES], link)["data_parallel_rpc_port"] is None
 
 
 def test_a_secret_on_the_command_line_warns_and_names_the_variable():

@@ -15,13 +15,25 @@ from slipway.args.schema import ARGUMENTS, SERVE, help_text
 from slipway.args.status import IMPLEMENTED, NOT_BUILT, REFUSED, WARNED, arguments, status_of
 
 SURFACE: list[dict[str, Any]] = json.loads((Path(__file__).parent / "surface.json").read_text())
-OWN = {"drain_grace", "drain_timeout", "dry_run", "load_timeout"}
-NEWER = {"enable_tokenizer_info_endpoint", "trust_request_chat_template"}
+OWN = {"cluster_key_file", "drain_grace", "drain_timeout", "dry_run", "load_timeout"}
+NEWER = {
+    "data_parallel_external_lb",
+    "data_parallel_hybrid_lb",
+    "data_parallel_rank",
+    "enable_tokenizer_info_endpoint",
+    "eplb_config",
+    "master_addr",
+    "master_port",
+    "nnodes",
+    "node_rank",
+    "trust_request_chat_template",
+}
 """Of vLLM, but not of the documents that the surface is taken from."""
 
 SAMPLES = {
     "allowed_local_media_path": "/media",
     "data_parallel_size_local": "2",
+    "eplb_config": '{"window_size": 500}',
     "kv_events_config": '{"enable_kv_cache_events": true, "publisher": "zmq"}',
     "kv_transfer_config": '{"kv_role": "kv_both"}',
     "limit_mm_per_prompt": "image=1",
@@ -38,7 +50,14 @@ SAMPLES = {
 """Values that ask for something, where the type alone does not suggest one."""
 
 COMPANIONS = {
+    "data_parallel_external_lb": ["-dp", "2", "-dpn", "1"],
+    "data_parallel_hybrid_lb": ["-dp", "4", "-dpl", "2"],
+    "data_parallel_rank": ["-dp", "2"],
     "data_parallel_size_local": ["-dp", "2"],
+    "data_parallel_start_rank": ["-dp", "2", "-dpl", "1"],
+    "headless": ["-dp", "2", "-dpa", "10.0.0.1"],
+    "nnodes": ["-tp", "2"],
+    "node_rank": ["-tp", "2", "-n", "2", "--master-addr", "10.0.0.1"],
     "enable_auto_tool_choice": ["--tool-call-parser", "hermes"],
     "ngram_prompt_lookup_max": ["--num-speculative-tokens", "2"],
     "ngram_prompt_lookup_min": ["--num-speculative-tokens", "2"],

@@ -9,6 +9,7 @@ from slipway.args import values as parsing
 from slipway.args.declare import Argument, Kind
 from slipway.args.errors import ArgumentError
 from slipway.args.schema import ARGUMENTS
+from slipway.envs import BY_NAME
 
 Warn = Callable[[str], None]
 Values = dict[str, Any]
@@ -20,7 +21,7 @@ def apply_twins(values: Values, given: set[str], environ: Mapping[str, str], war
     """Take what a variable says where the argument was not given. Returns the names of these."""
     taken = set()
     for argument in ARGUMENTS.values():
-        variable = next((name for name in argument.twins if environ.get(name)), None)
+        variable = next((name for name in argument.twins if _says_something(name, environ)), None)
         if variable is None:
             continue
         meant = parsing.from_text(argument, _spelled(argument, environ[variable]), variable)
@@ -33,6 +34,11 @@ def apply_twins(values: Values, given: set[str], environ: Mapping[str, str], war
             hidden = "" if argument.secret else f"={environ[variable]}"
             warn(f"{argument.flag}{shown} wins over {variable}{hidden}.")
     return frozenset(taken)
+
+
+def _says_something(name: str, environ: Mapping[str, str]) -> bool:
+    text = environ.get(name)
+    return bool(text) and not BY_NAME[name].is_link(text)
 
 
 def _spelled(argument: Argument, text: str) -> str:
@@ -115,6 +121,15 @@ def split_options(values: Values, given: set[str]) -> None:
                 )
             values[target] = True
             given.add(target)
+
+
+def imply_nodes(values: Values) -> None:
+    """A copy that is named is balanced from outside; a later node of one engine has no API server."""
+    if values["data_parallel_rank"] is not None and values["data_parallel_size"] > 1:
+        values["data_parallel_external_lb"] = True
+    served = values["data_parallel_external_lb"] or values["data_parallel_hybrid_lb"]
+    if values["node_rank"] > 0 and not served:
+        values["headless"] = True
 
 
 def expand_graph_sizes(sizes: list[int]) -> list[int]:

@@ -55,6 +55,7 @@ DISTRIBUTED = (
         "Address of the first data-parallel engine.",
         operator_only("the operator sets it"),
         NO_RANKS,
+        prefer_argument="--data-parallel-address",
     ),
     _Variable(
         "VLLM_DP_MASTER_PORT",
@@ -63,6 +64,7 @@ DISTRIBUTED = (
         "Port of the first data-parallel engine.",
         operator_only("the operator sets it"),
         NO_RANKS,
+        prefer_argument="--data-parallel-rpc-port",
         collides_with_service="vllm-dp-master",
     ),
     _Variable(
@@ -72,6 +74,7 @@ DISTRIBUTED = (
         "Number of this data-parallel engine.",
         operator_only("the operator sets it for each pod"),
         NO_RANKS,
+        prefer_argument="--data-parallel-rank",
     ),
     _Variable(
         "VLLM_DP_SIZE",
@@ -80,6 +83,7 @@ DISTRIBUTED = (
         "Data-parallel engines in all.",
         operator_only("it must equal --data-parallel-size"),
         NO_RANKS,
+        prefer_argument="--data-parallel-size",
     ),
     _Variable(
         "VLLM_HOST_IP",

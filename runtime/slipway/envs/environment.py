@@ -195,7 +195,7 @@ def near_names(name: str) -> list[str]:
 
 
 def _about(variable: Variable, text: str) -> list[str]:
-    if variable.collides_with_service and "://" in text:
+    if variable.is_link(text):
         return [service_link(variable, text)]
     if variable.status == "refused" or variable.asks_for_nothing(text):
         return []

@@ -120,9 +120,13 @@ class Variable:
         """`NAME=value` for messages, with credentials hidden."""
         return f"{self.name}={'***' if self.secret else text}"
 
+    def is_link(self, text: str) -> bool:
+        """Whether Kubernetes wrote it there, for a Service of an unlucky name."""
+        return self.collides_with_service is not None and "://" in text
+
     def parse(self, text: str | None) -> Value:
-        """The typed value; unset and empty mean the default. Raises InvalidEnvironment."""
-        if text is None or not text.strip():
+        """The typed value; unset, empty and a Service's link mean the default. Raises InvalidEnvironment."""
+        if text is None or not text.strip() or self.is_link(text):
             return self.default
         try:
             value = _convert(self, text.strip())
@@ -141,8 +145,6 @@ class Variable:
         return value == self.default or value in self.harmless
 
     def _wanted(self, text: str) -> str:
-        if self.collides_with_service and "://" in text:
-            return service_link(self, text)
         kind = {
             "bool": "0 or 1",
             "int": "a whole number",

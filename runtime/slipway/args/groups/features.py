@@ -7,4 +7,5 @@ from slipway.args.declare import Unbuilt
 DATA_PARALLEL = Unbuilt("data parallelism")
 EXPERT_PARALLEL = Unbuilt("expert parallelism")
 MULTIMODAL = Unbuilt("multimodal input")
+SEVERAL_HOSTS = Unbuilt("ranks on several hosts")
 TENSOR_PARALLEL = Unbuilt("tensor parallelism")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import Unbuilt, arg, group
-from slipway.args.groups.features import DATA_PARALLEL, EXPERT_PARALLEL, MULTIMODAL
+from slipway.args.declare import Json, Key, Unbuilt, arg, group
+from slipway.args.groups.features import (
+    DATA_PARALLEL,
+    EXPERT_PARALLEL,
+    MULTIMODAL,
+    SEVERAL_HOSTS,
+)
 
 ONE_DEVICE = "is not a device of Slipway. Use cpu or cuda."
 
@@ -12,18 +17,49 @@ ONE_DEVICE = "is not a device of Slipway. Use cpu or cuda."
 class Parallel:
     """How a model spreads over devices and nodes."""
 
-    data_parallel_address: str | None = arg(aliases=("-dpa",), unbuilt=DATA_PARALLEL, in_spec=False)
+    data_parallel_address: str | None = arg(
+        aliases=("-dpa",), unbuilt=DATA_PARALLEL, in_spec=False, twins=("VLLM_DP_MASTER_IP",)
+    )
     """Address of the data-parallel group's head node."""
 
     data_parallel_backend: str = arg("mp", aliases=("-dpb",), choices=("mp", "ray"), unbuilt=DATA_PARALLEL)
     """What starts data-parallel ranks."""
 
+    data_parallel_external_lb: bool = arg(
+        False, aliases=("-dpe",), negatable=True, unbuilt=DATA_PARALLEL, in_spec=False
+    )
+    """Serve one copy here, for a load balancer outside that knows the others. A --data-parallel-rank implies
+    it.
+
+    Each copy has an API server of its own then, as in a pod for each.
+    """
+
+    data_parallel_hybrid_lb: bool = arg(
+        False, aliases=("-dph",), negatable=True, unbuilt=DATA_PARALLEL, in_spec=False
+    )
+    """Serve this node's copies here, for a load balancer outside that knows the other nodes.
+
+    The API server shares requests among its own --data-parallel-size-local copies alone.
+    """
+
+    data_parallel_rank: int | None = arg(
+        aliases=("-dpn",), minimum=0, unbuilt=DATA_PARALLEL, in_spec=False, twins=("VLLM_DP_RANK",)
+    )
+    """Which of the copies this server is, where each has an API server of its own, counted from 0."""
+
     data_parallel_rpc_port: int | None = arg(
-        aliases=("-dpp",), minimum=1, maximum=65535, unbuilt=DATA_PARALLEL, in_spec=False
+        aliases=("-dpp",),
+        minimum=1,
+        maximum=65535,
+        unbuilt=DATA_PARALLEL,
+        in_spec=False,
+        twins=("VLLM_DP_MASTER_PORT",),
     )
     """Port on the head node by which data-parallel ranks meet."""
 
-    data_parallel_size: int = arg(1, aliases=("-dp",), minimum=1, unbuilt=DATA_PARALLEL)
+    data_parallel_size: int = arg(
+        1, aliases=("-dp",), minimum=1, unbuilt=DATA_PARALLEL, twins=("VLLM_DP_SIZE",)
+    )
     """Copies of the engine that share the requests; MoE layers spread over all of their devices."""
 
     data_parallel_size_local: int | None = arg(
@@ -55,10 +91,40 @@ class Parallel:
     enable_multimodal_encoder_data_parallel: bool = arg(False, negatable=True, unbuilt=MULTIMODAL)
     """Run the vision encoder data-parallel."""
 
+    eplb_config: Json | None = arg(
+        keys={
+            "window_size": Key("int", minimum=1),
+            "step_interval": Key("int", minimum=1),
+            "num_redundant_experts": Key("int", minimum=0),
+            "log_balancedness": Key("bool"),
+            "log_balancedness_interval": Key("int", minimum=1),
+            "use_async": Key("bool"),
+            "policy": Key("str", choices=("default",)),
+            "communicator": Key("str", choices=("nixl", "pynccl", "torch_gloo", "torch_nccl"), nullable=True),
+        },
+        open_keys=False,
+        no_effect_without=("enable_eplb",),
+        unbuilt=Unbuilt("moving experts between devices", tunes=True),
+    )
+    """How --enable-eplb moves experts: what it measures, how often it acts, how many experts it doubles."""
+
+    master_addr: str = arg("127.0.0.1", unbuilt=SEVERAL_HOSTS, in_spec=False)
+    """Address of node 0, at which the ranks of the other --nnodes report."""
+
+    master_port: int = arg(29501, minimum=1, maximum=65535, unbuilt=SEVERAL_HOSTS, in_spec=False)
+    """Port of node 0 for the same."""
+
     max_parallel_loading_workers: int | None = arg(
         minimum=1, unbuilt=Unbuilt("more than one worker", asks=lambda count: count > 1)
     )
     """Workers that read weights at the same time; fewer need less host memory."""
+
+    nnodes: int = arg(1, aliases=("-n",), minimum=1, unbuilt=SEVERAL_HOSTS, in_spec=False)
+    """Nodes over which the ranks of the engine spread evenly. Start the same command on each of them, with
+    its --node-rank."""
+
+    node_rank: int = arg(0, aliases=("-r",), minimum=0, unbuilt=SEVERAL_HOSTS, in_spec=False)
+    """Which of the --nnodes this is. Node 0 has the API server; the others are --headless by that."""
 
     pipeline_parallel_size: int = arg(1, aliases=("-pp",), minimum=1, unbuilt=Unbuilt("pipeline parallelism"))
     """Stages into which the layers are cut. Devices per copy = stages × tensor parallel size."""

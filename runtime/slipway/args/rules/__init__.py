@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slipway.args.rules.commands import BATCH_RULES, MEASUREMENT_RULES
+from slipway.args.rules.data_parallel import DATA_PARALLEL
 from slipway.args.rules.engine import ENGINE
 from slipway.args.rules.frontend import FRONTEND
 from slipway.args.rules.parallel import PARALLEL
@@ -15,6 +16,7 @@ RULES: tuple[Rule, ...] = (
     *(known_or_plugin(a) for a in ARGUMENTS.values() if a.extended_by),
     *ENGINE,
     *PARALLEL,
+    *DATA_PARALLEL,
     *SPECULATION,
     *FRONTEND,
     *(without_effect(a, needed) for a in ARGUMENTS.values() for needed in a.no_effect_without),

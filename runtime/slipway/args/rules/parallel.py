@@ -1,9 +1,139 @@
-"""Rules of ranks, nodes and copies of the engine."""
+"""Rules of the ranks of one engine: how many, on which nodes, started by what."""
 
 from __future__ import annotations
 
-from slipway.args.rules.rule import Rule, at_most
+from slipway.args.rules.rule import Given, Rule, Values, flag
+from slipway.args.schema import ARGUMENTS
+
+
+def ranks(values: Values) -> int:
+    """Processes, or devices, of one copy of the engine."""
+    return int(values["tensor_parallel_size"] * values["pipeline_parallel_size"])
+
+
+def _product(values: Values) -> str:
+    stages, devices = values["pipeline_parallel_size"], values["tensor_parallel_size"]
+    return f"--tensor-parallel-size {devices} × --pipeline-parallel-size {stages}"
+
+
+def _node_is_one_of_them(values: Values, given: Given) -> str | None:
+    rank, count = values["node_rank"], values["nnodes"]
+    if rank < count:
+        return None
+    if count == 1:
+        return f"--node-rank {rank} is no node of --nnodes 1: say how many there are with --nnodes."
+    return f"--node-rank {rank} is no node of --nnodes {count}: they count from 0 to {count - 1}."
+
+
+def _later_nodes_find_the_first(values: Values, given: Given) -> str | None:
+    launched = values["distributed_executor_backend"] == "external_launcher"  # which says where to report
+    if values["node_rank"] == 0 or "master_addr" in given or launched:
+        return None
+    return (
+        f"--node-rank {values['node_rank']} needs --master-addr, an address of node 0: without it this node "
+        f"would look for its ranks on itself, at {values['master_addr']}."
+    )
+
+
+def _nodes_share_the_ranks(values: Values, given: Given) -> str | None:
+    count, copies = values["nnodes"], values["data_parallel_size"]
+    total = ranks(values) * copies
+    if total % count == 0:
+        return None
+    of_copies = f" × --data-parallel-size {copies}" if copies > 1 else ""
+    return (
+        f"{_product(values)}{of_copies} = {total} ranks do not spread evenly over --nnodes {count}. "
+        "Make their product a multiple of the number of nodes."
+    )
+
+
+def _nodes_have_one_launcher(values: Values, given: Given) -> str | None:
+    count, backend = values["nnodes"], values["distributed_executor_backend"]
+    if count == 1:
+        return None
+    if backend == "ray":
+        return (
+            f"--nnodes {count} says that you start a command on each node, and "
+            "--distributed-executor-backend ray that Ray starts the ranks. Drop one of them."
+        )
+    if values["data_parallel_backend"] == "ray":
+        return (
+            f"--nnodes {count} says that you start a command on each node, and --data-parallel-backend ray "
+            "that Ray starts the copies. Drop one of them."
+        )
+    return None
+
+
+def _one_process_has_one_rank(values: Values, given: Given) -> str | None:
+    if values["distributed_executor_backend"] != "uni" or ranks(values) == 1:
+        return None
+    return (
+        f"--distributed-executor-backend uni computes in the engine's own process, which is one rank, and "
+        f"{_product(values)} asks for {ranks(values)}. Use mp, or leave it out."
+    )
+
+
+def _nodes_that_are_none(values: Values, given: Given) -> str | None:
+    idle = [
+        flag(name)
+        for name in ("master_addr", "master_port")
+        if values[name] != ARGUMENTS[name].default and values["nnodes"] == 1
+    ]
+    if not idle:
+        return None
+    have = "has" if len(idle) == 1 else "have"
+    return f"{' and '.join(idle)} {have} no effect with --nnodes 1."
+
+
+def _a_launcher_counts_nodes(values: Values, given: Given) -> str | None:
+    if values["distributed_executor_backend"] != "external_launcher" or values["nnodes"] == 1:
+        return None
+    return (
+        f"--nnodes {values['nnodes']} has no effect with --distributed-executor-backend external_launcher: "
+        "the launcher's variables RANK and WORLD_SIZE say which rank this is of how many."
+    )
+
+
+def _nobody_to_know(values: Values, given: Given) -> str | None:
+    local = values["data_parallel_size_local"]
+    several = values["nnodes"] > 1 or values["distributed_executor_backend"] in ("ray", "external_launcher")
+    copies = local is not None and local < values["data_parallel_size"]
+    if values["cluster_key_file"] is None or several or copies or values["headless"]:
+        return None
+    return "--cluster-key-file has no effect: everything runs on this host, where nothing listens for others."
+
+
+def _experts_of_one_device(values: Values, given: Given) -> str | None:
+    if not values["enable_expert_parallel"] or values["tensor_parallel_size"] > 1:
+        return None
+    return (
+        "--enable-expert-parallel has no effect with --tensor-parallel-size 1: one device holds every expert "
+        "whole."
+    )
+
+
+def _profiles_of_rays_workers(values: Values, given: Given) -> str | None:
+    if not values["ray_workers_use_nsight"] or values["distributed_executor_backend"] == "ray":
+        return None
+    return "--ray-workers-use-nsight has no effect without --distributed-executor-backend ray."
+
 
 PARALLEL: tuple[Rule, ...] = (
-    at_most("data_parallel_size_local", "data_parallel_size", "the local copies are part of all."),
+    Rule("node_rank", _node_is_one_of_them),
+    Rule("master_addr", _later_nodes_find_the_first),
+    Rule("nnodes", _nodes_have_one_launcher),
+    Rule("nnodes", _nodes_share_the_ranks),
+    Rule(
+        "distributed_executor_backend",
+        _one_process_has_one_rank,
+        cel="!has(self.distributedExecutorBackend) || self.distributedExecutorBackend != 'uni'"
+        " || (!has(self.tensorParallelSize) || self.tensorParallelSize == 1)"
+        " && (!has(self.pipelineParallelSize) || self.pipelineParallelSize == 1)",
+        message="distributedExecutorBackend uni is one rank: use mp, or leave it out",
+    ),
+    Rule("master_addr", _nodes_that_are_none, warns=True),
+    Rule("nnodes", _a_launcher_counts_nodes, warns=True),
+    Rule("cluster_key_file", _nobody_to_know, warns=True),
+    Rule("enable_expert_parallel", _experts_of_one_device, warns=True),
+    Rule("ray_workers_use_nsight", _profiles_of_rays_workers, warns=True),
 )
