@@ -18,7 +18,6 @@ RESOLVED = {"arguments", "resolved"}
 """What the resolved arguments are called where they are read."""
 READ_WHILE_RESOLVED = {"config", "model_tag", "dry_run", "help"}
 ONE_MEANING = {
-    "distributed_executor_backend",
     "scheduler_cls",
     "worker_cls",
     "worker_extension_cls",

@@ -112,6 +112,17 @@ def test_what_kubectl_prints_is_accepted_again():
             {"devices": {"vendor": "amd"}},
             "spec.runtime.image: it must be given: Slipway has no image for devices of amd.",
         ),
+        (
+            {"engine": {"distributedExecutorBackend": "external_launcher"}},
+            "spec.engine: --distributed-executor-backend external_launcher is told by variables",
+        ),
+        (
+            {
+                "engine": {"pipelineParallelSize": 2},
+                "env": [{"name": "VLLM_PP_LAYER_PARTITION", "value": "3"}],
+            },
+            "spec.env: VLLM_PP_LAYER_PARTITION=3 says how many layers each of 1 stages has",
+        ),
         ({"engine": {"dataParallelSizeLocal": 0}}, "0 leaves the pod without an engine"),
         ({"disruption": {"minAvailable": 1, "maxUnavailable": 1}}, "exclude each other"),
         (

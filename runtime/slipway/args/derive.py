@@ -9,7 +9,7 @@ from slipway.args import values as parsing
 from slipway.args.declare import Argument, Kind
 from slipway.args.errors import ArgumentError
 from slipway.args.schema import ARGUMENTS
-from slipway.envs import BY_NAME
+from slipway.envs import BY_NAME, Launched
 
 Warn = Callable[[str], None]
 Values = dict[str, Any]
@@ -37,7 +37,7 @@ def apply_twins(values: Values, given: set[str], environ: Mapping[str, str], war
 
 
 def _says_something(name: str, environ: Mapping[str, str]) -> bool:
-    text = environ.get(name)
+    text = environ.get(name, "")
     return bool(text) and not BY_NAME[name].is_link(text)
 
 
@@ -123,12 +123,17 @@ def split_options(values: Values, given: set[str]) -> None:
             given.add(target)
 
 
-def imply_nodes(values: Values) -> None:
-    """A copy that is named is balanced from outside; a later node of one engine has no API server."""
+def imply_nodes(values: Values, environ: Mapping[str, str]) -> None:
+    """A copy that is named is balanced from outside; a later node or rank of one engine has no API server.
+
+    Raises InvalidEnvironment where a launcher was to say which rank this is, and does not.
+    """
     if values["data_parallel_rank"] is not None and values["data_parallel_size"] > 1:
         values["data_parallel_external_lb"] = True
     served = values["data_parallel_external_lb"] or values["data_parallel_hybrid_lb"]
-    if values["node_rank"] > 0 and not served:
+    launched = values["distributed_executor_backend"] == "external_launcher"
+    rank = Launched.of(environ).rank if launched else values["node_rank"]
+    if rank > 0 and not served:
         values["headless"] = True
 
 

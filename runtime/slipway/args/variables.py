@@ -7,13 +7,21 @@ from typing import Any
 
 from slipway.args.derive import Warn
 from slipway.args.errors import ArgumentError
-from slipway.envs import BY_NAME, Value
+from slipway.args.rules.parallel import on_one_host, product, ranks
+from slipway.envs import BY_NAME, InvalidEnvironment, Launched, Value
+
+WILDCARDS = ("0.0.0.0", "::", "[::]", "*")
+OF_RAY = ("VLLM_RAY_BUNDLE_INDICES", "VLLM_RAY_PER_WORKER_GPUS")
 
 
 def check_variables(values: Mapping[str, Any], environ: Mapping[str, str], warn: Warn) -> None:
     """Raises ArgumentError where both together cannot be had, InvalidEnvironment at a malformed variable."""
     if values["api_server_count"] > 1:
         _check_processes(values, environ)
+    _check_stages(values, environ)
+    _check_launched(values, environ)
+    _check_ray(values, environ, warn)
+    _check_address(values, environ)
     if values["prefix_caching_hash_algo"] != "builtin" and _value("SLIPWAY_PREFIX_HASH_SECRET", environ):
         warn(
             "SLIPWAY_PREFIX_HASH_SECRET has no effect with --prefix-caching-hash-algo "
@@ -39,6 +47,65 @@ def _check_processes(values: Mapping[str, Any], environ: Mapping[str, str]) -> N
         return
     count = values["api_server_count"]
     raise ArgumentError(f"--api-server-count {count} {why}. Drop one of them.", "api_server_count")
+
+
+def _check_stages(values: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    name, count = "VLLM_PP_LAYER_PARTITION", values["pipeline_parallel_size"]
+    layers = _value(name, environ)
+    if isinstance(layers, tuple) and len(layers) != count:
+        raise InvalidEnvironment(
+            name,
+            f"{name}={environ[name]} says how many layers each of {len(layers)} stages has, and "
+            f"--pipeline-parallel-size {count} asks for {count}. Give one number for each stage.",
+        )
+
+
+def _check_launched(values: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    """The launcher's number of processes is the engine's."""
+    if values["distributed_executor_backend"] != "external_launcher":
+        return
+    size, wanted, copies = Launched.of(environ).world_size, ranks(values), values["data_parallel_size"]
+    if copies > 1:
+        raise ArgumentError(
+            f"--data-parallel-size {copies} is not for --distributed-executor-backend external_launcher: a "
+            "launcher starts the ranks of one engine. Start a server for each copy, or use mp.",
+            "data_parallel_size",
+        )
+    if size != wanted:
+        raise ArgumentError(
+            f"The launcher started WORLD_SIZE={size} processes, and {product(values)} asks for {wanted}. "
+            "Start as many.",
+            "distributed_executor_backend",
+        )
+
+
+def _check_ray(values: Mapping[str, Any], environ: Mapping[str, str], warn: Warn) -> None:
+    backends = (values["distributed_executor_backend"], values["data_parallel_backend"])
+    if "ray" not in backends:
+        for name in OF_RAY:
+            if _value(name, environ) != BY_NAME[name].default:
+                warn(f"{name} has no effect without --distributed-executor-backend ray.")
+        return
+    name, wanted = OF_RAY[0], ranks(values)
+    bundles = _value(name, environ)
+    if isinstance(bundles, tuple) and (len(bundles) != wanted or len(set(bundles)) != wanted):
+        raise InvalidEnvironment(
+            name,
+            f"{name}={environ[name]} must name a bundle for each rank, all different, and {product(values)} "
+            f"asks for {wanted}.",
+        )
+
+
+def _check_address(values: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    """What other hosts connect to is one address, so that only that network reaches it."""
+    name = "VLLM_HOST_IP"
+    address = _value(name, environ)
+    if address in WILDCARDS and not on_one_host(values):
+        raise InvalidEnvironment(
+            name,
+            f"{name}={address} is every address of this host: ranks would listen on networks that they do "
+            "not use, and tell others none to connect to. Give the one by which other hosts reach this one.",
+        )
 
 
 def _value(name: str, environ: Mapping[str, str]) -> Value:

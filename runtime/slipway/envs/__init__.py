@@ -15,6 +15,7 @@ from slipway.envs.environment import (
     read,
     unknown,
 )
+from slipway.envs.launcher import Launched
 from slipway.envs.variable import (
     Action,
     Category,
@@ -35,6 +36,7 @@ __all__ = [
     "ClusterRule",
     "Environment",
     "InvalidEnvironment",
+    "Launched",
     "Status",
     "Today",
     "Value",

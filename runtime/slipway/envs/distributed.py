@@ -18,7 +18,12 @@ from slipway.envs.variable import (
 
 NO_RANKS = not_built("a server is one engine on one host so far")
 NO_RAY = not_built("Ray is not supported yet")
+NO_DAG = no_effect(
+    "Ray only starts ranks, which then talk among themselves: no plan and no tensor goes by it"
+)
 WITH_RAY: ClusterRule = allow("only with the Ray executor")
+OF_LAUNCHER: ClusterRule = operator_only("only the launcher sets it")
+LARGEST_PORT = 65535
 
 _Variable = partial(Variable, category="distributed-internal")
 
@@ -36,8 +41,41 @@ DISTRIBUTED = (
         "int",
         None,
         "Number of the process on its host, which picks its GPU.",
-        operator_only("only the launcher sets it"),
+        OF_LAUNCHER,
         NO_RANKS,
+        of_launcher=True,
+        minimum=0,
+    ),
+    _Variable(
+        "MASTER_ADDR",
+        "str",
+        None,
+        "Address of the first process that the launcher has started.",
+        OF_LAUNCHER,
+        NO_RANKS,
+        of_launcher=True,
+    ),
+    _Variable(
+        "MASTER_PORT",
+        "int",
+        None,
+        "Port of the first process that the launcher has started.",
+        OF_LAUNCHER,
+        NO_RANKS,
+        of_launcher=True,
+        minimum=1,
+        maximum=LARGEST_PORT,
+        collides_with_service="master",
+    ),
+    _Variable(
+        "RANK",
+        "int",
+        None,
+        "Number of the process among all that the launcher has started.",
+        OF_LAUNCHER,
+        NO_RANKS,
+        of_launcher=True,
+        minimum=0,
     ),
     _Variable(
         "VLLM_DISABLE_CUSTOM_ALL_REDUCE",
@@ -66,6 +104,8 @@ DISTRIBUTED = (
         NO_RANKS,
         prefer_argument="--data-parallel-rpc-port",
         collides_with_service="vllm-dp-master",
+        minimum=1,
+        maximum=LARGEST_PORT,
     ),
     _Variable(
         "VLLM_DP_RANK",
@@ -75,6 +115,7 @@ DISTRIBUTED = (
         operator_only("the operator sets it for each pod"),
         NO_RANKS,
         prefer_argument="--data-parallel-rank",
+        minimum=0,
     ),
     _Variable(
         "VLLM_DP_SIZE",
@@ -84,6 +125,7 @@ DISTRIBUTED = (
         operator_only("it must equal --data-parallel-size"),
         NO_RANKS,
         prefer_argument="--data-parallel-size",
+        minimum=1,
     ),
     _Variable(
         "VLLM_HOST_IP",
@@ -110,14 +152,17 @@ DISTRIBUTED = (
         not_built("parts of a server talk over Unix sockets so far; --port is the API's port"),
         effective_default="a free port",
         collides_with_service="vllm",
+        minimum=1,
+        maximum=LARGEST_PORT,
     ),
     _Variable(
         "VLLM_PP_LAYER_PARTITION",
-        "str",
+        "list[int]",
         None,
         "Layers in each pipeline stage, separated by commas.",
         allow("as many numbers as --pipeline-parallel-size"),
-        not_built("pipeline parallelism is not supported yet"),
+        implemented(),
+        minimum=1,
     ),
     _Variable(
         "VLLM_RAY_BUNDLE_INDICES",
@@ -126,6 +171,7 @@ DISTRIBUTED = (
         "Ray bundle of each worker.",
         operator_only("the operator places workers"),
         NO_RAY,
+        minimum=0,
     ),
     _Variable(
         "VLLM_RAY_PER_WORKER_GPUS",
@@ -134,6 +180,7 @@ DISTRIBUTED = (
         "GPUs of a Ray worker; a fraction lets several share one.",
         operator_only("it must equal what the pod asks for"),
         NO_RAY,
+        minimum=0,
     ),
     _Variable(
         "VLLM_RINGBUFFER_WARNING_INTERVAL",
@@ -177,7 +224,7 @@ DISTRIBUTED = (
         False,
         "Uses Ray's compiled graphs, which cost less for each step.",
         WITH_RAY,
-        NO_RAY,
+        NO_DAG,
     ),
     _Variable(
         "VLLM_USE_RAY_COMPILED_DAG_NCCL_CHANNEL",
@@ -185,7 +232,7 @@ DISTRIBUTED = (
         False,
         "Lets Ray's compiled graph send by NCCL.",
         WITH_RAY,
-        NO_RAY,
+        NO_DAG,
     ),
     _Variable(
         "VLLM_USE_RAY_COMPILED_DAG_OVERLAP_COMM",
@@ -193,7 +240,7 @@ DISTRIBUTED = (
         False,
         "Lets Ray's compiled graph send while it computes.",
         WITH_RAY,
-        NO_RAY,
+        NO_DAG,
     ),
     _Variable(
         "VLLM_USE_RAY_SPMD_WORKER",
@@ -201,7 +248,7 @@ DISTRIBUTED = (
         False,
         "Gives every Ray worker the whole plan.",
         WITH_RAY,
-        NO_RAY,
+        NO_DAG,
     ),
     _Variable(
         "VLLM_WORKER_MULTIPROC_METHOD",
@@ -212,5 +259,15 @@ DISTRIBUTED = (
         no_effect("processes always start afresh, as with spawn"),
         options=("fork", "spawn"),
         harmless=("spawn",),
+    ),
+    _Variable(
+        "WORLD_SIZE",
+        "int",
+        None,
+        "Processes that the launcher has started.",
+        OF_LAUNCHER,
+        NO_RANKS,
+        of_launcher=True,
+        minimum=1,
     ),
 )

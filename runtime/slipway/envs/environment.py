@@ -33,8 +33,9 @@ MAX_CORE = 4095
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Values of the variables that have an effect; each attribute is a variable's name in lower
-    case without `VLLM_`. None where unset and without a default."""
+    """Values of the variables that have an effect, and of some that are not built yet, for the part that will
+    read them; each attribute is a variable's name in lower case without `VLLM_`. None where unset and
+    without a default. What an argument says too is the argument's to tell."""
 
     configure_logging: bool
     logging_config_path: str | None
@@ -51,6 +52,7 @@ class Environment:
     s3_secret_access_key: str | None
     config_root: str
     cudart_so_path: str | None
+    nccl_so_path: str | None
     plugins: tuple[str, ...] | None
     use_modelscope: bool
     cuda_visible_devices: tuple[str, ...] | None
@@ -71,6 +73,18 @@ class Environment:
     rpc_base_path: str | None
     rpc_timeout: int
     """Milliseconds."""
+    host_ip: str
+    port: int | None
+    instance_id: str | None
+    dp_rank: int
+    dp_size: int
+    dp_master_ip: str
+    dp_master_port: int | None
+    pp_layer_partition: tuple[int, ...] | None
+    ray_bundle_indices: tuple[int, ...] | None
+    ray_per_worker_gpus: float
+    disable_custom_all_reduce: bool
+    skip_p2p_check: bool
     logits_processor_threads: int | None
     xgrammar_cache_mb: int
     cpu_kvcache_space: float | None
@@ -96,7 +110,7 @@ class Environment:
     def __getitem__(self, name: str) -> Value:
         """By the variable's full name. KeyError where it does not exist or has no effect."""
         variable = BY_NAME[name]
-        if variable.status != "implemented":
+        if variable.status != "implemented" or variable.of_launcher:
             raise KeyError(name)
         value: Value = getattr(self, variable.field)
         return value

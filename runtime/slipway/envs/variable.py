@@ -73,6 +73,10 @@ class Variable:
     effective_default: str = ""
     """In words, where the default is derived."""
     minimum: float | None = None
+    maximum: float | None = None
+    """Both bound each number of a list."""
+    of_launcher: bool = False
+    """What started the process says it: `Launched` reads it, where an argument says that there is such."""
     prefer_argument: str | None = None
     """The argument that says the same: it wins, and in a cluster both may not differ."""
     collides_with_service: str | None = None
@@ -132,9 +136,16 @@ class Variable:
             value = _convert(self, text.strip())
         except ValueError:
             raise InvalidEnvironment(self.name, self._wanted(text)) from None
-        if isinstance(value, int | float) and self.minimum is not None and value < self.minimum:
+        if not all(map(self._within, value if isinstance(value, tuple) else (value,))):
             raise InvalidEnvironment(self.name, self._wanted(text))
         return value
+
+    def _within(self, number: Value) -> bool:
+        """Whether the bounds let it pass; they are for numbers alone."""
+        if not isinstance(number, int | float):
+            return True
+        low, high = self.minimum, self.maximum
+        return (low is None or number >= low) and (high is None or number <= high)
 
     def asks_for_nothing(self, text: str) -> bool:
         """Whether the value equals what the server does without it."""
@@ -153,6 +164,7 @@ class Variable:
             "enum": "one of " + ", ".join(self.options),
         }.get(self.type, "text")
         bound = "" if self.minimum is None else f" of at least {self.minimum:g}"
+        bound += "" if self.maximum is None else f" and at most {self.maximum:g}"
         return f"{self.shown(text)} is not {kind}{bound}. {self.summary} Correct it or unset it."
 
 

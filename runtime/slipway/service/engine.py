@@ -67,15 +67,19 @@ def container_arguments(spec: ServiceSpec, port: int) -> list[str]:
 def resolved_of(spec: ServiceSpec) -> Resolved:
     """The arguments' resolved values under the document's own variables.
 
-    Raises InvalidService at the field of `spec.engine` that the schema refuses.
+    Raises InvalidService at the field of `spec.engine` that the schema refuses, or at the variables.
     """
     from slipway.args import ArgumentError, resolve
     from slipway.args.schema import ARGUMENTS
+    from slipway.envs import InvalidEnvironment
 
     try:
         _check_types(spec.engine)
         words = container_arguments(_without_files(spec), spec.service.port)
         return resolve(words, literals(spec), dry_run=True)
+    except InvalidEnvironment as error:
+        path = "spec.env" if error.variable in literals(spec) else "spec.engine"
+        raise InvalidService(path, str(error)) from None
     except ArgumentError as error:
         argument = ARGUMENTS.get(error.argument)
         path = f"spec.engine.{argument.camel}" if argument else "spec.engine"

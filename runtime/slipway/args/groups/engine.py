@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import Disposition, FilePath, Json, Key, Unbuilt, Url, arg, group
-from slipway.args.groups.features import SEVERAL_HOSTS
+from slipway.args.declare import Disposition, Json, Key, Unbuilt, Url, arg, group
 
 COMPILATION: Json = {
     "level": 0,
@@ -133,10 +132,6 @@ class Platform:
 @group("Slipway")
 class Slipway:
     """Arguments that only this server has."""
-
-    cluster_key_file: FilePath | None = arg(unbuilt=SEVERAL_HOSTS, in_spec=False)
-    """File with the secret by which processes of one server on several hosts know each other: the same bytes
-    on all of them, at least 32, readable by the server alone."""
 
     drain_grace: int = arg(5, minimum=0, maximum=3600, unit="seconds")
     """After SIGTERM, time in which requests that still arrive are served."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import Json, Key, Unbuilt, arg, group
+from slipway.args.declare import FilePath, Json, Key, Unbuilt, arg, group
 from slipway.args.groups.features import (
     DATA_PARALLEL,
     EXPERT_PARALLEL,
@@ -16,6 +16,10 @@ ONE_DEVICE = "is not a device of Slipway. Use cpu or cuda."
 @group("ParallelConfig")
 class Parallel:
     """How a model spreads over devices and nodes."""
+
+    cluster_key_file: FilePath | None = arg(unbuilt=SEVERAL_HOSTS, in_spec=False)
+    """File with the secret by which processes of one server on several hosts know each other: the same bytes
+    on all of them, at least 32, readable by the server alone."""
 
     data_parallel_address: str | None = arg(
         aliases=("-dpa",), unbuilt=DATA_PARALLEL, in_spec=False, twins=("VLLM_DP_MASTER_IP",)

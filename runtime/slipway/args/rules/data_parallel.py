@@ -99,7 +99,7 @@ def _hybrid_has_a_share(values: Values, given: Given) -> str | None:
 
 
 def _a_node_without_api_is_part_of_something(values: Values, given: Given) -> str | None:
-    if not values["headless"]:
+    if not values["headless"] or "headless" not in given:  # implied, of a command that other nodes run too
         return None
     if values["nnodes"] == 1 and values["data_parallel_size"] == 1:
         return (
@@ -109,8 +109,6 @@ def _a_node_without_api_is_part_of_something(values: Values, given: Given) -> st
     served = [flag(mode) for mode in MODES if values[mode]]
     if served:
         return f"--headless starts no API server, and {served[0]} wants one on every node. Drop one of them."
-    if "headless" not in given:  # a later node, started by the command of the first
-        return None
     if values["nnodes"] > 1 and values["node_rank"] == 0 and values["data_parallel_size"] == 1:
         return (
             "--headless starts no API server, and that of these nodes is on --node-rank 0, which this is. "

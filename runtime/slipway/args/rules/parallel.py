@@ -11,9 +11,18 @@ def ranks(values: Values) -> int:
     return int(values["tensor_parallel_size"] * values["pipeline_parallel_size"])
 
 
-def _product(values: Values) -> str:
+def product(values: Values) -> str:
+    """How `ranks` comes about, for messages."""
     stages, devices = values["pipeline_parallel_size"], values["tensor_parallel_size"]
     return f"--tensor-parallel-size {devices} × --pipeline-parallel-size {stages}"
+
+
+def on_one_host(values: Values) -> bool:
+    """Whether every process of the server is here, so that nothing listens for others."""
+    local = values["data_parallel_size_local"]
+    several = values["nnodes"] > 1 or values["distributed_executor_backend"] in ("ray", "external_launcher")
+    elsewhere = local is not None and local < values["data_parallel_size"]
+    return not (several or elsewhere or values["headless"] or values["data_parallel_backend"] == "ray")
 
 
 def _node_is_one_of_them(values: Values, given: Given) -> str | None:
@@ -42,7 +51,7 @@ def _nodes_share_the_ranks(values: Values, given: Given) -> str | None:
         return None
     of_copies = f" × --data-parallel-size {copies}" if copies > 1 else ""
     return (
-        f"{_product(values)}{of_copies} = {total} ranks do not spread evenly over --nnodes {count}. "
+        f"{product(values)}{of_copies} = {total} ranks do not spread evenly over --nnodes {count}. "
         "Make their product a multiple of the number of nodes."
     )
 
@@ -69,7 +78,7 @@ def _one_process_has_one_rank(values: Values, given: Given) -> str | None:
         return None
     return (
         f"--distributed-executor-backend uni computes in the engine's own process, which is one rank, and "
-        f"{_product(values)} asks for {ranks(values)}. Use mp, or leave it out."
+        f"{product(values)} asks for {ranks(values)}. Use mp, or leave it out."
     )
 
 
@@ -95,10 +104,7 @@ def _a_launcher_counts_nodes(values: Values, given: Given) -> str | None:
 
 
 def _nobody_to_know(values: Values, given: Given) -> str | None:
-    local = values["data_parallel_size_local"]
-    several = values["nnodes"] > 1 or values["distributed_executor_backend"] in ("ray", "external_launcher")
-    copies = local is not None and local < values["data_parallel_size"]
-    if values["cluster_key_file"] is None or several or copies or values["headless"]:
+    if values["cluster_key_file"] is None or not on_one_host(values):
         return None
     return "--cluster-key-file has no effect: everything runs on this host, where nothing listens for others."
 
