@@ -1,13 +1,16 @@
-"""Plugins: functions of installed packages that each process of the server calls at its start.
+"""Code of others in the server: plugins, and what arguments name by its import path.
 
-They run code of others in the server. Only those that VLLM_PLUGINS names are loaded, and none by being
-installed.
+Plugins are functions of installed packages that each process of the server calls at its start. Only those
+that VLLM_PLUGINS names are loaded, and none by being installed.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 from slipway.exits import BAD_ARGUMENTS, Exit
 
@@ -38,3 +41,16 @@ def load(names: Sequence[str]) -> None:
             hint = "Mend it, or take it out of VLLM_PLUGINS."
             raise Exit(BAD_ARGUMENTS, message, hint) from error
         log.info("The plugin %s (%s) is loaded.", name, point.value)
+
+
+def imported(path: str, flag: str, argument: str) -> Any:
+    """What an import path such as `package.module.Name` names, the current folder included. Raises Exit."""
+    module, _, name = path.rpartition(".")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        message = f"{flag} {path} cannot be imported: {type(error).__name__}: {error}."
+        hint = "Check the path, and that Python finds the module: PYTHONPATH may name its folder."
+        raise Exit(BAD_ARGUMENTS, message, hint, argument) from error

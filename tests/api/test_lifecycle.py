@@ -197,6 +197,7 @@ def test_a_taken_port_is_said_before_anything_is_loaded(tiny: Path) -> None:
         (["{tiny}", "--host", "192.0.2.1"], exits.ADDRESS_UNUSABLE, "192.0.2.1"),
         (["{tiny}", "--ssl-certfile", "/no/cert", "--ssl-keyfile", "/no/key"], exits.TLS_FILES_BAD, "TLS"),
         (["{tiny}", "--middleware", "no.such.Thing"], exits.BAD_ARGUMENTS, "no.such.Thing"),
+        (["{tiny}", "--worker-cls", "no.such.Thing"], exits.BAD_ARGUMENTS, "no.such.Thing"),
         (["{tiny}", "--generation-config", "/nowhere"], exits.BAD_ARGUMENTS, "/nowhere"),
         (
             ["{tiny}", "--override-generation-config.top_k", "-9"],

@@ -154,8 +154,13 @@ REFUSED = {
         ["--max-context-len-to-capture", "10", "--max-seq-len-to-capture", "20"],
         ["--max-context-len-to-capture", "10", "--max-seq-len-to-capture", "10"],
     ),
-    "another worker": (["--worker-cls", "my.Worker"], ["--worker-cls", "auto"]),
-    "a worker extension": (["--worker-extension-cls", "my.Mixin"], ["--worker-extension-cls", ""]),
+    "a worker of no module": (["--worker-cls", "Worker"], ["--worker-cls", "my.Worker"]),
+    "a worker of no name": (["--worker-cls", "my worker.A"], ["--worker-cls", "auto"]),
+    "an extension of no module": (
+        ["--worker-extension-cls", "Mixin"],
+        ["--worker-extension-cls", "my.Mixin"],
+    ),
+    "an extension of no name": (["--worker-extension-cls", "my.1"], ["--worker-extension-cls", ""]),
     "another scheduler": (
         ["--scheduler-cls", "my.Scheduler"],
         ["--scheduler-cls", "vllm.core.scheduler.Scheduler"],

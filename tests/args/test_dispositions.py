@@ -46,6 +46,8 @@ SAMPLES = {
     "spec_decoding_acceptance_method": "typical_acceptance_sampler",
     "speculative_config": '{"method": "mtp", "draft_tensor_parallel_size": 2}',
     "typical_acceptance_sampler_posterior_threshold": "0.5",
+    "worker_cls": "my.Worker",
+    "worker_extension_cls": "my.Mixin",
 }
 """Values that ask for something, where the type alone does not suggest one."""
 

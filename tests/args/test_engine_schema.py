@@ -111,6 +111,8 @@ def test_the_document_is_small():
         {"ptLoadMapLocation": "cpu"},
         {"device": "cpu", "workerCls": "auto", "schedulerCls": "vllm.core.scheduler.Scheduler"},
         {"seed": -(2**63)},
+        {"workerCls": "my.Worker", "workerExtensionCls": "my.own.Mixin"},
+        {"eplbConfig": {"window_size": 500, "communicator": "nixl"}},
     ],
 )
 def test_what_the_command_line_takes_is_accepted(engine):
@@ -131,8 +133,9 @@ def test_what_the_command_line_takes_is_accepted(engine):
         {"device": "tpu"},
         {"attentionBackend": "XFORMER"},
         {"maxLoraRank": 0},
-        {"workerCls": "my.Worker"},
-        {"workerExtensionCls": "my.Mixin"},
+        {"workerCls": "Worker"},
+        {"workerExtensionCls": "my mixin.A"},
+        {"eplbConfig": {"window_size": 0}},
         {"maxNumSeqs": 0},
         {"maxNumSeqs": "8"},
         {"enforceEager": "true"},

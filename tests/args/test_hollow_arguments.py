@@ -19,8 +19,6 @@ RESOLVED = {"arguments", "resolved"}
 READ_WHILE_RESOLVED = {"config", "model_tag", "dry_run", "help"}
 ONE_MEANING = {
     "scheduler_cls",
-    "worker_cls",
-    "worker_extension_cls",
 }
 """Of these only such values are accepted as say what happens anyway; all others are refused."""
 READ_OF_BOTH = "text/open.py"

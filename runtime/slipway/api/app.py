@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
@@ -42,6 +40,7 @@ from slipway.api.routes import (
 )
 from slipway.api.routes.console import console_routes
 from slipway.exits import BAD_ARGUMENTS, Exit
+from slipway.plugins import imported
 
 
 def build_app(front: Frontend, arguments: Arguments) -> Starlette:
@@ -104,7 +103,7 @@ def _add_middleware(app: Starlette, front: Frontend, arguments: Arguments) -> No
         allow_headers=arguments["allowed_headers"],
     )
     for path in arguments["middleware"] or []:
-        found = _imported(path)
+        found = imported(path, "--middleware", "middleware")
         if inspect.isclass(found):
             app.add_middleware(cast(Any, found))
         elif inspect.iscoroutinefunction(found):
@@ -118,15 +117,3 @@ def _add_middleware(app: Starlette, front: Frontend, arguments: Arguments) -> No
         root_path=front.settings.root_path,
         request_id_header=front.settings.enable_request_id_headers,
     )
-
-
-def _imported(path: str) -> Any:
-    """What an import path such as `package.module.Name` names, the current folder included."""
-    module, _, name = path.rpartition(".")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        message = f"--middleware {path} cannot be imported: {error}."
-        raise Exit(BAD_ARGUMENTS, message, argument="middleware") from None

@@ -157,6 +157,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_backend: str = "auto"
     skip_warmup: bool = False
     """Serve before what makes the first requests as fast as later ones."""
+    worker_cls: str = "auto"
+    """By its import path; auto: the device's own."""
+    worker_extension_cls: str | None = None
+    """What workers have beside, by its import path."""
     # process
     timed: bool = False
     """Each Delta tells how long the steps took that its request was part of."""

@@ -39,6 +39,7 @@ from slipway.engine.sleeper import Sleeper
 from slipway.engine.team import Team
 from slipway.engine.tokens import token_ids_of
 from slipway.engine.wire import Hub
+from slipway.engine.worker_classes import check_classes, of_named_classes
 from slipway.envs import read
 from slipway.exits import BY_REASON, DEVICE_UNAVAILABLE, INTERNAL_ERROR, OUT_OF_MEMORY, Exit
 from slipway.load.errors import LoadError
@@ -357,6 +358,7 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     config = msgspec.structs.replace(config, device=chosen_device(config.device))
     if config.processors:
         check_processors(config.device)
+    check_classes(config)
     loader(config.device)
     progress.ended("import")
     checkpoint = open_checkpoint(config, progress)
@@ -378,10 +380,11 @@ def loader(device: str, memory: int | None = None) -> Callable[[ModelPlan, Engin
     if device == "cuda":
         from slipway.worker.device.load import load as load_on_device
 
-        return load_on_device
+        return of_named_classes(load_on_device)
     from slipway.worker.cpu import CpuWorker
 
-    return partial(CpuWorker, memory=memory)
+    load = of_named_classes(CpuWorker)
+    return load if memory is None else partial(load, memory=memory)
 
 
 def _to_be_read(config: EngineConfig) -> int:

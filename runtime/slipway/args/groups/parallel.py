@@ -10,6 +10,7 @@ from slipway.args.groups.features import (
     SEVERAL_HOSTS,
 )
 
+CLASS = r"[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)+"
 ONE_DEVICE = "is not a device of Slipway. Use cpu or cuda."
 
 
@@ -142,15 +143,25 @@ class Parallel:
     worker_cls: str = arg(
         "auto",
         security_sensitive=True,
-        refused={"*": "Slipway runs its own worker only. Leave the argument out."},
+        pattern=rf"(auto|{CLASS})",
+        form="auto or a class's full name, such as package.module.Class",
     )
-    """Class of the workers: auto, and no other."""
+    """Class of the workers by its import path; auto takes the device's own.
+
+    It is called with the plan of the model, the engine's configuration and a function to report progress to,
+    and must have all that slipway.engine.executor.Worker says. It runs arbitrary code in the engine.
+    """
 
     worker_extension_cls: str | None = arg(
         security_sensitive=True,
-        refused={"*": "Slipway mixes no classes into its worker. Leave the argument out."},
+        pattern=rf"({CLASS})?",
+        form="a class's full name, such as package.module.Class",
     )
-    """Class mixed into the worker: none is accepted."""
+    """Class by its import path whose methods and attributes every worker has beside its own.
+
+    None may have a name that the worker uses, and its __init__ is not called. It runs arbitrary code in the
+    engine.
+    """
 
     worker_use_ray: bool = arg(
         False, replacement="distributed_executor_backend=ray", unbuilt=Unbuilt("Ray workers")
