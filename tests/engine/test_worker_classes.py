@@ -51,13 +51,13 @@ class Slotted:
 class Partial:
     def __init__(self, plan, config, progress):
         pass
-    launch = draw = collect = close = profile = allocate = warm_up = None
+    launch = draw = collect = close = profile = allocate = warm_up = leave = None
     def sleep(self, *, keep_weights):
         pass
     wake = read_adapter = idle = sleep
 
 class Silent(Partial):
-    launch = draw = collect = close = profile = allocate = warm_up = Partial.sleep
+    launch = draw = collect = close = profile = allocate = warm_up = leave = Partial.sleep
 
 def function():
     pass
@@ -125,7 +125,7 @@ def test_a_worker_of_ones_own_may_use_what_is_mixed_into_it(tiny_models: Callabl
         (
             {"worker_cls": "own_workers.Partial"},
             "--worker-cls own_workers.Partial is no worker: it has no allocate, close, collect, draw, "
-            "launch, profile, warm_up.",
+            "launch, leave, profile, warm_up.",
         ),
         (
             {"worker_cls": "own_workers.Silent"},
