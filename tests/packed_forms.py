@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -64,6 +65,10 @@ MOE = {
 }
 
 
+MOE_OF_GROUPS = {**MOE, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 128}
+"""Whole groups of 32 columns."""
+
+
 def counted(shape: tuple[int, ...], name: str) -> np.ndarray:
     """Numbers in fp32 between -0.25 and 0.25 that no release of any library will ever draw differently."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
@@ -74,7 +79,9 @@ def counted(shape: tuple[int, ...], name: str) -> np.ndarray:
 
 
 def shapes(kind: dict[str, Any], size: int) -> dict[str, tuple[int, ...]]:
-    """Of every tensor: two layers, four heads over two of keys, 128 tokens."""
+    """Of every tensor: two layers, unless it says so four heads over two of keys, 128 tokens."""
+    heads, kv_heads = kind.get("num_attention_heads", 4), kind.get("num_key_value_heads", 2)
+    keys = size // heads * kv_heads
     found: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (128, size),
         "model.norm.weight": (size,),
@@ -82,7 +89,7 @@ def shapes(kind: dict[str, Any], size: int) -> dict[str, tuple[int, ...]]:
     }
     for number in range(2):
         layer = f"model.layers.{number}"
-        for role, rows in (("q", size), ("k", size // 2), ("v", size // 2)):
+        for role, rows in (("q", size), ("k", keys), ("v", keys)):
             found[f"{layer}.self_attn.{role}_proj.weight"] = (rows, size)
             found[f"{layer}.self_attn.{role}_proj.bias"] = (rows,)
         found[f"{layer}.self_attn.o_proj.weight"] = (size, size)
@@ -91,10 +98,11 @@ def shapes(kind: dict[str, Any], size: int) -> dict[str, tuple[int, ...]]:
         found[f"{layer}.input_layernorm.weight"] = found[f"{layer}.post_attention_layernorm.weight"] = (size,)
         mlps = {f"{layer}.mlp": inner(kind, size)}
         if "num_experts" in kind:
-            found[f"{layer}.mlp.gate.weight"] = (3, size)
+            experts, width = kind["num_experts"], kind["moe_intermediate_size"]
+            found[f"{layer}.mlp.gate.weight"] = (experts, size)
             found[f"{layer}.mlp.shared_expert_gate.weight"] = (1, size)
-            mlps = {f"{layer}.mlp.experts.{expert}": 48 for expert in range(3)}
-            mlps[f"{layer}.mlp.shared_expert"] = 80
+            mlps = {f"{layer}.mlp.experts.{expert}": width for expert in range(experts)}
+            mlps[f"{layer}.mlp.shared_expert"] = kind["shared_expert_intermediate_size"]
         for mlp, width in mlps.items():
             found[f"{mlp}.gate_proj.weight"] = found[f"{mlp}.up_proj.weight"] = (width, size)
             found[f"{mlp}.down_proj.weight"] = (size, width)
@@ -114,7 +122,7 @@ def plain(folder: Path, stored: str, kind: dict[str, Any] = DENSE, size: int = 6
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": size // 4,
+        "head_dim": size // kind.get("num_attention_heads", 4),
         "vocab_size": 128,
         "max_position_embeddings": 256,
         **kind,
@@ -128,13 +136,14 @@ def plain(folder: Path, stored: str, kind: dict[str, Any] = DENSE, size: int = 6
     return folder
 
 
-def as_gguf(path: Path, name: str, *, near_one: bool = False) -> Path:
+def as_gguf(path: Path, name: str, model: dict[str, Any] = DENSE, *, near_one: bool = False) -> Path:
     """A file whose matrices are of one type: bytes that count, with finite scales.
 
     near_one  scales that are nothing but exponents are 1 or 2, so that sums are finite, too
     """
     kind = BY_NAME[name]
-    writer = gguf.GGUFWriter(path, "llama")
+    architecture = gguf.MODEL_ARCH.QWEN2MOE if "num_experts" in model else gguf.MODEL_ARCH.LLAMA
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
     writer.add_block_count(2)
     writer.add_context_length(256)
     writer.add_embedding_length(256)
@@ -143,12 +152,20 @@ def as_gguf(path: Path, name: str, *, near_one: bool = False) -> Path:
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(128)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
-    for full, shape in shapes(DENSE, 256).items():
+    if "num_experts" in model:
+        writer.add_expert_count(model["num_experts"])
+        writer.add_expert_used_count(model["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(model["moe_intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(model["shared_expert_intermediate_size"])
+    names = gguf.get_tensor_name_map(architecture, 2)
+    for full, shape in _of_all_experts(shapes(model, 256)).items():
         stem, _, suffix = full.rpartition(".")
         target = f"{names.get_name(stem)}.{suffix}"
         if len(shape) == 1:
             writer.add_tensor(target, counted(shape, full))
+            continue
+        if stem.endswith(("mlp.gate", "mlp.shared_expert_gate")):
+            writer.add_tensor(target, counted(shape if shape[0] > 1 else shape[1:], full))
             continue
         raw = blocks(name, shape, full)
         if near_one and name in EXPONENTS:
@@ -162,6 +179,15 @@ def as_gguf(path: Path, name: str, *, near_one: bool = False) -> Path:
     return path
 
 
+def _of_all_experts(found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """With the matrices of a layer's experts as one, [experts, n, k]."""
+    stacked: dict[str, tuple[int, ...]] = {}
+    for name, shape in found.items():
+        together = re.sub(r"(experts)\.\d+", r"\1", name)
+        stacked[together] = shape if together == name else (stacked.get(together, (0,))[0] + 1, *shape)
+    return stacked
+
+
 def blocks(name: str, shape: tuple[int, ...], seed: str) -> np.ndarray:
     """A matrix [n, bytes of a row] uint8."""
     kind, values = BY_NAME[name], counted(shape, seed)
@@ -169,14 +195,14 @@ def blocks(name: str, shape: tuple[int, ...], seed: str) -> np.ndarray:
         return values.astype(np.float32 if name == "F32" else np.float16).view(np.uint8)
     if name == "BF16":
         return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-    count = shape[0] * shape[1] // kind.block_size
+    count = math.prod(shape) // kind.block_size
     octets = (counted((count, kind.block_bytes), seed) * 1024).astype(np.int32).astype(np.uint8)
     for field, at in SCALES[name].items():
         scales = counted((count, 1), seed + field).astype(np.float16)
         octets[:, at : at + 2] = scales.view(np.uint8)
     if name == "IQ1_M":  # its scale lies in the top bits of four words
         octets.view("<u2")[:, -4:] &= np.uint16(0x3FFF)
-    return octets.reshape(shape[0], -1)
+    return octets.reshape(*shape[:-1], -1)
 
 
 def sources() -> Iterator[tuple[str, Callable[[Path], Path], dict[str, Any]]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,129 +9,38 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quantize import quantize, recipe
 
-from model.stepping import plan
+from model.ranks import Make, check_together, held, quantized
 from packed_forms import DENSE, GGUF, QUANTIZED, STORED, as_gguf, plain, sources
-from slipway.load.arrays import BF16, FP32, Floats
-from slipway.load.cut import ALL, Cut, numbered
+from slipway.load.cut import Cut, numbered
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import ScaledForm
-from slipway.model.registry import families
-from slipway.model.roles import Place
 from slipway.model.shard import Shard, Sharded
 from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp
-from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, forms_by_place, load_weights
-from slipway.schemes.choice import Schemes
-from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import PackedCodes
 
-ROWS = 3
-UNIT = 2.0**-24
-"""Half the distance of 1 to the next number in fp32, and so the relative error of one addition."""
-BF16_UNIT, CODE_UNIT = 2.0**-8, 1 / 65534
-"""The same of a weight rounded to bf16; of an activation in 16 bits, over the largest of its 32 columns."""
-
-
-def blocks(place: Path) -> Path:
-    """Heads of 128 numbers: each begins on a block of scales."""
-    how = recipe("fp8-block", group=32)
-    return quantize(plain(place / "plain", "bfloat16", size=512), place / "quantized", how)
-
-
-MODELS = {name: (make, settings) for name, make, settings in sources() if name != "fp8-block"} | {
-    "fp8-block": (blocks, {}),
+MODELS: dict[str, tuple[Make, dict[str, Any]]] = {
+    name: (make, settings) for name, make, settings in sources() if name != "fp8-block"
+} | {
+    # Heads of 128 numbers: each begins on a block of scales.
+    "fp8-block": (quantized("fp8-block", size=512), {}),
     "GGUF MXFP4": (lambda place: as_gguf(place / "model.gguf", "MXFP4", near_one=True), {}),
     **{
         f"dense {how}": (lambda p: plain(p / "plain", "bfloat16"), {"quantization": how})
         for how in ("int4", "int8")
     },
+    **{
+        f"{kv_heads} of {heads} heads": (
+            lambda p, kind=kind, size=16 * heads: plain(p / "plain", "bfloat16", kind, size),
+            {},
+        )
+        for heads, kv_heads in ((9, 3), (6, 3), (4, 1))
+        for kind in ({**DENSE, "num_attention_heads": heads, "num_key_value_heads": kv_heads},)
+    },
 }
 CASES = [(name, "bfloat16") for name in MODELS] + [
     (name, "float32") for name in ("gptq-act-order", "w8a8", "GGUF Q4_K", "bfloat16")
 ]
-
-
-@dataclass(frozen=True)
-class Held:
-    """A rank's weights, and how they were cut."""
-
-    weights: ModelWeights
-    part: Sharded
-
-    def linears(self) -> Iterator[tuple[Place, FusedLinear]]:
-        """Every matrix of the layers by its place, with what holds it."""
-        for number, layer in enumerate(self.weights.layers):
-            for role, expert, linear in _linears(layer):
-                yield (number, role, expert), linear
-
-    def cut(self, place: Place) -> Cut:
-        return self.part.cuts.get(place, Cut())
-
-
-def _linears(layer: LayerWeights) -> Iterator[tuple[str, int, FusedLinear]]:
-    mlps: list[tuple[int, MlpWeights]] = []
-    linears = [(-1, layer.qkv), (-1, layer.out)]
-    if isinstance(layer.mlp, MlpWeights):
-        mlps.append((-1, layer.mlp))
-    else:
-        linears.append((-1, layer.mlp.router))
-        mlps += enumerate(layer.mlp.experts)
-        if layer.mlp.shared is not None:
-            mlps.append((-1, layer.mlp.shared))
-    linears += [(expert, one) for expert, mlp in mlps for one in (mlp.gate_up, mlp.down)]
-    for expert, linear in linears:
-        yield from ((role, expert, linear) for role in linear.segments)
-
-
-def held(model: Path, settings: dict[str, Any], sizes: tuple[int, ...]) -> Iterator[list[Held]]:
-    """What the ranks of each size hold."""
-    found = plan(model, **settings)
-    spec = found.route.spec
-    assert spec is not None
-    family, conversion = families()[found.route.architecture], found.route.conversion
-    forms = forms_by_place(spec, family, found.checkpoint, conversion)
-    for size in sizes:
-        ranks = [Shard(rank, size) for rank in range(size)]
-        yield [
-            Held(
-                load_weights(spec, family, found.checkpoint, Schemes(found.element), conversion, rank),
-                Sharded(spec, forms, rank, packed=found.element != FP32),
-            )
-            for rank in ranks
-        ]
-
-
-def applied(linear: FusedLinear, x: Floats) -> Floats:
-    return np.concatenate([part.scheme.apply(x, bias) for part, bias in linear.products()], axis=1)
-
-
-def outputs(held: Held, place: Place, linear: FusedLinear, x: Floats) -> dict[int, Floats]:
-    """By row of the whole matrix: what the rank makes of x [ROWS, k], in the whole's order of columns."""
-    cut, segment = held.cut(place), linear.segments[place[1]]
-    result = applied(linear, np.ascontiguousarray(x[:, numbered(cut.columns, x.shape[1])]))
-    rows = numbered(cut.rows, 1 << 20)[: len(segment.rows)]
-    return {int(row): result[:, at] for row, at in zip(rows, segment.rows, strict=True)}
-
-
-def bound(whole: FusedLinear, ranks: list[FusedLinear], aligned: bool, x: Floats) -> Floats:
-    """‖error‖ of each row of x, at most, where ranks' results are added up.
-
-    Products and their sum are each the sum of k terms in fp32: |error| ≤ k · 2⁻²⁴ · |x| · |W|ᵀ for either.
-    Where a rank's matrix is dequantized to bf16 and the whole is not, its weights are off by 2⁻⁸ and the
-    whole's activations by half a step of 16 bits; these steps differ, too, where a cut parts 32 columns.
-    """
-    (part,) = whole.parts
-    size = np.abs(part.scheme.rows(np.arange(whole.n, dtype=np.int32)).astype(np.float64))
-    x64 = np.abs(x.astype(np.float64))
-    each = 2 * (x.shape[1] + 4 * len(ranks)) * UNIT * (x64 @ size.T)
-    kinds = {type(rank.parts[0].packed) for rank in ranks}
-    steps = x64.max(axis=1, keepdims=True) * size.sum(axis=1) * CODE_UNIT
-    if kinds != {type(part.packed)}:
-        each += BF16_UNIT * (x64 @ size.T) + steps
-    elif isinstance(part.packed, PackedCodes) and not aligned:
-        each += 2 * steps
-    return np.linalg.norm(each, axis=1)
 
 
 def test_every_form_is_among_the_models() -> None:
@@ -147,29 +54,9 @@ def test_ranks_together_compute_what_one_does(name: str, dtype: str, tmp_path: P
     """Cut by rows to the bit, cut by columns but for the order of additions."""
     make, settings = MODELS[name]
     (alone,), *others = held(make(tmp_path), {**settings, "dtype": dtype}, (1, 2, 3, 4))
-    known, drawn = dict(alone.linears()), np.random.default_rng(0)
     for ranks in others:
-        theirs = [dict(rank.linears()) for rank in ranks]
-        assert all(one.keys() == known.keys() for one in theirs)
-        for place, linear in known.items():
-            x = (drawn.standard_normal((ROWS, linear.k))).astype(BF16).astype(np.float32)
-            expected = outputs(alone, place, linear, x)
-            found = [outputs(rank, place, one[place], x) for rank, one in zip(ranks, theirs, strict=True)]
-            if all(rank.cut(place).columns is ALL for rank in ranks):
-                assert set().union(*found) == expected.keys()
-                assert all(np.array_equal(y, expected[row]) for one in found for row, y in one.items())
-                continue
-            columns = [numbered(rank.cut(place).columns, linear.k) for rank in ranks]
-            assert sorted(np.concatenate(columns)) == list(range(linear.k))
-            total = sum(np.stack(list(one.values()), axis=1) for one in found).astype(np.float64)
-            error = np.linalg.norm(total - np.stack(list(expected.values()), axis=1), axis=1)
-            aligned = all(len(part) % 32 == 0 for part in columns)
-            assert (error <= bound(linear, [one[place] for one in theirs], aligned, x)).all(), place
-        ids = np.arange(128, dtype=np.int32)
-        whole = alone.weights.embedding.parts[0].scheme.rows(ids)
-        pieces = [rank.weights.embedding for rank in ranks]
-        rows = [one.parts[0].scheme.rows(np.arange(one.n, dtype=np.int32)) for one in pieces]
-        assert np.array_equal(np.concatenate(rows), whole)
+        assert all(dict(one.linears()).keys() == dict(alone.linears()).keys() for one in ranks)
+        check_together(alone, ranks)
 
 
 def test_down_in_an_order_of_its_own_stays_packed_and_the_rows_before_it_move(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def _mlp(spec: DecoderSpec, mlp: Mlp, number: int, prefix: str = "", expert: int
 
 def _moe(spec: DecoderSpec, moe: Moe, number: int) -> Iterator[Entry]:
     yield Entry("router", (moe.experts, spec.hidden), number)
-    for expert in range(moe.experts):
+    for expert in moe.held:
         yield from _mlp(spec, moe.expert, number, "expert_", expert)
     if moe.shared is not None:
         yield from _mlp(spec, moe.shared, number, "shared_")

@@ -19,13 +19,20 @@ then those whose codes share a word."""
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rank's place among those that share every matrix."""
+    """A rank's place among those that share every matrix.
+
+    whole_experts  each expert is one rank's, and not every rank has a part of it
+    """
 
     rank: int = 0
     size: int = 1
+    whole_experts: bool = False
 
-    def of(self, count: int, step: int, what: str) -> slice:
-        """This rank's of `count` in whole steps, as even as can be. Raises LoadError for too few of them."""
+    def of(self, count: int, step: int, what: str, otherwise: str = "") -> slice:
+        """This rank's of `count` in whole steps, as even as can be; the first ranks have more.
+
+        Raises LoadError for too few of them, with what can be done `otherwise`.
+        """
         if self.size == 1:
             return ALL
         steps = -(-count // step)
@@ -33,10 +40,10 @@ class Shard:
             raise LoadError(
                 "UnsupportedModel",
                 f"--tensor-parallel-size {self.size} cannot cut {count} {what} that come by {step}.",
-                hint=f"The largest that fits is {steps}.",
+                hint=f"The largest that fits is {steps}.{otherwise}",
                 argument="tensor_parallel_size",
             )
-        begin, end = (steps * rank // self.size * step for rank in (self.rank, self.rank + 1))
+        begin, end = (-(-steps * rank // self.size) * step for rank in (self.rank, self.rank + 1))
         return slice(begin, min(end, count))
 
 
@@ -50,7 +57,7 @@ class Sharded:
     spec    the whole model's at first, then the part's
     forms   of the quantized matrices, likewise
     packed  whether any stays as it is stored; where all are dequantized, columns stand in order anyway
-    cuts    of the matrices that are not read whole and as they stand
+    cuts    of the matrices that it has and does not read whole and as they stand
     Queries, keys, values, gate and up are cut by rows, out and down by columns: their results are added up
     over the ranks, so their bias is rank 0's. The order of down's columns (act-order) becomes that of the
     rows of gate and up, whatever the size: what they make comes as down wants it, and nothing is gathered.
@@ -69,7 +76,7 @@ class Sharded:
         if not packed:
             self.forms = {place: form.in_order() for place, form in self.forms.items()}
         spec, embedding, head = self.spec, (-1, "embedding", -1), (-1, "head", -1)
-        step = self._together(spec.vocab, lcm(self._step(embedding, 0), self._step(head, 0)))
+        step = _together(spec.vocab, lcm(self._step(embedding, 0), self._step(head, 0)), self.shard.size)
         ranks = (replace(self.shard, rank=rank) for rank in range(self.shard.size))
         parts = [one.of(spec.vocab, step, "tokens") for one in ranks]
         self.tokens_from = [0, *(part.indices(spec.vocab)[1] for part in parts)]
@@ -85,7 +92,16 @@ class Sharded:
         self.forms = {
             place: form.cut(self.cuts[place].columns) if place in self.cuts else form
             for place, form in self.forms.items()
+            if self.has(place)
         }
+
+    def has(self, place: Place) -> bool:
+        """Whether any of it is this rank's: all but the experts of others."""
+        number, _, expert = place
+        if expert < 0:
+            return True
+        moe = self.spec.layers[number].mlp
+        return isinstance(moe, Moe) and expert in moe.held
 
     def _attention(self, number: int, attention: Attention) -> Attention:
         """Whole groups of the heads that share a key head, or one key head for several ranks."""
@@ -112,10 +128,12 @@ class Sharded:
         self.cuts[number, "out", -1] = Cut(columns=queries)
         return replace(attention, heads=q.stop - q.start, kv_heads=kv.stop - kv.start)
 
-    def _mlp(self, number: int, mlp: Mlp, prefix: str = "", expert: int = -1) -> Mlp:
+    def _mlp(
+        self, number: int, mlp: Mlp, prefix: str = "", expert: int = -1, shard: Shard | None = None
+    ) -> Mlp:
         gate, up, down = ((number, f"{prefix}{role}", expert) for role in ("gate", "up", "down"))
         step = lcm(self._step(gate, 0), self._step(up, 0), self._step(down, 1))
-        inner = self._inner(mlp.intermediate, step)
+        inner = self._inner(mlp.intermediate, step, shard)
         order = self.forms[down].columns if down in self.forms and step == 1 else ALL  # blocks stay together
         part = inner if isinstance(order, slice) else order[inner]
         if part is not ALL:
@@ -124,24 +142,34 @@ class Sharded:
         return replace(mlp, intermediate=_size(inner, mlp.intermediate))
 
     def _moe(self, number: int, moe: Moe) -> Moe:
-        """Every rank has its part of each expert; whom a row chooses, all ranks decide alike."""
+        """Every rank has its part of each expert, or some experts whole.
+
+        Whom a row chooses, all ranks decide alike; so each knows which of its own are among them.
+        """
+        own, shard = moe, self.shard
+        if shard.whole_experts and shard.size > 1:
+            without = " Without --enable-expert-parallel each expert is cut."
+            held = shard.of(moe.experts, 1, "experts", without)
+            own, shard = replace(moe, part=range(held.start, held.stop)), WHOLE_MODEL
         local = moe.expert
-        for expert in range(moe.experts):
-            local = self._mlp(number, moe.expert, "expert_", expert)
+        for expert in own.held:
+            local = self._mlp(number, moe.expert, "expert_", expert, shard)
         shared = moe.shared and self._mlp(number, moe.shared, "shared_")
-        return replace(moe, intermediate=local.intermediate, shared=shared)
+        return replace(own, intermediate=local.intermediate, shared=shared)
 
-    def _inner(self, count: int, step: int) -> slice:
+    def _inner(self, count: int, step: int, shard: Shard | None = None) -> slice:
         """Of rows and columns between two products, which stand together where that is possible."""
-        return self.shard.of(count, self._together(count, step), "rows")
-
-    def _together(self, count: int, step: int) -> int:
-        """The steps in which so many rows are parted."""
-        return lcm(next((one for one in _STEPS if -(-count // lcm(one, step)) >= self.shard.size), 1), step)
+        shard = shard or self.shard
+        return shard.of(count, _together(count, step, shard.size), "rows")
 
     def _step(self, place: Place, axis: int) -> int:
         """Rows (0) or columns (1) that share a scale and are not parted."""
         return self.forms[place].steps[axis] if place in self.forms else 1
+
+
+def _together(count: int, step: int, size: int) -> int:
+    """The steps in which so many rows are parted among so many ranks."""
+    return lcm(next((one for one in _STEPS if -(-count // lcm(one, step)) >= size), 1), step)
 
 
 def _size(part: slice, count: int) -> int:

@@ -73,6 +73,13 @@ class Moe:
     normalize_top_k: bool
     shared: Mlp | None = None
     """Expert that sees every token, its output scaled by sigmoid(shared_gate(x))."""
+    part: range | None = None
+    """Of a rank that has some of the experts, which; None: it has all."""
+
+    @property
+    def held(self) -> range:
+        """The experts that are here, by their numbers in the model."""
+        return range(self.experts) if self.part is None else self.part
 
     @property
     def expert(self) -> Mlp:

@@ -65,6 +65,7 @@ class MoeWeights:
     spec: Moe
     router: FusedLinear
     experts: tuple[MlpWeights, ...]
+    """Those of `spec.held`, in order."""
     shared: MlpWeights | None
     shared_scale: FusedLinear | None
 
@@ -141,7 +142,7 @@ class Builder:
         return MoeWeights(
             moe,
             self._stacked(layer, "router"),
-            tuple(self._mlp(moe.expert, layer, "expert_", expert) for expert in range(moe.experts)),
+            tuple(self._mlp(moe.expert, layer, "expert_", expert) for expert in moe.held),
             self._mlp(moe.shared, layer, "shared_") if moe.shared else None,
             self._stacked(layer, "shared_scale") if moe.shared else None,
         )
@@ -202,8 +203,8 @@ def load_weights(
     builder = Builder(part.spec, schemes, part.forms)
     weights = builder.build()
     for entry, stored in entries(spec, family, checkpoint.stored(schemes.dtype)):
-        if entry.kind == "bias" and entry.role in ADDED_UP and shard.rank:
-            continue  # rank 0 adds it
+        if not part.has(entry.place) or (entry.kind == "bias" and entry.role in ADDED_UP and shard.rank):
+            continue  # another rank has it, or adds it
         cut = part.cuts.get(entry.place, WHOLE)
         if conversion is not None and entry.kind == "weight" and entry.place in whole:
             rows = cast(Array, stored.read(Cut(rows=cut.rows)))
