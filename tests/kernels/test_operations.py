@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -129,26 +130,82 @@ def test_a_gated_product_activates_the_gate(rows: int, activation: str, dtype: s
     assert (result - expected).abs().max() <= tolerance * expected.abs().max()
 
 
+EXPERTS = pytest.mark.parametrize(
+    ("experts", "top_k", "normalize"), [(4, 1, True), (9, 3, False), (40, 8, True)]
+)
+
+
+class Mixture:
+    """A layer of random experts."""
+
+    def __init__(self, experts: int, top_k: int, dtype: str, *, normalize: bool) -> None:
+        draw = torch.Generator().manual_seed(6)
+        self.router = torch.randn(experts, WIDTH, generator=draw).to(TORCH[dtype])
+        self.gates, self.ups = (torch.randn(2, experts, 21, WIDTH, generator=draw) * 0.1).to(TORCH[dtype])
+        self.downs = (torch.randn(experts, WIDTH, 21, generator=draw) * 0.1).to(TORCH[dtype])
+        self.dtype, self.top_k, self.normalize = dtype, top_k, normalize
+
+    def expected(self, rows: int) -> torch.Tensor:
+        x = unit_norm(table(self.dtype)[:rows], self.dtype)
+        matrices = (self.router, self.gates, self.ups, self.downs)
+        return moe(x, *matrices, self.top_k, self.normalize, "silu")
+
+    def added(self, rows: int, held: slice = slice(None), *, accumulate: bool = True) -> torch.Tensor:
+        """To the rows of the table, or in place of them, by the experts that are held."""
+
+        def build(program: Program, x: Buffer, normed: Buffer) -> Buffer:
+            pairs = zip(self.gates[held], self.ups[held], strict=True)
+            program.moe(
+                normed,
+                packed(self.router, self.dtype),
+                [packed(interleave(*pair), self.dtype) for pair in pairs],
+                [packed(expert, self.dtype) for expert in self.downs[held]],
+                x,
+                self.top_k,
+                self.normalize,
+                "silu",
+                first=held.start or 0,
+                accumulate=accumulate,
+            )
+            return x
+
+        return computed(table(self.dtype), rows, self.dtype, build)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize(("experts", "top_k", "normalize"), [(4, 1, True), (9, 3, False), (40, 8, True)])
+@EXPERTS
 @pytest.mark.parametrize("rows", ROWS)
 def test_experts_sum_to_the_references(
     rows: int, experts: int, top_k: int, normalize: bool, dtype: str
 ) -> None:
-    draw = torch.Generator().manual_seed(6)
-    router = torch.randn(experts, WIDTH, generator=draw).to(TORCH[dtype])
-    gates, ups = (torch.randn(2, experts, 21, WIDTH, generator=draw) * 0.1).to(TORCH[dtype])
-    downs = (torch.randn(experts, WIDTH, 21, generator=draw) * 0.1).to(TORCH[dtype])
+    mixture = Mixture(experts, top_k, dtype, normalize=normalize)
+    close(mixture.added(rows), table(dtype)[:rows].float() + mixture.expected(rows), dtype)
 
-    def build(program: Program, x: Buffer, normed: Buffer) -> Buffer:
-        gate_up = [packed(interleave(*pair), dtype) for pair in zip(gates, ups, strict=True)]
-        down = [packed(expert, dtype) for expert in downs]
-        program.moe(normed, packed(router, dtype), gate_up, down, x, top_k, normalize, "silu")
-        return x
 
-    x = table(dtype)[:rows]
-    expected = x.float() + moe(unit_norm(x, dtype), router, gates, ups, downs, top_k, normalize, "silu")
-    close(computed(table(dtype), rows, dtype, build), expected, dtype)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@EXPERTS
+@pytest.mark.parametrize("rows", ROWS)
+def test_ranks_with_some_of_the_experts_add_up_to_all(
+    rows: int, experts: int, top_k: int, normalize: bool, dtype: str
+) -> None:
+    """To the bit where a row has one expert; a rank with none of a row's gives it zeros."""
+    mixture = Mixture(experts, top_k, dtype, normalize=normalize)
+    borders = [0, experts // 2, experts - 1, experts]
+    parts = [mixture.added(rows, slice(first, end), accumulate=False) for first, end in pairwise(borders)]
+    whole = mixture.added(rows, accumulate=False)
+    if top_k == 1:
+        assert torch.equal(sum(parts, torch.zeros_like(whole)), whole)
+        assert torch.equal(
+            sum((part != 0).any(1).int() for part in parts), torch.ones(rows, dtype=torch.int32)
+        )
+    close(sum(parts, torch.zeros_like(whole)), mixture.expected(rows), dtype)
+
+
+def test_experts_beyond_the_routers_are_refused() -> None:
+    mixture = Mixture(4, 1, "fp32", normalize=True)
+    mixture.router = mixture.router[:3]
+    with pytest.raises(ValueError, match="3 experts, 2 gates, 2 downs from expert 2 on and top_k 1"):
+        mixture.added(1, slice(2, 4))
 
 
 def test_a_token_or_page_that_does_not_exist_is_refused() -> None:

@@ -171,7 +171,7 @@ SIGNATURES = {
     "sw_set_extension": "-pip",
     "sw_add_rope_and_store": "-piiiiiiipippfi",
     "sw_add_attention": "-piiiiiiififi",
-    "sw_add_moe": "-pipppiiii",
+    "sw_add_moe": "-pipppiiiiiii",
     "sw_add_add_gated": "-piii",
     "sw_add_head": "-pippfipfp",
     "sw_add_hidden": "-pipfi",

@@ -271,8 +271,8 @@ void sw_add_attention(Program* p, int q, int out, int group, int layer, int head
   o->out_stride = to.stride;
 }
 
-void sw_add_moe(Program* p, int x, const sw_weight* router, const sw_weight* gate_up, const sw_weight* down, int out,
-                int top_k, int normalize, int activation) {
+void sw_add_moe(Program* p, int x, const sw_weight* router, const sw_weight* gate_up, const sw_weight* down, int first,
+                int count, int out, int top_k, int normalize, int activation, int accumulate) {
   auto* o = add<MixtureOfExperts>(p);
   o->router_x = operand(p, x, *router);
   o->x = operand(p, x, gate_up[0]);
@@ -281,8 +281,10 @@ void sw_add_moe(Program* p, int x, const sw_weight* router, const sw_weight* gat
   o->normalize = normalize;
   o->activation = activation;
   o->router = *router;
-  o->gate_up.assign(gate_up, gate_up + router->n);
-  o->down.assign(down, down + router->n);
+  o->accumulate = accumulate;
+  o->first_expert = first;
+  o->gate_up.assign(gate_up, gate_up + count);
+  o->down.assign(down, down + count);
   o->allocate(*p);
 }
 

@@ -118,7 +118,7 @@ struct Kernels {
                       const float* parts, size_t parts_stride);
   void (*route)(const float* logits, int experts, int top_k, int normalize, int32_t* ids, float* weights);
   void (*combine)(float* out, const float* y, const int32_t* places, const float* weights, int top_k, int width,
-                  size_t y_stride);
+                  size_t y_stride, int accumulate);
   void (*add_gated)(float* out, const float* y, float gate, int width);
   /* Rows [first, first + count) of the source; destination is of the first of all. */
   void (*pack_rows)(const sw_weight&, const sw_source&, int first, int count, const int32_t* destination);

@@ -151,7 +151,8 @@ struct Attend : Operation {
 struct MixtureOfExperts : Adapted {
   enum { GATE_UP, DOWN }; /* of `added`; there, an expert is a place of its own */
   Input router_x, x; /* the same rows, each as the weights that multiply it want them */
-  int out, top_k, normalize, activation;
+  int out, top_k, normalize, activation, accumulate;
+  int first_expert; /* of those that are here, by its number among the router's */
   sw_weight router;
   std::vector<sw_weight> gate_up, down;
   void allocate(const Program&);
@@ -169,7 +170,9 @@ struct MixtureOfExperts : Adapted {
   void gate_up_adapted(Worker&) const;
   void multiply_gate_up(Worker&) const;
   void multiply_down(Worker&) const;
+  int num_pairs() const { return static_cast<int32_t*>(offsets->at)[gate_up.size()]; }
   int width() const { return down[0].k; }
+  size_t logit_stride() const { return size_t(router.n + 31) / 32 * 32; }
   int expert_stride() const { return (width() + 31) / 32 * 32; }
   size_t code_stride() const { return (sw_code_row_bytes(width()) + 63) / 64 * 64; }
   bool quantizes() const { return sw_is_integers(down[0].dtype); }

@@ -247,18 +247,23 @@ class Program(Stepper):
         top_k: int,
         normalize: bool,
         activation: str,
+        *,
+        first: int = 0,
+        accumulate: bool = True,
     ) -> None:
-        """out += the weighted sum of the top_k experts of each row, in ascending order of the expert.
+        """out = (or +=) the weighted sum of the top_k experts of each row, in ascending order of the expert.
 
         Weights are the softmax over all experts, divided by their sum over the top_k where `normalize`.
         x act [*, k], router [experts, k], gate_up interleaved as in linear_gated, out fp32.
+        first  of the experts whose matrices are given, its number among all; those of others give nothing
         """
         self._expect("moe", x, "act", router.k)
         self._expect("moe", out, "fp32", down[0].n)
-        if not router.n == len(gate_up) == len(down) or top_k > router.n:
+        held = range(first, first + len(gate_up))
+        if len(gate_up) != len(down) or first < 0 or held.stop > router.n or top_k > router.n:
             raise ValueError(
-                f"moe: a router over {router.n} experts, {len(gate_up)} gates, {len(down)} downs and top_k "
-                f"{top_k} do not fit together."
+                f"moe: a router over {router.n} experts, {len(gate_up)} gates, {len(down)} downs from expert "
+                f"{first} on and top_k {top_k} do not fit together."
             )
         for matrices in (gate_up, down):
             if len({weight.is_integers for weight in matrices}) > 1:
@@ -267,11 +272,11 @@ class Program(Stepper):
             self._operand(x, weight)
         for weight in (router, *gate_up, *down):
             self._weight(weight)
-        structs = [(WeightStruct * router.n)(*(w.struct for w in matrices)) for matrices in (gate_up, down)]
+        structs = [(WeightStruct * len(held))(*(w.struct for w in matrices)) for matrices in (gate_up, down)]
         self._add(
             "moe",
-            *(x.index, self._weight(router), *structs, self._written(out)),
-            *(top_k, normalize, ACTIVATIONS[activation]),
+            *(x.index, self._weight(router), *structs, first, len(held), self._written(out)),
+            *(top_k, normalize, ACTIVATIONS[activation], accumulate),
         )
 
     def add_gated(self, y: Buffer, gate: Buffer, out: Buffer) -> None:

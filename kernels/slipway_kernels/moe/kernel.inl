@@ -28,12 +28,13 @@ static void route(const float* logits, int experts, int top_k, int normalize, in
     weights[i] = exponential(logits[ids[i]] - maximum) / (normalize ? chosen_total : total);
 }
 
+/* A place below 0 has no row of y, and adds nothing. */
 static void combine(float* out, const float* y, const int32_t* places, const float* weights, int top_k, int width,
-                    size_t y_stride) {
+                    size_t y_stride, int accumulate) {
   for (int i = 0; i < width; i += 16) {
     F16 sum = zero();
     for (int j = 0; j < top_k; ++j)
-      sum = fma(splat(weights[j]), pick(y + places[j] * y_stride + i, width - i), sum);
-    put(out + i, pick(out + i, width - i) + sum, width - i);
+      if (places[j] >= 0) sum = fma(splat(weights[j]), pick(y + places[j] * y_stride + i, width - i), sum);
+    put(out + i, accumulate ? pick(out + i, width - i) + sum : sum, width - i);
   }
 }

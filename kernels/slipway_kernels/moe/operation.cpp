@@ -1,4 +1,5 @@
-/* A mixture of experts: rows are sorted by expert, so that each expert's weights are read once a step. */
+/* A mixture of experts: rows are sorted by expert, so that each expert's weights are read once a step. A rank that has
+ * some of the experts computes what its own give to each row; the others' give nothing here. */
 #include <string.h>
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 void MixtureOfExperts::allocate(const Program& p) {
   size_t places_count = size_t(p.max_tokens) * top_k, bytes = p.element_bytes();
   size_t experts = gate_up.size();
-  logits = std::make_unique<Memory>(size_t(p.max_tokens) * ((experts + 31) / 32 * 32) * 4);
+  logits = std::make_unique<Memory>(size_t(p.max_tokens) * logit_stride() * 4);
   ids = std::make_unique<Memory>(places_count * 4);
   weights = std::make_unique<Memory>(places_count * 4);
   places = std::make_unique<Memory>(places_count * 4);
@@ -20,12 +21,13 @@ void MixtureOfExperts::allocate(const Program& p) {
 }
 
 /* offsets [experts + 1], and places [rows, top_k]: where the pair (row, expert) stands among all pairs sorted
- * by expert, then row. */
+ * by expert, then row; -1 of an expert that is not here, as its id is. */
 static void sort_pairs(int rows, int top_k, int experts, const int32_t* ids, int32_t* offsets, int32_t* places) {
   std::fill(offsets, offsets + experts + 1, 0);
-  for (int i = 0; i < rows * top_k; ++i) ++offsets[ids[i] + 1];
+  for (int i = 0; i < rows * top_k; ++i)
+    if (ids[i] >= 0) ++offsets[ids[i] + 1];
   for (int e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
-  for (int i = 0; i < rows * top_k; ++i) places[i] = offsets[ids[i]]++;
+  for (int i = 0; i < rows * top_k; ++i) places[i] = ids[i] < 0 ? -1 : offsets[ids[i]]++;
   for (int e = experts; e > 0; --e) offsets[e] = offsets[e - 1];
   offsets[0] = 0;
 }
@@ -39,20 +41,19 @@ void MixtureOfExperts::reserve(Program& p) const { p.reserve_low_rank(size_t(p.m
 
 /* Pairs by adapter and expert; each is known by its place among the pairs that are sorted by expert. */
 void MixtureOfExperts::sort_by_adapter(const Program& p) const {
-  int experts = int(gate_up.size()), count = p.num_rows * top_k;
+  int experts = int(gate_up.size()), count = num_pairs();
   const int32_t *id = static_cast<int32_t*>(ids->at), *place = static_cast<int32_t*>(places->at);
-  std::vector<int32_t> of(count);
-  for (int pair = 0; pair < count; ++pair) {
+  std::vector<int32_t> of(count), row(count);
+  for (int pair = 0; pair < p.num_rows * top_k; ++pair) {
+    if (place[pair] < 0) continue;
     int adapter = p.adapter_of(pair / top_k), at = adapter * experts + id[pair];
     bool adds = adapter >= 0 && (added[GATE_UP].adapters[at].spans || added[DOWN].adapters[at].spans);
-    of[pair] = adds ? at : -1;
+    of[place[pair]] = adds ? at : -1;
+    row[place[pair]] = pair / top_k;
   }
   pairs->sort(of, p.num_adapters * experts);
   row_of_pair->resize(count);
-  for (int i = 0; i < count && !pairs->tiles.empty(); ++i) {
-    (*row_of_pair)[i] = pairs->rows[i] / top_k;
-    pairs->rows[i] = place[pairs->rows[i]];
-  }
+  for (int i = 0; i < count; ++i) (*row_of_pair)[i] = row[pairs->rows[i]];
 }
 
 void MixtureOfExperts::gather(Worker& worker) const {
@@ -60,9 +61,9 @@ void MixtureOfExperts::gather(Worker& worker) const {
   size_t row_bytes = x_bytes(p);
   const int32_t* place = static_cast<int32_t*>(places->at);
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
-    for (int i = 0; i < top_k; ++i)
-      memcpy(static_cast<char*>(rows->at) + place[row * top_k + i] * row_bytes, x.at(worker) + row * row_bytes,
-             row_bytes);
+    for (int i = row * top_k; i < (row + 1) * top_k; ++i)
+      if (place[i] >= 0)
+        memcpy(static_cast<char*>(rows->at) + place[i] * row_bytes, x.at(worker) + row * row_bytes, row_bytes);
 }
 
 /* The products of pairs with their experts, in the units from `base` on, of which `unit` is claimed. */
@@ -87,16 +88,21 @@ void MixtureOfExperts::experts(Worker& worker, const std::vector<sw_weight>& wei
 /* The experts of each row, and the pairs sorted by them. */
 void MixtureOfExperts::choose(Worker& worker) const {
   const Program& p = worker.program;
-  int count = int(gate_up.size()), logit_stride = (count + 31) / 32 * 32;
-  Product scores{router_x.at(worker),  size_t(router_x.stride(p)), router,  count, logits->at,
-                 size_t(logit_stride), SW_FP32,                    nullptr, 0,     0,          0.0f};
+  int count = int(gate_up.size());
+  Product scores{router_x.at(worker), size_t(router_x.stride(p)), router,  router.n, logits->at,
+                 logit_stride(),      SW_FP32,                    nullptr, 0,        0,          0.0f};
   run_product(worker, scores, p.num_rows);
   worker.barrier();
   int32_t* id = static_cast<int32_t*>(ids->at);
   float* share = static_cast<float*>(weights->at);
-  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
-    sw_kernels().route(static_cast<float*>(logits->at) + size_t(row) * logit_stride, count, top_k, normalize,
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) {
+    sw_kernels().route(static_cast<float*>(logits->at) + row * logit_stride(), router.n, top_k, normalize,
                        id + row * top_k, share + row * top_k);
+    for (int i = row * top_k; i < (row + 1) * top_k; ++i) {
+      int here = id[i] - first_expert;
+      id[i] = here >= 0 && here < count ? here : -1;
+    }
+  }
   worker.barrier();
   if (worker.thread == 0) {
     sort_pairs(p.num_rows, top_k, count, id, static_cast<int32_t*>(offsets->at), static_cast<int32_t*>(places->at));
@@ -142,7 +148,7 @@ void MixtureOfExperts::multiply_down(Worker& worker) const {
   size_t stride = expert_stride();
   if (quantizes()) {
     char* quantized = static_cast<char*>(codes->at);
-    for (int i = worker.claim(1); i < p.num_rows * top_k; i = worker.claim(1))
+    for (int i = worker.claim(1); i < num_pairs(); i = worker.claim(1))
       sw_kernels().quantize_row(middle + i * stride * p.element_bytes(), p.dtype, width(),
                                 quantized + i * code_stride());
     worker.barrier();
@@ -170,6 +176,6 @@ bool MixtureOfExperts::run(Worker& worker) const {
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))
     sw_kernels().combine(static_cast<float*>(to.shared->at) + size_t(row) * to.stride,
                          static_cast<float*>(result->at), static_cast<int32_t*>(places->at) + row * top_k,
-                         share + row * top_k, top_k, to.width, to.stride);
+                         share + row * top_k, top_k, to.width, to.stride, accumulate);
   return true;
 }
