@@ -13,7 +13,8 @@ from slipway.load.cut import WHOLE, Cut
 from slipway.load.errors import LoadError
 from slipway.load.expert_parameters import by_expert
 from slipway.model.registry import Family
-from slipway.model.roles import ADDED_UP, Entry, Place, expected, usual
+from slipway.model.roles import Entry, Place, expected, usual
+from slipway.model.shard import WHOLE_MODEL, Shard
 from slipway.model.spec import DecoderSpec
 
 PRODUCTS = frozenset(
@@ -48,13 +49,14 @@ def additions(
     spec: DecoderSpec,
     family: Family,
     cuts: Mapping[Place, Cut],
-    rank: int = 0,
+    shard: Shard = WHOLE_MODEL,
     added: int = 0,
 ) -> dict[Place, Addition]:
     """By place. Raises LoadError, with the name, for what the model has not.
 
-    cuts  of the matrices: A has their columns, and B their rows
-    rank  of those who share the model: the biases of what they add up are the first one's
+    cuts  of the matrices: A has their columns, and B their rows; but those of the embedding and the head have
+          all tokens, until it is known which rows are the adapter's own
+    shard of those who share the model: the biases of what they add up are the first one's
     added tokens that the adapter adds: factors of the embedding and the head may have their rows, too
     """
     known = expected(spec, family)
@@ -67,7 +69,7 @@ def additions(
         factors, new = factors_of.get(module), adapter.biases.get(module)
         if entry.place in found:
             raise _twice(adapter, module)
-        cut = cuts.get(entry.place, WHOLE)
+        cut = WHOLE if entry.place in (EMBEDDING, HEAD) else cuts.get(entry.place, WHOLE)
         if added and factors is not None and entry.place in (EMBEDDING, HEAD):
             entry = replace(entry, shape=_widened(factors, entry, added))
         if new is not None:
@@ -76,8 +78,10 @@ def additions(
                     f"has a bias of {list(new.shape)} for {module}, which has none of that shape in the model"
                 )
             new = new[cut.rows]
-        first = entry.role not in ADDED_UP or rank == 0
-        found[entry.place] = _addition(adapter, module, entry, factors, cut, spec, new if first else None)
+        addition = _addition(adapter, module, entry, factors, cut, spec, new)
+        if not shard.adds_bias(entry.role):
+            addition = replace(addition, bias=None, new_bias=None)
+        found[entry.place] = addition
     return found
 
 

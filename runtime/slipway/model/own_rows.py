@@ -58,12 +58,15 @@ def own_of(
     dtype: DType,
     embedding: ReadRows | None = None,
     head: ReadRows | None = None,
+    tokens: range | None = None,
 ) -> Own:
     """Raises LoadError, with the name of what is wrong, for what cannot be served.
 
     dtype            in which the model multiplies
     embedding, head  the model's rows; None: it has none, or none may be others (`limits` says why)
+    tokens           whose rows those are, of a rank; what is added is the first one's. None: all
     """
+    tokens = tokens or range(spec.vocab)
     rotation = _rotation(adapter, spec, limits)
     matrices = _matrices(adapter, family)
     if not matrices and adapter.new_rows is None:
@@ -75,8 +78,10 @@ def own_of(
         if matrices:
             raise adapter.wrong("has new_embeddings and whole matrices: which rows count is not said")
         own = _of_new_rows(adapter, spec, dtype)
+        if tokens.start:
+            own = Own(own.added)
     else:
-        own = _of_matrices(adapter, matrices, spec, dtype, embedding, head)
+        own = _of_matrices(adapter, matrices, spec, dtype, embedding, head, tokens)
     if own.added > limits.max_added:
         raise adapter.wrong(
             f"adds {own.added} tokens to the vocabulary, and --lora-extra-vocab-size is {limits.max_added}",
@@ -89,15 +94,21 @@ def own_of(
 
 
 def with_additions(
-    own: Own, found: Mapping[Place, Addition], spec: DecoderSpec, head_bias: Floats | None
+    own: Own,
+    found: Mapping[Place, Addition],
+    spec: DecoderSpec,
+    head_bias: Floats | None,
+    tokens: range | None = None,
 ) -> tuple[Own, dict[Place, Addition]]:
     """Rows that have what the factors add, once; and the factors of the model's own tokens.
 
     Rows of the embedding are scaled as the model scales its.
     head_bias  the model's, or None
+    tokens     of a rank, those that it has, and the bias, too; None: all
     """
     cut = dict(found)
-    embedding, head, vocab = own.embedding, own.head, spec.vocab
+    embedding, head, tokens = own.embedding, own.head, tokens or range(spec.vocab)
+    here = slice(tokens.start, tokens.stop)
     in_embedding, in_head = found.get(EMBEDDING, Addition()), found.get(HEAD, Addition())
     if embedding is not None:
         numbers = embedding.numbers * np.float32(spec.embedding_scale)
@@ -108,21 +119,23 @@ def with_additions(
         numbers = head.numbers
         if in_head.a is not None and in_head.b is not None:
             numbers = numbers + _rows(in_head.b, head.tokens) @ in_head.a
-        parts = (in_head.bias, head_bias if in_head.new_bias is None else in_head.new_bias)
-        biases = [_rows(part, head.tokens) for part in parts if part is not None]
+        biases = [_rows(part, head.tokens) for part in (in_head.bias, in_head.new_bias) if part is not None]
+        if in_head.new_bias is None and head_bias is not None:
+            biases.append(_rows(head_bias, head.tokens - tokens.start))
         head = replace(head, numbers=numbers, bias=sum(biases[1:], biases[0]) if biases else None)
     if in_embedding.a is not None:
-        cut[EMBEDDING] = replace(in_embedding, a=np.ascontiguousarray(in_embedding.a[:vocab]))
+        cut[EMBEDDING] = replace(in_embedding, a=np.ascontiguousarray(in_embedding.a[here]))
     if HEAD in found:
-        b, bias = (None if part is None else part[:vocab] for part in (in_head.b, in_head.bias))
-        cut[HEAD] = replace(in_head, b=b, bias=bias)
+        parts = (in_head.b, in_head.bias, in_head.new_bias)
+        b, bias, new_bias = (None if part is None else part[here] for part in parts)
+        cut[HEAD] = replace(in_head, b=b, bias=bias, new_bias=new_bias)
     return replace(own, embedding=embedding, head=head), cut
 
 
 def _rows(matrix: Floats, ids: Ints) -> Floats:
     """Rows [n, ...], zeros of those that it has not."""
     found = np.zeros((len(ids), *matrix.shape[1:]), np.float32)
-    there = ids < len(matrix)
+    there = (ids >= 0) & (ids < len(matrix))
     found[there] = matrix[ids[there]]
     return found
 
@@ -197,6 +210,7 @@ def _of_matrices(
     dtype: DType,
     embedding: ReadRows,
     head: ReadRows | None,
+    here: range,
 ) -> Own:
     shapes = {role: matrix.shape for role, matrix in matrices.items()}
     rows = {shape[0] for shape in shapes.values()}
@@ -215,7 +229,7 @@ def _of_matrices(
             f"has {added} more rows of the head than the model, and no matrix of the embedding"
         )
     own = {
-        role: _differing(matrix, spec.vocab, dtype, read)
+        role: _differing(matrix, spec.vocab, here, dtype, read)
         for role, matrix in matrices.items()
         if (read := embedding if role == "embedding" else head) is not None
     }
@@ -231,18 +245,19 @@ def _of_matrices(
     return Own(added, own.get("embedding"), own.get("head"))
 
 
-def _differing(matrix: Array, vocab: int, dtype: DType, read: ReadRows) -> Rows | None:
-    """Rows that are not the model's; None: all are."""
+def _differing(matrix: Array, vocab: int, here: range, dtype: DType, read: ReadRows) -> Rows | None:
+    """Rows of the tokens here that are not the model's, on the first rank those of added ones, too; or None."""
     tokens: list[Ints] = []
     numbers: list[Floats] = []
-    for first in range(0, vocab, _AT_ONCE):
-        ids = np.arange(first, min(first + _AT_ONCE, vocab), dtype=np.int32)
+    for first in range(here.start, here.stop, _AT_ONCE):
+        ids = np.arange(first, min(first + _AT_ONCE, here.stop), dtype=np.int32)
         rows = _as(matrix[ids], dtype)
-        other = (rows != read(ids)).any(axis=1)
+        other = (rows != read(ids - np.int32(here.start))).any(axis=1)
         tokens.append(ids[other])
         numbers.append(rows[other])
-    tokens.append(np.arange(vocab, len(matrix), dtype=np.int32))
-    numbers.append(_as(matrix[vocab:], dtype))
+    if not here.start:
+        tokens.append(np.arange(vocab, len(matrix), dtype=np.int32))
+        numbers.append(_as(matrix[vocab:], dtype))
     found = Rows(np.concatenate(tokens), np.concatenate(numbers))
     return found if len(found.tokens) else None
 

@@ -9,7 +9,7 @@ from math import lcm
 from slipway.load.cut import ALL, Cut
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
-from slipway.model.roles import Place
+from slipway.model.roles import ADDED_UP, Place
 from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Moe
 
 _STEPS = (32, 8, 1)
@@ -45,6 +45,11 @@ class Shard:
             )
         begin, end = (-(-steps * rank // self.size) * step for rank in (self.rank, self.rank + 1))
         return slice(begin, min(end, count))
+
+    def adds_bias(self, role: str) -> bool:
+        """Whether the bias of a matrix is added here; where ranks add up their results, that is once."""
+        alone = self.whole_experts and role == "expert_down"
+        return self.rank == 0 or alone or role not in ADDED_UP
 
 
 WHOLE_MODEL = Shard()

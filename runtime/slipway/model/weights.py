@@ -18,7 +18,7 @@ from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.load.quantized.tensors import Quantized, Unquantized, in_type
 from slipway.model.registry import Family
-from slipway.model.roles import ADDED_UP, Entry, Place, entries_of, expected, is_ignored, unstacked, usual
+from slipway.model.roles import Entry, Place, entries_of, expected, is_ignored, unstacked, usual
 from slipway.model.shard import WHOLE_MODEL, Shard, Sharded
 from slipway.model.spec import DecoderSpec, Mlp, Moe
 from slipway.schemes.choice import SchemeChoice
@@ -203,8 +203,8 @@ def load_weights(
     builder = Builder(part.spec, schemes, part.forms)
     weights = builder.build()
     for entry, stored in entries(spec, family, checkpoint.stored(schemes.dtype)):
-        if not part.has(entry.place) or (entry.kind == "bias" and entry.role in ADDED_UP and shard.rank):
-            continue  # another rank has it, or adds it
+        if not part.has(entry.place) or (entry.kind == "bias" and not shard.adds_bias(entry.role)):
+            continue  # another rank's
         cut = part.cuts.get(entry.place, WHOLE)
         if conversion is not None and entry.kind == "weight" and entry.place in whole:
             rows = cast(Array, stored.read(Cut(rows=cut.rows)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,14 +12,15 @@ from slipway.engine.messages import AdapterRef
 from slipway.engine.plan import NO_PLACE
 from slipway.load.adapter import AdapterLimits, read_adapter
 from slipway.load.arrays import BF16, FP32, DType, Floats, Ints
-from slipway.load.cut import Cut
+from slipway.load.cut import WHOLE, Cut
 from slipway.model.adapters import EMBEDDING, HEAD, PRODUCTS, Addition, additions
 from slipway.model.own_rows import Own, ReadRows, own_of, stretched, with_additions
 from slipway.model.registry import Family
 from slipway.model.roles import Place
 from slipway.model.rope import cos_sin
+from slipway.model.shard import WHOLE_MODEL, Shard
 from slipway.model.spec import DecoderSpec, Rope
-from slipway.model.weights import MlpWeights
+from slipway.model.weights import MoeWeights
 from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Adaptable, Buffer, Extension, LowRank, OwnRows, Piece, Program, together
 
@@ -49,7 +50,9 @@ class Site:
 class AdapterPlaces:
     """Where a program has room for adapters, and what is there.
 
-    cuts  of the model's matrices
+    spec   the whole model's
+    cuts   of the model's matrices
+    shard  whose they are
     """
 
     program: Program
@@ -57,6 +60,7 @@ class AdapterPlaces:
     spec: DecoderSpec
     family: Family
     cuts: Mapping[Place, Cut]
+    shard: Shard = WHOLE_MODEL
     _sites: list[Site] = field(default_factory=list)
     _ready: dict[int, tuple[int, Packed]] = field(default_factory=dict)
     """By place, the adapter, by its number, that was read for it and is not there yet."""
@@ -80,19 +84,19 @@ class AdapterPlaces:
         if rows:
             self._add(x, rows, end - column, linear.k, bias)
 
-    def add_experts(self, x: Buffer, experts: Sequence[MlpWeights], layer: int) -> None:
+    def add_experts(self, x: Buffer, moe: MoeWeights, layer: int) -> None:
         """Have adapters add to the experts that were added last."""
-        inner, width = experts[0].spec.intermediate, self._width(2)
-        hidden = experts[0].gate_up.k
+        experts, width = moe.experts, self._width(2)
+        inner, hidden = experts[0].spec.intermediate, experts[0].gate_up.k
         to = self.program.adapt_experts(self.limits.places, width, x, hidden, inner, len(experts))
-        for expert, (weights, products) in enumerate(zip(experts, to, strict=True)):
+        for expert, weights, products in zip(moe.spec.held, experts, to, strict=True):
             for linear, product in zip((weights.gate_up, weights.down), products, strict=True):
                 rows = {(layer, role, expert): one.rows for role, one in linear.segments.items()}
                 self._sites.append(Site(product, rows, None))
 
-    def add_head(self, x: Buffer, bias: Floats | None) -> None:
-        self._head_bias = bias
-        self._add(x, {HEAD: np.arange(self.spec.vocab, dtype=np.int32)}, self.spec.vocab, x.width, bias)
+    def add_head(self, x: Buffer, head: FusedLinear) -> None:
+        self._head_bias = head.bias
+        self._add(x, {HEAD: np.arange(head.n, dtype=np.int32)}, head.n, x.width, head.bias)
 
     def add_embedding(self, out: Buffer) -> None:
         self._add(out, {EMBEDDING: np.arange(out.width, dtype=np.int32)}, out.width, 0, None)
@@ -161,6 +165,7 @@ class AdapterPlaces:
             table.rows,
             None if output is None else output.rows,
             self._head_bias,
+            self.shard,
         )
 
     def _extension(self, own: Own) -> Extension:
@@ -181,17 +186,23 @@ def read_parts(
     embedding: ReadRows | None = None,
     head: ReadRows | None = None,
     head_bias: Floats | None = None,
+    shard: Shard = WHOLE_MODEL,
 ) -> tuple[dict[Place, Addition], Own]:
     """What the files of an adapter add to a model's matrices, and what it has in place of the model's own.
 
+    spec       the whole model's
     cuts       of the matrices; all others are as of `own_of`
     head_bias  the model's, or None
+    shard      whose the cuts are, the rows and the bias
     Raises LoadError where it cannot be served.
     """
     read = read_adapter(adapter.name, Path(adapter.folder).expanduser(), limits)
-    own = own_of(read, spec, family, limits.own, dtype, embedding, head)
-    found = additions(read, spec, family, cuts, added=own.added)
-    own, found = with_additions(own, found, spec, head_bias)
+    vocabulary = cuts.get(EMBEDDING, WHOLE).rows
+    assert isinstance(vocabulary, slice), "tokens stand in order"
+    tokens = range(*vocabulary.indices(spec.vocab))
+    own = own_of(read, spec, family, limits.own, dtype, embedding, head, tokens)
+    found = additions(read, spec, family, cuts, shard, own.added)
+    own, found = with_additions(own, found, spec, head_bias, tokens)
     return found, own
 
 

@@ -81,7 +81,7 @@ def lower(
             tokens_from=tokens_from,
         )
         if adapters is not None:
-            adapters.add_head(x, weights.head.bias)
+            adapters.add_head(x, weights.head)
     program.finish()
 
 
@@ -161,9 +161,10 @@ class _Lowering:
             moe.top_k,
             moe.normalize_top_k,
             moe.activation,
+            first=moe.held.start,
         )
         if self._adapters is not None:
-            self._adapters.add_experts(self._normed, weights.experts, self.layer)
+            self._adapters.add_experts(self._normed, weights, self.layer)
         if weights.shared and weights.shared_scale:
             branch, gate = self._buffers.of("branch", self.spec.hidden), self._buffers.of("gate", 1)
             self._linear(self._inner(weights.shared), weights.shared.down, branch)
