@@ -35,6 +35,8 @@ class Extension:
         embedding: OwnRows | None = None,
         head: OwnRows | None = None,
         rotation: int = 0,
+        *,
+        first: bool = True,
     ) -> None:
         """What requests with an adapter have.
 
@@ -43,6 +45,7 @@ class Extension:
         embedding  rows as they enter the first layer; each token that is added has one
         head       rows that make logits; of those that are added, a token without one cannot be drawn
         rotation   0 is the model's, others count those of `Program.rope_and_store`
+        first      of ranks, which has the rows of added tokens
         Raises ValueError where a token is none, or an added one has no row.
         """
         self.vocab, self.added, self.rotation = vocab, added, rotation
@@ -59,7 +62,7 @@ class Extension:
         if embedding is not None:
             row_of[embedding.tokens] = np.arange(len(embedding.tokens), dtype=np.int32)
             self.struct.rows = self._keep(floats(embedding.rows))
-        if (row_of[vocab:] < 0).any():
+        if first and (row_of[vocab:] < 0).any():
             raise ValueError("An adapter adds tokens for which it has no row of the embedding.")
         self.struct.row_of = self._keep(row_of)
         if head is not None:

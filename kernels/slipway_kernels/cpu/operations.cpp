@@ -36,11 +36,13 @@ void Embed::read(const Program& p, int row) const {
   float* to = fp32_row(p, out, row);
   int slot = p.plan.slots[p.request[row]], at = p.token[row] - first_token;
   size_t bytes = sizeof(float) * table.k;
-  const void* whole = is_given(p, row) ? p.slots->given[slot] + bytes * p.position[row]
-                                       : static_cast<const void*>(p.own_row(slot, p.token[row], table.k));
-  if (whole && p.is_first_rank())
-    memcpy(to, whole, bytes);
-  else if (!whole && at >= 0 && at < table.n)
+  bool given = is_given(p, row);
+  const float* own = given ? nullptr : p.own_row(slot, p.token[row], table.k);
+  if (given && p.is_first_rank())
+    memcpy(to, p.slots->given[slot] + bytes * p.position[row], bytes);
+  else if (own)
+    memcpy(to, own, bytes);
+  else if (!given && has(at))
     sw_kernels().read_row(table, at, scale, to);
   else
     memset(to, 0, bytes);
@@ -414,7 +416,7 @@ void Head::multiply(Worker& worker, const RowsByAdapter* by_adapter, int rows) c
   Additions::Finish cap = [&](int row, int first, int last) {
     sw_kernels().cap_row(to + row * stride + first, last - first, softcap);
   };
-  added[0].expand(worker, *by_adapter, to, stride, p.vocab, softcap > 0.0f ? cap : nullptr);
+  added[0].expand(worker, *by_adapter, to, stride, n, softcap > 0.0f ? cap : nullptr);
 }
 
 /* The logits of the tokens that there are go to their places; no other token can be drawn. */
@@ -480,6 +482,10 @@ bool Head::run(Worker& worker) const {
     worker.barrier();
     const RowsByAdapter* by_adapter = added.empty() ? nullptr : &p.logits_by_adapter[first / SW_LOGIT_ROWS];
     multiply(worker, by_adapter && adapts(*by_adapter) ? by_adapter : nullptr, count);
+    if (has_own_tokens(p, first, count)) {
+      worker.barrier();
+      own_logits(worker, first, count);
+    }
     tokens_from.empty() ? worker.barrier() : gather(worker, count);
     if (tokens) {
       spread(worker, count);
@@ -490,7 +496,6 @@ bool Head::run(Worker& worker) const {
       tell_drawn(worker, first, count);
       continue;
     }
-    if (has_own_tokens(p, first, count)) own_logits(worker, first, count);
     if (p.plan.edits) worker.program.edit(worker, to, p.logits_stride(), first, count);
     p.draw(worker, to, p.logits_stride(), first, count);
     worker.barrier();

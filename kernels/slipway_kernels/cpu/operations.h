@@ -55,6 +55,7 @@ struct Embed : Adapted {
 
  private:
   bool is_given(const Program&, int row) const; /* its embedding came with the request, and it has no token */
+  bool has(int at) const { return at >= 0 && at < table.n; }
   void read(const Program&, int row) const;
   bool run_adapted(Worker&) const;
 };

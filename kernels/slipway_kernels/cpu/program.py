@@ -76,6 +76,8 @@ class Program(Stepper):
         """By place: the same."""
         self.embedding: Weight | None = None
         """The table of its last `embed`."""
+        self.tokens_from: Sequence[int] | None = None
+        """Of which tokens each rank has that table's rows; None: all."""
         self.output: Weight | None = None
         """What its `head` multiplies rows by."""
         self._quantized: set[int] = set()  # buffers whose codes are those of their rows
@@ -122,7 +124,7 @@ class Program(Stepper):
         if tokens_from is not None:
             assert self.ranks is not None, "only ranks part a table"
             self._c.sw_shard_embed(self._pointer, tokens_from[self.ranks.rank], tokens_from[-1])
-        self.embedding = table
+        self.embedding, self.tokens_from = table, tokens_from
 
     def rms_norm(
         self,

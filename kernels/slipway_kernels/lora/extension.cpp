@@ -21,11 +21,14 @@ bool Head::has_own_tokens(const Program& p, int first, int count) const {
 }
 
 /* The logits of the tokens that adapters have rows for go to their places, one adapter after another; a token that is
- * added without a row cannot be drawn. Every row of products is a sum of its own, so company changes no bit. */
+ * added without a row cannot be drawn. Every row of products is a sum of its own, so company changes no bit. Of ranks
+ * each has the rows of its own tokens, and the first one those of added tokens. */
 void Head::own_logits(Worker& worker, int first, int count) const {
   const Program& p = worker.program;
   const Buffer& rows = p.buffers[normed];
   float* to = static_cast<float*>(logits->at);
+  size_t part_width = parts ? part_stride() : p.logits_stride();
+  float* part = parts ? parts + p.ranks->rank * SW_LOGIT_ROWS * part_width - tokens_from[p.ranks->rank] : to;
   for (const sw_extension& extension : p.extensions) {
     auto mine = [&](int i) { return p.extension_of(p.logit_rows[first + i].slot) == &extension; };
     auto any = [&] {
@@ -46,10 +49,13 @@ void Head::own_logits(Worker& worker, int first, int count) const {
     worker.barrier();
     for (int i = worker.claim(1); i < count; i = worker.claim(1)) {
       if (!mine(i)) continue;
-      float* row = to + i * p.logits_stride();
+      float *row = to + i * p.logits_stride(), *own_row = part + i * part_width;
       const float* found = static_cast<const float*>(product.out) + i * product.out_stride;
-      std::fill(row + p.vocab, row + p.vocab + extension.added, -INFINITY);
-      for (int j = 0; j < tokens; ++j) row[extension.tokens[j]] = found[j];
+      if (p.is_first_rank()) std::fill(row + p.vocab, row + p.vocab + extension.added, -INFINITY);
+      for (int j = 0; j < tokens; ++j) {
+        int token = extension.tokens[j];
+        (token < p.vocab ? own_row : row)[token] = found[j];
+      }
     }
     worker.barrier();
   }

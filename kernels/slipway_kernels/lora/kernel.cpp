@@ -137,11 +137,12 @@ bool Embed::run_adapted(Worker& worker) const {
     for (int i = tile.first + worker.thread; i < tile.first + tile.count; i += p.pool->size()) {
       char* shrunk = static_cast<char*>(p.shrunk->at) + i * narrow * bytes;
       int row = p.by_adapter.rows[i];
-      /* It has no token to which an adapter adds, or the adapter's own row has all that is added. */
-      if (is_given(p, row) || p.own_row(p.plan.slots[p.request[row]], p.token[row], to.width))
+      /* It has no token to which an adapter adds here, or the adapter's own row has all that is added. */
+      int at = p.token[row] - first_token;
+      if (is_given(p, row) || !has(at) || p.own_row(p.plan.slots[p.request[row]], p.token[row], to.width))
         memset(shrunk, 0, row_bytes);
       else
-        memcpy(shrunk, static_cast<const char*>(adapter.a) + p.token[row] * row_bytes, row_bytes);
+        memcpy(shrunk, static_cast<const char*>(adapter.a) + at * row_bytes, row_bytes);
     }
   }
   worker.barrier();

@@ -90,6 +90,7 @@ def _speculation(config: Mapping[str, Any] | None) -> dict[str, Any]:
         return how | {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
     names = ("model", "revision", "code_revision", "quantization", "max_model_len")
     told: dict[str, Any] = {name: config.get(name) for name in names}
+    told["tensor_parallel_size"] = config.get("draft_tensor_parallel_size")
     return how | {"draft": DraftConfig(method=method, **told)}
 
 

@@ -20,6 +20,8 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How its plain weights are quantized while they load."""
     max_model_len: int | None = None
     """Tokens of a request up to which it guesses; null: as many as it was made for."""
+    tensor_parallel_size: int | None = None
+    """Of a draft model, the ranks that share it: those of the target (null), or 1, and each has all of it."""
 
 
 class TypicalAcceptance(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,6 +82,7 @@ def kv_layout(
     block_size: int,
     layer_bytes: Callable[[int, int, int], int],
     num_drafting: int = 0,
+    held: Sequence[KVShape] = (),
 ) -> KVLayout:
     """Deal the layers of each kind into groups whose pages are about equal.
 
@@ -89,6 +90,8 @@ def kv_layout(
     block_size   least tokens a page
     layer_bytes  of key heads, their size, and tokens: of one layer in one page
     num_drafting  layers at the end, of a model that guesses: the others decide how large a page is
+    held         [layer]  of a rank, what a token takes there; kinds are the whole model's, so that all ranks
+                 have the same block tables, whatever each has of the heads
     A group takes as many layers as the smallest kind has, or as many as weigh the same; only the last group
     of a kind may be short. Where its layers leave room in a page, that holds 2, 4, 8 … times the tokens.
     """
@@ -112,4 +115,9 @@ def kv_layout(
             for index, layer in enumerate(layers[start : start + size]):
                 places[layer] = len(groups), index
             groups.append(KVGroup(block, window))
+    if held:
+        page_bytes = max(
+            sizes[kind] * layer_bytes(*shape, groups[place[0]].block_size)
+            for kind, shape, place in zip(kinds, held, places, strict=True)
+        )
     return KVLayout(tuple(groups), page_bytes, tuple(places))

@@ -246,7 +246,7 @@ def _of_matrices(
 
 
 def _differing(matrix: Array, vocab: int, here: range, dtype: DType, read: ReadRows) -> Rows | None:
-    """Rows of the tokens here that are not the model's, on the first rank those of added ones, too; or None."""
+    """Of the tokens here, and on the first rank of those that are added, rows that are not the model's."""
     tokens: list[Ints] = []
     numbers: list[Floats] = []
     for first in range(here.start, here.stop, _AT_ONCE):

@@ -21,12 +21,14 @@ then those whose codes share a word."""
 class Shard:
     """A rank's place among those that share every matrix.
 
-    whole_experts  each expert is one rank's, and not every rank has a part of it
+    whole_experts     each expert is one rank's, and not every rank has a part of it
+    whole_vocabulary  every rank has the rows of all tokens: of some of them scores are made
     """
 
     rank: int = 0
     size: int = 1
     whole_experts: bool = False
+    whole_vocabulary: bool = False
 
     def of(self, count: int, step: int, what: str, otherwise: str = "") -> slice:
         """This rank's of `count` in whole steps, as even as can be; the first ranks have more.
@@ -75,18 +77,19 @@ class Sharded:
     packed: InitVar[bool] = True
     cuts: dict[Place, Cut] = field(default_factory=dict)
     tokens_from: list[int] = field(default_factory=list)
-    """[size + 1]  of the vocabulary, which of it each rank has."""
+    """[size + 1]  of the vocabulary, which of it each rank has; empty where that is all."""
 
     def __post_init__(self, packed: bool) -> None:
         if not packed:
             self.forms = {place: form.in_order() for place, form in self.forms.items()}
         spec, embedding, head = self.spec, (-1, "embedding", -1), (-1, "head", -1)
-        step = _together(spec.vocab, lcm(self._step(embedding, 0), self._step(head, 0)), self.shard.size)
-        ranks = (replace(self.shard, rank=rank) for rank in range(self.shard.size))
-        parts = [one.of(spec.vocab, step, "tokens") for one in ranks]
-        self.tokens_from = [0, *(part.indices(spec.vocab)[1] for part in parts)]
-        vocabulary = parts[self.shard.rank]
-        if vocabulary is not ALL:
+        vocabulary = ALL
+        if self.shard.size > 1 and not self.shard.whole_vocabulary:
+            step = _together(spec.vocab, lcm(self._step(embedding, 0), self._step(head, 0)), self.shard.size)
+            ranks = (replace(self.shard, rank=rank) for rank in range(self.shard.size))
+            parts = [one.of(spec.vocab, step, "tokens") for one in ranks]
+            self.tokens_from = [0, *(part.indices(spec.vocab)[1] for part in parts)]
+            vocabulary = parts[self.shard.rank]
             self.cuts[embedding] = self.cuts[head] = Cut(rows=vocabulary)
         layers = []
         for number, layer in enumerate(spec.layers):

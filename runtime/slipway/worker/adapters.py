@@ -173,7 +173,9 @@ class AdapterPlaces:
             None if rows is None else OwnRows(rows.tokens, rows.numbers, rows.bias)
             for rows in (own.embedding, own.head)
         )
-        return Extension(self.spec.vocab, own.added, self.program.dtype, embedding, head, own.rotation)
+        first = self.shard.rank == 0
+        vocab, dtype = self.spec.vocab, self.program.dtype
+        return Extension(vocab, own.added, dtype, embedding, head, own.rotation, first=first)
 
 
 def read_parts(

@@ -68,6 +68,7 @@ class CpuWorker(InTurn):
         """The weights have gone; `wake` reads them again."""
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
         draws = self.ranks is None or self.ranks.rank == 0
+        self._pooler = plan.pooler if draws else None
         self._processors = Processors(config.processor_threads) if config.processors and draws else None
         self._starts: dict[int, SlotStart] = {}
         """By slot, what its request wants to know."""
@@ -162,8 +163,8 @@ class CpuWorker(InTurn):
         output = self._output(plan, result)
         if self._processors is not None:
             output.errors = self._processors.errors
-        if self.plan.pooler is not None:
-            self._pool(self.plan.pooler, plan, result, output)
+        if self._pooler is not None:
+            self._pool(self._pooler, plan, result, output)
         if self._config.timed:
             output.forward_seconds = took
         if self.proposer is not None:
@@ -178,7 +179,7 @@ class CpuWorker(InTurn):
         """Read the weights of the model, and of what guesses for it."""
         threads = Threads(self.num_threads)
         make = plan.read(threads, self._progress, self.ranks)
-        self._make_proposer = plan.draft.read(threads, self._progress) if plan.draft else None
+        self._make_proposer = plan.draft.read(threads, self._progress, self.ranks) if plan.draft else None
         self.plan, self._make = plan, make
 
     def _build(self) -> None:
@@ -196,7 +197,7 @@ class CpuWorker(InTurn):
             )
 
     def _start(self, start: SlotStart) -> None:
-        params, pooler = start.params, self.plan.pooler
+        params, pooler = start.params, self._pooler
         self.slots.pooled[start.slot] = start.pooling is not None
         if pooler is not None and start.pooling is not None:
             pooler.start(start.slot, start.pooling)

@@ -188,7 +188,7 @@ class FallbackModel:
         self._program = program
         self.kv_scale, self.find_kv_scales = program.kv_scale, program.find_kv_scales
         self.told = program.told  # nothing
-        self.embedding = self.output = None  # nor these
+        self.embedding = self.output = self.tokens_from = None  # nor these
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @torch.inference_mode()

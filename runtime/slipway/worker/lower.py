@@ -53,10 +53,13 @@ def lower(
     if program.dtype == "bf16":  # the models multiply in their own type
         scale = float(np.array(scale, BF16))
     x = lowering.residual
-    with lowering.joined(x) as part:
-        program.embed(weights.embedding.whole, part, scale, tokens_from)
+    # A buffer of its own: a rank may begin the next step while others still read the last sums of this one.
+    rows = x if tokens_from is None else program.buffer_of_ranks(spec.hidden)
+    program.embed(weights.embedding.whole, rows, scale, tokens_from)
     if adapters is not None:
-        adapters.add_embedding(x)
+        adapters.add_embedding(rows)
+    if rows is not x:
+        program.from_ranks(rows, x)
     layers = zip(spec.layers, weights.layers, layer_place, strict=True)
     for lowering.layer, (layer, parts, place) in enumerate(layers):
         if lowering.layer in taps:
@@ -149,27 +152,28 @@ class _Lowering:
             self._experts(weights.mlp)
 
     def _experts(self, weights: MoeWeights) -> None:
+        """Of the experts that are here, and of what all rows see."""
         moe = weights.spec
-        if self.program.ranks is not None:
-            raise NotImplementedError("experts under ranks")
-        self.program.moe(
-            self._normed,
-            weights.router.whole,
-            [expert.gate_up.whole for expert in weights.experts],
-            [expert.down.whole for expert in weights.experts],
-            self.residual,
-            moe.top_k,
-            moe.normalize_top_k,
-            moe.activation,
-            first=moe.held.start,
-        )
-        if self._adapters is not None:
-            self._adapters.add_experts(self._normed, weights, self.layer)
-        if weights.shared and weights.shared_scale:
-            branch, gate = self._buffers.of("branch", self.spec.hidden), self._buffers.of("gate", 1)
-            self._linear(self._inner(weights.shared), weights.shared.down, branch)
-            self._linear(self._normed, weights.shared_scale, gate)
-            self.program.add_gated(branch, gate, self.residual)
+        with self.joined(self.residual, accumulate=True) as out:
+            self.program.moe(
+                self._normed,
+                weights.router.whole,
+                [expert.gate_up.whole for expert in weights.experts],
+                [expert.down.whole for expert in weights.experts],
+                out,
+                moe.top_k,
+                moe.normalize_top_k,
+                moe.activation,
+                first=moe.held.start,
+                accumulate=out is self.residual,
+            )
+            if self._adapters is not None:
+                self._adapters.add_experts(self._normed, weights, self.layer)
+            if weights.shared and weights.shared_scale:
+                branch, gate = self._buffers.of("branch", self.spec.hidden), self._buffers.of("gate", 1)
+                self._linear(self._inner(weights.shared), weights.shared.down, branch)
+                self._linear(self._normed, weights.shared_scale, gate)
+                self.program.add_gated(branch, gate, out)
 
     def _inner(self, weights: MlpWeights) -> Buffer:
         """activation(gate(x)) · up(x) of the normed rows."""

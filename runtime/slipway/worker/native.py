@@ -115,10 +115,12 @@ class Native:
                 program.join(ranks)
             adapters = None
             if plan.adapters is not None:
-                adapters = AdapterPlaces(program, plan.adapters, self.spec, self.family, part.cuts)
+                adapters = AdapterPlaces(
+                    program, plan.adapters, self.spec, self.family, part.cuts, self.shard
+                )
             whole = (STEP_PAGES,) * len(self.spec.layers)
             layers = whole if self.spec.both_ways else plan.kv.layer_place
-            tokens_from = None if ranks is None else part.tokens_from
+            tokens_from = part.tokens_from or None
             lower(part.spec, weights, program, layers, adapters, tokens_from, pools=pools, taps=plan.taps)
             return program, adapters
 

@@ -24,7 +24,7 @@ from slipway.load.prompt_adapter import PromptAdapterLimits
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.kv_scales import KVDivisors, KVScales, scales_of_file
 from slipway.load.quantized.on_the_fly import ON_THE_FLY, OnTheFly, conversion
-from slipway.model.kv import KVLayout, KVShape, kv_layout
+from slipway.model.kv import KVLayout, kv_layout
 from slipway.model.limits import kv_cache_dtype, max_model_len, resolve_dtype
 from slipway.model.pooling import Pooling, TokenIds, no_tokenizer, pooling_of
 from slipway.model.rope import length_warning
@@ -32,11 +32,12 @@ from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
 from slipway.worker.adapter_plan import adapter_limits
 from slipway.worker.encoder import encoder_route
+from slipway.worker.kv_kinds import kv_held, kv_kinds, layer_bytes
 from slipway.worker.native import native
 from slipway.worker.pool import Pooler
 from slipway.worker.proposer import DraftPlan
 from slipway.worker.route import NewModel, Route
-from slipway_kernels.cpu import PageMemory, Ranks, Slots, Threads, page_bytes
+from slipway_kernels.cpu import PageMemory, Ranks, Slots, Threads
 from slipway_kernels.cpu.step import Stepper
 
 AnyStepper = TypeVar("AnyStepper", bound=Stepper)
@@ -164,7 +165,12 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
         route = route.without_windows()
     mesh = Mesh.of(config)
     if mesh.size > 1:
-        route = route.on_rank(checkpoint, mesh.shard(config.rank), dtype)
+        shard = replace(
+            mesh.shard(config.rank),
+            whole_experts=config.enable_expert_parallel,
+            whole_vocabulary=pooling is not None and bool(pooling.tokens),
+        )
+        route = route.on_rank(checkpoint, shard, dtype)
     stretch = max([1.0, *config.long_lora_scaling_factors]) if config.max_loras else 1.0
     length, warning = max_model_len(
         config.max_model_len,
@@ -180,7 +186,8 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
             f"--kv-cache-dtype {config.kv_cache_dtype} has no effect: an encoder keeps no keys and values."
         )
         kv_dtype = dtype
-    layout = kv_layout(kv_kinds(route, config), config.block_size, layer_bytes(config.device, kv_dtype))
+    size_of = layer_bytes(config.device, kv_dtype)
+    layout = kv_layout(kv_kinds(route, config), config.block_size, size_of, held=kv_held(route))
     warnings = [
         text for text in (dtype_warning, warning, kv_warning, length_warning(route.config, length)) if text
     ]
@@ -296,25 +303,6 @@ def _check_takes_rows(argument: str, route: Route) -> None:
         hint="Leave the argument out, or serve one of the architectures with native code.",
         argument=argument,
     )
-
-
-def kv_kinds(route: Route, config: EngineConfig, behind: int = 0) -> list[tuple[int, KVShape]]:
-    """[layer]  tokens that are kept for a query, 0 for all, and what a token takes: what `kv_layout` deals.
-
-    behind  tokens by which the model may come behind those that are computed
-    """
-    hybrid = not config.disable_hybrid_kv_cache_manager
-    return [
-        (one.window + behind if hybrid and one.window else 0, (one.kv_heads, one.head_dim))
-        for one in route.attentions
-    ]
-
-
-def layer_bytes(device: str, dtype: DType) -> Callable[[int, int, int], int]:
-    """What a layer takes of a page, by key heads, their size, and tokens."""
-    if device == "cuda":
-        return lambda heads, size, tokens: 2 * heads * size * tokens * dtype.itemsize
-    return lambda heads, size, tokens: page_bytes(1, heads, size, tokens, ELEMENTS[dtype])
 
 
 def _kept(device: str, dtype: DType) -> Callable[[Form], bool]:

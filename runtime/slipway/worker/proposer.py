@@ -13,7 +13,7 @@ from slipway.load.arrays import Ints
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.progress import Progress
 from slipway.worker.route import Model
-from slipway_kernels.cpu import PageMemory, Slots, StepResult, Threads
+from slipway_kernels.cpu import PageMemory, Ranks, Slots, StepResult, Threads
 
 if TYPE_CHECKING:
     import torch
@@ -62,8 +62,11 @@ class DraftPlan(Protocol):
     def num_recomputed(self) -> int:
         """Last tokens of a prefix hit whose rows of the target it goes on from, and nobody has kept."""
 
-    def read(self, threads: Threads, progress: Progress) -> NewProposer:
-        """Read the weights. Raises LoadError where checkpoint and configuration disagree."""
+    def read(self, threads: Threads, progress: Progress, ranks: Ranks | None = None) -> NewProposer:
+        """Read the weights. Raises LoadError where checkpoint and configuration disagree.
+
+        ranks  with whom the target is shared
+        """
 
     def on_device(self, state: SlotState, sampler: Sampler, token_budget: int) -> DeviceProposer:
         """What guesses on an accelerator, over these slots, in steps of so many tokens of the target.

@@ -83,6 +83,10 @@ class Model(Protocol):
     def output(self) -> Weight | None:
         """The matrix that makes logits of rows: the same."""
 
+    @property
+    def tokens_from(self) -> Sequence[int] | None:
+        """[ranks + 1]  of which tokens each rank has the rows of both; None: of all."""
+
     def find_kv_scales(self, key_divisor: float, value_divisor: float) -> None:
         """Have the next step find the scales of keys and values: `slipway_kernels.cpu.step` has the rule."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from slipway.model.registry import family_of
 from slipway.model.spec import Attention, DecoderSpec
 from slipway.schemes.choice import Schemes
 from slipway.worker.drafts.follow import Link, NewLink
-from slipway.worker.drafts.layer import DraftLayer, Joint, layer_shapes, operands
+from slipway.worker.drafts.layer import DraftLayer, Joint, embed, head, layer_shapes, operands
 from slipway.worker.drafts.tensors import Shapes, Tensors
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram, Weight
@@ -44,6 +44,13 @@ class Eagle:
     def of(cls, config: Config) -> Eagle:
         """Of `config.json`. Raises LoadError."""
         return cls(llama(config))
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [f"layers.{number}" for number in range(len(self.decoder.layers))]
+
+    def with_decoder(self, decoder: DecoderSpec) -> Eagle:
+        return replace(self, decoder=decoder)
 
     @property
     def hidden(self) -> int:
@@ -88,10 +95,9 @@ class Eagle:
         def link(
             program: LinkedProgram, places: Sequence[tuple[int, int]], target: Model, *, first: bool
         ) -> Link:
-            table, head = vocabulary(own, target)
             row, embedded, x = (program.buffer(self.hidden) for _ in range(3))
             given = program.given(row)
-            program.embed(table, embedded)
+            embed(program, own[EMBEDDING], target, embedded)
             joined.add(program, operands(program, embedded, row), x)
             for number, (layer, place) in enumerate(zip(layers, places, strict=True)):
                 (normed,) = operands(program, x) if not number else [program.buffer(self.hidden, "act")]
@@ -99,7 +105,7 @@ class Eagle:
                     program.rms_norm(x, norms[number - 1], normed, decoder.norm_eps)
                 layer.add(program, [normed], x, place)
             told = program.tap(x)
-            program.head(x, None, head, 0.0)
+            head(program, own[HEAD], target, x, None, 0.0)
             program.finish()
             return Link(program, [given], told)
 
@@ -135,14 +141,6 @@ def llama(config: Config) -> DecoderSpec:
 def whole(tensors: Tensors, name: str, schemes: Schemes) -> Weight | None:
     """A matrix that need not be there."""
     return tensors.linear([name], schemes).whole if f"{name}.weight" in tensors else None
-
-
-def vocabulary(own: Mapping[str, Weight | None], target: Model) -> tuple[Weight, Weight]:
-    """The embedding and the head: its own, else the target's."""
-    table, head = own[EMBEDDING] or target.embedding, own[HEAD] or target.output
-    assert table is not None, "a target that transformers' code runs has been refused"
-    assert head is not None, "a target that transformers' code runs has been refused"
-    return table, head
 
 
 def _norm(number: int) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,7 @@ from slipway.model.spec import Attention, DecoderSpec
 from slipway.schemes.choice import Schemes
 from slipway.worker.drafts.eagle import EMBEDDING, HEAD, llama, whole
 from slipway.worker.drafts.follow import Link, NewLink
-from slipway.worker.drafts.layer import DraftLayer, Joint, layer_shapes, operands
+from slipway.worker.drafts.layer import DraftLayer, Joint, embed, layer_shapes, operands
 from slipway.worker.drafts.tensors import Shapes, Tensors
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram
@@ -75,6 +75,13 @@ class Eagle3:
         )
 
     @property
+    def names(self) -> Sequence[str]:
+        return (LAYER,)
+
+    def with_decoder(self, decoder: DecoderSpec) -> Eagle3:
+        return replace(self, decoder=decoder)
+
+    @property
     def vocab(self) -> int:
         return self.decoder.vocab
 
@@ -131,14 +138,12 @@ class Eagle3:
         def link(
             program: LinkedProgram, places: Sequence[tuple[int, int]], target: Model, *, first: bool
         ) -> Link:
-            table = own or target.embedding
-            assert table is not None, "a target that transformers' code runs has been refused"
             embedded, row = program.buffer(decoder.hidden), program.buffer(decoder.hidden)
             rows = [program.buffer(self.hidden) for _ in range(self._num_taps)] if first else [row]
             given = [program.given(one) for one in rows]
             if first:
                 joined.add(program, operands(program, *rows), row)
-            program.embed(table, embedded)
+            embed(program, own, target, embedded)
             normed = [program.buffer(decoder.hidden, "act") for _ in range(INPUTS)]
             program.rms_norm(embedded, embedding_norm, normed[0], decoder.norm_eps)
             program.rms_norm(row, row_norm, normed[1], decoder.norm_eps)

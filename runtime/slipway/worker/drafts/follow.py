@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,12 @@ from slipway.model.kv import KVLayout
 from slipway.model.spec import Attention
 from slipway.schemes.choice import Schemes
 from slipway.worker.drafts.bounds import wanted_drafts
+from slipway.worker.drafts.parted import Cuts, Parting
 from slipway.worker.drafts.tensors import Shapes, Tensors
 from slipway.worker.plan import opened_again
 from slipway.worker.proposer import NewProposer
 from slipway.worker.route import Model
-from slipway_kernels.cpu import LinkedProgram, PageMemory, Slots, StepResult, Threads
+from slipway_kernels.cpu import LinkedProgram, PageMemory, Ranks, Slots, StepResult, Threads
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +71,7 @@ class NewLink(Protocol):
         """
 
 
-class FollowerSpec(Protocol):
+class FollowerSpec(Parting, Protocol):
     """What a checkpoint says in its configuration of layers that follow the target."""
 
     @property
@@ -117,6 +118,7 @@ class FollowerSpec(Protocol):
 class FollowerPlan:
     """Such layers before their weights.
 
+    part, cuts        what a rank has of it, and reads
     vocab             tokens of the target
     element, kv_dtype  what they compute in, and what their keys and values are kept in
     kv                where their layers are in the target's pages
@@ -124,6 +126,8 @@ class FollowerPlan:
     """
 
     spec: FollowerSpec
+    part: FollowerSpec
+    cuts: Cuts
     checkpoint: Checkpoint
     settings: EngineConfig
     num_drafts: int
@@ -143,8 +147,8 @@ class FollowerPlan:
         numbers = sum(math.prod(shape) for shape in promised)
         return min(self.checkpoint.total_bytes, numbers * self.element.itemsize)
 
-    def read(self, threads: Threads, progress: Progress) -> NewProposer:
-        spec, dtype = self.spec, ELEMENTS[self.element]
+    def read(self, threads: Threads, progress: Progress, ranks: Ranks | None = None) -> NewProposer:
+        spec, dtype = self.part, ELEMENTS[self.element]
         progress("load", 0, self.stored_bytes)
         tensors = self._tensors()
         new_links = spec.packed(tensors, Schemes(self.element, threads))
@@ -155,8 +159,8 @@ class FollowerPlan:
             settings = dtype, threads, self.vocab, 0, pages, self.kv.block_sizes, ELEMENTS[self.kv_dtype]
             most = min(MOST_ROWS, slots.num_slots * spec.num_links)
             of = partial(_links, new_links, places=self.kv.layer_place, target=target)
-            first = of([LinkedProgram(own, max_tokens, *settings) for _ in new_links], first=True)
-            again = of([LinkedProgram(own, most, *settings) for _ in new_links], first=False)
+            first = of([_program(ranks, own, max_tokens, *settings) for _ in new_links], first=True)
+            again = of([_program(ranks, own, most, *settings) for _ in new_links], first=False)
             blank = bytes(4 * spec.hidden * max(link.blank for link in first))
             for slot in range(slots.num_slots):
                 own.give(slot, blank, 0)
@@ -187,10 +191,18 @@ class FollowerPlan:
 
     def _tensors(self) -> Tensors:
         spec = self.spec
-        return Tensors.of(self.checkpoint, self.element, spec.place, spec.shapes(), spec.optional())
+        shapes = spec.shapes(), spec.optional()
+        return Tensors.of(self.checkpoint, self.element, spec.place, *shapes, self.cuts)
 
     def opened_again(self, progress: Progress) -> FollowerPlan:
         return replace(self, checkpoint=opened_again(self.checkpoint, self.settings, progress))
+
+
+def _program(ranks: Ranks | None, *arguments: Any) -> LinkedProgram:
+    program = LinkedProgram(*arguments)
+    if ranks is not None:
+        program.join(ranks)
+    return program
 
 
 def _links(

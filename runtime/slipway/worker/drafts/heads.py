@@ -20,7 +20,7 @@ from slipway.worker.drafts.tensors import tensors_of
 from slipway.worker.plan import opened_again
 from slipway.worker.proposer import NewProposer
 from slipway.worker.route import Model
-from slipway_kernels.cpu import LinkedProgram, Packed, PageMemory, Slots, StepResult, Threads
+from slipway_kernels.cpu import LinkedProgram, Packed, PageMemory, Ranks, Slots, StepResult, Threads
 from slipway_kernels.cpu.binding import floats
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ class HeadsPlan:
     def stored_bytes(self) -> int:
         return self.checkpoint.total_bytes
 
-    def read(self, threads: Threads, progress: Progress) -> NewProposer:
+    def read(self, threads: Threads, progress: Progress, ranks: Ranks | None = None) -> NewProposer:
+        """Each rank has them all: they draw the same, and save what telling would cost."""
         progress("load", 0, self.checkpoint.total_bytes)
         dtype = ELEMENTS[self.element]
         parts = _read(self.spec, self.checkpoint, self.element, threads)

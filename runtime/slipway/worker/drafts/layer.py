@@ -11,7 +11,8 @@ from slipway.model.spec import Attention, DecoderSpec, Mlp
 from slipway.schemes.choice import Schemes
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.drafts.tensors import Tensors
-from slipway_kernels.cpu import Buffer, LinkedProgram
+from slipway.worker.route import Model
+from slipway_kernels.cpu import Buffer, LinkedProgram, Weight
 
 FIRST_ROW = 1
 """Position of the first row that has one of the target before it; the row at 0 goes on from nothing."""
@@ -96,10 +97,39 @@ class DraftLayer:
         self.qkv.add(program, inputs, qkv)
         program.rope_and_store(qkv, queries, place, *shape, angles, 0 if rope is None else rope.rotary_dim)
         program.attention(queries, attended, place, *shape, attention.scale, attention.window, first=first)
-        self.out.add(program, [attended], x, accumulate=True)
+        _join(program, self.out, attended, x)
         program.rms_norm(x, self.mlp_norm, normed, self.eps)
         program.linear_gated(normed, self.gate_up.whole, inner, self.mlp.activation, self.gate_up.bias)
-        self.down.add(program, [inner], x, accumulate=True)
+        _join(program, self.down, inner, x)
+
+
+def embed(program: LinkedProgram, own: Weight | None, target: Model, out: Buffer) -> None:
+    """out = rows of its own table, or of the target's, of which each rank may have some.   out fp32"""
+    table, tokens_from = own or target.embedding, None if own else target.tokens_from
+    assert table is not None, "a target that transformers' code runs has been refused"
+    rows = out if tokens_from is None else program.buffer_of_ranks(out.width)
+    program.embed(table, rows, tokens_from=tokens_from)
+    if rows is not out:
+        program.from_ranks(rows, out)
+
+
+def head(
+    program: LinkedProgram, own: Weight | None, target: Model, x: Buffer, norm: Floats | None, eps: float
+) -> None:
+    """Draw by its own matrix, or by the target's, of which each rank may have some."""
+    matrix = own or target.output
+    assert matrix is not None, "a target that transformers' code runs has been refused"
+    program.head(x, norm, matrix, eps, tokens_from=None if own else target.tokens_from)
+
+
+def _join(program: LinkedProgram, joint: Joint, x: Buffer, stream: Buffer) -> None:
+    """stream += y, of which each rank has a part.   x act, stream fp32"""
+    if program.ranks is None:
+        joint.add(program, [x], stream, accumulate=True)
+        return
+    part = program.buffer_of_ranks(stream.width)
+    joint.add(program, [x], part)
+    program.from_ranks(part, stream, accumulate=True)
 
 
 def layer_shapes(decoder: DecoderSpec, name: str, inputs: int = 1) -> dict[str, tuple[int, ...]]:

@@ -17,7 +17,7 @@ from slipway.worker.drafts.bounds import wanted_drafts
 from slipway.worker.plan import ModelPlan
 from slipway.worker.proposer import NewProposer
 from slipway.worker.route import Model
-from slipway_kernels.cpu import PageMemory, Slots, StepResult, Threads
+from slipway_kernels.cpu import PageMemory, Ranks, Slots, StepResult, Threads
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +47,10 @@ class DraftModelPlan:
     def checkpoint(self) -> Checkpoint:
         return self.model.checkpoint
 
-    def read(self, threads: Threads, progress: Progress) -> NewProposer:
-        make = self.model.read(threads, progress)
+    def read(self, threads: Threads, progress: Progress, ranks: Ranks | None = None) -> NewProposer:
+        """Where it is not shared, each rank has it all: they draw the same, from the same slots."""
+        shared = self.settings.tensor_parallel_size > 1
+        make = self.model.read(threads, progress, ranks if shared else None)
 
         def proposer(slots: Slots, pages: PageMemory, max_tokens: int, target: Model) -> DraftModel:
             own = Slots(slots.num_slots, slots.max_len, slots.num_groups, slots.max_blocks, slots)

@@ -8,7 +8,7 @@ zeros. Several layers follow each other as those of DeepSeek-V3 do (DeepSeek-AI 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from slipway.load.config import Config, integer, texts
@@ -17,7 +17,7 @@ from slipway.model.registry import family_of
 from slipway.model.spec import UNNORMED, Attention, DecoderSpec
 from slipway.schemes.choice import Schemes
 from slipway.worker.drafts.follow import Link, NewLink
-from slipway.worker.drafts.layer import FIRST_ROW, DraftLayer, Joint, layer_shapes
+from slipway.worker.drafts.layer import FIRST_ROW, DraftLayer, Joint, embed, head, layer_shapes
 from slipway.worker.drafts.tensors import Shapes, Tensors
 from slipway.worker.route import Model
 from slipway_kernels.cpu import LinkedProgram
@@ -65,6 +65,9 @@ class Mtp:
     def names(self) -> Sequence[str]:
         """[link]  how the names of its tensors begin"""
         return [f"mtp_layers.{number}" for number in range(self.num_links)]
+
+    def with_decoder(self, decoder: DecoderSpec) -> Mtp:
+        return replace(self, decoder=decoder)
 
     @property
     def usual_drafts(self) -> int:
@@ -118,19 +121,17 @@ class Mtp:
         def link(
             program: LinkedProgram, places: Sequence[tuple[int, int]], target: Model, *, first: bool
         ) -> Link:
-            assert target.embedding is not None, "a target that transformers' code runs has been refused"
-            assert target.output is not None, "a target that transformers' code runs has been refused"
             row, embedded, x = (program.buffer(self.hidden) for _ in range(3))
             normed_row, normed_token, normed = (program.buffer(self.hidden, "act") for _ in range(3))
             given = program.given(row)
-            program.embed(target.embedding, embedded)
+            embed(program, None, target, embedded)
             program.rms_norm(row, row_norm, normed_row, decoder.norm_eps)
             program.rms_norm(embedded, token_norm, normed_token, decoder.norm_eps)
             joined.add(program, [normed_row, normed_token], x)
             program.rms_norm(x, norm, normed, decoder.norm_eps)
             layer.add(program, [normed], x, places[number], first_row)
             told = program.tap(x, final, decoder.norm_eps)
-            program.head(x, final, target.output, decoder.norm_eps)
+            head(program, None, target, x, final, decoder.norm_eps)
             program.finish()
             return Link(program, [given], told, blank=first_row + 1)
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import msgspec
 
+from slipway.dist.mesh import Mesh
 from slipway.engine.config import DraftConfig, EngineConfig
+from slipway.load.arrays import FP32
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.config import Config, texts
 from slipway.load.errors import LoadError
@@ -22,7 +24,9 @@ from slipway.worker.drafts.medusa import Medusa
 from slipway.worker.drafts.mlp import MLPSpeculator
 from slipway.worker.drafts.model import DraftModelPlan
 from slipway.worker.drafts.mtp import Mtp
-from slipway.worker.plan import ModelPlan, kv_kinds, layer_bytes, plan_model
+from slipway.worker.drafts.parted import parted
+from slipway.worker.kv_kinds import kv_held, kv_kinds, layer_bytes
+from slipway.worker.plan import ModelPlan, plan_model
 from slipway.worker.route import check_heads
 
 HEADS: dict[str, Callable[[Config], HeadSpec]] = {"medusa": Medusa.of, "mlp_speculator": MLPSpeculator.of}
@@ -48,8 +52,10 @@ def with_draft(target: ModelPlan, config: EngineConfig, progress: Progress) -> M
     except LoadError as error:
         if error.argument == "speculative_config":
             raise
-        message = f"Of the draft model {draft.model or config.model}: {error.message}"
-        raise LoadError(error.code, message, hint=error.hint, argument="speculative_config") from error
+        message, hint = f"Of the draft model {draft.model or config.model}: {error.message}", error.hint
+        if error.argument == "tensor_parallel_size":
+            hint = f"{hint} With draft_tensor_parallel_size 1 every rank has all of a draft model."
+        raise LoadError(error.code, message, hint=hint, argument="speculative_config") from error
 
 
 def _planned(target: ModelPlan, config: EngineConfig, draft: DraftConfig, progress: Progress) -> ModelPlan:
@@ -59,6 +65,7 @@ def _planned(target: ModelPlan, config: EngineConfig, draft: DraftConfig, progre
     checkpoint = open_checkpoint(settings, progress)
     if draft.method == "draft_model":
         draft = msgspec.structs.replace(draft, method=_kind(checkpoint.config))
+    _check_ranks(config.tensor_parallel_size, draft)
     if draft.method in HEADS:
         return _with_heads(target, config, draft, checkpoint, settings)
     if draft.method in FOLLOWERS:
@@ -72,6 +79,19 @@ def _check_number(number: int, draft: DraftConfig) -> None:
         raise _unfit(
             f"--speculative-config has no num_speculative_tokens, the most that {draft.model} guesses ahead.",
             "Give it: 3 to 7 are usual.",
+        )
+
+
+def _check_ranks(size: int, draft: DraftConfig) -> None:
+    """Heads are whole on every rank; layers that go on from the target's rows are cut as it is."""
+    fitting = {1} if draft.method in HEADS else {size} if draft.method in FOLLOWERS else {1, size}
+    asked = draft.tensor_parallel_size
+    if asked is not None and asked not in fitting:
+        allowed = " or ".join(map(str, sorted(fitting)))
+        raise _unfit(
+            f"draft_tensor_parallel_size {asked}: with --tensor-parallel-size {size} what guesses by "
+            f"{draft.method} is on {allowed}.",
+            "Leave it out.",
         )
 
 
@@ -104,7 +124,8 @@ def _with_model(
             f"Set {plan.max_model_len} or less, or leave it out.",
         )
     # Its keys may come a block behind what is computed: a window keeps that much more for them.
-    layouts = _dealt(target, config, kv_kinds(plan.route, config, behind=config.block_size))
+    kinds = kv_kinds(plan.route, config, behind=config.block_size)
+    layouts = _dealt(target, config, kinds, kv_held(plan.route))
     model = replace(
         plan,
         kv=layouts[1],
@@ -117,12 +138,16 @@ def _with_model(
 
 
 def _dealt(
-    target: ModelPlan, config: EngineConfig, kinds: list[tuple[int, KVShape]]
+    target: ModelPlan, config: EngineConfig, kinds: list[tuple[int, KVShape]], held: list[KVShape]
 ) -> tuple[KVLayout, KVLayout]:
-    """The pages with layers of these kinds beside the target's: for the target, and for what has these."""
+    """The pages with layers of these kinds beside the target's: for the target, and for what has these.
+
+    held  [layer]  what a token takes of these on this rank
+    """
     own = kv_kinds(target.route, config)
     size_of = layer_bytes(config.device, target.kv_dtype)
-    layout = kv_layout(own + kinds, config.block_size, size_of, len(kinds))
+    shapes = kv_held(target.route) + held
+    layout = kv_layout(own + kinds, config.block_size, size_of, len(kinds), shapes)
     target_places, places = layout.layer_place[: len(own)], layout.layer_place[len(own) :]
     return replace(layout, layer_place=target_places), replace(layout, layer_place=places)
 
@@ -143,9 +168,15 @@ def _with_follower(
     _check_vocab(target, config, draft, spec.vocab)
     hint = "Name layers with heads of such a size, or guess by n-grams."
     check_heads(draft.model or config.model, spec.attentions, hint, "speculative_config")
-    for_target, kv = _dealt(target, config, [(0, (one.kv_heads, one.head_dim)) for one in spec.attentions])
+    shard = Mesh.of(config).shard(config.rank)
+    forms = {spec.place(name): form for name, form in checkpoint.forms().items()}
+    part, cuts = parted(spec, forms, shard, packed=target.element != FP32)
+    whole, held = ([(one.kv_heads, one.head_dim) for one in some.attentions] for some in (spec, part))
+    for_target, kv = _dealt(target, config, [(0, shape) for shape in whole], held)
     plan = FollowerPlan(
         spec,
+        part,
+        cuts,
         checkpoint,
         settings,
         number,
@@ -215,8 +246,13 @@ def _settings(draft: DraftConfig, target: ModelPlan, config: EngineConfig) -> En
     has others."""
     if draft.model is None:
         return msgspec.structs.replace(config, num_drafts=0, draft=None)
+    size = draft.tensor_parallel_size or config.tensor_parallel_size
     return msgspec.structs.replace(
         config,
+        tensor_parallel_size=size,
+        pipeline_parallel_size=1,
+        layer_partition=[],
+        rank=Mesh.of(config).shard(config.rank).rank if size > 1 else 0,
         model=draft.model,
         revision=draft.revision,
         code_revision=draft.code_revision,

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from slipway.load.arrays import FP32, Array, DType, Floats
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint
+from slipway.load.cut import WHOLE
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.tensors import Quantized, in_type
 from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.fused import FusedLinear, gated, stacked
+from slipway.worker.drafts.parted import Cuts
 from slipway_kernels.cpu.binding import floats
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -35,10 +37,13 @@ class Tensors:
         place: Callable[[str], str],
         shapes: Shapes,
         optional: Shapes,
+        cuts: Cuts | None = None,
     ) -> Tensors:
         """As of `tensors_of`."""
+        cuts = cuts or {}
         forms = {place(name): form for name, form in checkpoint.forms().items()}
-        return cls(dict(tensors_of(checkpoint, element, place, shapes, optional)), forms)
+        forms |= {name: forms[name].cut(cut.columns) for name, cut in cuts.items() if cut and name in forms}
+        return cls(dict(tensors_of(checkpoint, element, place, shapes, optional, cuts)), forms)
 
     def __contains__(self, place: str) -> bool:
         return place in self.arrays
@@ -102,12 +107,14 @@ def tensors_of(
     place: Callable[[str], str],
     shapes: Shapes,
     optional: Shapes | None = None,
+    cuts: Cuts | None = None,
 ) -> Iterator[tuple[str, Array | Quantized]]:
     """Each tensor by its place, one above the caller's in memory. Raises LoadError where one is missing,
     unknown or misshapen.
 
     place     which of these a tensor of the checkpoint is, by its name; "" of one that is not wanted
     optional  of those that need not be there
+    cuts      of a rank, what it reads of them
     """
     missing = dict(shapes)
     possible = missing | dict(optional or {})
@@ -122,7 +129,8 @@ def tensors_of(
             expected = list(shape) if shape else "no such tensor"
             raise _bad(f"{name} has shape {list(stored.shape)}; expected: {expected}.")
         missing.pop(wanted, None)
-        yield wanted, stored.read()
+        if (cut := (cuts or {}).get(wanted, WHOLE)) is not None:
+            yield wanted, stored.read(cut)
     if missing:
         raise _bad(f"There is no {', '.join(sorted(missing))}.")
 

@@ -1,0 +1,208 @@
+"""What ranks compute together: experts, adapters, masks and vectors are those of one rank, in any company."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapter_runs import GREEDY, assert_alike
+from factory import VOCABULARY, model_folders
+from local_engine import Output
+from local_ranks import engine_of
+from made_adapter import LINEAR, PREFIX, Made
+from resized_adapters import ADDED, Resized, new_embeddings, whole
+from slipway.engine.messages import AdapterRef
+from slipway.engine.params import SamplingParams
+from slipway.text import structure
+from slipway.text.open import load
+
+pytestmark = pytest.mark.slow
+
+Models = Callable[[str], Path]
+Asked = Sequence[tuple[list[int], AdapterRef | None]]
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+BOUNDS: dict[str, Any] = {"dtype": "float32", "max_model_len": 256, "num_blocks": 200, "max_num_seqs": 16}
+ADAPTED = BOUNDS | {"max_loras": 2, "lora_extra_vocab_size": 8}
+SIZES = pytest.mark.parametrize("size", [2, 3, 4])
+WHOLE_EXPERTS = pytest.mark.parametrize("whole_experts", [False, True], ids=["cut", "whole"])
+SMALL = {"head_dim": 24, "vocab_size": 90}
+"""Of so few tokens that ranks part within a block of 32."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {"head_dim": 24}) for name in MIXTURES}
+    kinds |= {"llama": ("llama", {}), "few words": ("llama", SMALL)}
+    kinds["both ways"] = ("gemma3_text", {"head": "", "use_bidirectional_attention": True, "head_dim": 24})
+    kinds["qwen3"] = ("qwen3", {"head_dim": 24})
+    return model_folders(tmp_path_factory.mktemp("ranked"), kinds)
+
+
+def prompts(count: int = 4, vocab: int = 500) -> list[list[int]]:
+    random = np.random.default_rng(7)
+    return [random.integers(3, vocab, 1 + 23 * number).tolist() for number in range(count)]
+
+
+def run(model: Path, asked: Asked, **fields: Any) -> list[Output]:
+    """All at once."""
+    with engine_of(model, **fields) as engine:
+        names = [engine.add(tokens, GREEDY, adapter=ref) for tokens, ref in asked]
+        engine.finish()
+        return [engine.output(name) for name in names]
+
+
+def check(model: Path, asked: Asked, size: int, **fields: Any) -> list[Output]:
+    """What ranks say, which is what one says."""
+    alone = run(model, asked, **fields)
+    together = run(model, asked, tensor_parallel_size=size, **fields)
+    for found, expected in zip(together, alone, strict=True):
+        assert_alike(found, expected)
+    return together
+
+
+def check_company(model: Path, asked: Asked, **fields: Any) -> None:
+    """To the bit, whoever shares a step, however prompts are cut and whatever is found of them."""
+
+    def bits(outputs: list[Output]) -> list[Any]:
+        return [(one.tokens, one.logprobs) for one in outputs]
+
+    together = bits(run(model, asked, **fields))
+    assert bits(run(model, asked[::-1], **fields))[::-1] == together
+    chunked = {"max_num_batched_tokens": 7, "enable_prefix_caching": False}
+    assert bits(run(model, asked, **fields, **chunked)) == together
+    with engine_of(model, **fields) as engine:
+        for _ in range(2):  # the second time behind prefix hits
+            for (tokens, ref), expected in zip(asked, together, strict=True):
+                name = engine.add(tokens, GREEDY, adapter=ref)
+                engine.finish()
+                assert bits([engine.output(name)]) == [expected]
+
+
+@SIZES
+@WHOLE_EXPERTS
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_mixture_is_that_of_one_rank(models: Models, name: str, size: int, whole_experts: bool) -> None:
+    asked = [(tokens, None) for tokens in prompts()]
+    check(models(name), asked, size, enable_expert_parallel=whole_experts, **BOUNDS)
+
+
+@WHOLE_EXPERTS
+@pytest.mark.parametrize("quantization", [None, "int4", "int8", "fp8"])
+def test_company_changes_no_bit_of_a_mixture(
+    models: Models, whole_experts: bool, quantization: str | None
+) -> None:
+    fields = BOUNDS | {"dtype": "bfloat16", "quantization": quantization, "tensor_parallel_size": 2}
+    asked = [(tokens, None) for tokens in prompts()]
+    check_company(models("qwen2_moe"), asked, enable_expert_parallel=whole_experts, **fields)
+
+
+def everything(made: Made) -> Made:
+    """Factors of all linear layers, those of experts too, of the embedding and the head."""
+    for name in list(made.weights):
+        if name.endswith(tuple(f"{one}.weight" for one in (*LINEAR, "w1", "w2", "w3"))):
+            made.linear(name.removesuffix(".weight"))
+    made.linear("lm_head")
+    made.embedding()
+    return made
+
+
+@SIZES
+@WHOLE_EXPERTS
+@pytest.mark.parametrize("name", ["llama", "few words", "mixtral", "qwen2_moe"])
+def test_an_adapter_adds_what_it_adds_on_one_rank(
+    models: Models, tmp_path: Path, name: str, size: int, whole_experts: bool
+) -> None:
+    ref = everything(Made(models(name), tmp_path / "it")).save()
+    asked = [(tokens, one) for tokens in prompts(vocab=90) for one in (ref, None)]
+    check(models(name), asked, size, enable_expert_parallel=whole_experts, **ADAPTED)
+
+
+@SIZES
+@pytest.mark.parametrize("form", ["whole", "new", "factors"])
+@pytest.mark.parametrize("name", ["llama", "few words"])
+def test_rows_of_an_adapters_own_are_those_of_one_rank(
+    models: Models, tmp_path: Path, name: str, form: str, size: int
+) -> None:
+    """Some of them of tokens of each rank."""
+    base = models(name)
+    vocab = SMALL["vocab_size"] if name == "few words" else VOCABULARY
+    changed = (3, vocab // 2, vocab - 1)
+    if form == "whole":
+        ref, _ = whole(base, tmp_path / "it", changed=changed)
+    elif form == "new":
+        ref, _ = new_embeddings(base, tmp_path / "it")
+    else:
+        made = Resized(base, tmp_path / "it")
+        rows = made.resize(changed=changed)
+        made.tensors |= {
+            f"{PREFIX}{key.replace('.weight', '.base_layer.weight')}": one for key, one in rows.items()
+        }
+        made.embedding()
+        made.linear("lm_head")
+        ref = made.save()
+    own = [*changed, *range(vocab, vocab + ADDED)]
+    asked: list[tuple[list[int], AdapterRef | None]] = [([*one, *own], ref) for one in prompts(3, 90)]
+    asked += [(one, None) for one in prompts(2, 90)]
+    drawn = check(base, asked, size, **ADAPTED)
+    assert any(token >= vocab for one in drawn for token in one.tokens)
+
+
+def test_company_changes_no_bit_of_an_adapter(models: Models, tmp_path: Path) -> None:
+    base = models("few words")
+    refs = [
+        everything(Made(base, tmp_path / "all")).save(),
+        whole(base, tmp_path / "whole", changed=(3, 88))[0],
+        None,
+    ]
+    asked = [(tokens, one) for tokens in prompts(3, 90) for one in refs]
+    check_company(base, asked, tensor_parallel_size=4, **ADAPTED)
+
+
+@SIZES
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("llama", {"task": "embed"}),
+        ("both ways", {"task": "embed"}),
+        ("mixtral", {"task": "embed", "override_pooler_config": {"pooling_type": "MEAN"}}),
+        ("qwen3", {"hf_overrides": {"classifier_from_token": ["n", "y"]}, "task": "score"}),
+    ],
+)
+def test_vectors_and_scores_are_those_of_one_rank(
+    models: Models, name: str, fields: dict[str, Any], size: int
+) -> None:
+    """Scores are logits of tokens that any rank might have."""
+    fields = BOUNDS | {"max_num_batched_tokens": 256} | fields
+    if "hf_overrides" in fields:
+        fields["hf_overrides"] |= {"method": "from_2_way_softmax"}
+    with engine_of(models(name), **fields) as engine:
+        alone = engine.pool(prompts())
+    with engine_of(models(name), tensor_parallel_size=size, **fields) as engine:
+        together = engine.pool(prompts())
+        again = [engine.pool([one])[0] for one in prompts()]
+    for one, other, single in zip(alone, together, again, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+        assert np.array_equal(other, single)
+
+
+@pytest.mark.parametrize("num_drafts", [0, 3])
+def test_masks_are_the_first_ranks(demo_model: Path, num_drafts: int) -> None:
+    """The others draw nothing, and learn what was drawn."""
+    tokenizer = load(demo_model)
+    schema = {"type": "array", "items": {"enum": list(range(10, 99))}, "minItems": 2, "maxItems": 4}
+    grammar = structure.of_json_schema(schema, structure.JsonStyle(any_whitespace=False))
+    params = SamplingParams(40, temperature=0.0, stop_token_ids=tokenizer.eos_token_ids)
+    prompt = tokenizer.encode("Write some JSON:\n")
+
+    def written(**fields: Any) -> list[list[int]]:
+        settings = {"dtype": "float32", "max_model_len": 256, "num_blocks": 100, "num_drafts": num_drafts}
+        with engine_of(demo_model, **settings, **fields) as engine:
+            names = [engine.add(prompt, params, grammar=one) for one in (grammar, "")]
+            engine.finish()
+            return [engine.output(name).tokens for name in names]
+
+    assert written(tensor_parallel_size=2) == written()

@@ -1,0 +1,79 @@
+"""Ranks of an engine in threads of this process: its real members, which otherwise have one each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from local_engine import LocalEngine
+from slipway.dist.beats import Heartbeats
+from slipway.engine import team
+from slipway.engine.config import EngineConfig
+from slipway.engine.link import Answer, Link, ToRank
+from slipway.engine.rank import Member
+from slipway.exits import ENGINE_DIED, Exit
+from slipway.worker.cpu import CpuWorker
+
+
+class ThreadRank:
+    """Stands where a `Team` has the process of another rank."""
+
+    pid = os.getpid()
+
+    def __init__(self, config: EngineConfig, memory: int, name: str) -> None:
+        self.name = name
+        (control, theirs), (self.beats, beats) = socket.socketpair(), socket.socketpair()
+        self.link: Link[Answer] = Link(control, Answer)
+        self.member = Member(config, Link(theirs, ToRank), memory)
+        self._heartbeats = Heartbeats({0: beats}, lambda *_: None)
+        self._sockets = theirs, beats
+        self._thread = threading.Thread(target=self.member.serve, name=name, daemon=True)
+        self._thread.start()
+
+    def how_ended(self, lost: str) -> Exit:
+        return Exit(ENGINE_DIED, f"{self.name} {lost}.", "")
+
+    def hang_up(self) -> None:
+        for end in (self.link.socket, self.beats):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def end(self, patience: float) -> None:
+        self._thread.join()
+        self._heartbeats.close()
+        for one in self._sockets:
+            one.close()
+
+
+class RankedEngine(LocalEngine):
+    """As its base, on `tensor_parallel_size` ranks of a thread each."""
+
+    def __init__(self, model: Path | str, **fields: Any) -> None:
+        process, team.Rank = team.Rank, ThreadRank  # type: ignore[misc, assignment]
+        try:
+            super().__init__(model, **({"threads": 1} | fields))
+        finally:
+            team.Rank = process  # type: ignore[misc]
+        own, others = self.worker._worker, self.worker._team._ranks.values()  # type: ignore[attr-defined]
+        self.ranks: list[CpuWorker] = [own, *(rank.member._worker for rank in others)]
+
+    def finish(self) -> None:
+        """In the end all ranks have the same tokens and drafts."""
+        super().finish()
+        self.worker.warm_up()  # which they answer behind their last step
+        first, *others = (rank.slots for rank in self.ranks)
+        for slots in others:
+            for name in ("num_tokens", "num_computed", "num_drafts", "tokens"):
+                assert np.array_equal(getattr(slots, name), getattr(first, name)), name
+
+
+def engine_of(model: Path, **fields: Any) -> LocalEngine:
+    """On one rank or several."""
+    kind = RankedEngine if fields.get("tensor_parallel_size", 1) > 1 else LocalEngine
+    return kind(model, **fields)
