@@ -21,7 +21,7 @@ from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.checkpoint import open_checkpoint
 from slipway.worker.plan import plan_model
-from slipway_kernels.cpu import PageMemory, Program, Slots, Threads
+from slipway_kernels.cpu import PageMemory, Program, Ranks, Slots, Threads
 
 Shape = tuple[int, int, int]
 
@@ -36,7 +36,9 @@ def shape(text: str) -> Shape:
 class Model:
     """A model with room for the largest of the shapes."""
 
-    def __init__(self, folder: str, shapes: list[Shape], **settings: object) -> None:
+    def __init__(
+        self, folder: str, shapes: list[Shape], ranks: Ranks | None = None, **settings: object
+    ) -> None:
         config = EngineConfig(model=folder, use_tqdm_on_load=False, **settings)  # type: ignore[arg-type]
         plan = plan_model(open_checkpoint(config, lambda *_: None), config)
         requests = max(n for n, _, _ in shapes)
@@ -51,12 +53,14 @@ class Model:
         pool = PageMemory(len(pages), plan.kv.page_bytes)
         largest = max(n * new for n, new, _ in shapes)
         threads = config.threads or len(os.sched_getaffinity(0))
-        program, _ = plan.read(Threads(threads), lambda *_: None)(self.slots, pool, largest, 1)
+        program, _ = plan.read(Threads(threads), lambda *_: None, ranks)(self.slots, pool, largest, 1)
         if not isinstance(program, Program):
             raise SystemExit(
                 f"{plan.route.architecture} runs by transformers' code; only native models have steps."
             )
+        self.hidden = plan.hidden_size
         self.program = program
+        self.weight_bytes = program.weight_bytes
         self.seconds = program.measure()
 
     def step(self, requests: int, new: int, context: int) -> float:

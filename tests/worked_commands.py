@@ -1,4 +1,4 @@
-"""Command lines that people use, of vLLM's guides, and the parallel ones at sizes that fit a small machine."""
+"""Command lines that people use, of vLLM's guides, the parallel ones also at sizes of a small machine."""
 
 from __future__ import annotations
 

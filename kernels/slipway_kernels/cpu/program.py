@@ -497,6 +497,11 @@ class Program(Stepper):
         """What the C program points at lives as long as the program."""
         self._kept.append(value)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of the matrices that it reads, each counted once."""
+        return sum({id(one): one.nbytes for one in self._kept if isinstance(one, Weight)}.values())
+
     def _weight(self, weight: Weight) -> object:
         if not weight.is_integers and weight.dtype != self.dtype:
             raise ValueError(
