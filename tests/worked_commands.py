@@ -1,4 +1,4 @@
-"""Command lines that people use, of vLLM's guides, the parallel ones also at sizes of a small machine."""
+"""Command lines that people use, of vLLM's guides; the parallel ones also as a small machine runs them."""
 
 from __future__ import annotations
 

@@ -82,6 +82,7 @@ class Team:
         self._mesh = mesh
         self._asked: dict[tuple[int, int], Future[int]] = {}
         """By rank and number."""
+        self._closed = False
         self._numbers = itertools.count()
         self._cause: Exit | None = None
         self._lost = threading.Lock()
@@ -135,9 +136,13 @@ class Team:
         return futures
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         self._beats.close()
         with self._lost:
             self._cause = self._cause or Exit(ENGINE_DIED, "The ranks are closed.")
+            self._told = ()
         for other in self._ranks.values():
             other.hang_up()
         end = time.monotonic() + ENDS
