@@ -103,6 +103,13 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
             DraftConfig(method="medusa", model="d", code_revision="c"),
         ),
         (
+            [*DRAFT[:2], "--speculative-draft-tensor-parallel-size", "1"],
+            {},
+            "draft",
+            DraftConfig(method="draft_model", model="d", tensor_parallel_size=1),
+        ),
+        (["--enable-expert-parallel"], {}, "enable_expert_parallel", True),
+        (
             ["--speculative-config.method", "glm4_moe_mtp"],
             {},
             "draft",

@@ -366,15 +366,8 @@ def test_a_key_without_effect_on_n_grams_warns_with_the_reason():
 @pytest.mark.parametrize(
     ("config", "asked"),
     [
-        (
-            '{"model": "d", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 2}',
-            "a draft model on 2 devices (tensor parallelism)",
-        ),
         ('{"model": "d", "num_speculative_tokens": 5, "quantization": "hqq"}', "a draft model's hqq"),
-        (
-            '{"method": "mtp", "draft_tensor_parallel_size": 2}',
-            "a draft model on 2 devices (tensor parallelism)",
-        ),
+        ('{"method": "mtp", "quantization": "hqq"}', "a draft model's hqq"),
     ],
 )
 def test_what_waits_of_speculation_is_named(config, asked):

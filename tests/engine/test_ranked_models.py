@@ -206,3 +206,12 @@ def test_masks_are_the_first_ranks(demo_model: Path, num_drafts: int) -> None:
             return [engine.output(name).tokens for name in names]
 
     assert written(tensor_parallel_size=2) == written()
+
+
+def test_where_no_experts_are_given_out_that_is_said(models: Models) -> None:
+    for name, size, why in (("llama", 2, "LlamaForCausalLM has none"), ("mixtral", 1, "one rank has all")):
+        fields = BOUNDS | {"tensor_parallel_size": size, "enable_expert_parallel": True}
+        with engine_of(models(name), **fields) as engine:
+            assert any(
+                f"--enable-expert-parallel has no effect: {why}" in one for one in engine.start.warnings
+            )

@@ -61,8 +61,6 @@ def unbuilt_part(config: Config) -> str:
     method, quantization = method_of(config), config.get("quantization")
     if method not in MODELS:
         return ""
-    if (devices := config.get("draft_tensor_parallel_size") or 1) > 1:
-        return f"a draft model on {devices} devices (tensor parallelism)"
     return "" if quantization in (None, *WORKING_QUANTIZATIONS) else f"a draft model's {quantization}"
 
 

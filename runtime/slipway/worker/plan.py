@@ -28,6 +28,7 @@ from slipway.model.kv import KVLayout, kv_layout
 from slipway.model.limits import kv_cache_dtype, max_model_len, resolve_dtype
 from slipway.model.pooling import Pooling, TokenIds, no_tokenizer, pooling_of
 from slipway.model.rope import length_warning
+from slipway.model.spec import Moe
 from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
 from slipway.worker.adapter_plan import adapter_limits
@@ -191,6 +192,8 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
     warnings = [
         text for text in (dtype_warning, warning, kv_warning, length_warning(route.config, length)) if text
     ]
+    if config.enable_expert_parallel and (why := _without_experts(route, mesh)):
+        warnings.append(f"--enable-expert-parallel has no effect: {why}.")
     warnings += notices(
         route.forms(checkpoint),
         _kept(config.device, dtype),
@@ -303,6 +306,14 @@ def _check_takes_rows(argument: str, route: Route) -> None:
         hint="Leave the argument out, or serve one of the architectures with native code.",
         argument=argument,
     )
+
+
+def _without_experts(route: Route, mesh: Mesh) -> str:
+    """Why no experts are given out to ranks; empty: some are."""
+    if mesh.tp == 1:
+        return "one rank has all experts, if there are any"
+    layers = () if route.spec is None else route.spec.layers
+    return "" if any(isinstance(layer.mlp, Moe) for layer in layers) else f"{route.architecture} has none"
 
 
 def _kept(device: str, dtype: DType) -> Callable[[Form], bool]:

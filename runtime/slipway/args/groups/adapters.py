@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from slipway.args.declare import arg, group
-from slipway.args.groups.features import TENSOR_PARALLEL
+from slipway.args.declare import Unbuilt, arg, group
 
 
 @group("LoRAConfig")
@@ -21,7 +18,12 @@ class LoRA:
     fully_sharded_loras: bool = arg(
         False,
         negatable=True,
-        unbuilt=replace(TENSOR_PARALLEL, tunes=True, without="one device holds adapters whole"),
+        unbuilt=Unbuilt(
+            "cutting it",
+            tunes=True,
+            without="every rank holds one of the two matrices of each product whole, which costs little "
+            "memory and spares all ranks two meetings a product",
+        ),
     )
     """Split both matrices of an adapter over the tensor parallel group, not one."""
 

@@ -85,7 +85,7 @@ class Speculative:
         },
         open_keys=False,
         unbuilt=Unbuilt(
-            "draft models on several devices (tensor parallelism)",
+            "other ways to quantize a draft model",
             works=({"method": "ngram", "num_speculative_tokens": 5},),
             part=unbuilt_part,
         ),
@@ -99,8 +99,10 @@ class Speculative:
     revision, code_revision, quantization and max_model_len say which and how, and heads need no
     num_speculative_tokens. mtp, of which the others that end in mtp are names, asks the layers for it that
     the model's own checkpoint has, and needs neither. Where model is all that is given, its configuration
-    says which of these it is. No token changes by any. Requests whose drafts are not worth their time pause
-    them; from disable_by_batch_size running requests on there are none.
+    says which of these it is. A draft model is shared by draft_tensor_parallel_size ranks: as many as the
+    target is, or 1, where each has all of it, as small ones want it; of the others nothing is to be chosen.
+    No token changes by any. Requests whose drafts are not worth their time pause them; from
+    disable_by_batch_size running requests on there are none.
 
     acceptance_method typical_acceptance_sampler does change tokens, of requests with a temperature: a draft
     is taken where its probability, by the request's own settings, exceeds posterior_threshold (0.09) or
