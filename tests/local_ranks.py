@@ -75,5 +75,5 @@ class RankedEngine(LocalEngine):
 
 def engine_of(model: Path, **fields: Any) -> LocalEngine:
     """On one rank or several."""
-    kind = RankedEngine if fields.get("tensor_parallel_size", 1) > 1 else LocalEngine
-    return kind(model, **fields)
+    ranked = fields.get("tensor_parallel_size", 1) > 1
+    return (RankedEngine if ranked else LocalEngine)(model, **fields)

@@ -1,16 +1,17 @@
 """The invariance matrix: a request's output does not depend on how or with whom it was computed.
 
-Bit-exact, log-probabilities included, in fp32, in bf16 and in every way to quantize, for greedy and seeded
-requests, by the model alone and by an adapter. Axes that do not exist yet and join this table with their
-features: tensor and pipeline parallelism. CUDA graphs are proved on a GPU, by bench/gpu, streamed or not by
-HTTP in tests/api, vectors, whose company is vectors, in test_pooling.py, drafts of every quality, and those
-within masks, in test_drafts.py and test_grammar.py, and all features at once in test_features.py.
+Bit-exact, log-probabilities included, in fp32, in bf16, in every way to quantize and on several ranks, for
+greedy and seeded requests, by the model alone and by an adapter. Pipeline parallelism joins this table when
+it is there. CUDA graphs are proved on a GPU, by bench/gpu, streamed or not by HTTP in tests/api, vectors,
+whose company is vectors, in test_pooling.py, drafts of every quality, and those within masks, in
+test_drafts.py and test_grammar.py, and all features at once in test_features.py.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from adapter_runs import adapter, ref
 from factory import make_model
 from gguf_convert import to_gguf
 from local_engine import LocalEngine, Output
+from local_ranks import engine_of
 from slipway.engine.config import DraftConfig
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
@@ -91,18 +93,25 @@ SETTINGS: dict[str, dict[str, object]] = {
     "e5m2": {"kv_cache_dtype": "fp8_e5m2"},
 }
 """Ways to quantize a plain one, or its KV cache."""
+RANKS: dict[str, dict[str, object]] = {
+    "ranks": {"tensor_parallel_size": 2},
+    "experts": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+    "int8-ranks": {"tensor_parallel_size": 2, "quantization": "int8"},
+}
+"""Ways to share one: sums come in another order than on one rank, and in none other."""
 FEWER_AXES = (
     *("chunks of 7", "blocks of 8", "prefix cache cold", "forced preemption"),
     *("overlap with preemption", "three threads", "drafts", "a draft model"),
 )
 """Of the ways to quantize: one of each kind. Their products alone differ from bf16's."""
+RANKED = ["llama ranks", "llama int8-ranks", "mixtral ranks", "mixtral experts"]
 QUANTIZED = [
     *(f"llama {method}" for method in CHECKPOINTS),
     *(f"{'mixtral' if way == 'experts_int8' else 'llama'} {way}" for way in SETTINGS),
 ]
 CASES = [
     *(f"{architecture} {dtype}" for architecture in ARCHITECTURES for dtype in ("float32", "bfloat16")),
-    *("qwen2_moe gguf", *QUANTIZED),
+    *("qwen2_moe gguf", *QUANTIZED, *RANKED),
 ]
 
 
@@ -119,7 +128,7 @@ class Case:
         settings = BASE | self.settings | AXES.get(axis, {})
         if axis.startswith("a draft model"):  # itself, as it is stored
             settings["draft"] = DraftConfig(method="draft_model", model=str(self.model))
-        return LocalEngine(self.model, **settings)
+        return engine_of(self.model, **settings)
 
 
 def run(engine: LocalEngine, work: list[Request]) -> list[Output]:
@@ -177,13 +186,13 @@ def cases(
             model = quantize(tiny_models(architecture), folder / way, recipe(way, group=CHECKPOINTS[way]))
         else:
             model = tiny_models(architecture)
-            settings |= SETTINGS.get(way, {"dtype": way})
+            settings |= (SETTINGS | RANKS).get(way, {"dtype": way})
         stored = folder / "model" if way == "gguf" else tiny_models(architecture)
         added = None
         if architecture not in OF_TRANSFORMERS:
             added = ref(adapter(stored, folder / "adapter"))
             settings["max_loras"] = 1
-        with LocalEngine(model, **(BASE | settings | AXES["one thread"])) as engine:
+        with engine_of(model, **(BASE | settings | AXES["one thread"])) as engine:
             work = requests(engine.start.plan.route.vocab, added)
             return Case(model, settings, work, [run(engine, [one])[0] for one in work])
 
@@ -200,7 +209,7 @@ def case(request: pytest.FixtureRequest, cases: Callable[[str], Case]) -> Case:
     [
         pytest.param(case, axis, marks=marks(case, axis))
         for case in CASES
-        for axis in (FEWER_AXES if case in QUANTIZED else AXES)
+        for axis in (FEWER_AXES if case in (*QUANTIZED, *RANKED) else AXES)
         if not (case.startswith(OF_TRANSFORMERS) and axis.startswith("a draft model"))
     ],
     indirect=["case"],
@@ -248,4 +257,5 @@ def test_a_recorded_run_replays_to_the_bit(case: Case, tmp_path: Path) -> None:
         run(engine, case.work)
     config, steps = read_record(record)
     assert len(steps) > 20
-    assert replay(Start.of(config).worker, steps) is None
+    with closing(Start.of(config).worker) as worker:
+        assert replay(worker, steps) is None
