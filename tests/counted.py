@@ -21,7 +21,7 @@ class Counted:
     """The model of an engine's worker, with the drafts that its steps have accepted and rejected."""
 
     def __init__(self, engine: LocalEngine) -> None:
-        worker: Any = engine.worker
+        worker: Any = engine.first
         assert isinstance(worker, CpuWorker)
         self._slots, self._model, worker._model = worker.slots, worker._model, self
         self.accepted = self.rejected = 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
+from slipway.engine.executor import Worker
 from slipway.engine.messages import (
     AbortRequests,
     AddRequest,
@@ -86,6 +87,11 @@ class LocalEngine:
         self._count = 0
         self.preemptions = 0
         """Of requests that pool."""
+
+    @property
+    def first(self) -> Worker:
+        """What computes on the first rank."""
+        return self.worker
 
     def __enter__(self) -> LocalEngine:
         return self

@@ -63,6 +63,10 @@ class RankedEngine(LocalEngine):
         own, others = self.worker._worker, self.worker._team._ranks.values()  # type: ignore[attr-defined]
         self.ranks: list[CpuWorker] = [own, *(rank.member._worker for rank in others)]
 
+    @property
+    def first(self) -> CpuWorker:
+        return self.ranks[0]
+
     def finish(self) -> None:
         """In the end all ranks have the same tokens and drafts."""
         super().finish()

@@ -61,6 +61,7 @@ FEATURES = (
     Feature("sliding windows", "the model"),
     Feature("packed weights", "the checkpoint, or `--quantization`"),
     Feature("fp8 KV cache", "`--kv-cache-dtype fp8`"),
+    Feature("tensor parallelism", "`--tensor-parallel-size`"),
     Feature("sleep", "`--enable-sleep-mode`, `/sleep` and `/wake_up`"),
     Feature("recording", "`SLIPWAY_RECORD`"),
     Feature("logits processors", "`--logits-processor-pattern` and `logits_processors`"),

@@ -7,6 +7,7 @@ in tests/api/test_feature_refusals.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -26,7 +27,8 @@ import followers
 from adapter_runs import ref
 from counted import Counted
 from factory import model_folders
-from local_engine import LocalEngine, Output
+from local_engine import Output
+from local_ranks import engine_of
 from lora_folder import lora_folder
 from random_heads import guessing, write_heads
 from slipway.engine.messages import NO_TOKEN
@@ -62,6 +64,7 @@ SERVED: dict[str, Settings] = {
     "packed weights": {"quantization": "int4"},
     "fp8 KV cache": {"kv_cache_dtype": "fp8"},
     "logits processors": {"processors": True},
+    "tensor parallelism": {"tensor_parallel_size": 2},
 }
 """By settings alone."""
 PREEMPTING: Settings = {  # prompts grow side by side, until the pages are not enough
@@ -75,7 +78,7 @@ PREEMPTING: Settings = {  # prompts grow side by side, until the pages are not e
 """What pools, and holds no pages any more once its prompt is computed."""
 WITH_FILES = (*DRAFTS[1:], "sliding windows", "sleep", "recording")
 FOLLOWERS = {"EAGLE": "eagle", "EAGLE-3": "eagle3", "MTP": "two mtp layers"}
-OF_THE_MODEL = frozenset(("sliding windows", "packed weights", "fp8 KV cache"))
+OF_THE_MODEL = frozenset(("sliding windows", "packed weights", "fp8 KV cache", "tensor parallelism"))
 """What changes every output."""
 ASKED: dict[str, Settings] = {
     "priorities": {},
@@ -124,6 +127,7 @@ def params(asks: Asks) -> SamplingParams:
 
 
 Folders = Callable[[str], Path]
+Reference = Callable[[Asks], dict[Asks, Output]]
 
 
 @pytest.fixture(scope="module")
@@ -172,15 +176,21 @@ class Case:
             settings |= {"num_blocks": 7, "max_model_len": 112}
         if self.record is not None:
             settings["record"] = str(self.record)
-        self.engine = LocalEngine(folders(self.base), **settings)
+        self.engine = engine_of(folders(self.base), **settings)
         self.engine.core.scheduler.guessing = None  # drafts go on, however few are accepted
         self.num_verified = self.num_preemptions = self.num_cached = 0
+        self.closed = False
 
     def __enter__(self) -> Case:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.engine.core.executor.close()
+        self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.engine.core.executor.close()
+        self.closed = True
 
     def fields(self, asks: Asks, tokens: list[int]) -> Settings:
         fields: Settings = {"priority": len(asks)} if "priorities" in asks else {}
@@ -233,7 +243,7 @@ class Case:
             counted = Counted(self.engine)
             assert ask() == expected
             self.num_verified += counted.accepted + counted.rejected
-            self.engine.worker._model = counted._model  # type: ignore[attr-defined]
+            self.engine.first._model = counted._model  # type: ignore[attr-defined]
             if level:
                 assert self.engine.call("sleep", level) == "ok"
                 assert self.engine.call("wake_up", *BOTH) == "ok"
@@ -243,14 +253,15 @@ class Case:
         if not self.features.isdisjoint(DRAFTS):
             assert self.num_verified > 20
         if self.record is not None:
-            self.engine.core.executor.close()
+            self.close()
             config, steps = read_record(self.record)
             assert steps
-            assert replay(Start.of(config).worker, steps) is None
+            with closing(Start.of(config).worker) as worker:
+                assert replay(worker, steps) is None
 
 
 @pytest.fixture(scope="module")
-def reference(folders: Folders) -> Callable[[Asks], dict[Asks, Output]]:
+def reference(folders: Folders) -> Reference:
     """What each request gives alone, of a model with these features: whole prompts, no drafts."""
     every = frozenset(("LoRA", "prompt embeddings", "logits processors"))
 
@@ -262,7 +273,7 @@ def reference(folders: Folders) -> Callable[[Asks], dict[Asks, Output]]:
     return found
 
 
-def expected_of(reference: Callable[[Asks], dict[Asks, Output]], features: Asks) -> dict[Asks, Output]:
+def expected_of(reference: Reference, features: Asks) -> dict[Asks, Output]:
     """Of the requests that a server with these features takes."""
     served = features | (ASKED.keys() - SERVED.keys()) | {"priorities"}
     return {asks: one for asks, one in reference(features & OF_THE_MODEL).items() if asks <= served}
@@ -272,9 +283,7 @@ def test_every_feature_is_run() -> None:
     assert {*SERVING, *ASKED, "pooling"} == {feature.name for feature in FEATURES}
 
 
-def test_requests_that_ask_for_two_get_what_each_gives(
-    folders: Folders, reference: Callable[[Asks], dict[Asks, Output]]
-) -> None:
+def test_requests_that_ask_for_two_get_what_each_gives(folders: Folders, reference: Reference) -> None:
     found = reference(frozenset())
     tokenizer = load(folders("plain"))
     texts = {asks: tokenizer.decode(one.tokens) for asks, one in found.items()}
@@ -305,12 +314,17 @@ def test_requests_that_ask_for_two_get_what_each_gives(
 
 
 @pytest.mark.parametrize(
-    "drafts", ["n-grams", *(pytest.param(one, marks=pytest.mark.slow) for one in DRAFTS[1:])]
+    ("drafts", "without"),
+    [
+        ("n-grams", "tensor parallelism"),
+        *(pytest.param(one, "tensor parallelism", marks=pytest.mark.slow) for one in DRAFTS[1:]),
+        *(pytest.param(one, "", marks=pytest.mark.slow) for one in DRAFTS),
+    ],
 )
 def test_all_at_once_give_what_each_request_gives_alone(
-    folders: Folders, reference: Callable[[Asks], dict[Asks, Output]], drafts: str, tmp_path: Path
+    folders: Folders, reference: Reference, drafts: str, without: str, tmp_path: Path
 ) -> None:
-    features = frozenset((*SERVING,)) - {*DRAFTS} | {drafts}
+    features = frozenset((*SERVING,)) - {*DRAFTS, without} | {drafts}
     expected = expected_of(reference, features)
     assert len(expected) == len(WORK)
     with Case(folders, features, tmp_path) as case:
@@ -326,7 +340,7 @@ def pairs_with(one: str) -> Iterator[Asks]:
 @pytest.mark.slow
 @pytest.mark.parametrize("one", SERVING)
 def test_each_pair_gives_what_each_request_gives_alone(
-    folders: Folders, reference: Callable[[Asks], dict[Asks, Output]], one: str, tmp_path: Path
+    folders: Folders, reference: Reference, one: str, tmp_path: Path
 ) -> None:
     for number, features in enumerate(pairs_with(one)):
         place = tmp_path / str(number)

@@ -16,7 +16,7 @@ import followers
 import random_heads
 from factory import make_model, model_folders
 from local_engine import LocalEngine
-from local_ranks import RankedEngine, engine_of
+from local_ranks import engine_of
 from slipway.engine.config import DraftConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.errors import LoadError
@@ -74,7 +74,7 @@ def run(model: Path, **fields: Any) -> tuple[list[list[int]], Drafts]:
 
 def noted(engine: LocalEngine) -> Drafts:
     """Filled with what the first rank's proposer leaves in its slots."""
-    worker: Any = engine.ranks[0] if isinstance(engine, RankedEngine) else engine.worker
+    worker: Any = engine.first
     found: Drafts = {}
     follow = worker.proposer.follow
 
