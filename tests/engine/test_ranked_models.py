@@ -17,6 +17,7 @@ from made_adapter import LINEAR, PREFIX, Made
 from resized_adapters import ADDED, Resized, new_embeddings, whole
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
+from slipway.load.errors import LoadError
 from slipway.text import structure
 from slipway.text.open import load
 
@@ -215,3 +216,31 @@ def test_where_no_experts_are_given_out_that_is_said(models: Models) -> None:
             assert any(
                 f"--enable-expert-parallel has no effect: {why}" in one for one in engine.start.warnings
             )
+
+
+def test_memory_of_ranks_serves_again_behind_a_sleep(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway_kernels.cpu.ranks.RANKS_BYTES", 1 << 20)  # of which two thirds are taken
+    work = [(tokens, GREEDY) for tokens in prompts(2)]
+    with engine_of(
+        models("mixtral"), tensor_parallel_size=2, enable_expert_parallel=True, **BOUNDS
+    ) as engine:
+        before = [one.tokens for one in engine.run(work)]
+        for _ in range(2):
+            assert engine.call("sleep", "2") == "ok"
+            assert engine.call("wake_up", "weights", "kv_cache") == "ok"
+            assert [one.tokens for one in engine.run(work)] == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "why"),
+    [
+        ("llama", {"model_impl": "transformers"}, "LlamaForCausalLM is run by transformers' code"),
+        ("opt", {}, "OPTForCausalLM is run by transformers' code"),
+    ],
+)
+def test_what_transformers_code_runs_is_on_one_rank(
+    tiny_models: Models, kind: str, settings: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(LoadError, match=f"--tensor-parallel-size 2: {why}") as refused:
+        engine_of(tiny_models(kind), tensor_parallel_size=2, **BOUNDS, **settings)
+    assert refused.value.argument == "tensor_parallel_size"

@@ -38,7 +38,7 @@ Ranks::Ranks(int rank, int size, int threads, void* memory, size_t bytes, sw_exc
       threads(threads),
       memory_(static_cast<char*>(memory)),
       bytes_(bytes),
-      taken_(whole_lines(sizeof(Head))),
+      taken_(first()),
       exchange_(exchange) {}
 
 void* Ranks::take(size_t bytes) {

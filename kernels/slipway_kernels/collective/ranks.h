@@ -28,6 +28,8 @@ struct Ranks {
 
   /* Memory of all ranks, the same in each that asks for the same sizes in the same order. Null where it is used up. */
   void* take(size_t bytes);
+  /* Nobody uses what was taken any more. */
+  void give_back() { taken_ = first(); }
   /* Where memory is shared: returns when every thread of every rank has come here, or one has left. */
   void meet();
   /* Where it is not: on one thread of each rank. */
@@ -48,6 +50,7 @@ struct Ranks {
     alignas(64) std::atomic<int32_t> arrived;
     alignas(64) std::atomic<uint32_t> left;
   };
+  static size_t first() { return (sizeof(Head) + 63) / 64 * 64; }
   Head& head() const { return *reinterpret_cast<Head*>(memory_); }
   void wake() const;
   char* memory_;

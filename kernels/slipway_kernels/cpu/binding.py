@@ -148,6 +148,7 @@ SIGNATURES = {
     "sw_find_kv_scales": "-pff",
     "sw_ranks_create": "piiipzp",
     "sw_ranks_destroy": "-p",
+    "sw_ranks_give_back": "-p",
     "sw_ranks_leave": "-p",
     "sw_ranks_left": "ip",
     "sw_join": "-pp",

@@ -121,6 +121,7 @@ Ranks* sw_ranks_create(int rank, int size, int threads, void* memory, size_t byt
   return new Ranks(rank, size, threads, memory, bytes, exchange);
 }
 void sw_ranks_destroy(Ranks* ranks) { delete ranks; }
+void sw_ranks_give_back(Ranks* ranks) { ranks->give_back(); }
 void sw_ranks_leave(Ranks* ranks) { ranks->leave(); }
 int sw_ranks_left(Ranks* ranks) { return ranks->left(); }
 

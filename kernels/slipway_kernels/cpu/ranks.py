@@ -52,6 +52,10 @@ class Ranks:
         self.pointer: int = self._c.sw_ranks_create(rank, size, threads, at, RANKS_BYTES, self._called)
         weakref.finalize(self, self._c.sw_ranks_destroy, self.pointer)
 
+    def give_back(self) -> None:
+        """The programs that had joined have gone; what they took serves the next ones."""
+        self._c.sw_ranks_give_back(self.pointer)
+
     def leave(self) -> None:
         """No rank waits for another from now on: each one's step raises RankLeft. Called in any thread."""
         self._c.sw_ranks_leave(self.pointer)

@@ -107,6 +107,8 @@ class CpuWorker(InTurn):
         del self._make, self._make_proposer, self._model, self._adapters, self.proposer
         self._dropped = True
         free_dropped()
+        if self.ranks is not None:
+            self.ranks.give_back()
 
     def wake(self, part: Part) -> None:
         """Pages take memory again as they are touched."""
