@@ -291,7 +291,7 @@ def test_half_of_an_adapter_is_whole_on_every_rank_and_that_is_said():
     (warned,) = resolve(["m", "--enable-lora", "--fully-sharded-loras"], {}).warnings
     assert warned == (
         "--fully-sharded-loras has no effect: every rank holds one of the two matrices of each product "
-        "whole, which costs little memory and spares all ranks two meetings a product, and cutting it is "
+        "whole, which costs little memory and spares all ranks a meeting a product, and cutting it is "
         "not built yet."
     )
 

@@ -22,7 +22,7 @@ class LoRA:
             "cutting it",
             tunes=True,
             without="every rank holds one of the two matrices of each product whole, which costs little "
-            "memory and spares all ranks two meetings a product",
+            "memory and spares all ranks a meeting a product",
         ),
     )
     """Split both matrices of an adapter over the tensor parallel group, not one."""
