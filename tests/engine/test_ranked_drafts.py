@@ -38,6 +38,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     kinds: dict[str, tuple[str, dict[str, Any]]] = {
         "llama": ("llama", {}),
         "three key heads": ("llama", THREE),
+        "mixtral": ("mixtral", {}),
         "small": ("qwen3", {"seed": 5, **SMALLER}),
         "one head": ("qwen3", {"seed": 6, **SMALLER, "num_attention_heads": 1, "num_key_value_heads": 1}),
     }
@@ -138,6 +139,13 @@ def test_the_targets_own_layers_guess_the_same(mimo: Path, size: int) -> None:
 def test_heads_guess_the_same(models: Models, tmp_path: Path, kind: str, size: int) -> None:
     folder = random_heads.write_heads(kind, tmp_path / "it")
     check(models("llama"), size, **random_heads.guessing(kind, folder))
+
+
+def test_experts_of_the_target_alone_are_given_out(models: Models) -> None:
+    named = DraftConfig(method="draft_model", model=str(models("small")))
+    fields = BASE | {"tensor_parallel_size": 2, "enable_expert_parallel": True}
+    with engine_of(models("mixtral"), **fields, draft=named, num_drafts=3) as engine:
+        assert not any("expert" in one for one in engine.start.warnings)
 
 
 @SIZES

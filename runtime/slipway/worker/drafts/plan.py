@@ -250,6 +250,7 @@ def _settings(draft: DraftConfig, target: ModelPlan, config: EngineConfig) -> En
     return msgspec.structs.replace(
         config,
         tensor_parallel_size=size,
+        enable_expert_parallel=False,
         pipeline_parallel_size=1,
         layer_partition=[],
         rank=Mesh.of(config).shard(config.rank).rank if size > 1 else 0,
