@@ -101,3 +101,15 @@ def test_pages_hold_the_tokens_that_they_are_said_to_and_no_step_more(
     tokens, step = made.tokens_in(pages), max(made.block_sizes)
     assert made.pages_for(tokens) <= pages < made.pages_for(tokens + step)
     assert made.max_blocks(tokens) == max(-(-tokens // size) for size in made.block_sizes)
+
+
+def test_ranks_with_unequal_heads_have_the_same_block_tables() -> None:
+    """Three key heads on two ranks, beside a draft model that is whole on both."""
+    kinds: list[tuple[int, KVShape]] = [(0, (3, 16))] * 3 + [(0, (1, 16))] * 2
+    shapes: list[list[KVShape]] = [[(heads, 16)] * 3 + [(1, 16)] * 2 for heads in (2, 1)]
+    first, second = (kv_layout(kinds, 16, layer_bytes, 2, held) for held in shapes)
+    assert first.groups == second.groups
+    assert first.layer_place == second.layer_place
+    assert [one.block_size for one in first.groups] == [16, 64]
+    # The draft's 64 tokens are as much as three heads' 16; two or one of the target's take less.
+    assert first.page_bytes == second.page_bytes == 2 * layer_bytes(1, 16, 64)
