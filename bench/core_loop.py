@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from slipway.dist.frames import encode_frame
 from slipway.engine.core import EngineCore
 from slipway.engine.executor import Executor, NullWorker
 from slipway.engine.kv_cache import KVCache, block_hash
@@ -24,7 +25,7 @@ from slipway.engine.messages import PROTOCOL_VERSION, AddRequest, Hello
 from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
-from slipway.engine.wire import Hub, encode_frame
+from slipway.engine.wire import Hub
 from slipway.model.kv import KVGroup
 
 BLOCK, PROMPT = 16, 50

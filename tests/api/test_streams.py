@@ -49,7 +49,7 @@ def test_a_failed_request_ends_its_stream_with_an_error(served: Served) -> None:
 def test_a_request_too_large_for_the_engine_is_the_clients_error(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slipway.engine.wire.MAX_FRAME_BYTES", 1000)
+    monkeypatch.setattr("slipway.dist.frames.MAX_FRAME_BYTES", 1000)
     answer = served.post("/v1/completions", {"prompt": [[5, 6], [300] * 500], "max_tokens": 1})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request_too_large")
     assert served.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from local_engine import LocalEngine, LocalHub
-from slipway.engine import wire
+from slipway.dist import frames
+from slipway.dist.frames import FrameTooLarge, encode_frame, split_frames
 from slipway.engine.client import EngineClient, EngineDead, Stream, merge
 from slipway.engine.core import EngineCore
 from slipway.engine.executor import Executor, NullWorker
@@ -38,7 +39,7 @@ from slipway.engine.messages import (
 from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
-from slipway.engine.wire import FrameTooLarge, Hub, encode_frame, split_frames
+from slipway.engine.wire import Hub
 from slipway.exits import WORKER_KILLED, ExitCode
 from slipway.model.kv import KVGroup
 
@@ -310,7 +311,7 @@ async def test_a_request_too_large_for_a_frame_is_refused_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with engine(tmp_path) as (_, (client,)):
-        monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 1000)
+        monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 1000)
         stream = client.submit(ask("x", 5, 8))
         with pytest.raises(FrameTooLarge, match="over the limit of 1000"):
             client.submit(ask("large", 1000, 8))
@@ -330,7 +331,7 @@ def test_news_too_large_for_a_frame_end_their_request_alone(
 
     with LocalEngine(tiny_models("llama")) as engine:
         engine.hub = engine.core.hub = engine.core.news._hub = WireHub()  # type: ignore[assignment]
-        monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 3000)
+        monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 3000)
         large = engine.add([*range(5, 60)], SamplingParams(4, num_prompt_logprobs=5))
         small = [engine.add([*range(5, 25)], SamplingParams(4, num_prompt_logprobs=5)) for _ in range(2)]
         engine.finish()

@@ -16,6 +16,7 @@ from slipway.api.protocol.beam import Beams
 from slipway.api.sampling import child_seed
 from slipway.api.structured import Grammar
 from slipway.api.transcript import Piece, Transcript, TranscriptRules
+from slipway.dist.frames import FrameTooLarge
 from slipway.engine.client import EngineClient, EngineDead, Stream
 from slipway.engine.messages import (
     AdapterRef,
@@ -27,7 +28,6 @@ from slipway.engine.messages import (
     Work,
 )
 from slipway.engine.params import PoolingParams, SamplingParams
-from slipway.engine.wire import FrameTooLarge
 from slipway.metrics.registry import ServerMetrics
 from slipway.text.parse.output import Parser
 

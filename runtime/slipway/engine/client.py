@@ -11,6 +11,7 @@ from typing import Literal, cast
 
 import msgspec
 
+from slipway.dist.frames import encode_frame, split_frames
 from slipway.engine.launch import Parent
 from slipway.engine.messages import (
     PROTOCOL_VERSION,
@@ -31,7 +32,6 @@ from slipway.engine.messages import (
     StepDone,
     UnloadAdapter,
 )
-from slipway.engine.wire import encode_frame, split_frames
 from slipway.exits import ENGINE_DIED, ExitCode
 
 _decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)

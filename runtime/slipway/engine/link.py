@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from slipway.dist.frames import encode_frame, split_frames
 from slipway.engine.messages import AdapterRef, Failed, Message, Part
 from slipway.engine.plan import StepPlan
-from slipway.engine.wire import encode_frame, split_frames
 
 MAX_BYTES = (1 << 32) - 1
 """Of a frame, whose length has four bytes."""

@@ -7,11 +7,12 @@ from typing import Protocol
 
 import msgspec
 
+from slipway.dist.frames import FrameTooLarge
 from slipway.engine.adapter_kinds import AdapterKinds
 from slipway.engine.grammar import Grammars
 from slipway.engine.messages import Delta, Stats, StepDone
 from slipway.engine.scheduler import Scheduler
-from slipway.engine.wire import FrameTooLarge, Hub
+from slipway.engine.wire import Hub
 
 
 class Core(Protocol):

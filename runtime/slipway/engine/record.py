@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from slipway.dist.frames import FrameTooLarge, encode_frame
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Steps
 from slipway.engine.plan import Masks, StepOutput, StepPlan
-from slipway.engine.wire import FrameTooLarge, encode_frame
 
 log = logging.getLogger("slipway.engine")
 

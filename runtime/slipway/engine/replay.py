@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from slipway.dist.frames import split_frames
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Steps
 from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.engine.record import MAX_RECORDED_BYTES, timeless
 from slipway.engine.start import Start
-from slipway.engine.wire import split_frames
 
 Step = tuple[StepPlan, Masks, StepOutput]
 

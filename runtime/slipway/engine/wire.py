@@ -1,4 +1,4 @@
-"""Frames between API and engine: a 4-byte big-endian length, then one msgspec array."""
+"""The engine's end of its sockets to the API."""
 
 from __future__ import annotations
 
@@ -6,47 +6,17 @@ import contextlib
 import selectors
 import socket
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
+from slipway.dist.frames import MAX_FRAME_BYTES, encode_frame, split_frames
 from slipway.engine.messages import PROTOCOL_VERSION, FromClient, FromEngine, Hello
 
-MAX_FRAME_BYTES = 256 << 20
 MAX_UNSENT_BYTES = 4 * MAX_FRAME_BYTES
 """A client that lets this much pile up has stopped reading and is dropped."""
 
-_encoder = msgspec.msgpack.Encoder()
 _from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
-
-
-class FrameTooLarge(ValueError):
-    """A message that no frame holds. The request that it is about is at fault, and not who sends it."""
-
-
-def encode_frame(message: object, most: int | None = None) -> bytes:
-    """most: bytes of the message; None: those of the wire. Raises FrameTooLarge."""
-    body = _encoder.encode(message)
-    if len(body) > (most := most or MAX_FRAME_BYTES):
-        raise FrameTooLarge(
-            f"what API and engine would tell each other has {len(body)} bytes, over the limit of {most}"
-        )
-    return len(body).to_bytes(4) + body
-
-
-def split_frames(buffer: bytearray, most: int | None = None) -> Iterator[bytes]:
-    """Take the whole frames off the front of `buffer`. Raises ValueError for one of over `most` bytes."""
-    start, most = 0, most or MAX_FRAME_BYTES
-    while len(buffer) - start >= 4:
-        length = int.from_bytes(buffer[start : start + 4])
-        if length > most:
-            raise ValueError(f"a frame of {length} bytes is over the limit of {most}")
-        if len(buffer) - start - 4 < length:
-            break
-        yield bytes(buffer[start + 4 : start + 4 + length])
-        start += 4 + length
-    del buffer[:start]
 
 
 class Inbound(NamedTuple):
