@@ -179,6 +179,14 @@ VERSION_MISMATCH = ExitCode(
     "Start both from one installation.",
     retry=False,
 )
+RANKS_MISSING = ExitCode(
+    35,
+    "RanksMissing",
+    "Ranks of a server on several hosts have not found each other in time.",
+    "Start the same command on every node, each with its own --node-rank, and let them reach --master-addr at "
+    "--master-port.",
+    retry=True,
+)
 PORT_IN_USE = ExitCode(
     40,
     "PortInUse",
@@ -224,6 +232,7 @@ CATALOGUE: tuple[ExitCode, ...] = (
     WORKER_KILLED,
     ENGINE_STALLED,
     VERSION_MISMATCH,
+    RANKS_MISSING,
     PORT_IN_USE,
     ADDRESS_UNUSABLE,
     TLS_FILES_BAD,

@@ -140,6 +140,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     node_rank: int = 0
     master_addr: str = "127.0.0.1"
     master_port: int = 29501
+    host_ip: str | None = None
+    """Of this node, for ranks of others; null: the address by which it reaches node 0."""
+    rank_port: int | None = None
+    """First port for what ranks open beside `master_port`; null: the one behind that."""
     cluster_key_file: str | None = None
     """Of the secret by which ranks on several hosts know each other."""
     max_parallel_loading_workers: int | None = None

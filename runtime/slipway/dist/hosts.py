@@ -1,0 +1,79 @@
+"""An engine on several hosts: which ranks are where, and which of them have no memory in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipway.dist.mesh import Mesh
+from slipway.dist.ports import Listener, own_address
+from slipway.engine.config import EngineConfig
+from slipway.exits import BAD_ARGUMENTS, Exit
+from slipway.load.extras import require_torch
+
+if TYPE_CHECKING:
+    from slipway.dist.gloo import Meeting
+
+
+def ranks_of(config: EngineConfig, node: int) -> range:
+    """The ranks on a host. Raises Exit where they do not spread evenly."""
+    size, nodes = Mesh.of(config).size, config.nnodes
+    if size % nodes:
+        raise Exit(
+            BAD_ARGUMENTS,
+            f"{size} ranks (--tensor-parallel-size × --pipeline-parallel-size) do not spread evenly over "
+            f"--nnodes {nodes}.",
+            "Every node has as many as the others.",
+            "nnodes",
+        )
+    return range(node * size // nodes, (node + 1) * size // nodes)
+
+
+def address_of(config: EngineConfig) -> str:
+    """Of this host, for the others. Raises Exit."""
+    if config.host_ip is not None:
+        return config.host_ip
+    return config.master_addr if config.node_rank == 0 else own_address(config.master_addr)
+
+
+def rank_port(config: EngineConfig) -> int:
+    """The first of those that ranks open beside --master-port."""
+    return config.rank_port or config.master_port + 1
+
+
+def is_split(config: EngineConfig, rank: int) -> bool:
+    """Whether the ranks of a stage are on several hosts."""
+    ranks, each = Mesh.of(config).stage_ranks(rank), len(ranks_of(config, 0))
+    return ranks[0] // each != ranks[-1] // each
+
+
+def meeting(config: EngineConfig) -> Meeting | None:
+    """Where a rank on a CPU meets those of its stage; None: they share memory. Raises Exit and LoadError."""
+    if not is_split(config, config.rank):
+        return None
+    require_torch(
+        "Ranks of one stage on several hosts meet by torch's gloo",
+        "let --tensor-parallel-size be no more than the ranks of one node",
+        argument="nnodes",
+    )
+    from slipway.dist.gloo import Meeting
+
+    mesh = Mesh.of(config)
+    place = mesh.shard(config.rank)
+    return Meeting(config, f"stage {mesh.stage(config.rank)}", place.rank, place.size)
+
+
+def listeners(config: EngineConfig) -> list[Listener]:
+    """What the ranks of this host open for those of others."""
+    found = []
+    first, own = config.node_rank == 0, ranks_of(config, config.node_rank)
+    met = "its ranks are connected"
+    if first:
+        found.append(
+            Listener("ranks report", config.master_addr, config.master_port, True, "all ranks have come")
+        )
+    if any(is_split(config, rank) for rank in own):
+        address = address_of(config)
+        if first:
+            found.append(Listener("torch's store", config.master_addr, rank_port(config), False, met))
+        found += [Listener(f"gloo of rank {rank}", address, None, False, met) for rank in own]
+    return found

@@ -1,0 +1,101 @@
+"""What a server listens on beside its API: each port is at one address of this host, and in the log."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slipway.exits import ADDRESS_UNUSABLE, BAD_ARGUMENTS, PORT_IN_USE, Exit
+
+log = logging.getLogger("slipway.dist")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A row of the table."""
+
+    purpose: str
+    address: str
+    port: int | None
+    """None: the kernel chooses one."""
+    authenticated: bool
+    """By the cluster's key. No port but the API's is encrypted."""
+    open_until: str
+
+    def __str__(self) -> str:
+        port = "a free port" if self.port is None else f"port {self.port}"
+        trust = "authenticated by HMAC" if self.authenticated else "not authenticated"
+        return f"{self.address}, {port}: {self.purpose}; {trust}, not encrypted; open until {self.open_until}"
+
+
+def tell(listeners: Sequence[Listener], key: bytes) -> None:
+    """Log the table; one warning where strangers may come in."""
+    for listener in listeners:
+        log.info("listening on %s", listener)
+    if not key and listeners:
+        ports = ", ".join(
+            f"{one.address}:{'(a free port)' if one.port is None else one.port}" for one in listeners
+        )
+        log.warning(
+            "There is no --cluster-key-file: whoever reaches %s may take a rank's place in this server, and "
+            "read and change what it computes. Keep others off that network, or give every node one key.",
+            ports,
+        )
+
+
+def listen(address: str, port: int, argument: str) -> socket.socket:
+    """Listen on an address of this host, and on no other. Raises Exit, which names the argument."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise Exit(
+            ADDRESS_UNUSABLE,
+            f"{address} is not a name that this host knows: {error.strerror}.",
+            "Give an address of this host.",
+            argument,
+        ) from error
+    if ipaddress.ip_address(where[0]).is_unspecified:
+        raise Exit(
+            BAD_ARGUMENTS,
+            f"{address} means every address of this host, and what the server's parts say to each other "
+            "is for one network.",
+            "Give the address that this host has there.",
+            argument,
+        )
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(where)
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        code = PORT_IN_USE if error.errno == errno.EADDRINUSE else ADDRESS_UNUSABLE
+        raise Exit(
+            code,
+            f"Ranks cannot meet at {where[0]} on port {port}: {error.strerror}.",
+            "--master-port, or VLLM_PORT for all but the first, chooses others; VLLM_HOST_IP is an address "
+            "of this host.",
+            argument,
+        ) from error
+    return listener
+
+
+def own_address(towards: str) -> str:
+    """That by which this host reaches another; nothing is sent. Raises Exit."""
+    try:
+        family, _, _, _, where = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)
+            found: str = probe.getsockname()[0]
+    except OSError as error:
+        raise Exit(
+            ADDRESS_UNUSABLE,
+            f"This host has no way to {towards}: {error.strerror}.",
+            "--master-addr is the address of node 0; VLLM_HOST_IP is this host's own.",
+            "master_addr",
+        ) from error
+    return found
