@@ -35,6 +35,7 @@ CONTRACT = {f"slipway.engine.{name}" for name in ("config", "messages", "params"
 FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 
 TORCH = {
+    "dist/gloo.py",
     "load/torch_arrays.py",
     "worker/fallback.py",
     "worker/packed_modules.py",
