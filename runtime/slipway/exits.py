@@ -183,8 +183,8 @@ RANKS_MISSING = ExitCode(
     35,
     "RanksMissing",
     "Ranks of a server on several hosts have not found each other in time.",
-    "Start the same command on every node, each with its own --node-rank, and let them reach --master-addr at "
-    "--master-port.",
+    "Start the same command on every node, each with its own --node-rank, and let them reach --master-addr "
+    "at --master-port.",
     retry=True,
 )
 PORT_IN_USE = ExitCode(

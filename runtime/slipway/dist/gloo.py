@@ -130,7 +130,7 @@ def _connected(descriptor: int) -> bool:
 
 
 def _close_listeners(descriptors: set[int]) -> None:
-    """Put sockets that nobody reaches in the place of those that listen; their owners close these at the end."""
+    """Put sockets that nobody reaches in the place of those that listen; their owners close these."""
     with socket.socket() as nowhere:
         for one in descriptors:
             if not _connected(one):

@@ -113,6 +113,7 @@ class Rendezvous:
 
         check: called about every second, may raise. Raises Exit with those that are missing.
         """
+        patience = PATIENCE if patience is None else patience
         end = time.monotonic() + patience
         try:
             with self._changed:

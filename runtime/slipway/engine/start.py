@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slipway import driver
+from slipway.dist.hosts import listeners, ranks_of
 from slipway.dist.mesh import Mesh
+from slipway.dist.ports import tell
+from slipway.dist.rendezvous import Arrived, Rendezvous
+from slipway.dist.trust import read_key
 from slipway.engine.adapter_kinds import AdapterKinds
 from slipway.engine.adapters import Adapters
 from slipway.engine.config import EngineConfig
@@ -184,8 +188,9 @@ class Start:
         mesh = Mesh.of(config)
         if mesh.size == 1:
             return cls._of(config, hub)
-        config = msgspec.structs.replace(config, machine_parts=config.machine_parts * mesh.size)
-        team = Team(config)
+        parts = config.machine_parts * len(ranks_of(config, 0))
+        config = msgspec.structs.replace(config, machine_parts=parts)
+        team = Team(config, others(config, StartProgress(hub)) if config.nnodes > 1 else {})
         try:
             return cls._of(config, hub, team)
         except BaseException:
@@ -370,6 +375,13 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     if plan.draft:  # which may have a number of its own
         config = msgspec.structs.replace(config, num_drafts=plan.draft.num_drafts)
     return config, plan
+
+
+def others(config: EngineConfig, progress: StartProgress) -> Mapping[int, Arrived]:
+    """The ranks of other hosts, once all have come. Raises Exit."""
+    key = read_key(config.cluster_key_file)
+    tell(listeners(config), key)
+    return Rendezvous(config, key).wait(lambda: progress("load", 0, 0))
 
 
 def loader(device: str, memory: int | None = None) -> Callable[[ModelPlan, EngineConfig, Progress], Worker]:

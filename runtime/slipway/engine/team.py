@@ -10,13 +10,17 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from types import MappingProxyType
+from typing import Protocol
 
 import msgspec
 
 from slipway.dist.beats import ENDED, Heartbeats
+from slipway.dist.hosts import ranks_of
 from slipway.dist.mesh import Mesh
+from slipway.dist.rendezvous import Arrived
 from slipway.engine.config import EngineConfig
 from slipway.engine.launch import signal_name, start_module
 from slipway.engine.link import Answer, Ask, Link, Question, Step
@@ -25,8 +29,26 @@ from slipway.engine.plan import StepPlan
 from slipway.exits import BY_CODE, ENGINE_DIED, WORKER_KILLED, Exit
 from slipway_kernels.cpu import shared_memory
 
+NOBODY: Mapping[int, Arrived] = MappingProxyType({})
 ENDS = 2.0
 """Seconds that a rank has to say why it ends, and then to be gone."""
+
+
+class Other(Protocol):
+    """Another rank, however it was started."""
+
+    name: str
+    link: Link[Answer]
+    beats: socket.socket
+
+    def how_ended(self, lost: str) -> Exit:
+        """Why it is no more, where it has not said so itself."""
+
+    def hang_up(self) -> None:
+        """It ends by itself where its sockets do."""
+
+    def end(self, patience: float) -> None:
+        """It has so many seconds to be gone."""
 
 
 class Rank:
@@ -69,14 +91,36 @@ class Rank:
             self._process.wait()
 
 
+class FarRank:
+    """Another rank, on another host, which has come to this one."""
+
+    def __init__(self, connections: Arrived, name: str) -> None:
+        peer = connections.control.getpeername()[0]
+        self.name = f"{name} on {peer}"
+        self.link: Link[Answer] = Link(connections.control, Answer)
+        self.beats = connections.beats
+
+    def how_ended(self, lost: str) -> Exit:
+        return Exit(ENGINE_DIED, f"{self.name} {lost}.", _FAR)
+
+    def hang_up(self) -> None:
+        for end in (self.link.socket, self.beats):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def end(self, patience: float) -> None:
+        """Its own host sees to that."""
+
+
+_FAR = "The log of its host says why it ended; where it does not, look at what cut the hosts off."
 _SILENT = "Look at what stopped it, or what cut it off; the log may say more."
 
 
 class Team:
     """All ranks but this one, which is the first."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        """Starts them."""
+    def __init__(self, config: EngineConfig, arrived: Mapping[int, Arrived] = NOBODY) -> None:
+        """Starts those of this host; `arrived` are the others'."""
         mesh = Mesh.of(config)
         self.memory = shared_memory()
         self._mesh = mesh
@@ -87,14 +131,16 @@ class Team:
         self._cause: Exit | None = None
         self._lost = threading.Lock()
         self._told: Sequence[Callable[[], None]] = ()
-        self._ranks = {
+        self._ranks: dict[int, Other] = {
             rank: Rank(
                 msgspec.structs.replace(config, rank=rank, use_tqdm_on_load=False),
                 self.memory,
                 mesh.name(rank).capitalize(),
             )
-            for rank in range(1, mesh.size)
+            for rank in ranks_of(config, 0)[1:]
         }
+        for rank, connections in arrived.items():
+            self._ranks[rank] = FarRank(connections, mesh.name(rank).capitalize())
         for rank, other in self._ranks.items():
             reads = threading.Thread(target=self._read, args=(rank, other), name=other.name, daemon=True)
             reads.start()

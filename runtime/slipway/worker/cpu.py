@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import closing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from slipway.dist.hosts import meeting
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.engine.messages import AdapterRef, Part, TokenLogprobs
@@ -24,7 +27,10 @@ from slipway.worker.pool import Pooler, enter
 from slipway.worker.processors import Processors
 from slipway.worker.proposer import NewProposer, NgramProposer, Proposer
 from slipway.worker.route import Model, NewModel
-from slipway_kernels.cpu import PageMemory, Ranks, Slots, StepResult, Threads, reserved
+from slipway_kernels.cpu import PageMemory, Ranks, Slots, StepResult, Threads, reserved, shared_memory
+
+if TYPE_CHECKING:
+    from slipway.dist.gloo import Meeting
 
 TOKEN_BUDGET = 256
 """Products reach full rate from M = 128 on; a longer step only delays running streams."""
@@ -59,9 +65,10 @@ class CpuWorker(InTurn):
         super().__init__()
         self._config = config
         self.num_threads = config.threads or max(1, usable_cpus() // config.machine_parts)
-        mesh, self.ranks = Mesh.of(config), None
+        self.ranks: Ranks | None = None
+        self._meeting: Meeting | None = None
         if memory is not None:
-            self.ranks = Ranks(mesh.shard(config.rank).rank, mesh.tp, self.num_threads * mesh.tp, memory)
+            self._join(Mesh.of(config), memory)
         self._progress = progress
         self._read(plan)
         self._dropped = False
@@ -81,6 +88,8 @@ class CpuWorker(InTurn):
         )
 
     def allocate(self, num_pages: int) -> int:
+        if self._meeting is not None:
+            self._meeting.connect()
         config, kv, length = self._config, self.plan.kv, self.plan.length_in(num_pages)
         self.token_budget = token_budget(config, length, TOKEN_BUDGET)
         self.slots = Slots(config.max_num_seqs, length, len(kv.groups), kv.max_blocks(length))
@@ -124,8 +133,12 @@ class CpuWorker(InTurn):
     def leave(self) -> None:
         if self.ranks is not None:
             self.ranks.leave()
+        if self._meeting is not None:
+            self._meeting.leave()
 
     def close(self) -> None:
+        if self._meeting is not None:
+            self._meeting.close()
         vars(self).clear()
 
     def read_adapter(self, adapter: AdapterRef, place: int) -> int:
@@ -176,6 +189,17 @@ class CpuWorker(InTurn):
             output.proposing_seconds = time.monotonic() - begun
             self._report_drafts(plan, output)
         return output
+
+    def _join(self, mesh: Mesh, memory: int) -> None:
+        """The ranks of its stage, in memory that they share or by torch where they are on several hosts."""
+        place, threads = mesh.shard(self._config.rank), self.num_threads * mesh.tp
+        self._meeting = meeting(self._config)
+        if self._meeting is None:
+            self.ranks = Ranks(place.rank, place.size, threads, memory)
+            return
+        alone = shared_memory()
+        self.ranks = Ranks(place.rank, place.size, threads, alone, self._meeting.exchange)
+        os.close(alone)
 
     def _read(self, plan: ModelPlan) -> None:
         """Read the weights of the model, and of what guesses for it."""

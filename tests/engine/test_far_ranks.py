@@ -1,0 +1,178 @@
+"""Ranks of one engine on two hosts, which are two loopback addresses here: their memory is not shared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from local_engine import LocalEngine, Output
+from slipway.dist import rendezvous
+from slipway.dist.beats import Heartbeats
+from slipway.engine.config import EngineConfig
+from slipway.engine.params import SamplingParams
+from slipway.exits import ENGINE_DIED, RANKS_MISSING, WORKER_KILLED, Exit
+
+pytestmark = pytest.mark.slow
+
+TinyModels = Callable[[str], Path]
+FIRST, SECOND = "127.0.0.2", "127.0.0.3"
+NODE = """
+import json, sys
+import msgspec
+from slipway.engine.config import EngineConfig
+from slipway.engine.node import run_node
+from slipway.exits import Exit
+
+try:
+    run_node(msgspec.convert(json.loads(sys.argv[1]), EngineConfig))
+except Exit as error:
+    print(error.exit_code.reason, error.message, flush=True)
+    sys.exit(error.exit_code.code)
+"""
+
+
+def free_ports(number: int) -> int:
+    """The first of some that follow each other."""
+    while True:
+        with socket.create_server((FIRST, 0)) as found:
+            first = int(found.getsockname()[1])
+            try:
+                for port in range(first + 1, first + number):
+                    socket.create_server((FIRST, port)).close()
+            except OSError:
+                continue
+            return first
+
+
+def prompts(count: int = 3) -> list[list[int]]:
+    random = np.random.default_rng(7)
+    return [random.integers(3, 500, 20 + 9 * number).tolist() for number in range(count)]
+
+
+@contextmanager
+def second_host(fields: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    config = EngineConfig(**(fields | {"node_rank": 1, "host_ip": SECOND}))
+    told = json.dumps(msgspec.to_builtins(config))
+    process = subprocess.Popen([sys.executable, "-c", NODE, told], stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def common(tiny_models: TinyModels, tmp_path: Path) -> dict[str, Any]:
+    """What both hosts are told."""
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o600)
+    return {
+        "model": str(tiny_models("llama")),
+        "dtype": "float32",
+        "threads": 1,
+        "tensor_parallel_size": 2,
+        "nnodes": 2,
+        "master_addr": FIRST,
+        "master_port": free_ports(2),
+        "cluster_key_file": str(key),
+        "use_tqdm_on_load": False,
+        "max_num_seqs": 32,
+    }
+
+
+def said(node: subprocess.Popen[str]) -> str:
+    assert node.stdout is not None
+    return node.stdout.read()
+
+
+def run(engine: LocalEngine, requests: list[list[int]]) -> list[Output]:
+    return engine.run([(tokens, SamplingParams(24, temperature=0.0, num_logprobs=2)) for tokens in requests])
+
+
+def far_ranks(node: subprocess.Popen[str]) -> list[int]:
+    """Its processes."""
+    return [int(pid) for pid in Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_of_two_hosts_draw_what_those_of_one_draw_to_the_bit(size: int, common: dict[str, Any]) -> None:
+    common["tensor_parallel_size"] = size
+    with LocalEngine(**(common | {"nnodes": 1})) as near:
+        expected = run(near, prompts())
+    with second_host(common) as other:
+        with LocalEngine(**common) as engine:
+            assert len(far_ranks(other)) == size // 2
+            assert run(engine, prompts()) == expected
+        assert other.wait(timeout=30) == ENGINE_DIED.code
+        assert "EngineDied Node 0 has ended, or cannot be reached" in said(other)
+
+
+def test_no_port_between_hosts_is_open_while_they_serve(common: dict[str, Any]) -> None:
+    with second_host(common) as other, LocalEngine(**common) as engine:
+        run(engine, prompts(1))
+        found = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+        ours = [f"pid={pid}," for pid in (os.getpid(), other.pid, *far_ranks(other))]
+        assert [line for line in found.splitlines() if any(pid in line for pid in ours)] == []
+
+
+def test_a_killed_far_rank_ends_both_hosts_with_its_name(common: dict[str, Any]) -> None:
+    with second_host(common) as other:
+        with LocalEngine(**common) as engine:
+            engine.add(prompts(1)[0], SamplingParams(400, temperature=0.0))
+            engine.core.run_once()
+            (rank,) = far_ranks(other)
+            os.kill(rank, signal.SIGKILL)
+            with pytest.raises(Exit, match=r"Rank 1 on 127\.0\.0\.3 ended\.") as caught:
+                engine.finish()
+            assert caught.value.exit_code is ENGINE_DIED
+        assert other.wait(timeout=30) == WORKER_KILLED.code
+        assert f"WorkerKilled Rank 1 (process {rank}) ended with SIGKILL" in said(other)
+
+
+def test_a_far_rank_that_stands_still_is_found_by_its_silence(
+    common: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Heartbeats, "silence", 2.0)
+    with second_host(common) as other, LocalEngine(**common) as engine:
+        engine.add(prompts(1)[0], SamplingParams(400, temperature=0.0))
+        engine.core.run_once()
+        (rank,) = far_ranks(other)
+        os.kill(rank, signal.SIGSTOP)
+        with pytest.raises(Exit, match=r"Rank 1 on 127\.0\.0\.3 was not heard for [23] s"):
+            engine.finish()
+
+
+def test_a_host_that_is_told_to_end_ends_its_ranks_and_the_engine(common: dict[str, Any]) -> None:
+    with second_host(common) as other, LocalEngine(**common) as engine:
+        run(engine, prompts(1))
+        (rank,) = far_ranks(other)
+        other.terminate()
+        assert other.wait(timeout=30) == 0
+        assert not Path(f"/proc/{rank}").exists()
+        with pytest.raises(Exit, match=r"Rank 1 on 127\.0\.0\.3 ended"):
+            run(engine, prompts(1))
+
+
+def test_a_first_host_that_gives_up_waiting_says_who_is_missing_and_ends_who_has_come(
+    common: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "PATIENCE", 3.0)
+    common |= {"nnodes": 4, "tensor_parallel_size": 4}
+    with second_host(common) as other:
+        with pytest.raises(Exit, match="rank 2 of node 2, rank 3 of node 3 have not come"):
+            LocalEngine(**common)
+        assert other.wait(timeout=30) == RANKS_MISSING.code
+        assert "Node 0 ended before all ranks had come" in said(other)
