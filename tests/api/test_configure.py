@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from slipway import envs
-from slipway.api.configure import api_settings, engine_config
+from slipway.api.configure import api_settings, balanced_outside, engine_config, local_ranks
+from slipway.api.server import engines_started
 from slipway.api.stats_log import BatchSizeLog, StatsLog
-from slipway.args import resolve
+from slipway.args import ArgumentError, resolve
 from slipway.engine.config import DraftConfig, EngineConfig, TypicalAcceptance
 from slipway.engine.messages import Speculated, Stats
+from slipway.exits import NOT_SUPPORTED, Exit
 
 NGRAM = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}']
 
@@ -159,7 +161,7 @@ def test_the_api_is_told_its_names_keys_and_times() -> None:
 def test_the_log_has_a_line_only_where_the_engine_worked() -> None:
     log = StatsLog()
     assert log.line() is None
-    log.add(Stats(2, 1, 0.5, 9, [30, 12], [0.1, 0.1], prefix_queries=40, prefix_hits=10))
+    log.add(0, Stats(2, 1, 0.5, 9, [30, 12], [0.1, 0.1], prefix_queries=40, prefix_hits=10))
     line = log.line()
     assert line is not None
     assert "2 running, 1 waiting" in line
@@ -172,12 +174,21 @@ def test_the_line_tells_what_became_of_drafts_since_the_last(monkeypatch: pytest
     monkeypatch.setattr("slipway.api.stats_log.time.monotonic", lambda: now[0])
     log = StatsLog()
     for accepted in (4, 0):
-        log.add(Stats(1, 0, 0.5, 9, [6], [0.1], speculated=Speculated(1, 5, accepted, accepted + 1)))
+        log.add(0, Stats(1, 0, 0.5, 9, [6], [0.1], speculated=Speculated(1, 5, accepted, accepted + 1)))
     now[0] += 2
     told = "drafts: 2.0 tokens/s accepted of 5.0, 40.0%, 3.00 tokens each time"
     assert (log.line() or "").endswith(told)
-    log.add(Stats(1, 0, 0.5, 9, [1], [0.1]))
+    log.add(0, Stats(1, 0, 0.5, 9, [1], [0.1]))
     assert "drafts" not in (log.line() or "")
+
+
+def test_the_line_sums_all_engines() -> None:
+    log = StatsLog()
+    log.add(0, Stats(5, 1, 0.25, 9, [30]))
+    log.add(0, Stats(2, 1, 0.25, 10, [1]))
+    log.add(1, Stats(3, 4, 0.75, 9, [12]))
+    assert "5 running, 5 waiting" in (line := log.line() or "")
+    assert "KV cache 50.0% full" in line
 
 
 def test_batch_sizes_are_counted_with_the_time_that_they_took() -> None:
@@ -194,3 +205,33 @@ def test_batch_sizes_are_counted_with_the_time_that_they_took() -> None:
 def test_batch_sizes_are_logged_at_an_interval_above_0(text: str, seconds: float) -> None:
     environ = {"VLLM_LOG_BATCHSIZE_INTERVAL": text}
     assert api_settings(resolve(["m"], environ), envs.read(environ)).batch_size_interval == seconds
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "outside"),
+    [
+        ("", [0], False),
+        ("-dp 3", [0, 1, 2], False),
+        ("-dp 4 -dpl 2", [0, 1], False),
+        ("-dp 4 -dpn 2", [2], True),
+        ("-dp 4 -dpl 2 -dpr 2 -dph", [2, 3], True),
+    ],
+)
+def test_a_server_has_the_engines_that_it_is_told(given: str, ranks: list[int], outside: bool) -> None:
+    resolved = resolve(["model", *given.split()], {})
+    assert list(local_ranks(resolved)) == ranks
+    assert balanced_outside(resolved) == outside
+
+
+def test_engines_of_other_nodes_are_refused_before_any_is_started() -> None:
+    resolved = resolve(["model", "-dp", "4", "-dpl", "2"], {})
+    with pytest.raises(Exit, match="engines of other nodes do not join") as caught:
+        engines_started(resolved, envs.read({})).__enter__()
+    assert caught.value.exit_code is NOT_SUPPORTED
+
+
+def test_several_engines_need_processes() -> None:
+    environ = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    with pytest.raises(ArgumentError, match="--data-parallel-size 2 needs engines in processes"):
+        resolve(["model", "-dp", "2"], environ)
+    assert resolve(["model", "-dp", "2", "-dpn", "1"], environ)["data_parallel_rank"] == 1

@@ -12,8 +12,8 @@ from serving import Served
 
 from slipway.api import logprobs
 from slipway.api.generate import _merged
-from slipway.engine.client import Stream
 from slipway.engine.messages import Delta
+from slipway.engine.stream import Stream
 
 
 def test_an_echo_and_prompt_logprobs_each_have_their_own_number(served: Served) -> None:

@@ -140,10 +140,13 @@ def test_latencies_and_counts_are_measured(start: Callable[..., Served]) -> None
     for chunk in stream:
         served.engine.held += bool(chunk.choices[0].logprobs)  # one step for each token that came
     metrics = served.get("/metrics").text
-    label = f'{{model_name="{MODEL}"}}'
+    label = f'{{engine="0",model_name="{MODEL}"}}'
     assert f"vllm:time_to_first_token_seconds_count{label} 1.0" in metrics
     assert f"vllm:time_per_output_token_seconds_count{label} 4.0" in metrics
     assert f"vllm:e2e_request_latency_seconds_count{label} 1.0" in metrics
     assert f"vllm:generation_tokens_total{label} 5.0" in metrics
-    assert f'vllm:request_success_total{{finished_reason="length",model_name="{MODEL}"}} 1.0' in metrics
+    assert (
+        f'vllm:request_success_total{{engine="0",finished_reason="length",model_name="{MODEL}"}} 1.0'
+        in metrics
+    )
     assert f"vllm:gpu_cache_usage_perc{label} 0.25" in metrics

@@ -179,7 +179,7 @@ def test_requests_that_an_engine_took_with_it_are_errors(start: Start, receiver:
     received = receiver.one()
     assert received.span.status.code == Status.STATUS_CODE_ERROR
     assert received.attributes["gen_ai.response.finish_reasons"] == ["error"]
-    failures = f'slipway_request_failures_total{{model_name="{MODEL}"}} 1.0'
+    failures = f'slipway_request_failures_total{{engine="0",model_name="{MODEL}"}} 1.0'
     assert failures in served.get("/metrics").text
 
 

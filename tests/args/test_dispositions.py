@@ -32,7 +32,7 @@ NEWER = {
 
 SAMPLES = {
     "allowed_local_media_path": "/media",
-    "data_parallel_size_local": "2",
+    "data_parallel_size_local": "0",
     "eplb_config": '{"window_size": 500}',
     "kv_events_config": '{"enable_kv_cache_events": true, "publisher": "zmq"}',
     "kv_transfer_config": '{"kv_role": "kv_both"}',

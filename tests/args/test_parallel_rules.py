@@ -28,6 +28,12 @@ REFUSED = {
         "--node-rank 1 needs --master-addr, an address of node 0: without it this node would look for its "
         "ranks on itself, at 127.0.0.1.",
     ),
+    "copies in the process of the API": (
+        [*COPIES, "--disable-frontend-multiprocessing"],
+        [*COPIES, "-dpn", "1", "--disable-frontend-multiprocessing"],
+        "--data-parallel-size 4 needs engines in processes of their own, and "
+        "--disable-frontend-multiprocessing puts one into the API's. Drop one of them.",
+    ),
     "nodes of unequal shares": (
         ["-n", "3", "-tp", "2", "-pp", "2"],
         ["-n", "3", "-tp", "2", "-pp", "3"],

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from local_engine import LocalEngine, LocalHub
 from slipway.dist import frames
 from slipway.dist.frames import FrameTooLarge, encode_frame, split_frames
-from slipway.engine.client import EngineClient, EngineDead, Stream, merge
+from slipway.engine.client import EngineClient
 from slipway.engine.core import EngineCore
 from slipway.engine.executor import Executor, NullWorker
 from slipway.engine.kv_cache import KVCache, block_hash
@@ -39,6 +39,7 @@ from slipway.engine.messages import (
 from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
+from slipway.engine.stream import EngineDead, Stream, merge
 from slipway.engine.wire import Hub
 from slipway.exits import WORKER_KILLED, ExitCode
 from slipway.model.kv import KVGroup
@@ -61,8 +62,12 @@ async def engine(
     thread = threading.Thread(target=core.run, daemon=True)
     thread.start()
     connected = [EngineClient(path, client_id=i) for i in range(clients)]
-    told = told or (lambda stats: None)
-    tasks = [asyncio.create_task(client.run(on_stats=told)) for client in connected]
+
+    def on_stats(rank: int, stats: Stats) -> None:
+        if told is not None:
+            told(stats)
+
+    tasks = [asyncio.create_task(client.run(on_stats=on_stats)) for client in connected]
     try:
         for client in connected:
             await asyncio.wait_for(client.wait_ready(), 5)
@@ -140,7 +145,7 @@ async def test_open_streams_raise_when_the_engine_goes(tmp_path: Path):
     hub = Hub(listener)
     hub.broadcast(Ready(1000, 1000, 64, 4, "float32", "Null", {}))
     client = EngineClient(path)
-    task = asyncio.create_task(client.run(on_stats=lambda stats: None))
+    task = asyncio.create_task(client.run(on_stats=lambda rank, stats: None))
     await asyncio.to_thread(hub.poll, 5)
     await asyncio.wait_for(client.wait_ready(), 5)
     stream = client.submit(ask("a", 5, 9))
@@ -163,7 +168,7 @@ async def asked(folder: Path) -> AsyncIterator[tuple[EngineClient, Hub, asyncio.
     hub = Hub(listener)
     hub.broadcast(Ready(1000, 1000, 64, 4, "float32", "Null", {}))
     client = EngineClient(path, client_id=7)
-    reading = asyncio.create_task(client.run(on_stats=lambda stats: None))
+    reading = asyncio.create_task(client.run(on_stats=lambda rank, stats: None))
     try:
         await asyncio.to_thread(hub.poll, 5)
         await asyncio.wait_for(client.wait_ready(), 5)
@@ -229,7 +234,7 @@ def test_a_request_that_comes_before_the_cause_of_the_end_is_told_the_cause(tmp_
         hub.broadcast(Ready(1000, 1000, 64, 4, "float32", "Null", {}))
         killed = KilledEngine()
         client = EngineClient(path, engine=killed)
-        task = asyncio.create_task(client.run(on_stats=lambda stats: None))
+        task = asyncio.create_task(client.run(on_stats=lambda rank, stats: None))
         await asyncio.to_thread(hub.poll, 5)
         await asyncio.wait_for(client.wait_ready(), 5)
         hub.close()

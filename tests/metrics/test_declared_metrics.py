@@ -26,7 +26,7 @@ def families(server: ServerMetrics) -> dict[str, Family]:
 
 
 def value(server: ServerMetrics, name: str, **labels: str) -> float:
-    wanted = {"model_name": "demo", **labels}
+    wanted = {"model_name": "demo", "engine": "0", **labels}
     (found,) = [
         sample.value
         for family in families(server).values()
@@ -82,7 +82,7 @@ def test_histograms_have_the_declared_buckets_and_end_in_infinity(revealing):
 
 
 def test_the_histogram_that_ends_in_total_keeps_its_name(server):
-    server.record_step(Stats(1, 0, 0.1, 1, num_step_tokens=[7, 9]))
+    server.of[0].record_step(Stats(1, 0, 0.1, 1, num_step_tokens=[7, 9]))
     assert value(server, "vllm:iteration_tokens_total_sum") == 16
     assert value(server, "vllm:iteration_tokens_total_count") == 2
     assert value(server, "vllm:iteration_tokens_total_bucket", le="8.0") == 1
@@ -125,12 +125,12 @@ def test_what_is_no_version_is_refused(text):
 
 def test_rates_of_drafts_have_a_series_from_the_first_draft_on(server):
     rates = ("vllm:spec_decode_draft_acceptance_rate", "vllm:spec_decode_efficiency")
-    server.record_step(Stats(1, 0, 0.0, 1))
+    server.of[0].record_step(Stats(1, 0, 0.0, 1))
     for name in rates:
         assert not families(server)[name].samples
     assert value(server, "vllm:spec_decode_num_draft_tokens_total") == 0
-    server.record_step(Stats(1, 0, 0.0, 2, speculated=Speculated(1, 4, 4, 5)))
-    server.record_step(Stats(1, 0, 0.0, 3, speculated=Speculated(1, 4, 0, 1)))
+    server.of[0].record_step(Stats(1, 0, 0.0, 2, speculated=Speculated(1, 4, 4, 5)))
+    server.of[0].record_step(Stats(1, 0, 0.0, 3, speculated=Speculated(1, 4, 0, 1)))
     assert value(server, "vllm:spec_decode_num_draft_tokens_total") == 8
     assert value(server, "vllm:spec_decode_num_accepted_tokens_total") == 4
     assert value(server, "vllm:spec_decode_num_emitted_tokens_total") == 6
@@ -139,8 +139,8 @@ def test_rates_of_drafts_have_a_series_from_the_first_draft_on(server):
 
 def test_a_step_sets_the_state_and_adds_its_counts(server):
     stats = Stats(3, 5, 0.25, 9, [4], [0.01], prefix_queries=10, prefix_hits=4, preemptions=2, num_deferred=2)
-    server.record_step(stats)
-    server.record_step(stats)
+    server.of[0].record_step(stats)
+    server.of[0].record_step(stats)
     assert value(server, "vllm:num_requests_running") == 3
     assert value(server, "vllm:num_requests_waiting") == 5
     assert value(server, "vllm:num_requests_waiting_by_reason", reason="deferred") == 2
@@ -154,14 +154,14 @@ def test_a_step_sets_the_state_and_adds_its_counts(server):
 
 def test_tokens_are_counted_with_the_step_that_computed_them(server):
     for _ in range(2):
-        server.record_step(Stats(1, 0, 0.1, 1, prompt_tokens=7, generation_tokens=2))
+        server.of[0].record_step(Stats(1, 0, 0.1, 1, prompt_tokens=7, generation_tokens=2))
     assert value(server, "vllm:prompt_tokens_total") == 14
     assert value(server, "vllm:generation_tokens_total") == 4
 
 
 def test_what_has_two_names_shows_the_same_under_both(server):
-    server.record_step(Stats(1, 0, 0.25, 1, prefix_queries=10, prefix_hits=4))
-    server.record_inter_token(0.2)
+    server.of[0].record_step(Stats(1, 0, 0.25, 1, prefix_queries=10, prefix_hits=4))
+    server.of[0].record_inter_token(0.2)
     twins = {metric for metric in METRICS if metric.same_as}
     assert len(twins) == 4
     exposed = families(server)
@@ -179,22 +179,22 @@ def test_what_has_two_names_shows_the_same_under_both(server):
 
 def test_the_set_up_of_the_cache_is_told_in_labels(server):
     settings = dict.fromkeys(CACHE_LABELS, None) | {"block_size": 16, "enable_prefix_caching": True}
-    server.record_cache(settings)
+    server.of[0].record_cache(settings)
     told = dict.fromkeys(CACHE_LABELS, "None") | {"block_size": "16", "enable_prefix_caching": "True"}
     assert value(server, "vllm:cache_config_info", **told) == 1
 
 
 def test_n_is_a_fact_of_the_request_and_not_of_each_answer(server):
-    server.record_request(3)
+    server.of[0].record_request(3)
     for _ in range(3):
-        server.record_finished(None, 5, 0, 1, 16, "stop")
+        server.of[0].record_finished(None, 5, 0, 1, 16, "stop")
     assert value(server, "vllm:request_params_n_sum") == 3
     assert value(server, "vllm:request_params_n_count") == 1
 
 
 def test_the_older_forms_hold_the_same_facts(revealing):
-    revealing.record_step(Stats(0, 0, 0.0, 1, [4], [0.25], prefix_queries=10, prefix_hits=4))
-    revealing.record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 1, 0, 1, 1, "stop")
+    revealing.of[0].record_step(Stats(0, 0, 0.0, 1, [4], [0.25], prefix_queries=10, prefix_hits=4))
+    revealing.of[0].record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 1, 0, 1, 1, "stop")
     assert value(revealing, "vllm:gpu_prefix_cache_hit_rate") == 0.4
     assert value(revealing, "vllm:model_forward_time_milliseconds_sum") == 250
     assert value(revealing, "vllm:model_execute_time_milliseconds_sum") == 250
@@ -202,13 +202,13 @@ def test_the_older_forms_hold_the_same_facts(revealing):
 
 
 def test_what_waits_in_host_memory_is_shown(revealing):
-    revealing.record_step(Stats(1, 2, 0.9, 4, num_swapped=2, swap_usage=0.5))
+    revealing.of[0].record_step(Stats(1, 2, 0.9, 4, num_swapped=2, swap_usage=0.5))
     assert value(revealing, "vllm:num_requests_swapped") == 2
     assert value(revealing, "vllm:cpu_cache_usage_perc") == 0.5
 
 
 def test_a_finished_request_fills_its_histograms(server):
-    server.record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 100, 48, 21, 64, "length")
+    server.of[0].record_finished(RequestTiming(1.0, 3.0, 4.0, 8.0, 0), 100, 48, 21, 64, "length")
     sums = {
         "vllm:e2e_request_latency_seconds": 7,
         "vllm:request_queue_time_seconds": 2,
@@ -230,7 +230,7 @@ def test_a_finished_request_fills_its_histograms(server):
 
 
 def test_an_error_counts_as_a_failure_and_not_as_a_success(server):
-    server.record_finished(None, 5, 0, 0, 16, "error")
+    server.of[0].record_finished(None, 5, 0, 0, 16, "error")
     assert value(server, "slipway_request_failures_total") == 1
     for reason in ("stop", "length", "abort"):
         assert value(server, "vllm:request_success_total", finished_reason=reason) == 0
@@ -238,15 +238,15 @@ def test_an_error_counts_as_a_failure_and_not_as_a_success(server):
 
 
 def test_a_request_aborted_while_it_waited_has_no_running_time(server):
-    server.record_finished(RequestTiming(5.0, 0.0, 0.0, 0.0, 0), 5, 0, 0, 16, "abort")
+    server.of[0].record_finished(RequestTiming(5.0, 0.0, 0.0, 0.0, 0), 5, 0, 0, 16, "abort")
     assert value(server, "vllm:request_inference_time_seconds_count") == 0
     assert value(server, "vllm:request_success_total", finished_reason="abort") == 1
 
 
 def test_tokens_and_start_up_are_timed(server):
-    server.record_first_token(0.03)
-    server.record_inter_token(0.2)
-    server.record_startup({"load": 1.5, "warmup": 0.5})
+    server.of[0].record_first_token(0.03)
+    server.of[0].record_inter_token(0.2)
+    server.of[0].record_startup({"load": 1.5, "warmup": 0.5})
     assert value(server, "vllm:time_to_first_token_seconds_bucket", le="0.04") == 1
     assert value(server, "vllm:time_per_output_token_seconds_sum") == 0.2
     assert value(server, "slipway_startup_seconds", phase="load") == 1.5
@@ -264,14 +264,33 @@ def test_adapters_of_requests_are_one_series_that_tells_when_it_changed(monkeypa
     server = ServerMetrics("demo", 16, max_loras=2)
     assert adapter_series(server) == {("2", "", ""): 100}
     for now[0] in (101.0, 102.0):
-        server.record_step(Stats(0, 0, 0.0, 1, running_adapters=["a", "b"], waiting_adapters=["c"]))
+        server.of[0].record_step(Stats(0, 0, 0.0, 1, running_adapters=["a", "b"], waiting_adapters=["c"]))
         assert adapter_series(server) == {("2", "a,b", "c"): 101}
-    server.record_step(Stats(0, 0, 0.0, 1))
+    server.of[0].record_step(Stats(0, 0, 0.0, 1))
     assert adapter_series(server) == {("2", "", ""): 102}
 
 
+def test_adapters_of_all_engines_are_one_series():
+    server = ServerMetrics("demo", 16, max_loras=2, ranks=[0, 1])
+    server.of[0].record_step(Stats(0, 0, 0.0, 1, running_adapters=["a", "c"]))
+    server.of[1].record_step(Stats(0, 0, 0.0, 1, running_adapters=["a", "b"], waiting_adapters=["d"]))
+    assert set(adapter_series(server)) == {("2", "a,b,c", "d")}
+
+
+def test_each_engine_has_series_of_its_own():
+    server = ServerMetrics("demo", 2048, ranks=[2, 3])
+    server.of[2].record_step(Stats(3, 0, 0.5, 1, prompt_tokens=5))
+    server.of[3].record_step(Stats(4, 0, 0.25, 1, prompt_tokens=7))
+    server.of[3].record_finished(None, 5, 0, 1, 16, "stop")
+    for engine, running, prompts, ended in (("2", 3, 5, 0), ("3", 4, 7, 1)):
+        assert value(server, "vllm:num_requests_running", engine=engine) == running
+        assert value(server, "vllm:prompt_tokens_total", engine=engine) == prompts
+        assert value(server, "vllm:request_success_total", engine=engine, finished_reason="stop") == ended
+        assert value(server, "vllm:request_prompt_tokens_count", engine=engine) == ended
+
+
 def test_a_server_without_adapters_has_no_series_of_them(server):
-    server.record_step(Stats(0, 0, 0.0, 1))
+    server.of[0].record_step(Stats(0, 0, 0.0, 1))
     assert adapter_series(server) == {}
 
 
@@ -280,7 +299,7 @@ def test_every_metric_is_counted():
 
 
 def test_two_servers_in_one_process_do_not_share_counts(server):
-    ServerMetrics("demo", 16).record_step(Stats(0, 0, 0.0, 1, prompt_tokens=5))
+    ServerMetrics("demo", 16).of[0].record_step(Stats(0, 0, 0.0, 1, prompt_tokens=5))
     assert value(server, "vllm:prompt_tokens_total") == 0
 
 
@@ -297,9 +316,9 @@ server = ServerMetrics("demo", 2048, "0.8", {str(folder)!r})
 
 
 def test_what_processes_count_is_summed_and_outlives_them(tmp_path: Path, revealing: ServerMetrics):
-    told = "server.record_finished(None, 5, 0, 7, 9, 'stop'); server.record_first_token(0.3)\n"
-    told += "server.record_step(Stats(3, 0, 0.5, 1, prompt_tokens=5, generation_tokens=7))\n"
-    states = "server.record_step(Stats({}, 0, 0.5, 1)); server.enter()\n"
+    told = "server.of[0].record_finished(None, 5, 0, 7, 9, 'stop'); server.of[0].record_first_token(0.3)\n"
+    told += "server.of[0].record_step(Stats(3, 0, 0.5, 1, prompt_tokens=5, generation_tokens=7))\n"
+    states = "server.of[0].record_step(Stats({}, 0, 0.5, 1)); server.enter()\n"
     in_process_of_its_own(tmp_path, 0, told + states.format(4) + "os.kill(os.getpid(), signal.SIGKILL)")
     in_process_of_its_own(tmp_path, 0, told + states.format(2))  # in the place of the one that was killed
     printed = in_process_of_its_own(tmp_path, 1, told + "print(server.exposition().decode())").stdout

@@ -18,7 +18,7 @@ from slipway.api.daemon import in_daemon
 from slipway.api.own_model import OwnModel, OwnModels
 from slipway.api.texts import Texts
 from slipway.args.model_names import MAX_MODEL_NAME, fit_for_a_model
-from slipway.engine.client import EngineClient
+from slipway.engine.client import Client
 from slipway.engine.messages import AdapterRef, Ready
 from slipway.exits import BAD_ARGUMENTS, BY_REASON, LOAD_STALLED, Exit
 from slipway.load.errors import LoadError
@@ -73,7 +73,7 @@ class Adapters:
     an end behind it.
     """
 
-    def __init__(self, settings: Settings, engine: EngineClient) -> None:
+    def __init__(self, settings: Settings, engine: Client) -> None:
         self._settings = settings
         self._engine = engine
         self._served: dict[str, ServedAdapter] = {}

@@ -11,7 +11,7 @@ from typing import Literal
 from slipway.api.errors import ApiError
 from slipway.api.group import OPEN, Group
 from slipway.api.protocol.answers import Progress
-from slipway.engine.client import EngineClient
+from slipway.engine.client import Client
 from slipway.engine.messages import Failed
 from slipway.exits import ENGINE_DIED
 
@@ -38,7 +38,7 @@ class Admission:
     closed (nothing new), and never back."""
 
     def __init__(
-        self, engine: EngineClient, *, max_concurrency: int | None = None, group: Group | None = None
+        self, engine: Client, *, max_concurrency: int | None = None, group: Group | None = None
     ) -> None:
         self.phase: Phase = "open"
         self.loaded = False

@@ -15,9 +15,9 @@ from slipway.api.generate import Output, Prompt, Run, engine_gone, serial
 from slipway.api.logprobs import likeliest
 from slipway.api.protocol.beam import Beams
 from slipway.api.transcript import Piece
-from slipway.engine.client import EngineDead, Stream
 from slipway.engine.messages import AddRequest, Delta, TokenLogprobs
 from slipway.engine.params import SamplingParams
+from slipway.engine.stream import EngineDead, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +102,13 @@ class BeamRun(Run):
     """Searches all prompts of an order side by side, a token at a time."""
 
     def start(self) -> None:
-        order = self.order
-        self._metrics.record_request(order.n)
+        order, first = self.order, self._engine.ranks[0]
+        self._metrics.of[first].record_request(order.n)
         self._live: set[str] = set()
         """Engine requests under way."""
         for index, prompt in enumerate(order.prompts):
             self.outputs += [
-                Output(index * order.n + child, "", prompt, order, Stream()) for child in range(order.n)
+                Output(index * order.n + child, "", prompt, order, Stream(first)) for child in range(order.n)
             ]
 
     async def pieces(self) -> AsyncIterator[Piece]:
@@ -132,6 +132,7 @@ class BeamRun(Run):
                         self.prompt_logprobs[index] = news[0].prompt_logprobs
                     search.advance([delta.logprobs[0] for delta in news if delta.logprobs])
                     for output in outputs:
+                        output.stream.engine = streams[0].engine
                         self._observe(output, 1)
         except EngineDead as dead:
             self.error = str(dead)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from slipway.args.data_parallel import copies_here
 from slipway.args.derive import expand_graph_sizes
 from slipway.args.model_names import name_and_path
 from slipway.args.schema import ARGUMENTS
@@ -74,6 +75,18 @@ def engine_config(
     }
     derived |= _speculation(arguments["speculative_config"])
     return EngineConfig(**_of_same_name(EngineConfig, arguments, derived))
+
+
+def local_ranks(arguments: Arguments) -> range:
+    """Those of the engines that this server has, among all that share requests."""
+    rank = arguments["data_parallel_rank"]
+    first = arguments["data_parallel_start_rank"] if rank is None else rank
+    return range(first, first + copies_here(arguments))
+
+
+def balanced_outside(arguments: Arguments) -> bool:
+    """Engines of other nodes have servers of their own."""
+    return bool(arguments["data_parallel_external_lb"] or arguments["data_parallel_hybrid_lb"])
 
 
 def _speculation(config: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from slipway.api.daemon import in_daemon
 from slipway.api.frontend import Frontend
 from slipway.api.group import as_exit
 from slipway.api.texts import Texts, read_texts
-from slipway.engine.client import EngineClient, EngineDead
+from slipway.engine.client import Client
 from slipway.engine.messages import Ready
+from slipway.engine.stream import EngineDead
 from slipway.exits import ENGINE_STALLED, LOAD_STALLED, Exit
 
 WATCH_SECONDS = 1.0
@@ -58,9 +59,9 @@ async def watch(front: Frontend) -> NoReturn:
         if engine.state == "loading" and age > settings.load_timeout:
             raise Exit(LOAD_STALLED, f"Loading made no progress for {age:.0f} s.")
         if engine.state == "ready" and age > settings.step_timeout:
-            raise Exit(ENGINE_STALLED, f"The engine has been silent for {age:.0f} s.")
+            raise Exit(ENGINE_STALLED, f"{engine.quietest.capitalize()} has been silent for {age:.0f} s.")
 
 
-async def mourn(engine: EngineClient) -> NoReturn:
+async def mourn(engine: Client) -> NoReturn:
     """Raises Exit with the engine's own words when it has ended."""
     raise as_exit(await engine.wait_dead())

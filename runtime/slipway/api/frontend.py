@@ -30,7 +30,7 @@ from slipway.api.response_store import ResponseStore
 from slipway.api.seeds import Seeds
 from slipway.api.structured import say_whose_work_it_is
 from slipway.api.texts import Texts
-from slipway.engine.client import EngineClient
+from slipway.engine.client import Client
 from slipway.engine.messages import Ready, Stats
 from slipway.engine.params import SamplingParams
 from slipway.metrics.declared import CACHE_LABELS
@@ -55,7 +55,7 @@ logger = logging.getLogger("slipway.api.requests")
 class Frontend:
     """One per API process. `model` and `metrics` are there once it is open."""
 
-    def __init__(self, settings: Settings, engine: EngineClient, group: Group | None = None) -> None:
+    def __init__(self, settings: Settings, engine: Client, group: Group | None = None) -> None:
         self.settings = settings
         self.engine = engine
         self.admission = Admission(engine, max_concurrency=settings.max_concurrency, group=group)
@@ -83,9 +83,11 @@ class Frontend:
             self.settings.show_hidden_metrics_for_version,
             self.admission.group.metrics_folder,
             max_loras=self.settings.max_loras,
+            ranks=self.engine.ranks,
         )
-        self.metrics.record_startup(ready.startup_seconds)
-        self.metrics.record_cache(_cache(self.settings, ready))
+        for engine in self.metrics.of.values():
+            engine.record_startup(ready.startup_seconds)
+            engine.record_cache(_cache(self.settings, ready))
         self.bodies.make_room(max(ready.max_model_len, ready.max_stretched_len), ready.hidden_size)
         self.admission.open()
 
@@ -100,9 +102,9 @@ class Frontend:
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
 
-    def on_stats(self, stats: Stats) -> None:
+    def on_stats(self, rank: int, stats: Stats) -> None:
         if self.metrics is not None:
-            self.metrics.record_step(stats)
+            self.metrics.of[rank].record_step(stats)
 
     @property
     def model(self) -> ServedModel:

@@ -17,7 +17,7 @@ from slipway.api.sampling import child_seed
 from slipway.api.structured import Grammar
 from slipway.api.transcript import Piece, Transcript, TranscriptRules
 from slipway.dist.frames import FrameTooLarge
-from slipway.engine.client import EngineClient, EngineDead, Stream
+from slipway.engine.client import Client
 from slipway.engine.messages import (
     AdapterRef,
     AddRequest,
@@ -28,6 +28,7 @@ from slipway.engine.messages import (
     Work,
 )
 from slipway.engine.params import PoolingParams, SamplingParams
+from slipway.engine.stream import EngineDead, Stream
 from slipway.metrics.registry import ServerMetrics
 from slipway.text.parse.output import Parser
 
@@ -101,7 +102,7 @@ class Run:
     def __init__(
         self,
         order: Order,
-        engine: EngineClient,
+        engine: Client,
         metrics: ServerMetrics,
         arrival: float,
         model: str,
@@ -135,7 +136,6 @@ class Run:
     def start(self) -> None:
         """Hand all outputs to the engine. Raises ApiError where it has gone or they are too large for it."""
         order = self.order
-        self._metrics.record_request(order.n)
         for index, prompt in enumerate(order.prompts):
             pooling = order.pooling
             if pooling is not None and prompt.type_from is not None:
@@ -170,6 +170,8 @@ class Run:
                     self.abort()
                     message = f"The request is too large: {error}."
                     raise ApiError(message, code="request_too_large") from None
+                if not self.outputs:
+                    self._metrics.of[stream.engine].record_request(order.n)
                 self.outputs.append(Output(number, engine_id, prompt, order, stream))
 
     async def pieces(self) -> AsyncIterator[Piece]:
@@ -237,7 +239,7 @@ class Run:
             self._engine.abort(output.engine_id)
             if output.timing is not None:
                 output.timing = msgspec.structs.replace(output.timing, last_token=self.last_end)
-        self._metrics.record_finished(
+        self._metrics.of[output.stream.engine].record_finished(
             output.timing,
             len(output.prompt.token_ids),
             output.num_cached_tokens,
@@ -250,14 +252,14 @@ class Run:
         """Latency histograms. Tokens that merged while the reader was slow share their time evenly."""
         if num_tokens == 0:
             return
-        now = time.monotonic()
+        now, metrics = time.monotonic(), self._metrics.of[output.stream.engine]
         if output.last_news is None:
             self.first_news = self.first_news or now
-            self._metrics.record_first_token(now - self.arrival)
+            metrics.record_first_token(now - self.arrival)
         else:
             between = (now - output.last_news) / num_tokens
             for _ in range(num_tokens):
-                self._metrics.record_inter_token(between)
+                metrics.record_inter_token(between)
         output.last_news = now
 
 

@@ -16,6 +16,7 @@ from socket import socket
 import msgspec
 
 from slipway.args import Resolved
+from slipway.engine.launch import Address
 from slipway.engine.messages import Failed, Message
 from slipway.exits import BY_CODE, INTERNAL_ERROR, Exit
 
@@ -42,7 +43,7 @@ class Membership(msgspec.Struct, frozen=True):
     """To the engine. Never that of another, gone or not: what a client leaves behind ends late."""
     replaces: bool
     """The others serve already, so it takes no connection before it serves too."""
-    engine_socket: str
+    engines: list[Address]
     metrics_folder: str
 
 

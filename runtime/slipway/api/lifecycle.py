@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import uvicorn
@@ -24,7 +24,8 @@ from slipway.api.group import Group, as_failed, show_opening
 from slipway.api.listen import room_for
 from slipway.api.sharing import AcceptingServer
 from slipway.api.stats_log import BatchSizeLog, StatsLog
-from slipway.engine.client import EngineClient
+from slipway.engine.balanced import connect
+from slipway.engine.client import Client
 from slipway.engine.launch import STOP_SIGNALS, Engine
 from slipway.exits import TLS_FILES_BAD, Exit
 
@@ -36,9 +37,12 @@ STOP_SECONDS = 1
 logger = logging.getLogger("slipway.api")
 
 
-def run(arguments: Arguments, settings: Settings, engine: Engine, sockets: list[socket.socket]) -> int:
+def run(
+    arguments: Arguments, settings: Settings, engines: Sequence[Engine], sockets: list[socket.socket]
+) -> int:
     """Serve on `sockets` until a signal ends it; returns the exit code. Raises Exit for a failure."""
-    client = EngineClient(engine.socket_path, engine=engine)
+    addresses = [engine.address for engine in engines]
+    client = connect(addresses, engines, by_prefix=arguments["enable_prefix_caching"])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Lifecycle(arguments, settings, client, sockets).run())
 
@@ -50,7 +54,7 @@ class Lifecycle:
         self,
         arguments: Arguments,
         settings: Settings,
-        engine: EngineClient,
+        engine: Client,
         sockets: list[socket.socket],
         group: Group | None = None,
     ) -> None:
@@ -102,9 +106,9 @@ class Lifecycle:
         """Until a signal has been obeyed. Raises Exit for a failure."""
         stats, sizes = StatsLog(), BatchSizeLog()
 
-        def on_stats(news: Any) -> None:
-            self._front.on_stats(news)
-            stats.add(news)
+        def on_stats(rank: int, news: Any) -> None:
+            self._front.on_stats(rank, news)
+            stats.add(rank, news)
             sizes.add(news)
 
         self._start(self._engine.run(on_stats=on_stats))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slipway.api.generate import Run, engine_gone
-from slipway.engine.client import EngineDead
 from slipway.engine.messages import Pooled
+from slipway.engine.stream import EngineDead
 
 
 class PooledRun(Run):

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from itertools import repeat
 from socket import socket
 from typing import Any
 
@@ -19,7 +20,7 @@ from slipway.api.connections import HttpServer
 from slipway.api.group import Group, Membership, Obey, Opened, as_exit, as_failed, hear, say
 from slipway.api.lifecycle import Lifecycle
 from slipway.begin import begin
-from slipway.engine.client import EngineClient
+from slipway.engine.balanced import connect
 from slipway.engine.messages import Failed
 from slipway.exits import BY_CODE, ENGINE_DIED, INTERNAL_ERROR, Exit, ExitCode
 from slipway.metrics.registry import share
@@ -74,7 +75,12 @@ class ProcessLife(Lifecycle):
         super().__init__(
             told.arguments,
             api_settings(told.arguments, environment),
-            EngineClient(told.engine_socket, client_id=told.client_id, engine=parent),
+            connect(
+                told.engines,
+                repeat(parent, len(told.engines)),
+                client_id=told.client_id,
+                by_prefix=told.arguments["enable_prefix_caching"],
+            ),
             sockets,
             Group.shared(memory, told.index, told.metrics_folder),
         )

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from slipway import envs
-from slipway.api.configure import Arguments, api_settings, engine_config
+from slipway.api.configure import Arguments, api_settings, balanced_outside, engine_config, local_ranks
 from slipway.api.listen import listen
 from slipway.args import Resolved
 from slipway.begin import begin
-from slipway.engine.launch import STOP_SIGNALS, Engine, EngineProcess, EngineThread
-from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
+from slipway.engine.launch import STOP_SIGNALS, Engine
+from slipway.engine.several import started
+from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, NOT_SUPPORTED, Exit, write_termination
 from slipway.extras import missing
 
 
@@ -57,27 +58,37 @@ def _serve(resolved: Resolved) -> int:
     environment = envs.read(os.environ)
     begin(resolved["log_config_file"], environment)
     sockets = listen(resolved["host"], resolved["port"])
-    with engine_started(resolved, environment) as engine:
+    with engines_started(resolved, environment) as engines:
         if resolved["api_server_count"] > 1:
             from slipway.api.supervisor import run
         else:
             from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s
 
-        return run(resolved, api_settings(resolved, environment), engine, sockets)
+        return run(resolved, api_settings(resolved, environment), engines, sockets)
 
 
 @contextmanager
-def engine_started(arguments: Arguments, environment: envs.Environment) -> Iterator[Engine]:
-    """An engine that ends with the block. The signals that end a server stay blocked."""
+def engines_started(arguments: Arguments, environment: envs.Environment) -> Iterator[list[Engine]]:
+    """Those of this node, which end with the block. The signals that end a server stay blocked.
+
+    Raises Exit where others belong to this server.
+    """
+    ranks, size = local_ranks(arguments), arguments["data_parallel_size"]
+    if len(ranks) < size and not balanced_outside(arguments):
+        raise Exit(
+            NOT_SUPPORTED,
+            f"--data-parallel-size-local {len(ranks)} of --data-parallel-size {size}: engines of other nodes "
+            "do not join a server yet.",
+            "Give each node a server, by --data-parallel-hybrid-lb, or each engine by --data-parallel-rank, "
+            "and balance the servers outside.",
+            "data_parallel_size_local",
+        )
     config = engine_config(arguments, environment, arguments["log_config_file"])
     # They wait until the event loop takes them: what they raise could come where Python swallows it. Nor does
     # a terminal's Ctrl-C, which is for the whole group, reach the engine's process.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    engine = EngineThread(config) if _in_process(arguments, environment) else EngineProcess(config)
-    try:
-        yield engine
-    finally:
-        engine.stop(patience=0)
+    with started(config, ranks, size, in_process=_in_process(arguments, environment)) as engines:
+        yield engines
 
 
 def _in_process(arguments: Arguments, environment: envs.Environment) -> bool:

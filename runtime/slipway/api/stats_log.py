@@ -19,15 +19,16 @@ class StatsLog:
     """Sums what the engine tells; a line is written only where it worked since the last."""
 
     def __init__(self) -> None:
-        self._latest: Stats | None = None
+        self._latest: dict[int, Stats] = {}
+        """By the engine's rank."""
         self._tokens = 0
         self._queries = 0
         self._hits = 0
         self._drafts = Speculated()
         self._since = time.monotonic()
 
-    def add(self, stats: Stats) -> None:
-        self._latest = stats
+    def add(self, rank: int, stats: Stats) -> None:
+        self._latest[rank] = stats
         self._tokens += sum(stats.num_step_tokens)
         self._queries += stats.prefix_queries
         self._hits += stats.prefix_hits
@@ -36,15 +37,16 @@ class StatsLog:
 
     def line(self) -> str | None:
         """What happened since the last call; None where nothing did."""
-        latest, now = self._latest, time.monotonic()
-        if latest is None or self._tokens == 0:
+        latest, now = self._latest.values(), time.monotonic()
+        if self._tokens == 0:
             self._since = now
             return None
         seconds = max(now - self._since, 1e-3)
         rate = self._tokens / seconds
         text = (
-            f"{latest.num_running} running, {latest.num_waiting} waiting, {rate:.1f} tokens/s "
-            f"computed, KV cache {latest.cache_usage:.1%} full"
+            f"{sum(one.num_running for one in latest)} running, "
+            f"{sum(one.num_waiting for one in latest)} waiting, {rate:.1f} tokens/s computed, "
+            f"KV cache {sum(one.cache_usage for one in latest) / len(latest):.1%} full"
         )
         if self._queries:
             text += f", prefix hits {self._hits / self._queries:.1%}"

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipway.api.configure import Settings
@@ -31,7 +32,7 @@ from slipway.api.group import (
     show_opening,
 )
 from slipway.args import Resolved
-from slipway.engine.client import EngineClient
+from slipway.engine.balanced import connect
 from slipway.engine.launch import STOP_SIGNALS, Engine, signal_name, start_module
 from slipway.engine.messages import Failed
 from slipway.exits import INTERNAL_ERROR, WORKER_KILLED
@@ -45,10 +46,12 @@ PATIENCE_SECONDS = 5.0
 logger = logging.getLogger("slipway.api")
 
 
-def run(arguments: Resolved, settings: Settings, engine: Engine, sockets: list[socket.socket]) -> int:
+def run(
+    arguments: Resolved, settings: Settings, engines: Sequence[Engine], sockets: list[socket.socket]
+) -> int:
     """Serve on `sockets` until a signal ends it; returns the exit code. Raises Exit for a failure."""
     with asyncio.Runner() as runner:
-        return runner.run(Supervisor(arguments, settings, engine, sockets).run())
+        return runner.run(Supervisor(arguments, settings, engines, sockets).run())
 
 
 @dataclass(eq=False, slots=True)
@@ -68,17 +71,21 @@ class Supervisor:
     """One server. `run` is its whole life."""
 
     def __init__(
-        self, arguments: Resolved, settings: Settings, engine: Engine, sockets: list[socket.socket]
+        self,
+        arguments: Resolved,
+        settings: Settings,
+        engines: Sequence[Engine],
+        sockets: list[socket.socket],
     ) -> None:
         self._arguments = arguments
         self._settings = settings
         self._sockets = sockets
-        self._engine = engine
-        self._client = EngineClient(engine.socket_path, engine=engine)
-        """For the engine's last words alone."""
+        self._engines = [engine.address for engine in engines]
+        self._client = connect(self._engines, engines)
+        """For the engines' last words alone."""
         self._count: int = arguments["api_server_count"]
         self._memory = group_memory(self._count)
-        self._metrics_folder = os.path.join(engine.folder, "metrics")
+        self._metrics_folder = os.path.join(engines[0].folder, "metrics")
         os.mkdir(self._metrics_folder)
         self._group = Group.shared(self._memory, 0, self._metrics_folder)
         self._processes: list[ApiProcess] = []
@@ -95,7 +102,7 @@ class Supervisor:
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._take_signal, number)
         watching = [
-            asyncio.create_task(self._client.run(on_stats=lambda stats: None)),
+            asyncio.create_task(self._client.run(on_stats=lambda rank, stats: None)),
             asyncio.create_task(self._mourn()),
         ]
         try:
@@ -122,7 +129,7 @@ class Supervisor:
             index=index,
             client_id=self._num_started,
             replaces=replaces,
-            engine_socket=self._engine.socket_path,
+            engines=self._engines,
             metrics_folder=self._metrics_folder,
         )
         listening = [opened.fileno() for opened in self._sockets]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from slipway.args.data_parallel import copies_here
 from slipway.args.derive import Warn
 from slipway.args.errors import ArgumentError
 from slipway.args.rules.parallel import on_one_host, product, ranks
@@ -22,6 +23,12 @@ def check_variables(values: Mapping[str, Any], environ: Mapping[str, str], warn:
     _check_launched(values, environ)
     _check_ray(values, environ, warn)
     _check_address(values, environ)
+    if (count := copies_here(values)) > 1 and not _value("VLLM_ENABLE_V1_MULTIPROCESSING", environ):
+        raise ArgumentError(
+            f"--data-parallel-size {count} needs engines in processes of their own, and "
+            "VLLM_ENABLE_V1_MULTIPROCESSING=0 asks for one in the process of the API. Drop one of them.",
+            "data_parallel_size",
+        )
     if values["prefix_caching_hash_algo"] != "builtin" and _value("SLIPWAY_PREFIX_HASH_SECRET", environ):
         warn(
             "SLIPWAY_PREFIX_HASH_SECRET has no effect with --prefix-caching-hash-algo "

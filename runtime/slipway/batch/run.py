@@ -22,7 +22,7 @@ from slipway.api.daemon import in_daemon
 from slipway.api.engine_life import mourn, opened, warnings_of, watch
 from slipway.api.frontend import Frontend
 from slipway.api.listen import listen
-from slipway.api.server import engine_started, explained
+from slipway.api.server import engines_started, explained
 from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.args import Resolved
 from slipway.args.schema import ARGUMENTS
@@ -32,7 +32,8 @@ from slipway.batch.lines import Refused, answer_line
 from slipway.batch.progress import Progress
 from slipway.batch.questions import Open, Questions
 from slipway.begin import begin
-from slipway.engine.client import EngineClient
+from slipway.engine.balanced import connect
+from slipway.engine.client import Client
 from slipway.engine.launch import STOP_SIGNALS
 from slipway.exits import BAD_ARGUMENTS, INTERRUPTED, Exit
 
@@ -132,9 +133,10 @@ class Batch:
             raise self._interrupted()
 
     async def _with_engine(self, written: Written) -> None:
-        with engine_started(self._arguments, self._environment) as engine:
+        with engines_started(self._arguments, self._environment) as engines:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-            client = EngineClient(engine.socket_path, engine=engine)
+            addresses = [engine.address for engine in engines]
+            client = connect(addresses, engines, by_prefix=self._arguments["enable_prefix_caching"])
             front = Frontend(api_settings(self._arguments, self._environment), client)
             try:
                 await self._live(front, client, written)
@@ -146,13 +148,13 @@ class Batch:
                 front.close()
                 await asyncio.gather(client.close(), front.flush())
 
-    async def _live(self, front: Frontend, client: EngineClient, written: Written) -> None:
+    async def _live(self, front: Frontend, client: Client, written: Written) -> None:
         """Until all lines are answered or a signal has been obeyed. Raises Exit for a failure."""
         stats, sizes = StatsLog(), BatchSizeLog()
 
-        def on_stats(news: Any) -> None:
-            front.on_stats(news)
-            stats.add(news)
+        def on_stats(rank: int, news: Any) -> None:
+            front.on_stats(rank, news)
+            stats.add(rank, news)
             sizes.add(news)
 
         self._start(client.run(on_stats=on_stats))

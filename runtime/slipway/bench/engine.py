@@ -11,10 +11,13 @@ from collections.abc import Awaitable, Callable
 from slipway import envs
 from slipway.api.configure import Arguments, engine_config
 from slipway.bench.load import until_interrupted
-from slipway.engine.client import EngineClient, EngineDead
-from slipway.engine.launch import STOP_SIGNALS, EngineProcess, EngineThread
+from slipway.engine.balanced import connect
+from slipway.engine.client import Client
+from slipway.engine.launch import STOP_SIGNALS
 from slipway.engine.messages import AddRequest, Ready
 from slipway.engine.params import SamplingParams
+from slipway.engine.several import started
+from slipway.engine.stream import EngineDead
 from slipway.exits import BAD_ARGUMENTS, BY_CODE, INTERNAL_ERROR, Exit
 from slipway.logs import configure_logging
 
@@ -24,7 +27,7 @@ Work = Callable[["Engine"], Awaitable[None]]
 class Engine:
     """One that is ready. `ready` has what only the model could tell."""
 
-    def __init__(self, client: EngineClient, ready: Ready) -> None:
+    def __init__(self, client: Client, ready: Ready) -> None:
         self.ready = ready
         self._client = client
         self._count = 0
@@ -60,23 +63,23 @@ def with_engine(arguments: Arguments, work: Work) -> bool:
     """
     environment = envs.read(os.environ)
     config = engine_config(arguments, environment)
-    # A terminal's Ctrl-C is for the whole group; the engine inherits that it is not for it.
+    # A terminal's Ctrl-C is for the whole group; the engines inherit that it is not for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     configure_logging(None, environment)
-    engine = EngineProcess(config) if environment.enable_v1_multiprocessing else EngineThread(config)
-    client = EngineClient(engine.socket_path, engine=engine)
-    try:
-        return asyncio.run(until_interrupted(_live(client, work)))
-    except EngineDead as dead:
-        failure = dead.failure
-        code = BY_CODE.get(failure.code, INTERNAL_ERROR)
-        raise Exit(code, failure.message, failure.hint, failure.argument) from None
-    finally:
-        engine.stop(patience=0)
+    size, in_process = arguments["data_parallel_size"], not environment.enable_v1_multiprocessing
+    with started(config, range(size), size, in_process=in_process) as engines:
+        addresses = [engine.address for engine in engines]
+        client = connect(addresses, engines, by_prefix=arguments["enable_prefix_caching"])
+        try:
+            return asyncio.run(until_interrupted(_live(client, work)))
+        except EngineDead as dead:
+            failure = dead.failure
+            code = BY_CODE.get(failure.code, INTERNAL_ERROR)
+            raise Exit(code, failure.message, failure.hint, failure.argument) from None
 
 
-async def _live(client: EngineClient, work: Work) -> None:
-    reading = asyncio.create_task(client.run(on_stats=lambda stats: None))
+async def _live(client: Client, work: Work) -> None:
+    reading = asyncio.create_task(client.run(on_stats=lambda rank, stats: None))
     try:
         ready = await client.wait_ready()
         for warning in ready.warnings:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 import msgspec
 
@@ -19,7 +19,6 @@ from slipway.engine.messages import (
     AdapterRef,
     AddRequest,
     Call,
-    Delta,
     Failed,
     FromClient,
     FromEngine,
@@ -32,74 +31,14 @@ from slipway.engine.messages import (
     StepDone,
     UnloadAdapter,
 )
+from slipway.engine.stream import EngineDead, Stream
 from slipway.exits import ENGINE_DIED, ExitCode
 
+State = Literal["loading", "ready", "dead"]
+OnStats = Callable[[int, Stats], None]
+"""Told of each engine's state by its rank."""
+
 _decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
-
-
-class EngineDead(Exception):
-    """The engine has gone; `failure` says why."""
-
-    def __init__(self, failure: Failed) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-
-
-class Stream:
-    """The deltas of one request. At most one is pending: newer tokens merge into it.
-
-    A reader that is slow, or never comes, costs the memory of its own output and no more.
-    """
-
-    def __init__(self) -> None:
-        self._pending: Delta | None = None
-        self._dead: EngineDead | None = None
-        self._ended = False
-        self._news = asyncio.Event()
-
-    def put(self, delta: Delta) -> None:
-        if self._pending is None:
-            self._pending = delta
-        else:
-            merge(self._pending, delta)
-        self._news.set()
-
-    def fail(self, dead: EngineDead) -> None:
-        self._dead = dead
-        self._news.set()
-
-    def __aiter__(self) -> Stream:
-        return self
-
-    async def __anext__(self) -> Delta:
-        """The news since the last call. Raises EngineDead where no end can come any more."""
-        if self._ended:
-            raise StopAsyncIteration
-        await self._news.wait()
-        self._news.clear()
-        delta, self._pending = self._pending, None
-        if delta is None:
-            assert self._dead is not None
-            raise self._dead
-        if self._dead is not None:
-            self._news.set()
-        self._ended = delta.finish_reason is not None
-        return delta
-
-
-def merge(earlier: Delta, later: Delta) -> None:
-    """Make of `earlier` both, of one request and in this order; takes as long as `later` is."""
-    earlier.token_ids += later.token_ids
-    if later.logprobs is not None:
-        earlier.logprobs = earlier.logprobs or []
-        earlier.logprobs += later.logprobs
-    earlier.prompt_logprobs = earlier.prompt_logprobs or later.prompt_logprobs
-    earlier.num_cached_tokens = earlier.num_cached_tokens or later.num_cached_tokens
-    earlier.timing = later.timing or earlier.timing
-    earlier.work = later.work or earlier.work
-    earlier.finish_reason, earlier.stop_token_id = later.finish_reason, later.stop_token_id
-    earlier.pooled = later.pooled or earlier.pooled
-    earlier.error, earlier.unfit = later.error, later.unfit
 
 
 class _Frames(asyncio.Protocol):
@@ -136,17 +75,98 @@ class _Frames(asyncio.Protocol):
             self._lost.set_result(None)
 
 
-class EngineClient:
-    """One API process's connection to one engine core.
+class Client(Protocol):
+    """What the API sees of its engine, or of several engines as of one.
 
     `state` goes from loading to ready to dead, and never back.
     """
 
-    def __init__(self, socket_path: str, *, client_id: int = 0, engine: Parent | None = None) -> None:
-        self.state: Literal["loading", "ready", "dead"] = "loading"
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def progress(self) -> Loading | None: ...
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Of the engines, among all that share requests."""
+
+    @property
+    def ready(self) -> Ready | None:
+        """What all of it can serve, once it does."""
+
+    @property
+    def failure(self) -> Failed | None:
+        """Why it has ended."""
+
+    @property
+    def asleep(self) -> bool:
+        """Memory was given back, and requests are refused."""
+
+    @property
+    def heartbeat_age(self) -> float:
+        """Seconds since an engine that owes something was last heard, the longest; else 0."""
+
+    @property
+    def quietest(self) -> str:
+        """What the engine is called that has been silent for so long."""
+
+    async def run(self, *, on_stats: OnStats) -> None:
+        """Read what is said until it has gone or `close` is called."""
+
+    async def wait_ready(self) -> Ready:
+        """Raises EngineDead where the start fails."""
+
+    async def wait_dead(self) -> Failed:
+        """The reason of the end, when it has come."""
+
+    def submit(self, request: AddRequest) -> Stream:
+        """Raises EngineDead, and FrameTooLarge for a request that cannot be told."""
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request; its stream gives nothing more."""
+
+    async def call(self, method: str, *arguments: str, timeout: float | None = None) -> str:
+        """Ask an administrative question. Raises TimeoutError after `timeout` seconds."""
+
+    async def load_adapter(self, adapter: AdapterRef, *, timeout: float | None = None) -> str:
+        """Have an adapter read: "ok", or what is wrong with it. Raises TimeoutError."""
+
+    async def unload_adapter(self, number: int, *, timeout: float | None = None) -> None:
+        """Have it forgotten, behind all requests so far. Raises TimeoutError."""
+
+    def forget_adapter(self, number: int) -> None:
+        """The same without waiting for it; nothing where the engine has gone."""
+
+    async def close(self) -> None:
+        """Hang up, and end what we started."""
+
+
+class EngineClient:
+    """One API process's connection to one engine core: a `Client`."""
+
+    def __init__(
+        self,
+        socket_path: str,
+        *,
+        client_id: int = 0,
+        engine: Parent | None = None,
+        rank: int = 0,
+        name: str = "the engine",
+        ended: Callable[[str], None] = lambda request_id: None,
+    ) -> None:
+        """rank  among engines that share requests
+
+        ended   is told of each request that ends or is aborted while the engine lives
+        """
+        self.state: State = "loading"
         self.progress: Loading | None = None
         self.ready: Ready | None = None
         self.failure: Failed | None = None
+        self.ranks = (rank,)
+        self._rank = rank
+        self.quietest = name
+        self.ended = ended
         self._socket_path = socket_path
         self._client_id = client_id
         self._engine = engine
@@ -160,13 +180,11 @@ class EngineClient:
 
     @property
     def heartbeat_age(self) -> float:
-        """Seconds since the engine was last heard while it owes something, else 0."""
         if self.state == "ready" and not self._streams:
             return 0.0
         return time.monotonic() - self._heard
 
-    async def run(self, *, on_stats: Callable[[Stats], None]) -> None:
-        """Read what the engine says until it has gone or `close` is called."""
+    async def run(self, *, on_stats: OnStats) -> None:
         loop = asyncio.get_running_loop()
         lost: asyncio.Future[None] = loop.create_future()
         try:
@@ -181,7 +199,6 @@ class EngineClient:
         await self._die()
 
     async def wait_ready(self) -> Ready:
-        """Raises EngineDead where the engine fails to start."""
         while self.state == "loading":
             await self._changed.wait()
         if self.ready is None or self.failure is not None:
@@ -189,14 +206,12 @@ class EngineClient:
         return self.ready
 
     async def wait_dead(self) -> Failed:
-        """The reason of the end, when it has come."""
         while self.state != "dead":
             self._changed.clear()
             await self._changed.wait()
         return self._cause()
 
     def submit(self, request: AddRequest) -> Stream:
-        """Raises EngineDead, and FrameTooLarge for a request that cannot be told."""
         if self.state != "ready":
             raise EngineDead(self._cause())
         if request.request_id in self._streams:
@@ -204,33 +219,34 @@ class EngineClient:
         if not self._streams:
             self._heard = time.monotonic()  # it owed nothing until now
         self._write(request)
-        stream = self._streams[request.request_id] = Stream()
+        stream = self._streams[request.request_id] = Stream(self._rank)
         return stream
 
     def abort(self, request_id: str) -> None:
-        """Forget a request; its stream gives nothing more."""
         if self._streams.pop(request_id, None) is not None and self.state == "ready":
+            self.ended(request_id)
             self._write(AbortRequests([request_id]))
+
+    def give_up(self, failure: Failed) -> None:
+        """Hang up on an engine that is of no more use, for this reason."""
+        self.failure = self.failure or failure
+        if self._transport is not None:
+            self._transport.close()
 
     @property
     def asleep(self) -> bool:
-        """The engine has given memory back, and refuses requests."""
         return self.ready is not None and bool(self.ready.asleep)
 
     async def call(self, method: str, *arguments: str, timeout: float | None = None) -> str:
-        """Ask an administrative question. Raises TimeoutError after `timeout` seconds."""
         return await self._ask(lambda call_id: Call(call_id, method, list(arguments)), timeout)
 
     async def load_adapter(self, adapter: AdapterRef, *, timeout: float | None = None) -> str:
-        """Have an adapter read: "ok", or what is wrong with it. Raises TimeoutError."""
         return await self._ask(lambda call_id: LoadAdapter(call_id, adapter), timeout)
 
     async def unload_adapter(self, number: int, *, timeout: float | None = None) -> None:
-        """Have it forgotten, behind all requests so far. Raises TimeoutError."""
         await self._ask(lambda call_id: UnloadAdapter(call_id, number), timeout)
 
     def forget_adapter(self, number: int) -> None:
-        """The same without waiting for it; nothing where the engine has gone."""
         if self.state == "ready":
             self._write(UnloadAdapter(next(self._call_ids), number))
 
@@ -247,7 +263,6 @@ class EngineClient:
             del self._calls[call_id]
 
     async def close(self) -> None:
-        """Hang up and end the engine if we started it."""
         if self._transport is not None:
             self._transport.close()
         if self._engine is not None:
@@ -256,6 +271,8 @@ class EngineClient:
 
     def _greet(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
+        if self.failure is not None:  # it was given up before
+            transport.close()
         self._write(Hello(PROTOCOL_VERSION, self._client_id))
 
     def _write(self, message: FromClient) -> None:
@@ -263,7 +280,7 @@ class EngineClient:
         if not self._transport.is_closing():  # else `_die` tells all who wait, once it knows why
             self._transport.write(encode_frame(message))
 
-    def _take(self, on_stats: Callable[[Stats], None], message: FromEngine) -> None:
+    def _take(self, on_stats: OnStats, message: FromEngine) -> None:
         self._heard = time.monotonic()
         match message:
             case StepDone(deltas, stats):
@@ -273,7 +290,9 @@ class EngineClient:
                     stream = take(delta.request_id, None)
                     if stream is not None:  # else aborted while the delta was on its way
                         stream.put(delta)
-                on_stats(stats)
+                        if ended:
+                            self.ended(delta.request_id)
+                on_stats(self._rank, stats)
             case Loading():
                 self.progress = message
             case Ready():

@@ -150,6 +150,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks of a host that read weights at the same time; null: all."""
     disable_custom_all_reduce: bool = False
     ray_workers_use_nsight: bool = False
+    # engines of their own beside it
+    name: str = "the engine"
+    """What it is called where it is one of several."""
+    engines_on_host: int = 1
+    """That have weights and devices of their own, itself among them."""
+    place_on_host: int = 0
+    """Among these."""
     # device
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""

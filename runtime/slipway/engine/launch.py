@@ -77,10 +77,19 @@ class Parent(Protocol):
         """End it, where it is ours to end."""
 
 
+class Address(msgspec.Struct, frozen=True):
+    """Where an engine is reached, and what it is called."""
+
+    socket_path: str
+    rank: int = 0
+    """Among engines that share requests."""
+    name: str = "the engine"
+
+
 class Engine(ABC):
     """An engine that this process starts: its socket, in a private folder, and the pipe that ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: EngineConfig, rank: int) -> None:
         base = os.environ.get("VLLM_RPC_BASE_PATH") or None
         if base is not None:
             base = os.path.expanduser(base)
@@ -89,6 +98,9 @@ class Engine(ABC):
         self._folder = tempfile.TemporaryDirectory(prefix="slipway-", dir=base, ignore_cleanup_errors=True)
         self.folder = self._folder.name
         self.socket_path = os.path.join(self.folder, "engine.sock")
+        self.address = Address(self.socket_path, rank, config.name)
+        self._of = f" of {config.name}" if config.engines_on_host > 1 else ""
+        self._named = f"process{self._of}" if self._of else "engine process"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.socket_path)
         self._listener.listen(socket.SOMAXCONN)  # who comes while it imports waits in the queue
@@ -114,8 +126,8 @@ class Engine(ABC):
 class EngineProcess(Engine):
     """`python -m slipway.engine`: its configuration and the socket come as inherited descriptors."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        super().__init__()
+    def __init__(self, config: EngineConfig, rank: int = 0) -> None:
+        super().__init__(config, rank)
         self._silent = ""
         """How it was lost, where it fell silent."""
         inherited = [self._listener.fileno(), self._parent]
@@ -139,15 +151,15 @@ class EngineProcess(Engine):
     def post_mortem(self) -> tuple[str, ExitCode]:
         if self._silent:
             self._process.wait()
-            return f"Rank 0 (process {self._process.pid}) {self._silent}.", ENGINE_DIED
+            return f"Rank 0{self._of} (process {self._process.pid}) {self._silent}.", ENGINE_DIED
         try:
             status = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return "The engine closed its socket and did not exit.", ENGINE_DIED
+            return f"The {self._named} closed its socket and did not exit.", ENGINE_DIED
         if status == -signal.SIGKILL:
-            return "The engine process was killed (SIGKILL).", WORKER_KILLED
+            return f"The {self._named} was killed (SIGKILL).", WORKER_KILLED
         how = signal_name(-status) if status < 0 else f"status {status}"
-        return f"The engine process ended with {how}; its log may say more.", ENGINE_DIED
+        return f"The {self._named} ended with {how}; its log may say more.", ENGINE_DIED
 
     def _wait(self, patience: float) -> None:
         try:
@@ -160,10 +172,10 @@ class EngineProcess(Engine):
 class EngineThread(Engine):
     """The same engine and the same messages, in this process."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, rank: int = 0) -> None:
         from slipway.engine.start import run_engine
 
-        super().__init__()
+        super().__init__(config, rank)
         arguments = (config, self._listener, self._parent)
         self._thread = threading.Thread(target=run_engine, args=arguments, name="engine", daemon=True)
         self._thread.start()

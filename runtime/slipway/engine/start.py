@@ -39,6 +39,7 @@ from slipway.engine.prompt_adapters import PromptAdapters
 from slipway.engine.ranked import RankedWorker, load_in_turn
 from slipway.engine.record import RecordingWorker
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
+from slipway.engine.several import keep_own_devices
 from slipway.engine.sleeper import Sleeper
 from slipway.engine.team import Team
 from slipway.engine.tokens import token_ids_of
@@ -71,6 +72,7 @@ def run_engine(
     hub = Hub(listener, parent)
     try:
         begin()
+        keep_own_devices(config, os.environ)
         start = Start.of(config, hub)
         core = start.core(hub)
         gc.freeze()  # what loading left lives as long as we: a full collection over it takes 100 ms
@@ -79,6 +81,9 @@ def run_engine(
             core.run()
     except Exception as error:
         failure = describe(error)
+        if config.engines_on_host > 1:
+            message = f"{config.name[:1].upper()}{config.name[1:]}: {failure.message}"
+            failure = msgspec.structs.replace(failure, message=message)
         if failure.code == INTERNAL_ERROR.code:
             log.exception("the engine failed")
         hub.broadcast(failure)

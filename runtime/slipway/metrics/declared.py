@@ -47,7 +47,7 @@ STATE = (
         summary="Of these, by reason: `deferred` for what is under way, such as a prompt that another "
         "request computes; `capacity` for a slot, tokens of a step or pages.",
         unit="requests",
-        labels=("model_name", "reason"),
+        labels=("model_name", "engine", "reason"),
     ),
     _gauge(
         name="vllm:gpu_cache_usage_perc",
@@ -86,7 +86,7 @@ STATE = (
         name="vllm:cache_config_info",
         summary="How the KV cache was set up; the value is always 1.",
         unit="servers",
-        labels=("model_name", *CACHE_LABELS),
+        labels=("model_name", "engine", *CACHE_LABELS),
     ),
     _counter(
         name="vllm:num_preemptions_total",
@@ -218,7 +218,7 @@ REQUESTS = (
         name="vllm:request_success_total",
         summary="Requests that ended without an error, by how they ended: stop, length or abort.",
         unit="requests",
-        labels=("model_name", "finished_reason"),
+        labels=("model_name", "engine", "finished_reason"),
     ),
 )
 
@@ -319,7 +319,7 @@ OWN = (
         name="slipway_startup_seconds",
         summary="Time that each phase of the last start took.",
         unit="seconds",
-        labels=("model_name", "phase"),
+        labels=("model_name", "engine", "phase"),
     ),
     _histogram(
         name="slipway_step_seconds",

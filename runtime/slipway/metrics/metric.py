@@ -10,6 +10,8 @@ Type = Literal["counter", "gauge", "histogram"]
 Status = Literal["implemented", "not built yet"]
 Version = tuple[int, int]
 
+LABELS = ("model_name", "engine")
+"""Of each series that a server has for each engine. The engines' ranks, from 0, tell them apart."""
 COMPATIBLE_WITH: Version = (0, 9)
 """The release whose metrics these are: what was deprecated before it is hidden."""
 
@@ -23,7 +25,7 @@ class Metric:
     summary: str
     unit: str
     buckets: tuple[float, ...] | Literal["up to max_model_len"] = ()
-    labels: tuple[str, ...] = ("model_name",)
+    labels: tuple[str, ...] = LABELS
     same_as: str = ""
     """The metric of which this is another release's name: it shows the same numbers."""
     deprecated_in: Version | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slipway.args.data_parallel import copies_here
 from slipway.service.fields import InvalidService
 from slipway.service.spec import ServiceSpec
 
@@ -42,9 +43,7 @@ def kind(spec: ServiceSpec) -> str:
 
 def workers(resolved: Resolved) -> int:
     """Parallel workers of one pod, each on a device of its own where there are devices."""
-    return int(
-        resolved["tensor_parallel_size"] * resolved["pipeline_parallel_size"] * _local_copies(resolved)
-    )
+    return int(resolved["tensor_parallel_size"] * resolved["pipeline_parallel_size"] * copies_here(resolved))
 
 
 def count(spec: ServiceSpec, resolved: Resolved) -> int:
@@ -111,7 +110,7 @@ def needs_one_node(spec: ServiceSpec, largest: int | None) -> str | None:
     from slipway.service.engine import resolved_of
 
     resolved = resolved_of(spec)
-    copies, local = resolved["data_parallel_size"], _local_copies(resolved)
+    copies, local = resolved["data_parallel_size"], copies_here(resolved)
     if copies > local:
         return (
             f"spec.engine.dataParallelSize {copies} with {local} on each node needs several nodes, which is "
@@ -126,13 +125,8 @@ def needs_one_node(spec: ServiceSpec, largest: int | None) -> str | None:
     )
 
 
-def _local_copies(resolved: Resolved) -> int:
-    local = resolved["data_parallel_size_local"]
-    return int(resolved["data_parallel_size"] if local is None else local)
-
-
 def _product(resolved: Resolved) -> str:
     return (
         f"tensor parallel size {resolved['tensor_parallel_size']} × pipeline parallel size "
-        f"{resolved['pipeline_parallel_size']} × local data parallel size {_local_copies(resolved)}"
+        f"{resolved['pipeline_parallel_size']} × local data parallel size {copies_here(resolved)}"
     )

@@ -81,10 +81,11 @@ class CpuWorker(InTurn):
         """By slot, what its request wants to know."""
 
     def profile(self) -> CacheMemory:
-        """A quarter of the memory that the weights leave, in equal parts."""
-        left = max(0, whole_memory() - self.plan.stored_bytes)
+        """A quarter of the memory that the weights of all engines leave, in equal parts."""
+        config = self._config
+        left = max(0, whole_memory() - config.engines_on_host * self.plan.stored_bytes)
         return CacheMemory(
-            left // 4 // self._config.machine_parts, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE"
+            left // 4 // config.machine_parts, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE"
         )
 
     def allocate(self, num_pages: int) -> int:

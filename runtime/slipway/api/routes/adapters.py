@@ -15,7 +15,7 @@ from slipway.api.frontend import frontend
 from slipway.api.generate import engine_gone
 from slipway.api.protocol.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from slipway.api.route import ApiRoute
-from slipway.engine.client import EngineDead
+from slipway.engine.stream import EngineDead
 from slipway.load.errors import LoadError
 
 

@@ -33,7 +33,7 @@ def _sickness(front: Frontend) -> str | None:
         return cause.message
     limit = settings.step_timeout if engine.state == "ready" else settings.load_timeout
     if engine.heartbeat_age > limit:
-        return f"the engine has been silent for {engine.heartbeat_age:.0f} s"
+        return f"{engine.quietest} has been silent for {engine.heartbeat_age:.0f} s"
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slipway.args.declare import Disposition, FilePath, Json, Key, Unbuilt, arg, group
-from slipway.args.groups.features import DATA_PARALLEL
 
 
 @group("Frontend")
@@ -54,7 +53,7 @@ class Frontend:
     config: FilePath | None = arg(once=True, in_spec=False)
     """YAML file of long option names and values. The command line wins over it, it wins over defaults."""
 
-    data_parallel_start_rank: int = arg(0, aliases=("-dpr",), minimum=0, unbuilt=DATA_PARALLEL, in_spec=False)
+    data_parallel_start_rank: int = arg(0, aliases=("-dpr",), minimum=0, in_spec=False)
     """First data-parallel rank on this node, where it is not the head node."""
 
     disable_fastapi_docs: bool = arg(False)

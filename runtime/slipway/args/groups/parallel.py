@@ -27,30 +27,29 @@ class Parallel:
     )
     """Address of the data-parallel group's head node."""
 
-    data_parallel_backend: str = arg("mp", aliases=("-dpb",), choices=("mp", "ray"), unbuilt=DATA_PARALLEL)
+    data_parallel_backend: str = arg(
+        "mp", aliases=("-dpb",), choices=("mp", "ray"), unbuilt=Unbuilt("engines started by Ray")
+    )
     """What starts data-parallel ranks."""
 
-    data_parallel_external_lb: bool = arg(
-        False, aliases=("-dpe",), negatable=True, unbuilt=DATA_PARALLEL, in_spec=False
-    )
+    data_parallel_external_lb: bool = arg(False, aliases=("-dpe",), negatable=True, in_spec=False)
     """Serve one copy here, for a load balancer outside that knows the others. A --data-parallel-rank implies
     it.
 
     Each copy has an API server of its own then, as in a pod for each.
     """
 
-    data_parallel_hybrid_lb: bool = arg(
-        False, aliases=("-dph",), negatable=True, unbuilt=DATA_PARALLEL, in_spec=False
-    )
+    data_parallel_hybrid_lb: bool = arg(False, aliases=("-dph",), negatable=True, in_spec=False)
     """Serve this node's copies here, for a load balancer outside that knows the other nodes.
 
     The API server shares requests among its own --data-parallel-size-local copies alone.
     """
 
-    data_parallel_rank: int | None = arg(
-        aliases=("-dpn",), minimum=0, unbuilt=DATA_PARALLEL, in_spec=False, twins=("VLLM_DP_RANK",)
-    )
-    """Which of the copies this server is, where each has an API server of its own, counted from 0."""
+    data_parallel_rank: int | None = arg(aliases=("-dpn",), minimum=0, in_spec=False, twins=("VLLM_DP_RANK",))
+    """Which of the copies this server is, where each has an API server of its own, counted from 0.
+
+    Its metrics have that number as their label engine.
+    """
 
     data_parallel_rpc_port: int | None = arg(
         aliases=("-dpp",),
@@ -62,15 +61,19 @@ class Parallel:
     )
     """Port on the head node by which data-parallel ranks meet."""
 
-    data_parallel_size: int = arg(
-        1, aliases=("-dp",), minimum=1, unbuilt=DATA_PARALLEL, twins=("VLLM_DP_SIZE",)
-    )
-    """Copies of the engine that share the requests; MoE layers spread over all of their devices."""
+    data_parallel_size: int = arg(1, aliases=("-dp",), minimum=1, twins=("VLLM_DP_SIZE",))
+    """Copies of the engine that share the requests, each in a process of its own with all of the weights.
+
+    On CPU they share the processors and the memory; on CUDA each has devices of its own. A request goes to
+    the copy that has its prompt's beginning in the prefix cache, or to the one with the least to do.
+    """
 
     data_parallel_size_local: int | None = arg(
-        aliases=("-dpl",), minimum=0, unbuilt=Unbuilt("data parallelism", asks=lambda count: count != 1)
+        aliases=("-dpl",),
+        minimum=0,
+        unbuilt=Unbuilt("a server without an engine of its own", asks=lambda count: count == 0),
     )
-    """Data-parallel copies on this node."""
+    """Data-parallel copies on this node. Unset: all of them."""
 
     disable_custom_all_reduce: bool = arg(
         False,

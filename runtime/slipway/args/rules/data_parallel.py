@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slipway.args.data_parallel import copies_here
 from slipway.args.rules.rule import Given, Rule, Values, at_most, flag
 
 MODES = ("data_parallel_external_lb", "data_parallel_hybrid_lb")
@@ -132,6 +133,16 @@ def _a_node_without_api_is_part_of_something(values: Values, given: Given) -> st
     return None
 
 
+def _copies_are_processes(values: Values, given: Given) -> str | None:
+    count = copies_here(values)
+    if not values["disable_frontend_multiprocessing"] or count < 2:
+        return None
+    return (
+        f"--data-parallel-size {count} needs engines in processes of their own, and "
+        "--disable-frontend-multiprocessing puts one into the API's. Drop one of them."
+    )
+
+
 def _meeting_of_nobody(values: Values, given: Given) -> str | None:
     names = ("data_parallel_address", "data_parallel_rpc_port", "data_parallel_rank", *MODES)
     idle = [
@@ -160,6 +171,14 @@ DATA_PARALLEL: tuple[Rule, ...] = (
     Rule("data_parallel_external_lb", _an_outside_balancer_knows_ranks),
     Rule("data_parallel_start_rank", _local_copies_are_among_all),
     Rule("data_parallel_hybrid_lb", _hybrid_has_a_share),
+    Rule(
+        "data_parallel_size",
+        _copies_are_processes,
+        cel="!has(self.dataParallelSize) || self.dataParallelSize == 1"
+        " || !has(self.disableFrontendMultiprocessing) || !self.disableFrontendMultiprocessing",
+        message="dataParallelSize above 1 needs engines in processes of their own:"
+        " drop disableFrontendMultiprocessing",
+    ),
     Rule("headless", _a_node_without_api_is_part_of_something),
     Rule("data_parallel_address", _meeting_of_nobody, warns=True),
     Rule("data_parallel_hybrid_lb", _hybrid_of_one_node, warns=True),
