@@ -8,12 +8,10 @@ import pytest
 
 from slipway import envs
 from slipway.api.configure import api_settings, balanced_outside, engine_config, local_ranks
-from slipway.api.server import engines_started
 from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.args import ArgumentError, resolve
 from slipway.engine.config import DraftConfig, EngineConfig, TypicalAcceptance
 from slipway.engine.messages import Speculated, Stats
-from slipway.exits import NOT_SUPPORTED, Exit
 
 NGRAM = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}']
 
@@ -221,13 +219,6 @@ def test_a_server_has_the_engines_that_it_is_told(given: str, ranks: list[int], 
     resolved = resolve(["model", *given.split()], {})
     assert list(local_ranks(resolved)) == ranks
     assert balanced_outside(resolved) == outside
-
-
-def test_engines_of_other_nodes_are_refused_before_any_is_started() -> None:
-    resolved = resolve(["model", "-dp", "4", "-dpl", "2"], {})
-    with pytest.raises(Exit, match="engines of other nodes do not join") as caught:
-        engines_started(resolved, envs.read({})).__enter__()
-    assert caught.value.exit_code is NOT_SUPPORTED
 
 
 def test_several_engines_need_processes() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import httpx
 import pytest
 from test_many_servers import alive, wait_until
 
-from live_server import LiveServer, live_server
+from live_server import LiveServer, free_port, live_server
 from slipway import exits
 
 pytestmark = pytest.mark.slow
@@ -161,7 +164,10 @@ def test_a_node_of_many_balances_among_its_own(tiny: Path) -> None:
     )
     with live_server(tiny, *ONE, *nodes, "--data-parallel-hybrid-lb") as server:
         at_once(server, [of(number) for number in range(4)])
-        assert by_engine(server, "vllm:request_success_total") == {"2": 2, "3": 2}
+        ended = by_engine(server, "vllm:request_success_total")
+        assert ended.keys() == {"2", "3"}
+        assert sum(ended.values()) == 4
+        assert min(ended.values()) >= 1
         assert len(engines_of(server)) == 2
 
 
@@ -171,3 +177,103 @@ def test_engines_share_the_machine(tiny: Path) -> None:
         with live_server(tiny, *arguments, env={"VLLM_SERVER_DEV_MODE": "1"}) as server:
             sizes.append(json.loads(server.get("/server_info")[1])["engine"]["num_blocks"])
     assert 0 < sizes[1] <= sizes[0]
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text("k" * 64)
+    path.chmod(0o600)
+    return path
+
+
+def meeting_at(port: int, key: Path) -> list[str]:
+    return ["-dpl", "1", "-dpa", "127.0.0.1", "-dpp", str(port), "--cluster-key-file", str(key)]
+
+
+@contextlib.contextmanager
+def further_node(model: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "slipway",
+        "serve",
+        str(model),
+        *TWO,
+        "-dpr",
+        "1",
+        "--headless",
+        *arguments,
+    ]
+    with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, start_new_session=True) as node:
+        try:
+            yield node
+        finally:
+            if node.poll() is None:
+                os.killpg(node.pid, signal.SIGKILL)
+
+
+def test_an_engine_of_another_node_serves_under_the_head_s_api(tiny: Path, key: Path) -> None:
+    meeting = meeting_at(free_port(), key)
+    with (
+        live_server(tiny, *TWO, *meeting, "--api-server-count", "2", ready=False) as server,
+        further_node(tiny, *meeting) as node,
+    ):
+        server.wait_until("/ready", 200)
+        prompts = [of(number) for number in range(NUM_STREAMS)]
+        answers = at_once(server, prompts)
+        assert answers == [complete(server, prompt) for prompt in prompts]
+        wait_until(
+            lambda: sum(by_engine(server, "vllm:request_success_total").values()) == 2 * NUM_STREAMS, "sums"
+        )
+        assert min(by_engine(server, "vllm:request_success_total").values()) >= 1
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+        assert node.wait(20) == 0
+
+
+def test_a_node_that_is_killed_ends_the_server_and_is_named(tiny: Path, key: Path) -> None:
+    meeting = meeting_at(free_port(), key)
+    with live_server(tiny, *TWO, *meeting, ready=False) as server, further_node(tiny, *meeting) as node:
+        server.wait_until("/ready", 200)
+        os.killpg(node.pid, signal.SIGKILL)
+        assert server.process.wait(20) == exits.ENGINE_DIED.code
+    assert "Engine 1 of 2 on 127.0.0.1 hung up; the log there may say why." in "".join(server.lines)
+
+
+def test_what_an_engine_of_another_node_says_at_its_end_is_the_cause(tiny: Path, key: Path) -> None:
+    meeting = meeting_at(free_port(), key)
+    with (
+        live_server(tiny, *TWO, *meeting, ready=False) as server,
+        further_node(tiny, *meeting, "--num-gpu-blocks-override", "2") as node,
+    ):
+        assert server.process.wait(60) == exits.KV_CACHE_TOO_SMALL.code
+        assert node.wait(20) == exits.KV_CACHE_TOO_SMALL.code
+    assert "Engine 1 of 2: the KV cache of" in "".join(server.lines)
+
+
+def test_a_node_ends_with_the_head_and_a_stranger_never_joins(tiny: Path, key: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("o" * 64)
+    meeting = meeting_at(free_port(), key)
+    with live_server(tiny, *TWO, *meeting, ready=False) as server:
+        with further_node(tiny, *meeting[:-1], str(other)) as stranger:
+            assert stranger.wait(60) == exits.BAD_ARGUMENTS.code
+            assert stranger.stderr is not None
+            assert "does not take this node" in stranger.stderr.read()
+        with further_node(tiny, *meeting) as node:
+            server.wait_until("/ready", 200)
+            server.process.kill()
+            assert node.wait(20) == 0
+    assert "refused 127.0.0.1" in "".join(server.lines)
+
+
+def test_a_node_that_stands_still_is_found_by_its_silence(tiny: Path, key: Path) -> None:
+    meeting = meeting_at(free_port(), key)
+    with live_server(tiny, *TWO, *meeting, ready=False) as server, further_node(tiny, *meeting) as node:
+        server.wait_until("/ready", 200)
+        os.killpg(node.pid, signal.SIGSTOP)
+        assert server.process.wait(25) == exits.ENGINE_DIED.code
+        os.killpg(node.pid, signal.SIGCONT)
+        assert node.wait(20) == 0
+    assert re.search(r"Engine 1 of 2 on 127.0.0.1 was not heard for 1\d s\.", "".join(server.lines))

@@ -12,11 +12,11 @@ CONFIG = EngineConfig(model="m", record="/tmp/record", tensor_parallel_size=2)
 
 
 def test_an_engine_alone_is_told_nothing_of_others():
-    assert shares(CONFIG, [5], 8) == [CONFIG]
+    assert shares(CONFIG, [5], 8, alone=True) == [CONFIG]
 
 
 def test_each_has_its_name_its_place_its_record_and_its_part_of_the_machine():
-    first, second = shares(CONFIG, [2, 3], 4)
+    first, second = shares(CONFIG, [2, 3], 4, alone=False)
     assert (first.name, second.name) == ("engine 2 of 4", "engine 3 of 4")
     assert (first.place_on_host, second.place_on_host) == (0, 1)
     assert (first.record, second.record) == ("/tmp/record.2", "/tmp/record.3")
@@ -25,7 +25,7 @@ def test_each_has_its_name_its_place_its_record_and_its_part_of_the_machine():
 
 
 def test_each_takes_devices_of_its_own():
-    engines = shares(CONFIG, [0, 1], 2)
+    engines = shares(CONFIG, [0, 1], 2, alone=False)
     for engine, unlisted, listed in zip(engines, ("0,1", "2,3"), ("4,7", "a,b"), strict=True):
         environ: dict[str, str] = {}
         keep_own_devices(engine, environ)
@@ -36,7 +36,7 @@ def test_each_takes_devices_of_its_own():
 
 
 def test_devices_that_are_too_few_for_all_are_counted():
-    _, second = shares(CONFIG, [0, 1], 2)
+    _, second = shares(CONFIG, [0, 1], 2, alone=False)
     with pytest.raises(Exit, match="shows 3 devices, and 2 engines of 2 each take 4") as caught:
         keep_own_devices(second, {VISIBLE: "0,1,2"})
     assert caught.value.exit_code is DEVICE_UNAVAILABLE

@@ -26,7 +26,7 @@ from slipway.api.sharing import AcceptingServer
 from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.engine.balanced import connect
 from slipway.engine.client import Client
-from slipway.engine.launch import STOP_SIGNALS, Engine
+from slipway.engine.launch import STOP_SIGNALS, Launched
 from slipway.exits import TLS_FILES_BAD, Exit
 
 SICK_SECONDS = 1.5
@@ -38,7 +38,7 @@ logger = logging.getLogger("slipway.api")
 
 
 def run(
-    arguments: Arguments, settings: Settings, engines: Sequence[Engine], sockets: list[socket.socket]
+    arguments: Arguments, settings: Settings, engines: Sequence[Launched], sockets: list[socket.socket]
 ) -> int:
     """Serve on `sockets` until a signal ends it; returns the exit code. Raises Exit for a failure."""
     addresses = [engine.address for engine in engines]

@@ -8,17 +8,24 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from slipway import envs
 from slipway.api.configure import Arguments, api_settings, balanced_outside, engine_config, local_ranks
 from slipway.api.listen import listen
 from slipway.args import Resolved
 from slipway.begin import begin
-from slipway.engine.launch import STOP_SIGNALS, Engine
+from slipway.engine.launch import STOP_SIGNALS, Launched
 from slipway.engine.several import started
-from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, NOT_SUPPORTED, Exit, write_termination
+from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
 from slipway.extras import missing
+
+if TYPE_CHECKING:
+    from slipway.engine.tunnel import Meeting
+
+RPC_PORT = 29550
+"""At which engines of other nodes come, where nothing else is said."""
 
 
 def serve(resolved: Resolved) -> int:
@@ -57,6 +64,11 @@ def _serve(resolved: Resolved) -> int:
     gc.set_threshold(1 << 20)  # what is made until the server opens mostly stays: lifecycle.py sets it back
     environment = envs.read(os.environ)
     begin(resolved["log_config_file"], environment)
+    if resolved["headless"]:
+        from slipway.api import headless
+
+        with engines_started(resolved, environment) as engines:
+            return headless.run(resolved, engines, head(resolved))
     sockets = listen(resolved["host"], resolved["port"])
     with engines_started(resolved, environment) as engines:
         if resolved["api_server_count"] > 1:
@@ -68,27 +80,45 @@ def _serve(resolved: Resolved) -> int:
 
 
 @contextmanager
-def engines_started(arguments: Arguments, environment: envs.Environment) -> Iterator[list[Engine]]:
-    """Those of this node, which end with the block. The signals that end a server stay blocked.
-
-    Raises Exit where others belong to this server.
-    """
+def engines_started(arguments: Arguments, environment: envs.Environment) -> Iterator[list[Launched]]:
+    """Those of this node, and as many of others as are to come, which end with the block. The signals that
+    end a server stay blocked. Raises Exit."""
     ranks, size = local_ranks(arguments), arguments["data_parallel_size"]
-    if len(ranks) < size and not balanced_outside(arguments):
-        raise Exit(
-            NOT_SUPPORTED,
-            f"--data-parallel-size-local {len(ranks)} of --data-parallel-size {size}: engines of other nodes "
-            "do not join a server yet.",
-            "Give each node a server, by --data-parallel-hybrid-lb, or each engine by --data-parallel-rank, "
-            "and balance the servers outside.",
-            "data_parallel_size_local",
-        )
+    outside = balanced_outside(arguments)
+    alone = size == 1 or (outside and len(ranks) == 1)
     config = engine_config(arguments, environment, arguments["log_config_file"])
     # They wait until the event loop takes them: what they raise could come where Python swallows it. Nor does
     # a terminal's Ctrl-C, which is for the whole group, reach the engine's process.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    with started(config, ranks, size, in_process=_in_process(arguments, environment)) as engines:
-        yield engines
+    in_process = _in_process(arguments, environment)
+    with ExitStack() as ending:
+        engines: list[Launched] = []
+        if len(ranks) < size and not outside and not arguments["headless"]:
+            meeting = _meeting(arguments, range(ranks.stop, size))
+            ending.callback(meeting.close)
+            engines += meeting.engines
+        here = started(config, ranks, size, alone=alone, in_process=in_process)
+        yield [*ending.enter_context(here), *engines]
+
+
+def head(arguments: Arguments) -> tuple[str, int]:
+    """Where engines of other nodes come."""
+    return (
+        arguments["data_parallel_address"] or "127.0.0.1",
+        arguments["data_parallel_rpc_port"] or RPC_PORT,
+    )
+
+
+def _meeting(arguments: Arguments, ranks: range) -> Meeting:
+    """Of engines of other nodes with this server. Raises Exit."""
+    from slipway.dist.ports import Listener, listen, tell
+    from slipway.dist.trust import read_key
+    from slipway.engine.tunnel import Meeting
+
+    key, (address, port) = read_key(arguments["cluster_key_file"]), head(arguments)
+    listener = listen(address, port, "data_parallel_address")
+    tell([Listener("engines of other nodes", address, port, bool(key), "the server ends")], key)
+    return Meeting(listener, key, ranks, arguments["data_parallel_size"])
 
 
 def _in_process(arguments: Arguments, environment: envs.Environment) -> bool:

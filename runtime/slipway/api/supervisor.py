@@ -33,7 +33,7 @@ from slipway.api.group import (
 )
 from slipway.args import Resolved
 from slipway.engine.balanced import connect
-from slipway.engine.launch import STOP_SIGNALS, Engine, signal_name, start_module
+from slipway.engine.launch import STOP_SIGNALS, Launched, signal_name, start_module
 from slipway.engine.messages import Failed
 from slipway.exits import INTERNAL_ERROR, WORKER_KILLED
 
@@ -47,7 +47,7 @@ logger = logging.getLogger("slipway.api")
 
 
 def run(
-    arguments: Resolved, settings: Settings, engines: Sequence[Engine], sockets: list[socket.socket]
+    arguments: Resolved, settings: Settings, engines: Sequence[Launched], sockets: list[socket.socket]
 ) -> int:
     """Serve on `sockets` until a signal ends it; returns the exit code. Raises Exit for a failure."""
     with asyncio.Runner() as runner:
@@ -74,7 +74,7 @@ class Supervisor:
         self,
         arguments: Resolved,
         settings: Settings,
-        engines: Sequence[Engine],
+        engines: Sequence[Launched],
         sockets: list[socket.socket],
     ) -> None:
         self._arguments = arguments

@@ -160,9 +160,11 @@ OF_ANSWERS = (
     "collect_detailed_traces",
     "otlp_traces_endpoint",
     "show_hidden_metrics_for_version",
+    "data_parallel_address",
     "data_parallel_external_lb",
     "data_parallel_hybrid_lb",
     "data_parallel_rank",
+    "data_parallel_rpc_port",
 )
 """The engine's arguments, as vLLM groups them, that act where a server answers and not in the engine."""
 

@@ -67,7 +67,7 @@ def with_engine(arguments: Arguments, work: Work) -> bool:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     configure_logging(None, environment)
     size, in_process = arguments["data_parallel_size"], not environment.enable_v1_multiprocessing
-    with started(config, range(size), size, in_process=in_process) as engines:
+    with started(config, range(size), size, alone=size == 1, in_process=in_process) as engines:
         addresses = [engine.address for engine in engines]
         client = connect(addresses, engines, by_prefix=arguments["enable_prefix_caching"])
         try:

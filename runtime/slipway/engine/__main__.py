@@ -21,7 +21,7 @@ def main() -> int:
     for descriptor in beats:
         Heartbeats({0: socket.socket(fileno=descriptor)}, lambda *_: None)
     config = told(config_fd, EngineConfig)
-    process = f"[{config.name}] " if config.engines_on_host > 1 else ""
+    process = f"[{config.name}] " if config.is_one_of_several else ""
     begun = partial(begin, config.log_config_file, read(os.environ), process)
     return run_engine(config, socket.socket(fileno=listener_fd), parent_fd, begun)
 

@@ -157,6 +157,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """That have weights and devices of their own, itself among them."""
     place_on_host: int = 0
     """Among these."""
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Its server has others."""
+        return self.name != "the engine"
+
     # device
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""

@@ -86,6 +86,14 @@ class Address(msgspec.Struct, frozen=True):
     name: str = "the engine"
 
 
+class Launched(Parent, Protocol):
+    """An engine of a server in its parent, wherever it runs."""
+
+    address: Address
+    folder: str
+    """A private one of this host, while the server lives."""
+
+
 class Engine(ABC):
     """An engine that this process starts: its socket, in a private folder, and the pipe that ends it."""
 
@@ -99,7 +107,7 @@ class Engine(ABC):
         self.folder = self._folder.name
         self.socket_path = os.path.join(self.folder, "engine.sock")
         self.address = Address(self.socket_path, rank, config.name)
-        self._of = f" of {config.name}" if config.engines_on_host > 1 else ""
+        self._of = f" of {config.name}" if config.is_one_of_several else ""
         self._named = f"process{self._of}" if self._of else "engine process"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.socket_path)

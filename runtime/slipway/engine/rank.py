@@ -49,7 +49,7 @@ def main() -> int:
     die_with_parent()
     config = told(config_fd, EngineConfig)
     name = Mesh.of(config).name(config.rank)
-    of = f"{config.name}, " if config.engines_on_host > 1 else ""
+    of = f"{config.name}, " if config.is_one_of_several else ""
     begin(config.log_config_file, read(os.environ), f"[{of}{name}] ")
     Heartbeats({0: socket.socket(fileno=beats)}, _alone)
     link: Link[ToRank] = Link(socket.socket(fileno=control), ToRank)

@@ -16,23 +16,25 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @contextmanager
 def started(
-    config: EngineConfig, ranks: Sequence[int], size: int, *, in_process: bool
+    config: EngineConfig, ranks: Sequence[int], size: int, *, alone: bool, in_process: bool
 ) -> Iterator[list[Engine]]:
     """An engine for each of these ranks of `size`; all end with the block.
+
+    alone       their server has but the one
 
     in_process  as a thread of this process
     """
     with ExitStack() as ending:
         engines: list[Engine] = []
-        for rank, share in zip(ranks, shares(config, ranks, size), strict=True):
+        for rank, share in zip(ranks, shares(config, ranks, size, alone=alone), strict=True):
             engines.append(EngineThread(share, rank) if in_process else EngineProcess(share, rank))
             ending.callback(engines[-1].stop, patience=0)
         yield engines
 
 
-def shares(config: EngineConfig, ranks: Sequence[int], size: int) -> list[EngineConfig]:
+def shares(config: EngineConfig, ranks: Sequence[int], size: int, *, alone: bool) -> list[EngineConfig]:
     """One configuration for each of these ranks of `size`: alike, but each with its part of the machine."""
-    if len(ranks) == 1:
+    if alone:
         return [config]
     return [
         msgspec.structs.replace(

@@ -81,7 +81,7 @@ def run_engine(
             core.run()
     except Exception as error:
         failure = describe(error)
-        if config.engines_on_host > 1:
+        if config.is_one_of_several:
             message = f"{config.name[:1].upper()}{config.name[1:]}: {failure.message}"
             failure = msgspec.structs.replace(failure, message=message)
         if failure.code == INTERNAL_ERROR.code:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from slipway.args.declare import Unbuilt
 
-DATA_PARALLEL = Unbuilt("engines of other nodes in one server")
 EXPERT_PARALLEL = Unbuilt("expert parallelism")
 MULTIMODAL = Unbuilt("multimodal input")
 SEVERAL_HOSTS = Unbuilt("ranks on several hosts")

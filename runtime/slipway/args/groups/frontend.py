@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import Disposition, FilePath, Json, Key, Unbuilt, arg, group
+from slipway.args.declare import Disposition, FilePath, Json, Key, arg, group
 
 
 @group("Frontend")
@@ -83,7 +83,7 @@ class Frontend:
     enable_tokenizer_info_endpoint: bool = arg(False)
     """Answer GET /tokenizer_info with the tokenizer's configuration and the chat template in effect."""
 
-    headless: bool = arg(False, unbuilt=Unbuilt("engine processes without an API server"), in_spec=False)
+    headless: bool = arg(False, in_spec=False)
     """Start engine processes only, on a secondary node of a data-parallel group."""
 
     help: str | None = arg(aliases=("-h",), optional_value=True, about_command=True, in_spec=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from slipway.args.declare import FilePath, Json, Key, Unbuilt, arg, group
 from slipway.args.groups.features import (
-    DATA_PARALLEL,
     EXPERT_PARALLEL,
     MULTIMODAL,
     SEVERAL_HOSTS,
@@ -18,14 +17,12 @@ ONE_DEVICE = "is not a device of Slipway. Use cpu or cuda."
 class Parallel:
     """How a model spreads over devices and nodes."""
 
-    cluster_key_file: FilePath | None = arg(unbuilt=SEVERAL_HOSTS, in_spec=False)
+    cluster_key_file: FilePath | None = arg(in_spec=False)
     """File with the secret by which processes of one server on several hosts know each other: the same bytes
     on all of them, at least 32, readable by the server alone."""
 
-    data_parallel_address: str | None = arg(
-        aliases=("-dpa",), unbuilt=DATA_PARALLEL, in_spec=False, twins=("VLLM_DP_MASTER_IP",)
-    )
-    """Address of the data-parallel group's head node."""
+    data_parallel_address: str | None = arg(aliases=("-dpa",), in_spec=False, twins=("VLLM_DP_MASTER_IP",))
+    """Address of the head node, whose API server has the engines of all. Unset: 127.0.0.1."""
 
     data_parallel_backend: str = arg(
         "mp", aliases=("-dpb",), choices=("mp", "ray"), unbuilt=Unbuilt("engines started by Ray")
@@ -55,11 +52,10 @@ class Parallel:
         aliases=("-dpp",),
         minimum=1,
         maximum=65535,
-        unbuilt=DATA_PARALLEL,
         in_spec=False,
         twins=("VLLM_DP_MASTER_PORT",),
     )
-    """Port on the head node by which data-parallel ranks meet."""
+    """Port on the head node at which engines of other nodes come. Unset: 29550."""
 
     data_parallel_size: int = arg(1, aliases=("-dp",), minimum=1, twins=("VLLM_DP_SIZE",))
     """Copies of the engine that share the requests, each in a process of its own with all of the weights.
