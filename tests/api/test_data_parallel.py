@@ -84,6 +84,15 @@ def test_two_engines_answer_as_one_does_whatever_runs_beside(tiny: Path) -> None
         assert sum(by_engine(server, "vllm:generation_tokens_total").values()) == 8 * NUM_STREAMS
 
 
+def test_engines_of_several_ranks_each_answer_as_one_does(tiny: Path) -> None:
+    prompts = [of(number) for number in range(4)]
+    with live_server(tiny, *ONE) as server:
+        alone = [complete(server, prompt) for prompt in prompts]
+    with live_server(tiny, *TWO, "--tensor-parallel-size", "2") as server:
+        assert at_once(server, prompts) == alone
+        assert min(by_engine(server, "vllm:request_success_total").values()) >= 1
+
+
 def test_each_prefix_is_missed_once_by_an_engine_at_most(tiny: Path) -> None:
     """16 requests of each of four prefixes of 10 blocks: the rest of each prompt is less than a block."""
     prefixes = [of(number, 160) for number in range(4)]
