@@ -38,7 +38,6 @@ SAMPLES = {
     "kv_transfer_config": '{"kv_role": "kv_both"}',
     "limit_mm_per_prompt": "image=1",
     "lora_modules": "a=/b",
-    "max_parallel_loading_workers": "2",
     "otlp_traces_endpoint": "http://collector:4317",
     "prompt_adapters": "a=/b",
     "override_pooler_config": '{"normalize": true}',
@@ -196,7 +195,6 @@ def test_values_that_work_are_never_refused(argument):
     [
         ["--limit-mm-per-prompt", "image=0"],
         ["--kv-events-config", '{"enable_kv_cache_events": false}'],
-        ["--max-parallel-loading-workers", "1"],
         ["--model-loader-extra-config", "{}"],
         ["-dpl", "1"],
     ],

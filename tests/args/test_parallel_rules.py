@@ -219,6 +219,11 @@ WARNED = {
         [],
         "--eplb-config has no effect without --enable-eplb.",
     ),
+    "turns of one rank": (
+        ["--max-parallel-loading-workers", "1"],
+        ["--max-parallel-loading-workers", "1", "-pp", "2"],
+        "--max-parallel-loading-workers has no effect: one rank reads all weights.",
+    ),
     "profiles of workers that Ray does not start": (
         ["--ray-workers-use-nsight"],
         ["--ray-workers-use-nsight", "--distributed-executor-backend", "ray"],
@@ -252,6 +257,15 @@ def test_ranks_and_copies_that_contradict_each_other_are_refused_even_in_a_dry_r
 def test_what_has_no_effect_among_so_many_ranks_warns(idle, kept, sentence):
     assert sentence in resolve(["m", *idle], LAUNCHED).warnings
     assert sentence not in resolve(["m", *kept], LAUNCHED).warnings
+
+
+def test_experts_that_are_not_moved_are_served_and_said_to_stay():
+    resolved = resolve(["m", "-tp", "2", "--enable-expert-parallel", "--enable-eplb"], {})
+    resolved.refuse_unbuilt()
+    assert resolved.warnings == (
+        "--enable-eplb has no effect: every expert stays where it was put, and moving experts between "
+        "devices is not built yet.",
+    )
 
 
 def test_a_later_node_has_no_api_server_unless_it_is_balanced_from_outside():

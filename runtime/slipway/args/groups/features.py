@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from slipway.args.declare import Unbuilt
 
-EXPERT_PARALLEL = Unbuilt("expert parallelism")
 MULTIMODAL = Unbuilt("multimodal input")
 SEVERAL_HOSTS = Unbuilt("ranks on several hosts")
 TENSOR_PARALLEL = Unbuilt("tensor parallelism")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from slipway.args.declare import FilePath, Json, Key, Unbuilt, arg, group
 from slipway.args.groups.features import (
-    EXPERT_PARALLEL,
     MULTIMODAL,
     SEVERAL_HOSTS,
 )
 
 CLASS = r"[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)+"
+MOVED_EXPERTS = Unbuilt(
+    "moving experts between devices", tunes=True, without="every expert stays where it was put"
+)
 ONE_DEVICE = "is not a device of Slipway. Use cpu or cuda."
 
 
@@ -86,7 +88,7 @@ class Parallel:
     )
     """What starts workers. There is one, a part of the engine, whether this is unset, auto, uni or mp."""
 
-    enable_eplb: bool = arg(False, no_effect_without=("enable_expert_parallel",), unbuilt=EXPERT_PARALLEL)
+    enable_eplb: bool = arg(False, no_effect_without=("enable_expert_parallel",), unbuilt=MOVED_EXPERTS)
     """Move experts between devices while serving, to balance their load."""
 
     enable_expert_parallel: bool = arg(False, negatable=True)
@@ -108,7 +110,7 @@ class Parallel:
         },
         open_keys=False,
         no_effect_without=("enable_eplb",),
-        unbuilt=Unbuilt("moving experts between devices", tunes=True),
+        unbuilt=MOVED_EXPERTS,
     )
     """How --enable-eplb moves experts: what it measures, how often it acts, how many experts it doubles."""
 
@@ -118,10 +120,8 @@ class Parallel:
     master_port: int = arg(29501, minimum=1, maximum=65535, unbuilt=SEVERAL_HOSTS, in_spec=False)
     """Port of node 0 for the same."""
 
-    max_parallel_loading_workers: int | None = arg(
-        minimum=1, unbuilt=Unbuilt("more than one worker", asks=lambda count: count > 1)
-    )
-    """Workers that read weights at the same time; fewer need less host memory."""
+    max_parallel_loading_workers: int | None = arg(minimum=1)
+    """Ranks of the engine that read weights at the same time; fewer need less host memory. Unset, all do."""
 
     nnodes: int = arg(1, aliases=("-n",), minimum=1, unbuilt=SEVERAL_HOSTS, in_spec=False)
     """Nodes over which the ranks of the engine spread evenly. Start the same command on each of them, with

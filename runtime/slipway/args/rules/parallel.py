@@ -118,6 +118,12 @@ def _experts_of_one_device(values: Values, given: Given) -> str | None:
     )
 
 
+def _reads_by_itself(values: Values, given: Given) -> str | None:
+    if "max_parallel_loading_workers" not in given or ranks(values) > 1:
+        return None
+    return "--max-parallel-loading-workers has no effect: one rank reads all weights."
+
+
 def _profiles_of_rays_workers(values: Values, given: Given) -> str | None:
     if not values["ray_workers_use_nsight"] or values["distributed_executor_backend"] == "ray":
         return None
@@ -141,5 +147,6 @@ PARALLEL: tuple[Rule, ...] = (
     Rule("nnodes", _a_launcher_counts_nodes, warns=True),
     Rule("cluster_key_file", _nobody_to_know, warns=True),
     Rule("enable_expert_parallel", _experts_of_one_device, warns=True),
+    Rule("max_parallel_loading_workers", _reads_by_itself, warns=True),
     Rule("ray_workers_use_nsight", _profiles_of_rays_workers, warns=True),
 )
