@@ -1,0 +1,49 @@
+"""The parallel ones of the commands that people use, really started, on tiny models of at most four ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from quantize import quantize, recipe
+
+from live_server import live_server
+from worked_commands import PARALLEL, Command
+
+pytestmark = pytest.mark.slow
+
+MODELS = {
+    "podman-run": ("llama", "fp8"),
+    "parallel-llama-70b": ("llama", "awq"),
+    "parallel-mixtral": ("mixtral", ""),
+    "parallel-moe": ("qwen2_moe", ""),
+    "pattern-multi-gpu": ("llama", "awq"),
+}
+"""Architecture and stored form of a command's own model, or of one that has as much to share; llama else."""
+OF_LAYERS_THAT_DRAFT = ("pattern-reasoning", "step-3.5-flash")
+"""Their model is of no architecture that is served: drafting layers come with it."""
+STARTED = [command for command in PARALLEL if command.name not in OF_LAYERS_THAT_DRAFT]
+
+
+@pytest.mark.parametrize("command", STARTED, ids=[command.name for command in STARTED])
+def test_a_parallel_command_starts_and_answers(
+    command: Command, tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    if waits_for := command.refused:
+        pytest.skip("; ".join(waits_for.values()))
+    kind, form = MODELS.get(command.name, ("llama", ""))
+    model = tiny_models(kind)
+    if form:
+        model = quantize(model, tmp_path / "quantized", recipe(form, group=32))
+    words = command.cut(model)
+    if words[0] == "--model":
+        del words[0]
+    env = command.env | {"OMP_NUM_THREADS": "1"}
+    body = {"model": words[0], "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
+    with live_server(*words, env=env) as server:
+        status, answer = server.post("/v1/completions", json.dumps(body).encode())
+        said = "".join(server.lines)
+    assert status == 200, said
+    assert json.loads(answer)["usage"]["completion_tokens"] == 4
