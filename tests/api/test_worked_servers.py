@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 from quantize import quantize, recipe
+from safetensors.torch import load_file, save_file
 
+from factory import make_model
+from followers import EPS, HEAD_DIM, INTERMEDIATE, THETA, Mtp
 from live_server import live_server
 from worked_commands import PARALLEL, Command
 
@@ -22,19 +25,37 @@ MODELS = {
     "pattern-multi-gpu": ("llama", "awq"),
 }
 """Architecture and stored form of a command's own model, or of one that has as much to share; llama else."""
-OF_LAYERS_THAT_DRAFT = ("pattern-reasoning", "step-3.5-flash")
-"""Their model is of no architecture that is served: drafting layers come with it."""
-STARTED = [command for command in PARALLEL if command.name not in OF_LAYERS_THAT_DRAFT]
+DRAFTING = ("pattern-reasoning", "step-3.5-flash")
+"""Their model brings layers that draft."""
 
 
-@pytest.mark.parametrize("command", STARTED, ids=[command.name for command in STARTED])
+def with_layers_that_draft(folder: Path) -> Path:
+    """A tiny MiMo: Qwen2, and a layer more."""
+    make_model(
+        "qwen2",
+        folder,
+        head_dim=HEAD_DIM,
+        intermediate_size=INTERMEDIATE,
+        rms_norm_eps=EPS,
+        rope_parameters={"rope_type": "default", "rope_theta": THETA},
+        tie_word_embeddings=False,
+    )
+    weights = folder / "model.safetensors"
+    save_file(load_file(weights) | Mtp(1).tensors(), weights)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("command", PARALLEL, ids=[command.name for command in PARALLEL])
 def test_a_parallel_command_starts_and_answers(
     command: Command, tiny_models: Callable[[str], Path], tmp_path: Path
 ) -> None:
     if waits_for := command.refused:
         pytest.skip("; ".join(waits_for.values()))
     kind, form = MODELS.get(command.name, ("llama", ""))
-    model = tiny_models(kind)
+    model = with_layers_that_draft(tmp_path / "mimo") if command.name in DRAFTING else tiny_models(kind)
     if form:
         model = quantize(model, tmp_path / "quantized", recipe(form, group=32))
     words = command.cut(model)
