@@ -15,9 +15,9 @@ from slipway.envs import BY_NAME
 
 @pytest.mark.parametrize("given", [["--model", "org/name"], ["serve", "org/name"]])
 def test_flags_may_follow_an_images_name_and_the_server_listens_everywhere(given, capsys):
-    assert main(words([*given, "--tensor-parallel-size", "2", "--dry-run"], {})) == 0
+    assert main(words([*given, "--pipeline-parallel-size", "2", "--dry-run"], {})) == 0
     resolved = json.loads(capsys.readouterr().out)
-    assert (resolved["model"], resolved["tensor_parallel_size"]) == ("org/name", 2)
+    assert (resolved["model"], resolved["pipeline_parallel_size"]) == ("org/name", 2)
     assert resolved["host"] == "0.0.0.0"
 
 
@@ -79,7 +79,7 @@ def test_the_operator_takes_neither(name):
     [
         (["serve", "x", "--max-modle-len", "5"], "", 2, "BadArguments"),
         (["serve", "x", "--block-size", "7"], "block_size", 2, "BadArguments"),
-        (["serve", "x", "--tensor-parallel-size", "2"], "tensor_parallel_size", 3, "NotSupported"),
+        (["serve", "x", "--pipeline-parallel-size", "2"], "pipeline_parallel_size", 3, "NotSupported"),
     ],
 )
 def test_a_refused_argument_is_told_in_the_termination_message(

@@ -69,7 +69,6 @@ def engine_config(
         "log_config_file": log_config_file,
         "profile_folder": environment.torch_profiler_dir,
         "record": environment.slipway_record,
-        "layer_partition": list(environment.pp_layer_partition or ()),
         "processors": arguments["logits_processor_pattern"] is not None,
         "processor_threads": environment.logits_processor_threads,
     }

@@ -127,15 +127,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     # ranks
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
-    layer_partition: list[int] = []
-    """Layers of each stage; empty: as even as can be."""
     enable_expert_parallel: bool = False
     rank: int = 0
     """Of this process, as `dist.mesh` counts those of one engine."""
     machine_parts: int = 1
     """In how many equal parts engines and ranks share the processors and the memory of this machine."""
-    distributed_executor_backend: str | None = None
-    """What starts the others: uni, mp, ray or external_launcher; null and auto: mp where there are others."""
     nnodes: int = 1
     node_rank: int = 0
     master_addr: str = "127.0.0.1"
@@ -148,8 +144,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of the secret by which ranks on several hosts know each other."""
     max_parallel_loading_workers: int | None = None
     """Ranks of a host that read weights at the same time; null: all."""
-    disable_custom_all_reduce: bool = False
-    ray_workers_use_nsight: bool = False
     # engines of their own beside it
     name: str = "the engine"
     """What it is called where it is one of several."""
