@@ -18,6 +18,7 @@ RESOLVED = {"arguments", "resolved"}
 """What the resolved arguments are called where they are read."""
 READ_WHILE_RESOLVED = {"config", "model_tag", "dry_run", "help"}
 ONE_MEANING = {
+    "distributed_executor_backend",
     "scheduler_cls",
 }
 """Of these only such values are accepted as say what happens anyway; all others are refused."""

@@ -48,7 +48,8 @@ def test_warnings_go_to_standard_error(dry):
     assert printed["pipeline_parallel_size"] == 2
     assert err.splitlines() == [
         "slipway serve: warning: --use-v2-block-manager has no effect: there is one block manager.",
-        "slipway serve: warning: --pipeline-parallel-size 2 asks for pipeline parallelism: not supported yet.",  # noqa: E501
+        "slipway serve: warning: --pipeline-parallel-size 2 asks for pipeline parallelism: "
+        "not supported yet.",
         "slipway serve: warning: A real start ends with exit status 3 (NotSupported): "
         "the above is not supported yet.",
     ]

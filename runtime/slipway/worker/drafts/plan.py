@@ -252,7 +252,6 @@ def _settings(draft: DraftConfig, target: ModelPlan, config: EngineConfig) -> En
         tensor_parallel_size=size,
         enable_expert_parallel=False,
         pipeline_parallel_size=1,
-        layer_partition=[],
         rank=Mesh.of(config).shard(config.rank).rank if size > 1 else 0,
         model=draft.model,
         revision=draft.revision,
