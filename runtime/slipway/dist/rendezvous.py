@@ -107,11 +107,13 @@ class Rendezvous:
         self._gate = Gate(listen(config.master_addr, config.master_port, "master_addr"), key, self)
 
     def wait(
-        self, check: Callable[[], None] = lambda: None, patience: float = PATIENCE
+        self, check: Callable[[], None] = lambda: None, patience: float | None = None
     ) -> dict[int, Arrived]:
         """Until all have come: their connections, by rank. Closes the port, whatever happens.
 
-        check: called about every second, may raise. Raises Exit with those that are missing.
+        check     called about every second, may raise
+        patience  seconds; None: PATIENCE
+        Raises Exit with those that are missing.
         """
         patience = PATIENCE if patience is None else patience
         end = time.monotonic() + patience

@@ -33,7 +33,7 @@ from slipway.engine.link import (
 )
 from slipway.engine.start import StartProgress, describe, loader, planned
 from slipway.envs import read
-from slipway.exits import ENGINE_DIED
+from slipway.exits import ENGINE_DIED, INTERNAL_ERROR
 from slipway.worker.cache_size import wanted_pages
 from slipway.worker.plan import ModelPlan
 from slipway_kernels.cpu import RankLeft
@@ -105,9 +105,10 @@ class Member:
         try:
             answer = Answer(number, self._carried_out(question))
         except Exception as error:
-            answer = Answer(number, failure=describe(error))
-            if answer.failure is not None and answer.failure.code == 1:
+            failure = describe(error)
+            if failure.code == INTERNAL_ERROR.code:
                 log.exception("the rank failed")
+            answer = Answer(number, failure=failure)
         self._link.send(answer)
 
     def _carried_out(self, question: Question) -> int:
@@ -126,6 +127,8 @@ class Member:
                 self._worker.sleep(keep_weights=keep_weights)
             case Wake(part):
                 self._worker.wake(part)
+                if part == "kv_cache":
+                    self._link.idle = self._worker.idle
             case ReadAdapter(adapter, place):
                 return self._worker.read_adapter(adapter, place)
         return 0
