@@ -8,6 +8,8 @@
 
 #include <chrono>
 
+#include "relax.h"
+
 namespace {
 
 /* As long as a product may differ between ranks; beyond it a core may have something else to do. */
@@ -15,20 +17,10 @@ constexpr auto SPIN = std::chrono::microseconds(200);
 /* A rank that is gone wakes nobody: how often a sleeper looks whether one has left. */
 constexpr timespec LOOK{0, 50'000'000};
 
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 /* Between processes: not the private form. */
 long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* most) {
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, most, nullptr, 0);
 }
-
-size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 

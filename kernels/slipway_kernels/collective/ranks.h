@@ -50,7 +50,8 @@ struct Ranks {
     alignas(64) std::atomic<int32_t> arrived;
     alignas(64) std::atomic<uint32_t> left;
   };
-  static size_t first() { return (sizeof(Head) + 63) / 64 * 64; }
+  static size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+  static size_t first() { return whole_lines(sizeof(Head)); }
   Head& head() const { return *reinterpret_cast<Head*>(memory_); }
   void wake() const;
   char* memory_;

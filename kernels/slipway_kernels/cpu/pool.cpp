@@ -5,20 +5,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "relax.h"
+
 namespace {
 
 /* At a barrier. */
 constexpr auto SPIN = std::chrono::microseconds(50);
 /* Between two steps: waking a sleeper takes 0.1 to 0.4 ms on a virtual machine. */
 constexpr auto LINGER = std::chrono::milliseconds(1);
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, nullptr, nullptr, 0);
