@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
@@ -38,11 +37,6 @@ class ThreadRank:
 
     def how_ended(self, lost: str) -> Exit:
         return Exit(ENGINE_DIED, f"{self.name} {lost}.", "")
-
-    def hang_up(self) -> None:
-        for end in (self.link.socket, self.beats):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
 
     def end(self, patience: float) -> None:
         self._thread.join()

@@ -18,8 +18,6 @@ BEAT = 1.0
 """Seconds from one to the next."""
 SILENCE = 10.0
 """Seconds after which nobody waits any more."""
-
-
 ENDED = "ended"
 """How one was lost that closed its end."""
 

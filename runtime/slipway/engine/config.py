@@ -151,12 +151,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """That have weights and devices of their own, itself among them."""
     place_on_host: int = 0
     """Among these."""
-
-    @property
-    def is_one_of_several(self) -> bool:
-        """Its server has others."""
-        return self.name != "the engine"
-
     # device
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""
@@ -183,3 +177,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where traces of steps are written, which calls start and stop."""
     record: str | None = None
     """File to which messages and plans are written (`SLIPWAY_RECORD`)."""
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Its server has others."""
+        return self.name != "the engine"

@@ -67,6 +67,12 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def how_ended(status: int) -> tuple[ExitCode, str]:
+    """What a process's status says of its end, as a cause and in words that go on behind its name."""
+    code = WORKER_KILLED if status == -signal.SIGKILL else ENGINE_DIED
+    return code, f"ended with {signal_name(-status) if status < 0 else f'status {status}'}"
+
+
 class Parent(Protocol):
     """What knows the engine's process: this one, or the one that started both."""
 
@@ -164,10 +170,10 @@ class EngineProcess(Engine):
             status = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             return f"The {self._named} closed its socket and did not exit.", ENGINE_DIED
-        if status == -signal.SIGKILL:
-            return f"The {self._named} was killed (SIGKILL).", WORKER_KILLED
-        how = signal_name(-status) if status < 0 else f"status {status}"
-        return f"The {self._named} ended with {how}; its log may say more.", ENGINE_DIED
+        code, how = how_ended(status)
+        if code is WORKER_KILLED:
+            return f"The {self._named} was killed (SIGKILL).", code
+        return f"The {self._named} {how}; its log may say more.", code
 
     def _wait(self, patience: float) -> None:
         try:

@@ -18,8 +18,8 @@ from slipway.dist.ports import tell
 from slipway.dist.rendezvous import PATIENCE, Arrived, join
 from slipway.dist.trust import read_key
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import STOP_SIGNALS, signal_name, start_module
-from slipway.exits import BY_CODE, ENGINE_DIED, RANKS_MISSING, WORKER_KILLED, Exit
+from slipway.engine.launch import STOP_SIGNALS, how_ended, start_module
+from slipway.exits import BY_CODE, ENGINE_DIED, RANKS_MISSING, Exit
 from slipway_kernels.cpu import shared_memory
 
 log = logging.getLogger("slipway.engine")
@@ -90,10 +90,10 @@ def _cause(name: str, pid: int, status: int) -> Exit:
             "The log of node 0 says why.",
         )
     if status > 0:
-        code = BY_CODE.get(status, ENGINE_DIED)
-        return Exit(code, f"{name} (process {pid}) ended with status {status}.", "Its log says why.")
-    code = WORKER_KILLED if status == -signal.SIGKILL else ENGINE_DIED
-    return Exit(code, f"{name} (process {pid}) ended with {signal_name(-status)}.", code.hint)
+        _, how = how_ended(status)
+        return Exit(BY_CODE.get(status, ENGINE_DIED), f"{name} (process {pid}) {how}.", "Its log says why.")
+    code, how = how_ended(status)
+    return Exit(code, f"{name} (process {pid}) {how}.")
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -405,7 +405,7 @@ def loader(device: str, memory: int | None = None) -> Callable[[ModelPlan, Engin
 
 
 def _to_be_read(config: EngineConfig) -> int:
-    """Bytes of weights that will lie in this machine's memory, all ranks' together."""
+    """Bytes of weights that will lie in this process's memory; none where they go to a device."""
     if config.device != "cpu" and driver.loaded():
         return 0
     models = [config.model, *([config.draft.model] if config.draft and config.draft.model else [])]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -22,11 +21,11 @@ from slipway.dist.hosts import ranks_of
 from slipway.dist.mesh import Mesh
 from slipway.dist.rendezvous import Arrived
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import signal_name, start_module
+from slipway.engine.launch import how_ended, start_module
 from slipway.engine.link import Answer, Ask, Link, Question, Step
 from slipway.engine.messages import Failed
 from slipway.engine.plan import StepPlan
-from slipway.exits import BY_CODE, ENGINE_DIED, WORKER_KILLED, Exit
+from slipway.exits import BY_CODE, ENGINE_DIED, Exit
 from slipway_kernels.cpu import shared_memory
 
 NOBODY: Mapping[int, Arrived] = MappingProxyType({})
@@ -43,9 +42,6 @@ class Other(Protocol):
 
     def how_ended(self, lost: str) -> Exit:
         """Why it is no more, where it has not said so itself."""
-
-    def hang_up(self) -> None:
-        """It ends by itself where its sockets do."""
 
     def end(self, patience: float) -> None:
         """It has so many seconds to be gone."""
@@ -70,17 +66,9 @@ class Rank:
     def how_ended(self, lost: str) -> Exit:
         """Why it is no more, where it has not said so itself."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            status = self._process.wait(ENDS if lost == ENDED else 0)
-            how = signal_name(-status) if status < 0 else f"status {status}"
-            code = WORKER_KILLED if status == -signal.SIGKILL else ENGINE_DIED
-            return Exit(code, f"{self.name} (process {self.pid}) ended with {how}.", code.hint)
+            code, how = how_ended(self._process.wait(ENDS if lost == ENDED else 0))
+            return Exit(code, f"{self.name} (process {self.pid}) {how}.")
         return Exit(ENGINE_DIED, f"{self.name} (process {self.pid}) {lost}.", _SILENT)
-
-    def hang_up(self) -> None:
-        """It ends by itself where its sockets do."""
-        for end in (self.link.socket, self.beats):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
 
     def end(self, patience: float) -> None:
         """Kill it where it has not ended so many seconds later: it may stand still."""
@@ -102,11 +90,6 @@ class FarRank:
 
     def how_ended(self, lost: str) -> Exit:
         return Exit(ENGINE_DIED, f"{self.name} {lost}.", _FAR)
-
-    def hang_up(self) -> None:
-        for end in (self.link.socket, self.beats):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
 
     def end(self, patience: float) -> None:
         """Its own host sees to that."""
@@ -190,13 +173,13 @@ class Team:
             self._cause = self._cause or Exit(ENGINE_DIED, "The ranks are closed.")
             self._told = ()
         for other in self._ranks.values():
-            other.hang_up()
+            _hang_up(other)
         end = time.monotonic() + ENDS
         for other in self._ranks.values():
             other.end(max(0.0, end - time.monotonic()))
         os.close(self.memory)
 
-    def _read(self, rank: int, other: Rank) -> None:
+    def _read(self, rank: int, other: Other) -> None:
         with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
             for answer in other.link:
                 if answer.number < 0:
@@ -227,6 +210,13 @@ class Team:
         for key in list(self._asked):
             if (future := self._asked.pop(key, None)) is not None:
                 future.set_exception(self._cause)
+
+
+def _hang_up(other: Other) -> None:
+    """It ends by itself where its sockets do."""
+    for end in (other.link.socket, other.beats):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _exit(failure: Failed, name: str = "") -> Exit:
