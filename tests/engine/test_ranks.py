@@ -16,7 +16,7 @@ from factory import model_folders
 from local_engine import LocalEngine, Output
 from slipway.dist.beats import Heartbeats
 from slipway.engine.params import SamplingParams
-from slipway.exits import ENGINE_DIED, WORKER_KILLED, Exit
+from slipway.exits import ENGINE_DIED, NOT_SUPPORTED, WORKER_KILLED, Exit
 from slipway.load.errors import LoadError
 
 pytestmark = pytest.mark.slow
@@ -153,6 +153,12 @@ def test_what_cannot_be_cut_is_refused_with_what_can(tiny_models: TinyModels) ->
     with pytest.raises((LoadError, Exit), match="--tensor-parallel-size 7 cannot cut 4 heads") as caught:
         LocalEngine(tiny_models("llama"), tensor_parallel_size=7)
     assert "4" in caught.value.hint
+
+
+def test_ranks_on_cuda_are_refused_before_they_compute(tiny_models: TinyModels) -> None:
+    with pytest.raises(Exit, match="--tensor-parallel-size 2: on CUDA") as caught:
+        LocalEngine(tiny_models("llama"), device="cuda", tensor_parallel_size=2)
+    assert caught.value.exit_code is NOT_SUPPORTED
 
 
 def test_loading_in_turn_gives_the_same(tiny_models: TinyModels) -> None:

@@ -46,7 +46,14 @@ from slipway.engine.tokens import token_ids_of
 from slipway.engine.wire import Hub
 from slipway.engine.worker_classes import check_classes, of_named_classes
 from slipway.envs import read
-from slipway.exits import BY_REASON, DEVICE_UNAVAILABLE, INTERNAL_ERROR, OUT_OF_MEMORY, Exit
+from slipway.exits import (
+    BY_REASON,
+    DEVICE_UNAVAILABLE,
+    INTERNAL_ERROR,
+    NOT_SUPPORTED,
+    OUT_OF_MEMORY,
+    Exit,
+)
 from slipway.load.errors import LoadError
 from slipway.load.extras import require_torch
 from slipway.load.folder import stored_bytes
@@ -366,6 +373,13 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     from slipway.worker.plan import plan_model
 
     config = msgspec.structs.replace(config, device=chosen_device(config.device))
+    if config.device == "cuda" and (size := Mesh.of(config).size) > 1:
+        raise Exit(
+            NOT_SUPPORTED,
+            f"--tensor-parallel-size {size}: on CUDA ranks do not add up yet what each computes of a layer.",
+            "--data-parallel-size serves the whole model on each device; --device cpu has ranks.",
+            "tensor_parallel_size",
+        )
     if config.processors:
         check_processors(config.device)
     check_classes(config)

@@ -131,13 +131,6 @@ class Native:
         from slipway.worker.device.heads import DenseOnDevice, device_rows, stored_rows
         from slipway.worker.device.low_rank import LowRank
 
-        if self.shard.whole_experts and self.shard.size > 1:
-            raise LoadError(
-                "UnsupportedModel",
-                "--enable-expert-parallel: on CUDA every rank has a part of each expert.",
-                hint="Leave it out.",
-                argument="enable_expert_parallel",
-            )
         weights = self.weights(plan, schemes)
         if plan.pooler is not None:
             new = partial(DenseOnDevice, device=schemes.device)

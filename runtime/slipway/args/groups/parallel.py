@@ -137,7 +137,7 @@ class Parallel:
     """Profile Ray workers with Nsight."""
 
     tensor_parallel_size: int = arg(1, aliases=("-tp",), minimum=1)
-    """Devices that share each layer."""
+    """Ranks that share each layer: on a CPU processes of one host; on CUDA there is one so far."""
 
     worker_cls: str = arg(
         "auto",
