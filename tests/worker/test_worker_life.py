@@ -18,7 +18,7 @@ from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Worker
 from slipway.engine.params import SamplingParams
 from slipway.engine.plan import PageGrant, SlotStart, StepPlan
-from slipway.engine.start import loader
+from slipway.engine.planned import loader
 from slipway.exits import BAD_ARGUMENTS, Exit
 from slipway.load.checkpoint import open_checkpoint
 from slipway.model.kv import kv_layout

@@ -31,7 +31,8 @@ from slipway.engine.link import (
     Wake,
     WarmUp,
 )
-from slipway.engine.start import StartProgress, describe, loader, planned
+from slipway.engine.planned import StartProgress, loader, planned
+from slipway.engine.start import describe
 from slipway.envs import read
 from slipway.exits import ENGINE_DIED, INTERNAL_ERROR
 from slipway.worker.cache_size import wanted_pages

@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slipway import driver
 from slipway.dist.hosts import listeners, ranks_of
 from slipway.dist.mesh import Mesh
 from slipway.dist.ports import tell
@@ -27,13 +25,13 @@ from slipway.engine.adapter_kinds import AdapterKinds
 from slipway.engine.adapters import Adapters
 from slipway.engine.config import EngineConfig
 from slipway.engine.core import EngineCore
-from slipway.engine.cuda_files import use_given
 from slipway.engine.executor import Executor, Steps, Worker
 from slipway.engine.grammar import ModelMatchers
 from slipway.engine.guesses import Guessing
 from slipway.engine.kv_cache import KVCache, block_hash
-from slipway.engine.messages import Failed, Loading, Part, Ready
+from slipway.engine.messages import Failed, Part, Ready
 from slipway.engine.page_pool import PagePool
+from slipway.engine.planned import StartProgress, loader, planned, to_be_read
 from slipway.engine.profile import ProfiledWorker, Profiler, Recorder, StepRecorder
 from slipway.engine.prompt_adapters import PromptAdapters
 from slipway.engine.ranked import RankedWorker, load_in_turn
@@ -42,25 +40,16 @@ from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.several import keep_own_devices
 from slipway.engine.sleeper import Sleeper
 from slipway.engine.team import Team
-from slipway.engine.tokens import token_ids_of
 from slipway.engine.wire import Hub
-from slipway.engine.worker_classes import check_classes, of_named_classes
-from slipway.envs import read
 from slipway.exits import (
     BY_REASON,
-    DEVICE_UNAVAILABLE,
     INTERNAL_ERROR,
-    NOT_SUPPORTED,
     OUT_OF_MEMORY,
     Exit,
 )
 from slipway.load.errors import LoadError
-from slipway.load.extras import require_torch
-from slipway.load.folder import stored_bytes
-from slipway.load.progress import Progress
 from slipway.load.prompt_adapter import read_prompt_adapter
 from slipway.worker.cache_size import CacheSize, cache_size, wanted_pages
-from slipway.worker.processors import check_processors
 from slipway_kernels.cpu import reserved
 
 if TYPE_CHECKING:
@@ -101,35 +90,6 @@ def run_engine(
     return 0
 
 
-def chosen_device(asked: str) -> str:
-    """cpu or cuda; `auto` takes CUDA where there is one. Raises Exit where CUDA is asked for and missing."""
-    if asked == "cpu" or (asked == "auto" and not driver.loaded()):
-        return "cpu"
-    use_given(read(os.environ))
-    require_torch(
-        "--device cuda computes with torch and Triton",
-        "use --device cpu",
-        "triton",
-        extra="cuda",
-        argument="device",
-    )
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if asked == "auto":
-        return "cpu"
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return "cuda"
-    raise Exit(
-        DEVICE_UNAVAILABLE,
-        "--device cuda, and torch finds no CUDA device here.",
-        "Check that the driver is loaded, that the pod asks for a GPU and that CUDA_VISIBLE_DEVICES names "
-        "one; or use --device cpu.",
-        "device",
-    )
-
-
 def describe(error: Exception) -> Failed:
     """What clients are told of an exception that ends the engine."""
     torch = sys.modules.get("torch")  # only torch raises its errors: it need not be imported for others
@@ -148,39 +108,6 @@ def describe(error: Exception) -> Failed:
         error = Exit(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
     code = error.exit_code
     return Failed(code.code, code.reason, error.message, error.hint, error.argument)
-
-
-class StartProgress:
-    """Tells clients how a start comes along, and times its phases."""
-
-    def __init__(self, hub: Hub | None) -> None:
-        self.seconds: dict[str, float] = {}
-        self._hub = hub
-        self.check: Callable[[], None] = lambda: None
-        """Raises what else makes going on useless."""
-        self._last_report = 0.0  # as time.monotonic() counts
-        self._begun = time.monotonic()
-
-    def __call__(self, phase: str, done: int, total: int) -> None:
-        """At most ten times a second, but always the first and the last."""
-        now = time.monotonic()
-        if self._hub is None or (0 < done < total and now - self._last_report < 0.1):
-            return
-        self._last_report = now
-        self._hub.poll(0)  # only greetings can have come
-        if self._hub.closed:
-            raise SystemExit(INTERNAL_ERROR.code)  # with what started it: nobody is left to be told
-        self._hub.broadcast(Loading(phase, done, total))
-        self.check()
-
-    def over(self) -> None:
-        """Clients have more to say than greetings from now on: what a worker still tells goes nowhere."""
-        self._hub = None
-
-    def ended(self, phase: str) -> None:
-        now = time.monotonic()
-        self.seconds[phase] = round(now - self._begun, 3)
-        self._begun = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +142,7 @@ class Start:
         if team is not None:
             progress.check = team.check
         progress("load", 0, 0)
-        with reserved(_to_be_read(config)):
+        with reserved(to_be_read(config)):
             config, plan = planned(config, progress)
             if team is None:
                 worker = loader(config.device)(plan, config, progress)
@@ -363,64 +290,8 @@ class Start:
         )
 
 
-def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig, ModelPlan]:
-    """How a model runs, and the configuration as the machine and the model decide what it leaves open.
-
-    Raises LoadError and Exit.
-    """
-    from slipway.load.checkpoint import open_checkpoint
-    from slipway.worker.drafts.plan import with_draft
-    from slipway.worker.plan import plan_model
-
-    config = msgspec.structs.replace(config, device=chosen_device(config.device))
-    if config.device == "cuda" and (size := Mesh.of(config).size) > 1:
-        raise Exit(
-            NOT_SUPPORTED,
-            f"--tensor-parallel-size {size}: on CUDA ranks do not add up yet what each computes of a layer.",
-            "--data-parallel-size serves the whole model on each device; --device cpu has ranks.",
-            "tensor_parallel_size",
-        )
-    if config.processors:
-        check_processors(config.device)
-    check_classes(config)
-    loader(config.device)
-    progress.ended("import")
-    checkpoint = open_checkpoint(config, progress)
-    progress.ended("open")
-    plan = plan_model(checkpoint, config, token_ids_of(config))
-    if not plan.kv.groups:  # rows see those behind them: no prompt is cut or begun in its midst
-        config = msgspec.structs.replace(config, enable_chunked_prefill=False, enable_prefix_caching=False)
-    plan = with_draft(plan, config, progress)
-    if plan.draft:  # which may have a number of its own
-        config = msgspec.structs.replace(config, num_drafts=plan.draft.num_drafts)
-    return config, plan
-
-
 def others(config: EngineConfig, progress: StartProgress) -> Mapping[int, Arrived]:
     """The ranks of other hosts, once all have come. Raises Exit."""
     key = read_key(config.cluster_key_file)
     tell(listeners(config), key)
     return Rendezvous(config, key).wait(lambda: progress("load", 0, 0))
-
-
-def loader(device: str, memory: int | None = None) -> Callable[[ModelPlan, EngineConfig, Progress], Worker]:
-    """Reads the weights of a plan: the workers of both devices begin so, and go on alike.
-
-    memory  the descriptor of what ranks share on a CPU
-    """
-    if device == "cuda":
-        from slipway.worker.device.load import load as load_on_device
-
-        return of_named_classes(load_on_device)
-    from slipway.worker.cpu import CpuWorker
-
-    load = of_named_classes(CpuWorker)
-    return load if memory is None else partial(load, memory=memory)
-
-
-def _to_be_read(config: EngineConfig) -> int:
-    """Bytes of weights that will lie in this process's memory; none where they go to a device."""
-    if config.device != "cpu" and driver.loaded():
-        return 0
-    models = [config.model, *([config.draft.model] if config.draft and config.draft.model else [])]
-    return sum(map(stored_bytes, models)) // Mesh.of(config).size

@@ -1,0 +1,148 @@
+"""What every rank decides alike before it loads: the device, how the model runs, what reads its weights."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slipway import driver
+from slipway.dist.mesh import Mesh
+from slipway.engine.config import EngineConfig
+from slipway.engine.cuda_files import use_given
+from slipway.engine.executor import Worker
+from slipway.engine.messages import Loading
+from slipway.engine.tokens import token_ids_of
+from slipway.engine.wire import Hub
+from slipway.engine.worker_classes import check_classes, of_named_classes
+from slipway.envs import read
+from slipway.exits import DEVICE_UNAVAILABLE, INTERNAL_ERROR, NOT_SUPPORTED, Exit
+from slipway.load.extras import require_torch
+from slipway.load.folder import stored_bytes
+from slipway.load.progress import Progress
+from slipway.worker.processors import check_processors
+
+if TYPE_CHECKING:
+    from slipway.worker.plan import ModelPlan
+
+
+class StartProgress:
+    """Tells clients how a start comes along, and times its phases."""
+
+    def __init__(self, hub: Hub | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._hub = hub
+        self.check: Callable[[], None] = lambda: None
+        """Raises what else makes going on useless."""
+        self._last_report = 0.0  # as time.monotonic() counts
+        self._begun = time.monotonic()
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """At most ten times a second, but always the first and the last."""
+        now = time.monotonic()
+        if self._hub is None or (0 < done < total and now - self._last_report < 0.1):
+            return
+        self._last_report = now
+        self._hub.poll(0)  # only greetings can have come
+        if self._hub.closed:
+            raise SystemExit(INTERNAL_ERROR.code)  # with what started it: nobody is left to be told
+        self._hub.broadcast(Loading(phase, done, total))
+        self.check()
+
+    def over(self) -> None:
+        """Clients have more to say than greetings from now on: what a worker still tells goes nowhere."""
+        self._hub = None
+
+    def ended(self, phase: str) -> None:
+        now = time.monotonic()
+        self.seconds[phase] = round(now - self._begun, 3)
+        self._begun = now
+
+
+def chosen_device(asked: str) -> str:
+    """cpu or cuda; `auto` takes CUDA where there is one. Raises Exit where CUDA is asked for and missing."""
+    if asked == "cpu" or (asked == "auto" and not driver.loaded()):
+        return "cpu"
+    use_given(read(os.environ))
+    require_torch(
+        "--device cuda computes with torch and Triton",
+        "use --device cpu",
+        "triton",
+        extra="cuda",
+        argument="device",
+    )
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if asked == "auto":
+        return "cpu"
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return "cuda"
+    raise Exit(
+        DEVICE_UNAVAILABLE,
+        "--device cuda, and torch finds no CUDA device here.",
+        "Check that the driver is loaded, that the pod asks for a GPU and that CUDA_VISIBLE_DEVICES names "
+        "one; or use --device cpu.",
+        "device",
+    )
+
+
+def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig, ModelPlan]:
+    """How a model runs, and the configuration as the machine and the model decide what it leaves open.
+
+    Raises LoadError and Exit.
+    """
+    from slipway.load.checkpoint import open_checkpoint
+    from slipway.worker.drafts.plan import with_draft
+    from slipway.worker.plan import plan_model
+
+    config = msgspec.structs.replace(config, device=chosen_device(config.device))
+    if config.device == "cuda" and (size := Mesh.of(config).size) > 1:
+        raise Exit(
+            NOT_SUPPORTED,
+            f"--tensor-parallel-size {size}: on CUDA ranks do not add up yet what each computes of a layer.",
+            "--data-parallel-size serves the whole model on each device; --device cpu has ranks.",
+            "tensor_parallel_size",
+        )
+    if config.processors:
+        check_processors(config.device)
+    check_classes(config)
+    loader(config.device)
+    progress.ended("import")
+    checkpoint = open_checkpoint(config, progress)
+    progress.ended("open")
+    plan = plan_model(checkpoint, config, token_ids_of(config))
+    if not plan.kv.groups:  # rows see those behind them: no prompt is cut or begun in its midst
+        config = msgspec.structs.replace(config, enable_chunked_prefill=False, enable_prefix_caching=False)
+    plan = with_draft(plan, config, progress)
+    if plan.draft:  # which may have a number of its own
+        config = msgspec.structs.replace(config, num_drafts=plan.draft.num_drafts)
+    return config, plan
+
+
+def loader(device: str, memory: int | None = None) -> Callable[[ModelPlan, EngineConfig, Progress], Worker]:
+    """Reads the weights of a plan: the workers of both devices begin so, and go on alike.
+
+    memory  the descriptor of what ranks share on a CPU
+    """
+    if device == "cuda":
+        from slipway.worker.device.load import load as load_on_device
+
+        return of_named_classes(load_on_device)
+    from slipway.worker.cpu import CpuWorker
+
+    load = of_named_classes(CpuWorker)
+    return load if memory is None else partial(load, memory=memory)
+
+
+def to_be_read(config: EngineConfig) -> int:
+    """Bytes of weights that will lie in this process's memory; none where they go to a device."""
+    if config.device != "cpu" and driver.loaded():
+        return 0
+    models = [config.model, *([config.draft.model] if config.draft and config.draft.model else [])]
+    return sum(map(stored_bytes, models)) // Mesh.of(config).size
