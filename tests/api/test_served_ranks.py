@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -16,7 +17,13 @@ from live_server import LiveServer, live_server
 pytestmark = pytest.mark.slow
 
 TinyModels = Callable[[str], Path]
-RANKS = ("--dtype", "float32", "--tensor-parallel-size", "2", "--max-model-len", "512")
+LONG = 30_000
+"""Tokens: a stream of so many is not over before a signal arrives, on a busy machine either."""
+CONTEXT = 32_768
+RANKS = (
+    *("--dtype", "float32", "--tensor-parallel-size", "2", "--max-model-len", str(CONTEXT)),
+    *("--hf-overrides", json.dumps({"max_position_embeddings": CONTEXT})),
+)
 
 
 def children(pid: int) -> list[int]:
@@ -51,7 +58,7 @@ def test_a_lost_rank_ends_streams_with_an_error_and_all_processes(
         stream = client.completions.create(
             model=client.models.list().data[0].id,
             prompt=[5, 6, 7],
-            max_tokens=480,
+            max_tokens=LONG,
             stream=True,
             extra_body={"ignore_eos": True},
         )
