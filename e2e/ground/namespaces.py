@@ -11,8 +11,6 @@ from pathlib import Path
 
 from e2e.ground.names import NETWORK_LENGTH, NODE_ADDRESS
 
-_CLONE_NEWNET = 0x40000000
-
 
 def within(netns: Path, *argv: str | os.PathLike[str]) -> list[str]:
     """The command line that runs `argv` in the namespace, keeping the process id.
@@ -38,11 +36,14 @@ def create(netns: Path) -> None:
 
 
 @contextmanager
-def entered(netns: Path) -> Iterator[None]:
-    """Put the calling thread into the namespace; sockets opened meanwhile stay connected there."""
+def entered(namespace: Path, kind: str = "net") -> Iterator[None]:
+    """Put the calling thread into the namespace; sockets opened meanwhile stay connected there.
+
+    Of the kind `pid`, not the thread but the processes that it starts meanwhile.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    there = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+    home = os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+    there = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _set(libc, there)
         yield
@@ -53,9 +54,9 @@ def entered(netns: Path) -> Iterator[None]:
 
 
 def _set(libc: ctypes.CDLL, namespace: int) -> None:
-    if libc.setns(namespace, _CLONE_NEWNET):
+    if libc.setns(namespace, 0):
         number = ctypes.get_errno()
-        raise OSError(number, f"This thread could not enter the network namespace: {os.strerror(number)}")
+        raise OSError(number, f"This thread could not enter the namespace: {os.strerror(number)}")
 
 
 def _ip(*arguments: str) -> None:
