@@ -39,7 +39,10 @@ from slipway_kernels.cuda.launch import ARCHITECTURES, Specialization, Tile, rec
 SHARED_LIMIT = {80: 101_376, 90: 232_448, 100: 232_448}
 """Bytes of shared memory that one block may have; of 80 what 8.6 and 8.9 have, which take its rows, too."""
 
-INSTRUCTIONS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk", "cp.async")
+INSTRUCTIONS = (
+    *("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk", "cp.async"),
+    *("atom.global.sys.release", "atom.global.sys.acquire", "ld.global.cg.v4"),  # between devices
+)
 KEPT = 2
 """Part of every kernel's name in the cache; another number where results of before cannot be trusted."""
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
@@ -113,7 +116,7 @@ def entries(operation: str, architectures: Sequence[int]) -> Iterator[Entry]:
                 continue
             with recording(arch) as noted:
                 case.run()
-            wanted = frozenset(case.instructions if arch == 90 else ())
+            wanted = frozenset(case.always + (case.instructions if arch == 90 else ()))
             for specialization in noted:
                 entry = Entry(operation, specialization, (case.name,), wanted)
                 before = found.get(entry.key)

@@ -25,6 +25,7 @@ class Case:
     bytes, flops  that the call must move and compute, at least
     peers         the same by other libraries, by name: what the table shows beside ours
     instructions  that its kernel must contain on sm_90, as PTX spells them
+    always        the same, on every architecture
     arch          smallest architecture that computes it
     variants      the same call on other buffers, together beyond the second-level cache; for the stopwatch
     """
@@ -37,6 +38,7 @@ class Case:
     flops: int = 0
     peers: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     instructions: tuple[str, ...] = ()
+    always: tuple[str, ...] = ()
     arch: int = 80
     variants: tuple[Callable[[], object], ...] = ()
 
