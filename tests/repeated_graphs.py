@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
-from slipway.worker.device.graphs import GraphKey, Graphs, GraphSizes
+from slipway.worker.device.graphs import GraphKey, Graphs, GraphSizes, Rehearsing
 from slipway.worker.device.worker import DeviceWorker
 
 
@@ -43,8 +44,11 @@ class Repeated(Graphs):
     def __contains__(self, key: GraphKey) -> bool:
         return key in self.steps
 
-    def capture(self, key: GraphKey, step: Callable[[], object]) -> None:
-        step()
+    def capture(
+        self, key: GraphKey, step: Callable[[], object], rehearsing: Rehearsing = nullcontext
+    ) -> None:
+        with rehearsing():
+            step()
         if len(self.steps) == self._room:
             self.full = True
         else:

@@ -55,6 +55,19 @@ def test_a_runtime_that_cannot_be_loaded_ends_the_start_in_a_sentence() -> None:
     assert caught.value.exit_code.code == 2
 
 
+def test_nccl_is_loaded_where_it_is_named(tmp_path: Path) -> None:
+    nccl = tmp_path / "libnccl.so.2"
+    shutil.copy(library(), nccl)
+    program = AFTER.replace("VLLM_CUDART_SO_PATH", "VLLM_NCCL_SO_PATH")
+    given = {"VLLM_NCCL_SO_PATH": str(nccl)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | given, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["mapped"]
+    with pytest.raises(Exit, match=r"VLLM_NCCL_SO_PATH=/absent\.so cannot be loaded"):
+        use_given(read({"VLLM_NCCL_SO_PATH": "/absent.so"}))
+
+
 def test_a_toolkit_without_an_assembler_is_told_and_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

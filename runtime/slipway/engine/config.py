@@ -144,6 +144,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Of the secret by which ranks on several hosts know each other."""
     max_parallel_loading_workers: int | None = None
     """Ranks of a host that read weights at the same time; null: all."""
+    disable_custom_all_reduce: bool = False
+    rank_folder: str = ""
+    """Where the ranks of this host find each other, on devices: a folder that their user alone may enter."""
     # engines of their own beside it
     name: str = "the engine"
     """What it is called where it is one of several."""

@@ -17,15 +17,21 @@ PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
 
 def use_given(environment: Environment) -> None:
-    """The CUDA runtime of VLLM_CUDART_SO_PATH, and the assembler of CUDA_HOME.
+    """CUDA's runtime and NCCL where variables name them, and the assembler of CUDA_HOME.
 
-    Raises Exit where the library cannot be loaded.
+    Raises Exit where a library cannot be loaded.
     """
-    if library := environment.cudart_so_path:
+    named = {
+        "VLLM_CUDART_SO_PATH": environment.cudart_so_path,
+        "VLLM_NCCL_SO_PATH": environment.nccl_so_path,
+    }
+    for variable, library in named.items():
+        if not library:
+            continue
         try:
             ctypes.CDLL(str(Path(library).expanduser()), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            message = f"VLLM_CUDART_SO_PATH={library} cannot be loaded: {error}."
+            message = f"{variable}={library} cannot be loaded: {error}."
             raise Exit(
                 BAD_ARGUMENTS, message, "Correct it, or unset it to have torch find its own."
             ) from None

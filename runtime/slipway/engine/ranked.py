@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from slipway.engine.executor import Worker
@@ -59,17 +60,24 @@ class RankedWorker:
 
     def launch(self, plan: StepPlan) -> None:
         self._team.tell(plan)
-        self._worker.launch(plan)
+        with self._cause_told():
+            self._worker.launch(plan)
 
     def draw(self, masks: Masks | None = None) -> None:
-        try:
+        with self._cause_told():
             self._worker.draw(masks)
-        except RankLeft:
-            self._team.check()
-            raise
 
     def collect(self) -> StepOutput:
-        return self._worker.collect()
+        with self._cause_told():
+            return self._worker.collect()
+
+    @contextmanager
+    def _cause_told(self) -> Iterator[None]:
+        try:
+            yield
+        except RankLeft:
+            self._team.find()
+            raise
 
     def sleep(self, *, keep_weights: bool) -> None:
         self._all(Sleep(keep_weights), lambda: self._worker.sleep(keep_weights=keep_weights))

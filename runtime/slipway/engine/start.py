@@ -131,7 +131,7 @@ class Start:
         config = msgspec.structs.replace(config, machine_parts=parts)
         team = Team(config, others(config, StartProgress(hub)) if config.nnodes > 1 else {})
         try:
-            return cls._of(config, hub, team)
+            return cls._of(team.config, hub, team)
         except BaseException:
             team.close()
             raise

@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +32,8 @@ from slipway_kernels.cpu import shared_memory
 NOBODY: Mapping[int, Arrived] = MappingProxyType({})
 ENDS = 2.0
 """Seconds that a rank has to say why it ends, and then to be gone."""
+FINDS = 4.0
+"""Seconds in which a rank that has ended is known to have."""
 
 
 class Other(Protocol):
@@ -106,6 +109,9 @@ class Team:
         """Starts those of this host; `arrived` are the others'."""
         mesh = Mesh.of(config)
         self.memory = shared_memory()
+        self._folder = tempfile.TemporaryDirectory(prefix="slipway-ranks-", ignore_cleanup_errors=True)
+        self.config = config = msgspec.structs.replace(config, rank_folder=self._folder.name)
+        """What the ranks are told, this one's too."""
         self._mesh = mesh
         self._asked: dict[tuple[int, int], Future[int]] = {}
         """By rank and number."""
@@ -113,6 +119,7 @@ class Team:
         self._numbers = itertools.count()
         self._cause: Exit | None = None
         self._lost = threading.Lock()
+        self._found = threading.Event()
         self._told: Sequence[Callable[[], None]] = ()
         self._ranks: dict[int, Other] = {
             rank: Rank(
@@ -138,6 +145,11 @@ class Team:
         """Raises Exit where a rank has been lost, with the cause."""
         if self._cause is not None:
             raise self._cause
+
+    def find(self) -> None:
+        """A step has failed without another rank: raises Exit with the cause, where one turns up."""
+        self._found.wait(FINDS)
+        self.check()
 
     def tell(self, plan: StepPlan) -> None:
         """Have all compute it. Raises Exit."""
@@ -178,6 +190,7 @@ class Team:
         for other in self._ranks.values():
             other.end(max(0.0, end - time.monotonic()))
         os.close(self.memory)
+        self._folder.cleanup()
 
     def _read(self, rank: int, other: Other) -> None:
         with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
@@ -200,6 +213,7 @@ class Team:
             if self._cause is None:
                 other = self._ranks[rank]
                 self._cause = _exit(failure, other.name) if failure else other.how_ended(how)
+                self._found.set()
         self._give_up()
         for tell in self._told:
             tell()

@@ -216,7 +216,7 @@ DISTRIBUTED = (
         False,
         "Trusts the driver on which GPUs reach each other directly.",
         opt_in("it can hide that they do not"),
-        NO_RANKS,
+        implemented("on CUDA, nothing is read from a peer before sums rely on it"),
     ),
     _Variable(
         "VLLM_USE_RAY_COMPILED_DAG",

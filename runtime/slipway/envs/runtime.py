@@ -169,7 +169,7 @@ FILES = (
         None,
         "NCCL library to load.",
         opt_in("the image owns it"),
-        not_built("a server computes on one device so far, and sends nothing by NCCL"),
+        implemented("loaded on CUDA before torch looks for it"),
     ),
     Variable(
         "VLLM_PLUGINS",

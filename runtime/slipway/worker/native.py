@@ -13,6 +13,7 @@ from slipway.load.config import Config, texts
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
+from slipway.model.adapters import EMBEDDING, HEAD
 from slipway.model.pooling import Pooling
 from slipway.model.registry import Family, family_of
 from slipway.model.roles import expected_shapes
@@ -135,6 +136,8 @@ class Native:
         if plan.pooler is not None:
             new = partial(DenseOnDevice, device=schemes.device)
             weights = self._pooled(weights, plan.pooler, new, partial(device_rows, device=schemes.device))
+        part = self._sharded(plan.checkpoint, packed=plan.element != FP32)
+        spec = replace(part.spec, vocab=self.spec.vocab)
         backend = attention(self.attentions)
         low_rank = None
         if plan.adapters is not None:
@@ -144,15 +147,17 @@ class Native:
                 limits=plan.adapters,
                 spec=self.spec,
                 family=self.family,
-                cuts=self._sharded(plan.checkpoint, packed=plan.element != FP32).cuts,
+                # Of tokens every rank adds all: behind the sum of embeddings, and to the joined logits.
+                cuts={place: cut for place, cut in part.cuts.items() if place not in (EMBEDDING, HEAD)},
+                shard=self.shard,
                 dtype=plan.element,
-                embedding=partial(stored_rows, matrix=weights.embedding),
-                head=partial(stored_rows, matrix=weights.head),
+                embedding=partial(stored_rows, matrix=weights.embedding, whole=self.shard.size == 1),
+                head=partial(stored_rows, matrix=weights.head, whole=self.shard.size == 1),
                 head_bias=None if bias is None else bias.float().cpu().numpy(),
             )
-            low_rank = LowRank(self.spec, weights, plan.adapters, read, schemes.device)
+            low_rank = LowRank(spec, weights, plan.adapters, read, schemes.device)
         return Decoder(
-            self.spec,
+            spec,
             weights,
             backend,
             plan.max_model_len,
@@ -160,6 +165,8 @@ class Native:
             schemes.on_host,
             low_rank,
             plan.taps,
+            schemes.ranks,
+            part.tokens_from,
         )
 
     def _pooled(

@@ -54,7 +54,7 @@ def test_what_is_stacked_keeps_its_form_and_is_not_held_a_second_time(form: str)
     moe = Moe(EXPERTS, 2, WIDE // 2, "silu", normalize_top_k=True)
     mlps = tuple(MlpWeights(moe.expert, matrix(), matrix()) for _ in range(EXPERTS))
     weights = MoeWeights(moe, matrix(), mlps, None, None)
-    experts = with_stacked_experts(weights)
+    experts = with_stacked_experts(weights, device_in_use())
     assert isinstance(experts, Experts)
     assert (
         isinstance(experts.gate_up, DeviceDense) == isinstance(experts.down, DeviceDense) == (form == "plain")

@@ -73,13 +73,12 @@ class Parallel:
     )
     """Data-parallel copies on this node. Unset: all of them."""
 
-    disable_custom_all_reduce: bool = arg(
-        False,
-        negatable=True,
-        twins=("VLLM_DISABLE_CUSTOM_ALL_REDUCE",),
-        unbuilt=Unbuilt("a custom all-reduce kernel", tunes=True),
-    )
-    """Use NCCL's all-reduce instead of the custom kernel."""
+    disable_custom_all_reduce: bool = arg(False, negatable=True, twins=("VLLM_DISABLE_CUSTOM_ALL_REDUCE",))
+    """Have NCCL add up what tensor-parallel GPUs compute, instead of a kernel that reads their memory.
+
+    That kernel is used where 2, 4, 6 or 8 GPUs of one host reach each other over NVLink, for up to 8 MiB at a
+    time.
+    """
 
     distributed_executor_backend: str | None = arg(
         choices=("auto", "uni", "mp", "ray", "external_launcher"),

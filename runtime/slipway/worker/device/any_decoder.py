@@ -11,6 +11,7 @@ from slipway.worker.device.batch import Batch
 from slipway.worker.device.low_rank import LowRank, SlotAdapters
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.products import Move
+from slipway.worker.device.ranks import Ranks
 
 
 class AnyDecoder(Protocol):
@@ -18,6 +19,9 @@ class AnyDecoder(Protocol):
 
     graphs: bool
     """Whether steps can be captured in CUDA graphs."""
+
+    ranks: Ranks
+    """With whom its matrices are shared."""
 
     @property
     def told(self) -> Sequence[Tensor]:

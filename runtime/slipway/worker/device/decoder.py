@@ -22,6 +22,7 @@ from slipway.worker.device.low_rank import LowRank, RowAdapters, SlotAdapters
 from slipway.worker.device.offload import StreamedLayers, move
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.device.products import Move, Rows, move_matrices, normed_for, product, scheme_of
+from slipway.worker.device.ranks import Alone, Ranks
 from slipway_kernels.embedding import softcap
 from slipway_kernels.rms_norm import rms_norm
 from slipway_kernels.rope import rope_and_store
@@ -55,10 +56,15 @@ class Decoder:
         on_host: Sequence[int],
         low_rank: LowRank | None = None,
         taps: Sequence[int] = (),
+        ranks: Ranks | None = None,
+        tokens_from: Sequence[int] = (),
     ) -> None:
-        """on_host: layers whose weights stay in host memory, ascending. low_rank: what adapters add. taps: as
-        of `ModelPlan`."""
+        """spec: this rank's part of the layers, and the whole vocabulary. on_host: layers whose weights stay
+        in host memory, ascending. low_rank: what adapters add. taps: as of `ModelPlan`. ranks: None where
+        there are no others; tokens_from: as of `Sharded`."""
         self.spec = spec
+        self.ranks: Ranks = ranks or Alone()
+        self._tokens_from = tokens_from
         self._taps = taps
         self.told = [torch.empty(0, spec.hidden) for _ in taps]
         self.low_rank = low_rank
@@ -77,7 +83,7 @@ class Decoder:
                 parts,
                 {role: self._vector(norm) for role, norm in parts.norms.items()},
                 rotations.get(layer.attention.rope),
-                with_stacked_experts(parts.mlp),
+                with_stacked_experts(parts.mlp, device),
             )
             for layer, parts in zip(spec.layers, weights.layers, strict=True)
         ]
@@ -101,7 +107,7 @@ class Decoder:
         has_own = batch.adapters is not None and batch.adapters.own
         if has_own:
             ids = ids.clamp(max=spec.vocab - 1)
-        residual: Tensor = self._weights.embedding.parts[0].scheme.rows(ids)
+        residual = self.embedded(ids)
         if spec.embedding_scale != 1.0:  # the models multiply in their own type
             residual = residual * torch.tensor(spec.embedding_scale, dtype=residual.dtype)
         if adapters is not None:
@@ -115,14 +121,14 @@ class Decoder:
             norm, qkv = layer.norms["attention_norm"], layer.weights.qkv
             normed = self._join(residual, branch, norm, qkv, adapters)
             self._tell(number, residual)
-            branch = self._attended(layer, cache, normed, batch, adapters)
+            branch = self.ranks.added_up(self._attended(layer, cache, normed, batch, adapters))
             branch = self._post(layer, "attention_post_norm", branch)
             mlp, norm = layer.mlp, layer.norms["mlp_norm"]
             if isinstance(mlp, Experts):
                 branch = mlp.apply(self._join(residual, branch, norm, None), batch.row_slots, adapters)
             else:
                 branch = fed_forward(mlp, self._join(residual, branch, norm, mlp.gate_up, adapters), adapters)
-            branch = self._post(layer, "mlp_post_norm", branch)
+            branch = self._post(layer, "mlp_post_norm", self.ranks.added_up(branch))
         hidden = self._join(residual, branch, self._norm_weight, None).plain
         self._tell(UNNORMED, residual)
         self._tell(len(self._caches), hidden)
@@ -131,13 +137,17 @@ class Decoder:
     def logits(self, hidden: Tensor, slots: Tensor, adapters: SlotAdapters | None) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab] in the type of activations."""
         of_rows, cap = self._adapters_of(slots, adapters), self.spec.logit_softcap
-        logits = product(self._weights.head, Rows(hidden), of_rows)
+        head = self._weights.head
+        logits = self.ranks.joined(product(head, Rows(hidden)), self._tokens_from)
+        if of_rows is not None:
+            of_rows.add(head, hidden, logits)
         if cap:
             softcap(logits, cap)
         return logits if of_rows is None or not of_rows.step.own else of_rows.with_own(hidden, logits, cap)
 
     def embedded(self, token_ids: Tensor) -> Tensor:
-        return scheme_of(self._weights.embedding.parts[0]).rows(token_ids)
+        table = scheme_of(self._weights.embedding.parts[0])
+        return self.ranks.looked_up(table, token_ids, self._tokens_from)
 
     def _tell(self, number: int, rows: Tensor) -> None:
         """Leave the rows before a layer where what guesses reads them, if it does."""

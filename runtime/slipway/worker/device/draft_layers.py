@@ -22,6 +22,7 @@ from slipway.worker.device.batch import Batch
 from slipway.worker.device.feed_forward import fed_forward
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.device.products import Move, Rows, move_matrices, normed_for, product, scheme_of
+from slipway.worker.device.ranks import Alone
 from slipway.worker.device.row_drafts import few_rows
 from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.drafts.eagle import Eagle
@@ -56,6 +57,7 @@ class DeviceTensors:
         self._tensors = tensors
         self._schemes = schemes
         self.device = schemes.device
+        self.ranks = schemes.ranks or Alone()
         self.matrices: list[FusedLinear] = []
 
     def matrix(self, *names: str) -> FusedLinear:
@@ -81,6 +83,7 @@ class DeviceDraftLayer:
 
     def __init__(self, decoder: DecoderSpec, tensors: DeviceTensors, name: str) -> None:
         """name: how its tensors begin"""
+        self._ranks = tensors.ranks
         mlp = decoder.layers[0].mlp
         assert isinstance(mlp, Mlp), "families of heads have no experts"
         self._spec = decoder.layers[0].attention
@@ -119,9 +122,9 @@ class DeviceDraftLayer:
         )
         out = torch.zeros(queries.shape, dtype=qkv.dtype, device=qkv.device)  # padding's, too, are numbers
         attention.attend(queries, cache, batch, out, spec, None, first)
-        branch = product(self._out, Rows(out.flatten(1)))
+        branch = self._ranks.added_up(product(self._out, Rows(out.flatten(1))))
         normed = normed_for(self._mlp.gate_up, branch, self._norm, self._eps, residual=x)
-        return x + fed_forward(self._mlp, normed, None)
+        return x + self._ranks.added_up(fed_forward(self._mlp, normed, None))
 
 
 class DeviceFollower(ABC):

@@ -27,6 +27,7 @@ from slipway.worker.device.products import (
     product,
     scheme_of,
 )
+from slipway.worker.device.ranks import Alone, Ranks
 from slipway_kernels.attention import contiguous_attention
 from slipway_kernels.layer_norm import layer_norm
 from slipway_kernels.rope import rope_and_store
@@ -64,6 +65,7 @@ class DeviceEncoder:
         self, spec: EncoderSpec, weights: EncoderWeights, max_len: int, device: torch.device
     ) -> None:
         self.spec = spec
+        self.ranks: Ranks = Alone()
         self._embedding = weights.embedding
         arrays = {name: tensor(values).to(device) for name, values in weights.arrays.items()}
         self._types = arrays.get("types.weight")

@@ -21,12 +21,14 @@ MOST_ROWS = 2048
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """A product of each of a layer's experts: `at` is its first byte in what an expert has of a place."""
+    """A product of each of a layer's experts: `at` is its first byte in what an expert has of a place, and
+    `held` the experts' numbers in the model."""
 
     layer: int
     roles: tuple[str, ...]
     shape: PoolShape
     at: int
+    held: range
 
 
 class ExpertPlaces:
@@ -58,7 +60,7 @@ class ExpertPlaces:
             for roles, linear in zip(EXPERTS.values(), (first.gate_up, first.down), strict=True):
                 slices = tuple(len(linear.segments[role].rows) for role in roles)
                 shape = PoolShape(limits.max_rank, linear.k, slices, torch_type(limits.dtype), limits.bias)
-                self._sites.append(_Site(number, roles, shape, self._expert_bytes))
+                self._sites.append(_Site(number, roles, shape, self._expert_bytes, mlp.spec.held))
                 self._expert_bytes += shape.nbytes
         self._pools: list[Pool] = []
 
@@ -92,12 +94,12 @@ class ExpertPlaces:
     def fill(self, found: Mapping[Place, Addition], memory: Tensor) -> None:
         """Make memory [place_bytes] on the host what a place is to have."""
         for site, pool in zip(self._sites, self._over(memory[None]), strict=True):
-            for expert in range(self.count):
+            for place, expert in enumerate(site.held):
                 own = [found.get((site.layer, role, expert), Addition()) for role in site.roles]
                 factors = [
                     None if one.a is None or one.b is None else (tensor(one.a), tensor(one.b)) for one in own
                 ]
-                pool.put(expert, factors, _bias(site.shape, own))
+                pool.put(place, factors, _bias(site.shape, own))
 
     def of(self, weights: MoeWeights) -> tuple[Pool, Pool]:
         """Gate and up, and down: of all experts in all places."""

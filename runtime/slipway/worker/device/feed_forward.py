@@ -33,12 +33,14 @@ class Experts:
     gate_up  [experts, 2 · intermediate, hidden], gate above up
     down     [experts, hidden, intermediate]
     chunk    rows of one pass, at most: a pass keeps top_k times as many rows between its products
+    here     [experts of the model] int32  place of each in the stack, -1: another rank has it; None: all are
     """
 
     weights: MoeWeights
     gate_up: DeviceScheme
     down: DeviceScheme
     chunk: int
+    here: Tensor | None = None
 
     def apply(self, x: Rows, slots: Tensor, adapters: RowAdapters | None) -> Tensor:
         """x [rows, hidden] → [rows, hidden]; rows of padding, whose slots [rows] are -1, choose no expert."""
@@ -59,10 +61,11 @@ class Experts:
         pairs = rows * moe.top_k
         ids = torch.empty(rows, moe.top_k, dtype=torch.int32, device=device)
         weights = torch.empty(rows, moe.top_k, device=device)
-        route(product(linears.router, x), moe.top_k, moe.normalize_top_k, ids, weights, slots=slots)
+        logits = product(linears.router, x)
+        route(logits, moe.top_k, moe.normalize_top_k, ids, weights, here=self.here, slots=slots)
         operand, _ = self.gate_up.operand or (plain.dtype, 0)
-        block_m = block_m_of(pairs, moe.experts, operand)
-        order = arrange(ids, arrangement(pairs, moe.experts, block_m, device))
+        experts = len(moe.held)
+        order = arrange(ids, arrangement(pairs, experts, block_m_of(pairs, experts, operand), device))
         inner = torch.empty(pairs, moe.intermediate, dtype=plain.dtype, device=device)
         adapted = adapters.pairs(linears, ids) if adapters is not None else None
         if adapted is None:
@@ -83,13 +86,17 @@ class Experts:
         return combine(y, ids, weights, torch.empty_like(plain), shared=shared, shared_gate=gate)
 
 
-def with_stacked_experts(weights: MlpWeights | MoeWeights) -> MlpWeights | Experts:
+def with_stacked_experts(weights: MlpWeights | MoeWeights, device: torch.device) -> MlpWeights | Experts:
     """Takes experts' matrices, where there are any, out of `weights`, so that none is held twice."""
     if isinstance(weights, MlpWeights):
         return weights
     experts = weights.experts
     gate_up, down = _stacked(one.gate_up for one in experts), _stacked(one.down for one in experts)
-    return Experts(weights, gate_up, down, read(os.environ).fused_moe_chunk_size)
+    here = None
+    if (part := weights.spec.part) is not None:
+        here = torch.full((weights.spec.experts,), -1, dtype=torch.int32, device=device)
+        here[part.start : part.stop] = torch.arange(len(part), dtype=torch.int32, device=device)
+    return Experts(weights, gate_up, down, read(os.environ).fused_moe_chunk_size, here)
 
 
 def _stacked(linears: Iterable[FusedLinear]) -> DeviceScheme:

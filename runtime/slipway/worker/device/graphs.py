@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -24,6 +25,8 @@ RUNS_BEFORE = 2
 """Runs of a step before it is captured: libraries allocate and kernels load in their first ones."""
 PATIENCE = 256
 """Steps that go without a graph before it is captured in their midst: about what its capture costs them."""
+
+Rehearsing = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +143,17 @@ class Graphs:
     def replay(self, key: GraphKey) -> None:
         self._graphs[key].replay()
 
-    def capture(self, key: GraphKey, step: Callable[[], object]) -> None:
+    def capture(
+        self, key: GraphKey, step: Callable[[], object], rehearsing: Rehearsing = nullcontext
+    ) -> None:
         """Remember what `step` launches, or become full.
 
-        It reads and writes fixed tensors, and runs a few times: the batch that lies in them is padding.
+        It reads and writes fixed tensors, and runs a few times, `rehearsing`: the batch that lies in them is
+        padding.
         """
         begun = time.monotonic()
         try:
-            self._graphs[key] = self._captured(step)
+            self._graphs[key] = self._captured(step, rehearsing)
         except RuntimeError as error:
             # Where memory ends within a capture, the capture's own end fails too, and says so instead.
             if not any(isinstance(one, torch.OutOfMemoryError) for one in (error, error.__context__)):
@@ -162,12 +168,12 @@ class Graphs:
         else:
             log.debug("captured the graph of %s in %.2f s", key, time.monotonic() - begun)
 
-    def _captured(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    def _captured(self, step: Callable[[], object], rehearsing: Rehearsing) -> torch.cuda.CUDAGraph:
         # One stream for all captures: cuBLAS keeps a workspace, 32 MiB on Hopper, for each that it has seen.
         stream = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         try:
-            with torch.cuda.stream(stream):
+            with torch.cuda.stream(stream), rehearsing():
                 for _ in range(RUNS_BEFORE):
                     step()
         finally:

@@ -42,6 +42,7 @@ class Drafted:
     """A model and what guesses for it: their weights and their pages come and go together."""
 
     def __init__(self, target: AnyDecoder, guesser: Guesser) -> None:
+        self.ranks = target.ranks
         self.graphs, self.low_rank, self.told = target.graphs, target.low_rank, target.told
         self.hidden, self.logits, self.embedded = target.hidden, target.logits, target.embedded
         self._both = target, guesser

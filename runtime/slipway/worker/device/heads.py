@@ -92,10 +92,10 @@ def device_rows(matrix: FusedLinear, ids: Ints, device: torch.device) -> Floats:
     return found
 
 
-def stored_rows(ids: Ints, matrix: FusedLinear) -> Floats:
+def stored_rows(ids: Ints, matrix: FusedLinear, *, whole: bool = True) -> Floats:
     """The same in the thread that reads adapters, which launches none of our kernels beside the steps'. NaN
-    where the matrix is quantized: its rows are none that an adapter has."""
-    found = scheme_of(matrix.parts[0]).stored(tensor(ids).long())
+    where the matrix is quantized, or not whole here: its rows are none that an adapter has."""
+    found = scheme_of(matrix.parts[0]).stored(tensor(ids).long()) if whole else None
     if found is None:
         return np.full((len(ids), matrix.k), np.nan, np.float32)
     rows: Floats = found.float().cpu().numpy()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from functools import partial
 
 import msgspec
 import torch
 
+from slipway.dist.groups import Group, file_store
+from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
+from slipway.envs import read
 from slipway.load.progress import Progress
 from slipway.worker.cache_size import num_host_pages, token_budget
 from slipway.worker.device.any_decoder import AnyDecoder
@@ -17,9 +21,11 @@ from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.guesser import Drafted
 from slipway.worker.device.memory import Budget, device_memory
 from slipway.worker.device.offload import layers_on_host
+from slipway.worker.device.peer_memory import mapped, memory_of
 from slipway.worker.device.pooling import PoolingWorker
 from slipway.worker.device.processed import ProcessedRows
 from slipway.worker.device.proposer import DeviceProposer, NgramOnDevice
+from slipway.worker.device.ranks import Met, Ranks, TensorRanks
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.device.state import SlotState
@@ -44,9 +50,14 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
     pools = plan.pooler is not None
     if pools:
         config = msgspec.structs.replace(config, num_drafts=0)
-    device = device_in_use()
+    device, ranks = _device_of(config), None
     if device.type == "cpu":
         repair()
+    mesh = Mesh.of(config)
+    if mesh.tp > 1:
+        shard = mesh.shard(config.rank)
+        ranks = TensorRanks(shard.rank, shard.size, partial(_met, config, device))
+    draws = ranks is None or ranks.draws
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
     added = 0 if plan.adapters is None else plan.adapters.own.room
@@ -63,28 +74,50 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
     )
     rule = config.acceptance
     acceptance = None if rule is None else Acceptance(rule.threshold, rule.alpha)
-    sampler = Sampler(state, layout, max(1, config.max_logprobs), acceptance)
+    sampler = Sampler(state, layout, max(1, config.max_logprobs), acceptance, ranks)
     proposer = _proposer(plan, config, state, sampler, budget)
-    decoder = _read(plan, config, device, proposer)
+    decoder = _read(plan, config, device, proposer, ranks)
     return (PoolingWorker if pools else DeviceWorker)(
         plan,
         state,
         sampler,
         decoder,
-        partial(_read_again, plan, config, device, proposer, progress),
+        partial(_read_again, plan, config, device, proposer, ranks, progress),
         SwapSpace(num_host_pages(config, plan), plan.kv.page_bytes, device),
         config.graph_sizes if decoder.graphs and device.type == "cuda" and not pools else (),
         graph_lengths=(min(config.graph_max_length, plan.max_model_len), plan.max_model_len),
         proposer=proposer,
         given=GivenEmbeddings(plan.hidden_size, device) if _takes_rows(plan, config) else None,
         processed=ProcessedRows(Processors(config.processor_threads), state, plan.route.vocab)
-        if config.processors
+        if config.processors and draws
         else None,
         token_budget=budget,
         progress=progress,
         budget=partial(Budget, total, config.gpu_memory_utilization, total - before),
         timed=config.timed,
+        ranks=ranks,
     )
+
+
+def _device_of(config: EngineConfig) -> torch.device:
+    """The rank's of those that all ranks of this host see: peers are reached by their numbers."""
+    device = device_in_use()
+    if device.type == "cuda" and Mesh.of(config).size > 1:
+        device = torch.device("cuda", config.rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    return device
+
+
+def _met(config: EngineConfig, device: torch.device) -> Met:
+    """The ranks of this one's stage, once all of them are here."""
+    mesh = Mesh.of(config)
+    shard, name = mesh.shard(config.rank), f"stage-{mesh.stage(config.rank)}"
+    store = file_store(config.rank_folder, name, shard.size)
+    group = Group(store, name, shard.rank, shard.size, device)
+    memory = None if config.disable_custom_all_reduce else memory_of(device, group)
+    if memory is None:
+        return Met(group)
+    return Met(group, mapped(group, memory, device, check=not read(os.environ).skip_p2p_check), memory)
 
 
 def _takes_rows(plan: ModelPlan, config: EngineConfig) -> bool:
@@ -107,27 +140,38 @@ def _read_again(
     config: EngineConfig,
     device: torch.device,
     proposer: DeviceProposer,
+    ranks: Ranks | None,
     progress: Progress,
 ) -> AnyDecoder:
     """The same models, of their files as they are now. Raises LoadError where they have gone."""
     plan = plan.opened_again(config, progress)
     with closing(plan):
-        return _read(plan, config, device, proposer)
+        return _read(plan, config, device, proposer, ranks)
 
 
 def _read(
-    plan: ModelPlan, config: EngineConfig, device: torch.device, proposer: DeviceProposer
+    plan: ModelPlan,
+    config: EngineConfig,
+    device: torch.device,
+    proposer: DeviceProposer,
+    ranks: Ranks | None,
 ) -> AnyDecoder:
     """The model with its weights on the device, and beside it what guesses for it."""
-    target = read_decoder(plan, config, device, 1 + config.num_drafts)
+    target = read_decoder(plan, config, device, 1 + config.num_drafts, ranks)
     if plan.draft is None:
         return target
     proposer.guesser = plan.draft.read_on_device(device, target)
     return Drafted(target, proposer.guesser)
 
 
-def read_decoder(plan: ModelPlan, config: EngineConfig, device: torch.device, each: int) -> AnyDecoder:
-    """A model with its weights on the device; each: rows of a request that computes no prompt."""
+def read_decoder(
+    plan: ModelPlan, config: EngineConfig, device: torch.device, each: int, ranks: Ranks | None = None
+) -> AnyDecoder:
+    """A model with its weights on the device.
+
+    each   rows of a request that computes no prompt
+    ranks  that share its matrices; None: this one has all of each
+    """
     attention = partial(
         backend,
         config.attention_backend,
@@ -138,5 +182,5 @@ def read_decoder(plan: ModelPlan, config: EngineConfig, device: torch.device, ea
     )
     on_host = layers_on_host(plan, config.offload_bytes)
     with closing(Transfer(device)) as transfer:
-        schemes = DeviceSchemes(plan.element, transfer, on_host)
+        schemes = DeviceSchemes(plan.element, transfer, on_host, ranks=ranks)
         return plan.route.on_device(plan, schemes, attention)

@@ -163,7 +163,7 @@ class RowAdapters:
         return linear in self.low_rank.products
 
     def add(self, linear: FusedLinear, x: Tensor, out: Tensor) -> None:
-        """To out [rows, n], the product with x [rows, k]."""
+        """To out [rows, n], the product with x [rows, k]; of the head, whatever a rank has of it, to all."""
         add_lora(x, self.low_rank.products[linear], self.rows, self.low_rank.h, out)
 
     def add_embedding(self, ids: Tensor, out: Tensor) -> None:

@@ -159,10 +159,12 @@ def layer_bytes(spec: DecoderSpec, forms: Mapping[Place, Form], dtype: DType) ->
 
     forms  of those that are quantized
     """
-    builder = Builder(spec, DeviceSchemes(dtype, Transfer(torch.device("meta"))), forms)
+    nowhere = torch.device("meta")
+    builder = Builder(spec, DeviceSchemes(dtype, Transfer(nowhere)), forms)
     weights = builder.build()
     builder.finish()
-    return [_bytes(partial(move, layer, with_stacked_experts(layer.mlp))) for layer in weights.layers]
+    layers = [(layer, with_stacked_experts(layer.mlp, nowhere)) for layer in weights.layers]
+    return [_bytes(partial(move, layer, mlp)) for layer, mlp in layers]
 
 
 def move(weights: LayerWeights, mlp: MlpWeights | Experts | None, to: Move) -> None:

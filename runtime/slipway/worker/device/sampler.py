@@ -14,6 +14,7 @@ from torch import Tensor
 
 from slipway.engine.params import SamplingParams
 from slipway.worker.device.batch import Batch
+from slipway.worker.device.ranks import Alone, Ranks
 from slipway.worker.device.state import Arena, SlotState
 from slipway_kernels.sampling import Acceptance, Features, RecordLayout, report, sample
 from slipway_kernels.sampling.device import Draws, History, Masks, workspace
@@ -23,9 +24,16 @@ class Sampler:
     """Keeps a record for each slot, and draws for the rows of a batch."""
 
     def __init__(
-        self, state: SlotState, layout: RecordLayout, max_top: int, acceptance: Acceptance | None = None
+        self,
+        state: SlotState,
+        layout: RecordLayout,
+        max_top: int,
+        acceptance: Acceptance | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        """acceptance: of drafts; None where what they guess has to be drawn"""
+        """acceptance: of drafts; None where what they guess has to be drawn. ranks: None where there are no
+        others"""
+        self._ranks = ranks or Alone()
         self._state = state
         self._layout = layout
         self._acceptance = acceptance
@@ -79,9 +87,16 @@ class Sampler:
         self, logits: Tensor, batch: Batch, features: Features, out: Draws, edited: Tensor | None = None
     ) -> None:
         """logits [requests · each, vocab], which are reported; edited: what is drawn from in their place"""
-        state, rows = self._state, len(logits)
         out.token.fill_(-1)
         out.failed.zero_()
+        if self._ranks.draws:
+            self._drawn(logits, batch, features, out, edited)
+        self._ranks.agreed(out.token)
+
+    def _drawn(
+        self, logits: Tensor, batch: Batch, features: Features, out: Draws, edited: Tensor | None
+    ) -> None:
+        state, rows = self._state, len(logits)
         masks = None
         if features.masked and self._masks is not None:
             masks = Masks(*(self._masks.arrays[name][:rows] for name in ("words", "masked")))

@@ -21,6 +21,7 @@ from slipway.schemes.left_out import left_out
 from slipway.schemes.scheme import NewScheme
 from slipway.worker.device.products import DeviceScheme, Gate, Move, Operand, Rows
 from slipway.worker.device.quantized import QuantizedTensors, as_tensors
+from slipway.worker.device.ranks import Ranks
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
 from slipway_kernels.embedding import embed
@@ -64,6 +65,7 @@ class DeviceSchemes:
     on_host    layers, ascending, whose matrices are gathered in host memory, from which they are moved once
                they are read
     workspace  of products, shared with others; by default one of its own
+    ranks      with whom the matrices are shared; None: nobody
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class DeviceSchemes:
         transfer: Transfer,
         on_host: Sequence[int] = (),
         workspace: Workspace | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.dtype = dtype
+        self.ranks = ranks
         self._kind = torch_type(dtype)
         self.gates_alternate = False
         self._transfer = transfer

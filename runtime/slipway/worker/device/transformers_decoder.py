@@ -20,6 +20,7 @@ from slipway.worker.device.batch import Batch
 from slipway.worker.device.low_rank import SlotAdapters
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.products import DeviceScheme, Move
+from slipway.worker.device.ranks import Alone, Ranks
 from slipway.worker.fallback import Fallback
 from slipway.worker.transformers_model import by_row, scale_and_softcap
 from slipway_kernels.rope import rope_and_store
@@ -53,6 +54,7 @@ class FallbackDecoder:
         body.forward = self._computed
         self._known: Any = None
         self._schemes = schemes
+        self.ranks: Ranks = Alone()
         self._layers = route.attentions
         self.attention = attention
         self.dtype = dtype

@@ -29,6 +29,7 @@ from slipway.worker.device.processed import ProcessedRows
 from slipway.worker.device.products import Move
 from slipway.worker.device.prompt_logprobs import REPORTED_AT_ONCE, Known, known_tokens, report
 from slipway.worker.device.proposer import DeviceProposer
+from slipway.worker.device.ranks import Alone, Ranks
 from slipway.worker.device.results import Launched, Pending, Results, Timer
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.state import SlotState
@@ -74,12 +75,14 @@ class DeviceWorker:
         progress: Progress,
         budget: Callable[[int, int, int], Budget],
         timed: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         """read_again: the decoder, with its weights. proposer: what guesses. given: None where no request
         comes with embeddings, and processed where none brings processors. graph_lengths: of the longest
         context. budget: of weights, activations and graphs, in bytes. timed: outputs tell what the forward
-        pass took."""
+        pass took. ranks: None where there are no others."""
         self.plan = plan
+        self._ranks = ranks or Alone()
         self._state = state
         self._sampler = sampler
         self._decoder, self._adapters = decoder, self._adapters_of(decoder)
@@ -131,7 +134,10 @@ class DeviceWorker:
 
     def allocate(self, num_pages: int) -> int:
         self._state.allocate(self.plan.length_in(num_pages))
-        return allocated_within(num_pages, self._use_pages)
+        allocated = allocated_within(num_pages, self._use_pages)
+        if self._ranks.meet():
+            self.largest_step()  # what sends and receives is loaded, too
+        return allocated
 
     def sleep(self, *, keep_weights: bool) -> None:
         """Graphs go in any case: they hold addresses. Adapters that are kept lie on the host already."""
@@ -167,7 +173,7 @@ class DeviceWorker:
             self.largest_step()  # workspaces have their last addresses before graphs know them
 
     def leave(self) -> None:
-        """Nothing: there is no other rank."""
+        self._ranks.leave()
 
     def close(self) -> None:
         vars(self).clear()
@@ -298,7 +304,9 @@ class DeviceWorker:
     def collect(self) -> StepOutput:
         """Wait for the tokens of the oldest step under way."""
         pending = self._under_way.popleft()
-        return StepOutput([], []) if pending is None else self._results.output(pending)
+        output = StepOutput([], []) if pending is None else self._results.output(pending)
+        self._ranks.check()  # what is drawn without the others is nothing
+        return output
 
     def _capture_missed(self, least: int) -> bool:
         """Capture the graph that most steps have missed, where so many have; whether there is one more."""
@@ -315,7 +323,7 @@ class DeviceWorker:
         self._prepare(batch)
         logits = self._place_of_logits(key)
         draw = None if key.features is None else partial(self._draw, batch, logits, key.features)
-        self.graphs.capture(key, draw or partial(self._forward_to_draw, batch))
+        self.graphs.capture(key, draw or partial(self._forward_to_draw, batch), self._ranks.rehearsing)
         return key in self.graphs
 
     def _prepare(self, batch: Batch) -> None:

@@ -187,7 +187,8 @@ class FollowerPlan:
 
         beside = Beside(target, self.kv, self.length, self.settings.max_num_seqs, self.num_drafts)
         with closing(Transfer(device)) as transfer:
-            return self.spec.on_device(self._tensors(), DeviceSchemes(self.element, transfer), beside)
+            schemes = DeviceSchemes(self.element, transfer, ranks=target.ranks)
+            return self.part.on_device(self._tensors(), schemes, beside)
 
     def _tensors(self) -> Tensors:
         spec = self.spec

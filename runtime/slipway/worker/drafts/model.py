@@ -75,7 +75,9 @@ class DraftModelPlan:
         from slipway.worker.device.draft_model import BEHIND_DRAFTS, InSharedPages  # imports torch
         from slipway.worker.device.load import read_decoder
 
-        decoder = read_decoder(self.model, self.settings, device, BEHIND_DRAFTS)
+        shared = self.settings.tensor_parallel_size > 1
+        ranks = target.ranks if shared else None
+        decoder = read_decoder(self.model, self.settings, device, BEHIND_DRAFTS, ranks)
         return InSharedPages(decoder, self.model.kv)
 
     def opened_again(self, progress: Progress) -> DraftModelPlan:

@@ -1,0 +1,244 @@
+"""Ranks that share a model's matrices on devices: as processes, by the calls that NCCL gets, over gloo."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import device_rank
+from device_runs import SMALL
+from factory import model_folders
+from local_engine import LocalEngine
+from made_adapter import LINEAR, Made
+from slipway.engine.config import DraftConfig
+from slipway.engine.messages import AdapterRef
+from slipway.engine.params import SamplingParams
+from slipway.engine.ranked import RankedWorker
+from slipway.exits import Exit
+from slipway_kernels.collective import Peers, all_reduce
+
+Models = Callable[[str], Path]
+LAYERS = 2
+PROMPTS = [[5, 9, 31, 7, 120, 44, 3, 17, 260], [40, 41], [7]]
+GREEDY = {"max_tokens": 4, "temperature": 0.0}
+WORK = [(prompt, GREEDY) for prompt in PROMPTS]
+
+
+@dataclass
+class Said:
+    """What each rank has told of its run."""
+
+    ranks: list[dict[str, Any]]
+
+    def one(self, name: str) -> Any:
+        """Which is the same of all ranks."""
+        first, *others = (rank[name] for rank in self.ranks)
+        assert all(other == first for other in others), name
+        return first
+
+    @property
+    def steps(self) -> list[list[list[Any]]]:
+        """The calls of each step, the same on every rank."""
+        calls, ends = self.one("calls"), self.one("steps")
+        return [calls[begin:end] for begin, end in pairwise(ends)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    sizes: dict[str, Any] = {"num_hidden_layers": LAYERS}
+    names = {name: (name, sizes) for name in ("llama", "qwen2_moe", "gemma2")}
+    names["gemma2"] = ("gemma2", sizes | {"head_dim": 24, "sliding_window": 6})
+    odd = {"vocab_size": 503, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48}
+    names["odd"] = ("llama", sizes | odd)
+    return model_folders(tmp_path_factory.mktemp("shared"), names)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Said]:
+    def ranks(model: Path, size: int = 2, **job: Any) -> Said:
+        settings = SMALL | job.pop("settings", {})
+        told = {
+            "model": str(model),
+            "size": size,
+            "settings": settings,
+            "work": WORK,
+            "graphs": [],
+            "peers": False,
+        }
+        (tmp_path / "job.json").write_text(json.dumps(told | job))
+        begin = [sys.executable, device_rank.__file__, tmp_path / "job.json"]
+        processes = [subprocess.Popen([*begin, str(rank)]) for rank in range(size)]
+        try:
+            assert [process.wait(timeout=240) for process in processes] == [0] * size
+        finally:
+            for process in processes:
+                process.kill()
+        return Said([msgspec.json.decode((tmp_path / f"said{rank}").read_bytes()) for rank in range(size)])
+
+    return ranks
+
+
+def alone(model: Path, **fields: Any) -> list[list[int]]:
+    adapter = fields.pop("adapter", None)
+    with LocalEngine(model, **(SMALL | {"device": "cuda"} | fields)) as engine:
+        names = [engine.add(tokens, SamplingParams(**GREEDY), adapter=adapter) for tokens in PROMPTS]
+        engine.finish()
+        return [engine.output(name).tokens for name in names]
+
+
+def expected_calls(rows: int, drawn: int, hidden: int, widest: int) -> list[list[Any]]:
+    """Embedding, attention and feed-forward of each layer, logits, tokens."""
+    sums = [["all_reduce", [rows, hidden], "torch.float32"]] * (1 + 2 * LAYERS)
+    return [*sums, ["all_gather", [drawn, widest], "torch.float32"], ["broadcast", [drawn], "torch.int32"]]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2_moe", "gemma2"])
+def test_ranks_together_say_what_one_does_by_the_same_calls(
+    models: Models, run: Callable[..., Said], name: str
+) -> None:
+    model = models(name)
+    said = run(model)
+    assert said.one("tokens") == alone(model)
+    config = json.loads((model / "config.json").read_text())
+    for step in said.steps:
+        (_, (rows, _), _), (_, (drawn, _), _) = step[0], step[-2]
+        assert step == expected_calls(rows, drawn, config["hidden_size"], config["vocab_size"] // 2)
+
+
+def test_ranks_with_experts_of_their_own_add_up_the_same(models: Models, run: Callable[..., Said]) -> None:
+    model = models("qwen2_moe")
+    said = run(model, settings={"enable_expert_parallel": True})
+    assert said.one("tokens") == alone(model)
+    assert {len(step) for step in said.steps} == {1 + 2 * LAYERS + 2}
+
+
+def test_heads_and_tokens_that_do_not_divide_are_some_ranks(models: Models, run: Callable[..., Said]) -> None:
+    model = models("odd")
+    said = run(model)
+    assert said.one("tokens") == alone(model)
+    assert {tuple(call[1][1:]) for call in said.one("calls") if call[0] == "all_gather"} == {(256,)}
+
+
+def test_key_heads_are_repeated_where_ranks_are_more(models: Models, run: Callable[..., Said]) -> None:
+    model = models("llama")
+    assert json.loads((model / "config.json").read_text())["num_key_value_heads"] == 2
+    assert run(model, size=4).one("tokens") == alone(model)
+
+
+def test_adapters_add_before_the_sum(models: Models, run: Callable[..., Said], tmp_path: Path) -> None:
+    """To every product, the embedding and the head; they send nothing more."""
+    model = models("llama")
+    one = Made(model, tmp_path / "adapter", seed=1, r=4, lora_alpha=8)
+    for name in load_file(model / "model.safetensors"):
+        if (stem := name.removesuffix(".weight")).endswith(LINEAR):
+            one.linear(stem, 4)
+    one.embedding(rank=4)
+    one.linear("lm_head", 4)
+    ref: AdapterRef = one.save()
+    served = {"max_loras": 1, "max_lora_rank": 4}
+    adapter = {"number": ref.number, "name": ref.name, "folder": ref.folder}
+    said = run(model, settings=served, adapter=adapter)
+    assert said.one("tokens") == alone(model, adapter=ref, **served) != alone(model)
+    assert {len(step) for step in said.steps} == {1 + 2 * LAYERS + 2}
+
+
+def test_steps_in_graphs_send_the_same_and_captures_nothing(models: Models, run: Callable[..., Said]) -> None:
+    """Each rank captures when it has time: what runs before a capture must not wait for the others."""
+    model = models("llama")
+    said = run(model, graphs=[1, 4])
+    assert said.one("replayed") > 0
+    assert said.one("tokens") == alone(model)
+    assert {len(step) for step in said.steps} == {1 + 2 * LAYERS + 2}
+    of_largest_step = [name for name, *_ in said.one("before")]  # once the ranks have met; no capture sent
+    assert of_largest_step == ["all_reduce"] * (1 + 2 * LAYERS) + ["all_gather", "broadcast", "all_gather"]
+
+
+def test_peers_that_reach_each_other_add_up_without_the_group(
+    models: Models, run: Callable[..., Said]
+) -> None:
+    model = models("llama")
+    said = run(model, graphs=[1, 4], peers=True)
+    assert said.one("tokens") == alone(model)
+    assert {tuple(call[0] for call in step) for step in said.steps} == {("all_gather", "broadcast")}
+    assert said.one("rounds") == (1 + 2 * LAYERS) * (1 + len(said.steps))
+
+
+def test_one_rank_that_cannot_reach_a_peer_has_all_use_the_group(
+    models: Models, run: Callable[..., Said]
+) -> None:
+    said = run(models("llama"), peers=True, unreached=1, work=WORK[1:2])
+    assert {len(step) for step in said.steps} == {1 + 2 * LAYERS + 2}
+    assert said.one("rounds") == 0
+
+
+def test_an_engine_starts_its_ranks_and_says_what_one_does(models: Models) -> None:
+    model = models("llama")
+    seeded = SamplingParams(4, temperature=0.9, top_k=20, seed=3, repetition_penalty=1.2, num_logprobs=1)
+    work = [(prompt, seeded) for prompt in PROMPTS]
+    found = []
+    for size in (1, 2):
+        with LocalEngine(model, **(SMALL | {"device": "cuda", "tensor_parallel_size": size})) as engine:
+            found.append([output.tokens for output in engine.run(work)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft model"])
+def test_what_guesses_guesses_the_same_on_every_rank(models: Models, method: str) -> None:
+    model = models("llama")
+    draft = None if method == "ngram" else DraftConfig(method="draft_model", model=str(model))
+    greedy = SamplingParams(8, temperature=0.0)
+    found = []
+    for size in (1, 2):
+        settings = SMALL | {"device": "cuda", "tensor_parallel_size": size, "num_drafts": 2, "draft": draft}
+        with LocalEngine(model, **settings) as engine:
+            outputs = engine.run([([5, 9, 5, 9, 5, 9, 5], greedy), ([40, 41], greedy)])
+            speculated = [one.speculated for one in engine.hub.stats if one.speculated]
+        assert sum(one.proposed for one in speculated) > 0
+        # A target that guesses its own tokens guesses right.
+        assert draft is None or sum(one.accepted for one in speculated) > 0
+        found.append([output.tokens for output in outputs])
+    assert found[0] == found[1]
+
+
+def test_a_killed_rank_ends_the_engine_with_its_name(models: Models) -> None:
+    settings = SMALL | {"device": "cuda", "tensor_parallel_size": 2}
+    with LocalEngine(models("llama"), **settings) as engine:
+        engine.add(PROMPTS[0], SamplingParams(40, temperature=0.0))
+        engine.core.run_once()
+        assert isinstance(engine.worker, RankedWorker)
+        (rank,) = [other.pid for other in engine.worker._team._ranks.values()]
+        os.kill(rank, signal.SIGKILL)
+        with pytest.raises(Exit, match=rf"Rank 1 \(process {rank}\) ended with SIGKILL"):
+            engine.finish()
+
+
+def test_a_rank_that_leaves_waits_in_no_kernel(tmp_path: Path) -> None:
+    """Nobody else comes to this sum."""
+    memory = device_rank.SharedFile(tmp_path, 0, 2)
+    other = device_rank.SharedFile(tmp_path, 1, 2)
+    peers = Peers.of(0, [memory.address, memory.opened(other.handle)], torch.device("cpu"))
+    x = torch.ones(8)
+    waits = threading.Thread(target=all_reduce, args=(x, peers, x), daemon=True)
+    waits.start()
+    flags = torch.frombuffer((ctypes.c_int64 * 2).from_address(other.address), dtype=torch.int64)
+    while not flags[0]:  # this rank has come to the other's flags
+        pass
+    assert waits.is_alive()
+    memory.leave()
+    waits.join(60)
+    assert not waits.is_alive()
