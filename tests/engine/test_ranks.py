@@ -15,7 +15,9 @@ import pytest
 from factory import model_folders
 from local_engine import LocalEngine, Output
 from slipway.dist.beats import Heartbeats
+from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
+from slipway.engine.planned import StartProgress, planned
 from slipway.exits import ENGINE_DIED, NOT_SUPPORTED, WORKER_KILLED, Exit
 from slipway.load.errors import LoadError
 
@@ -155,9 +157,12 @@ def test_what_cannot_be_cut_is_refused_with_what_can(tiny_models: TinyModels) ->
     assert "4" in caught.value.hint
 
 
-def test_ranks_on_cuda_are_refused_before_they_compute(tiny_models: TinyModels) -> None:
-    with pytest.raises(Exit, match="--tensor-parallel-size 2: on CUDA") as caught:
-        LocalEngine(tiny_models("llama"), device="cuda", tensor_parallel_size=2)
+def test_devices_on_several_hosts_are_refused_before_they_compute(tiny_models: TinyModels) -> None:
+    with pytest.raises(Exit, match="--nnodes 2: on CUDA") as caught:
+        planned(
+            EngineConfig(model=str(tiny_models("llama")), device="cuda", tensor_parallel_size=2, nnodes=2),
+            StartProgress(None),
+        )
     assert caught.value.exit_code is NOT_SUPPORTED
 
 

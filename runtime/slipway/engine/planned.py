@@ -102,12 +102,12 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     from slipway.worker.plan import plan_model
 
     config = msgspec.structs.replace(config, device=chosen_device(config.device))
-    if config.device == "cuda" and (size := Mesh.of(config).size) > 1:
+    if config.device == "cuda" and config.nnodes > 1:
         raise Exit(
             NOT_SUPPORTED,
-            f"--tensor-parallel-size {size}: on CUDA ranks do not add up yet what each computes of a layer.",
-            "--data-parallel-size serves the whole model on each device; --device cpu has ranks.",
-            "tensor_parallel_size",
+            f"--nnodes {config.nnodes}: on CUDA ranks meet on one host only.",
+            "--data-parallel-size serves the whole model on each host; --device cpu has ranks on several.",
+            "nnodes",
         )
     if config.processors:
         check_processors(config.device)
