@@ -37,7 +37,7 @@ class Bench(InTurn):
         **limits: object,
     ) -> None:
         super().__init__()
-        depth = 2 if overlap else 1
+        depth = int(limits.get("depth", 2 if overlap else 1))  # type: ignore[call-overload]
         bounds = SchedulerLimits(**{"token_budget": 16, "max_requests": 8, "depth": depth} | limits)  # type: ignore[arg-type]
         self.plans: list[StepPlan] = []
         self.masks: list[Masks | None] = []

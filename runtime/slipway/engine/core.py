@@ -138,7 +138,7 @@ class EngineCore:
         masked = self.grammars.masked(grants) if self.grammars else {}
         if not masked and not self._asks_processors(grants):
             return None
-        while len(self._under_way) > 1:
+        while len(self._under_way) > 1 and not self.scheduler.limits.in_turn:
             self._collect()
         if not masked:
             return None

@@ -32,6 +32,8 @@ class SchedulerLimits:
     """Bounds of a step. Token counts; 0 for `long_prompt` means that no prompt counts as long.
 
     depth         steps that may be under way
+    in_turn       a request waits for what a step draws of it before it is part of the next one: steps under
+                  way compute different requests, each its share of them
     num_drafts    most drafts that a step verifies for a request, of those that slots hold
     lookahead     most that a model guesses behind a draw, and wants pages for
     max_guessing  running requests from which on there are no such drafts
@@ -42,6 +44,7 @@ class SchedulerLimits:
     token_budget: int
     max_requests: int
     depth: int = 1
+    in_turn: bool = False
     num_drafts: int = 0
     lookahead: int = 0
     max_guessing: int | None = None
@@ -118,6 +121,8 @@ class Scheduler:
                 decodes.append(request)
             elif left:
                 prompts.append(request)
+        if self.limits.in_turn:
+            decodes = self._share(decodes)
         if self._num_masked:
             decodes = self._in_time(decodes)
         late = self._grant_decodes(plan, decodes, bool(prompts))
@@ -162,6 +167,12 @@ class Scheduler:
         else:
             del self.waiting[self._place(self.waiting, request)]
             self.cache.forget(request)
+
+    def _share(self, decodes: list[Request]) -> list[Request]:
+        """Those whose tokens so far are known, and of these no more than belong in one of the steps under
+        way: were all in one, every stage but one would wait."""
+        ready = [request for request in decodes if not request.num_drawing]
+        return ready[: -(-len(decodes) // self.limits.depth)]
 
     def _in_time(self, decodes: list[Request]) -> list[Request]:
         """Those for whose masks a step has time. Where it has not for all, none waits that takes no more

@@ -180,6 +180,8 @@ class Start:
     @property
     def depth(self) -> int:
         """Steps under way."""
+        if self.config.pipeline_parallel_size > 1:
+            return self.config.pipeline_parallel_size
         overlap = self.worker.runs_ahead if self.config.overlap is None else self.config.overlap
         return 2 if overlap else 1
 
@@ -276,6 +278,7 @@ class Start:
             token_budget=self.worker.token_budget,
             max_requests=config.max_num_seqs,
             depth=self.depth,
+            in_turn=config.pipeline_parallel_size > 1,
             num_drafts=config.num_drafts,
             lookahead=config.num_drafts if self.plan.draft else 0,
             max_guessing=config.max_guessing,
