@@ -156,6 +156,7 @@ SIGNATURES = {
     "sw_shard_embed": "-pii",
     "sw_share_head": "ipp",
     "sw_add_from_ranks": "-piii",
+    "sw_draw_elsewhere": "-p",
     "sw_buffer": "ipii",
     "sw_buffer_at": "ppi",
     "sw_buffer_stride": "ipi",

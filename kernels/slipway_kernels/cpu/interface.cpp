@@ -128,6 +128,7 @@ int sw_ranks_left(Ranks* ranks) { return ranks->left(); }
 /* The program computes its part of what these compute; before any buffer of theirs. */
 void sw_join(Program* p, Ranks* ranks) { p->ranks = ranks; }
 int sw_buffer_of_ranks(Program* p, int width) { return p->add_buffer_of_ranks(width); }
+void sw_draw_elsewhere(Program* p) { p->draws_elsewhere = true; }
 
 int sw_buffer(Program* p, int width, int dtype) { return p->add_buffer(width, dtype, p->max_tokens); }
 void* sw_buffer_at(Program* p, int buffer) { return p->buffers[buffer].shared->at; }

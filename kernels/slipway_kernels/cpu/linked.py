@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from slipway_kernels.cpu.binding import ACTIVATIONS, Floats, address
+from slipway_kernels.cpu.binding import ACTIVATIONS, Floats
 from slipway_kernels.cpu.program import Buffer, Program
 
 
 class LinkedProgram(Program):
-    """As its base, with rows that come from outside: what guesses from the hidden states of another model."""
-
-    def given(self, out: Buffer) -> Floats:
-        """out = the rows of an array [max_tokens, width], which the caller fills before a step.   out fp32"""
-        self._expect("given", out, "fp32")
-        rows = np.zeros((self.max_tokens, out.width), np.float32)
-        self._keep(rows)
-        self._add("given", address(rows), self._written(out))
-        return rows
+    """As its base, with what guesses from the hidden states of another model computes beside layers."""
 
     def activate(
         self,

@@ -299,6 +299,7 @@ void Program::conclude() {
     sw_advance& made = output.requests[r];
     int32_t* tokens = slots->tokens + size_t(slot) * slots->max_len;
     slots->num_computed[slot] += made.first_drawn - made.first_row;
+    if (draws_elsewhere) continue;
     if (made.first_drawn < end) slots->num_drafts[slot] = 0; /* those not verified were guesses for this draw */
     bool accepted = true;
     for (int row = made.first_drawn; row < end && accepted; ++row) {

@@ -116,6 +116,7 @@ struct Program {
   size_t page_bytes;
   std::vector<int32_t> blocks; /* [groups]  positions a page */
   int num_embeddings = INT32_MAX; /* token ids are below */
+  bool draws_elsewhere = false;   /* what a row draws is entered in its slot later, by the caller */
   int stored; /* what the KV cache is kept in: dtype, or eight bits */
   struct KvScale {
     int group, layer;

@@ -126,6 +126,15 @@ class Program(Stepper):
             self._c.sw_shard_embed(self._pointer, tokens_from[self.ranks.rank], tokens_from[-1])
         self.embedding, self.tokens_from = table, tokens_from
 
+    def given(self, out: Buffer) -> Floats:
+        """out = the rows of an array [max_tokens, width], which the caller fills before a step.   out fp32"""
+        self._expect("given", out, "fp32")
+        rows = np.zeros((self.max_tokens, out.width), np.float32)
+        self._keep(rows)
+        self.taken.append(rows)
+        self._add("given", address(rows), self._written(out))
+        return rows
+
     def rms_norm(
         self,
         x: Buffer,
@@ -422,6 +431,11 @@ class Program(Stepper):
         struct = None if extension is None else ctypes.byref(extension.struct)
         self._c.sw_set_extension(self._pointer, place, struct)
         self._extensions[place] = extension
+
+    def draw_elsewhere(self) -> None:
+        """Draw nothing: the caller enters in each slot what was drawn before its next step."""
+        self._check_unfinished("draw_elsewhere")
+        self._c.sw_draw_elsewhere(self._pointer)
 
     def finish(self) -> None:
         """No operation is added after this."""

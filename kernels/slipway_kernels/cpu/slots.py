@@ -132,6 +132,22 @@ class Slots:
         self._given[slot] = np.frombuffer(rows, np.uint8).ctypes.data
         self.num_given[slot] = count
 
+    def advance(self, slots: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        """A step has drawn these tokens elsewhere: of each slot all but the last were drafts, and right.
+
+        slots  that it computed as far as they were known; each once
+        """
+        at, counts = np.array(slots, np.int32), np.array([len(one) for one in tokens], np.int32)
+        known = self.num_tokens[at]
+        rows = np.repeat(np.arange(len(at)), counts)
+        places = known[rows] + np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        drawn = np.array([token for one in tokens for token in one], np.int32)
+        fits = places < self.max_len
+        self.tokens[at[rows][fits], places[fits]] = drawn[fits]
+        self.num_tokens[at] = np.minimum(known + counts, self.max_len)
+        self.num_computed[at] += counts
+        self.num_drafts[at] = 0
+
     def known(self, slot: int) -> Ints:
         """The tokens of a slot, without drafts: a view."""
         return self.tokens[slot, : self.num_tokens[slot]]

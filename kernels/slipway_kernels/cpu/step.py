@@ -128,6 +128,8 @@ class Stepper:
         if kv_dtype not in (None, dtype):
             self._c.sw_store_kv_as(self._pointer, DTYPES[str(kv_dtype)])
         self._kept: list[object] = []
+        self.taken: list[Floats] = []
+        """Arrays from which a step takes rows, of a program that takes some; [max_tokens, width] each."""
         self.told: list[Floats] = []
         """Arrays that have rows of the last step, of a program that tells them; [max_tokens, width] each."""
         # The threads and the slots outlive the C program that points at them.

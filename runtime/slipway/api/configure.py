@@ -63,6 +63,7 @@ def engine_config(
         "overlap": False if arguments["disable_async_output_proc"] else None,
         "max_num_batched_tokens": budget if "max_num_batched_tokens" in arguments.given else None,
         "grammar_cache_bytes": environment.xgrammar_cache_mb << 20,
+        "layer_partition": _partition(arguments, environment),
         "skip_warmup": environment.skip_warmup,
         "threads": environment.threads,
         "timed": bool(arguments["otlp_traces_endpoint"] and arguments["collect_detailed_traces"]),
@@ -86,6 +87,11 @@ def local_ranks(arguments: Arguments) -> range:
 def balanced_outside(arguments: Arguments) -> bool:
     """Engines of other nodes have servers of their own."""
     return bool(arguments["data_parallel_external_lb"] or arguments["data_parallel_hybrid_lb"])
+
+
+def _partition(arguments: Arguments, environment: Environment) -> list[int]:
+    """Layers of each pipeline stage; empty where there is one, or nothing is said."""
+    return list(environment.pp_layer_partition or ()) if arguments["pipeline_parallel_size"] > 1 else []
 
 
 def _speculation(config: Mapping[str, Any] | None) -> dict[str, Any]:

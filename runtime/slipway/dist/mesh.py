@@ -37,6 +37,11 @@ class Mesh:
         """Its place among the ranks of its stage."""
         return Shard(rank % self.tp, self.tp)
 
+    @property
+    def drawing(self) -> int:
+        """The rank that draws tokens: the first one of the last stage."""
+        return (self.pp - 1) * self.tp
+
     def stage(self, rank: int) -> int:
         return rank // self.tp % self.pp
 

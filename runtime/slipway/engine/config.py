@@ -127,6 +127,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     # ranks
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    layer_partition: list[int] = []
+    """Layers of each stage; empty: as even as can be."""
     enable_expert_parallel: bool = False
     rank: int = 0
     """Of this process, as `dist.mesh` counts those of one engine."""

@@ -1,6 +1,7 @@
 """What rank 0 of an engine and another rank say to each other, and the sockets for it.
 
-Plans go one way, with no answer: what is drawn is told within the step. All else is asked and answered.
+Plans go one way, with no answer: what is drawn is told within the step, or behind pipeline stages by the rank
+that has drawn it. All else is asked and answered.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 
 from slipway.dist.frames import encode_frame, split_frames
 from slipway.engine.messages import AdapterRef, Failed, Message, Part
-from slipway.engine.plan import StepPlan
+from slipway.engine.plan import StepOutput, StepPlan
 
 MAX_BYTES = (1 << 32) - 1
 """Of a frame, whose length has four bytes."""
@@ -25,6 +26,14 @@ MAX_BYTES = (1 << 32) - 1
 
 class Step(Message, frozen=True):
     plan: StepPlan
+    masks: dict[int, bytes] | None = None
+    """As of `plan.Masks`, for the rank that draws."""
+
+
+class Made(Message, frozen=True):
+    """What came of the oldest step of which nothing has come, from the rank that draws for the others."""
+
+    output: StepOutput
 
 
 class Load(Message, frozen=True):
@@ -72,6 +81,7 @@ class Answer(Message, frozen=True):
 
 
 ToRank = Step | Ask
+FromRank = Answer | Made
 M = TypeVar("M")
 
 

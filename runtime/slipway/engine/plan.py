@@ -58,6 +58,16 @@ class PageGrant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pages: list[int]
 
 
+class Drawn(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a step drew on the last pipeline stage, for the slots of those before it. One entry a slot."""
+
+    slots: list[int]
+    tokens: list[list[int]]
+    """All but the last of a slot were its drafts."""
+    drafts: list[list[int]]
+    """What the slot verifies next, where that does not follow from its tokens."""
+
+
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the worker runs in one step. It carries differences only; the rest is in the slots.
 
@@ -86,6 +96,9 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Carried out before anything starts: a worker reads those that it has not been told to read before."""
     ahead: list[int] = []
     """Most drafts to guess behind the slot's draw, with pages for them; empty where none are guessed."""
+    drawn: list[Drawn] = []
+    """By steps before this one, of which nothing has been told yet: entered before anything starts, by
+    pipeline stages that do not draw themselves."""
 
 
 class StepOutput(msgspec.Struct, array_like=True, gc=False):
@@ -102,7 +115,8 @@ class StepOutput(msgspec.Struct, array_like=True, gc=False):
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
     """Of the prompt tokens whose logits this step computed, by index."""
     drafts: dict[int, list[int]] = {}
-    """Of requests with masks, by index: what their slots verify next; absent where that is nothing."""
+    """Of requests with masks, and of all behind other pipeline stages, by index: what their slots verify
+    next; absent where that is nothing."""
     verified: dict[int, int] = {}
     """Drafts of a proposer that the step verified, by index; absent where that is none."""
     pooled: dict[int, Pooled] = {}
@@ -111,3 +125,16 @@ class StepOutput(msgspec.Struct, array_like=True, gc=False):
     """What the forward pass took, where the worker was told to time it."""
     proposing_seconds: float = 0.0
     """What guessing behind this step's draws took."""
+
+
+def written_masks(masks: Masks | None) -> dict[int, bytes]:
+    """For a record, or for another process."""
+    return {index: mask.tobytes() for index, mask in (masks or {}).items()}
+
+
+def read_masks(written: dict[int, bytes], plan: StepPlan) -> Masks:
+    """Of the plan with which they were written."""
+    return {
+        index: np.frombuffer(words, np.uint32).reshape(1 + plan.num_drafts[index], -1)
+        for index, words in written.items()
+    }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slipway import driver
+from slipway.dist.channel import ALONE, Neighbours
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.engine.cuda_files import use_given
@@ -125,10 +126,13 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     return config, plan
 
 
-def loader(device: str, memory: int | None = None) -> Callable[[ModelPlan, EngineConfig, Progress], Worker]:
+def loader(
+    device: str, memory: int | None = None, neighbours: Neighbours = ALONE
+) -> Callable[[ModelPlan, EngineConfig, Progress], Worker]:
     """Reads the weights of a plan: the workers of both devices begin so, and go on alike.
 
-    memory  the descriptor of what ranks share on a CPU
+    memory      the descriptor of what ranks share on a CPU
+    neighbours  the pipeline stages before and behind
     """
     if device == "cuda":
         from slipway.worker.device.load import load as load_on_device
@@ -136,8 +140,7 @@ def loader(device: str, memory: int | None = None) -> Callable[[ModelPlan, Engin
         return of_named_classes(load_on_device)
     from slipway.worker.cpu import CpuWorker
 
-    load = of_named_classes(CpuWorker)
-    return load if memory is None else partial(load, memory=memory)
+    return partial(of_named_classes(CpuWorker), memory=memory, neighbours=neighbours)
 
 
 def to_be_read(config: EngineConfig) -> int:

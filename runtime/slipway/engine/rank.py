@@ -1,4 +1,4 @@
-"""`python -m slipway.engine.rank CONFIG CONTROL BEATS MEMORY`: a rank of an engine that is not its first.
+"""`python -m slipway.engine.rank CONFIG CONTROL BEATS MEMORY ROWS…`: a rank that is not its engine's first.
 
 All are inherited descriptors, see `team.Rank`. It does what the first one asks, and plans nothing.
 """
@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from slipway.begin import begin
 from slipway.dist.beats import ENDED, Heartbeats
+from slipway.dist.channel import NeighbourGone, Neighbours, neighbours
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Worker
@@ -23,6 +24,7 @@ from slipway.engine.link import (
     Ask,
     Link,
     Load,
+    Made,
     Question,
     ReadAdapter,
     Sleep,
@@ -31,6 +33,7 @@ from slipway.engine.link import (
     Wake,
     WarmUp,
 )
+from slipway.engine.plan import StepPlan, read_masks
 from slipway.engine.planned import StartProgress, loader, planned
 from slipway.engine.start import describe
 from slipway.envs import read
@@ -46,15 +49,18 @@ LINGER = 1e-3
 
 
 def main() -> int:
-    config_fd, control, beats, memory = map(int, sys.argv[1:])
+    config_fd, control, beats, memory, *rows = map(int, sys.argv[1:])
     die_with_parent()
     config = told(config_fd, EngineConfig)
-    name = Mesh.of(config).name(config.rank)
+    mesh = Mesh.of(config)
+    name, stage = mesh.name(config.rank), mesh.stage(config.rank)
+    before = socket.socket(fileno=rows.pop(0)) if stage else None
+    behind = socket.socket(fileno=rows.pop(0)) if stage < mesh.pp - 1 else None
     of = f"{config.name}, " if config.is_one_of_several else ""
     begin(config.log_config_file, read(os.environ), f"[{of}{name}] ")
     Heartbeats({0: socket.socket(fileno=beats)}, _alone)
     link: Link[ToRank] = Link(socket.socket(fileno=control), ToRank)
-    return Member(config, link, memory).serve()
+    return Member(config, link, memory, neighbours((before, behind), mesh, config.rank)).serve()
 
 
 def _alone(_: int, how: str) -> None:
@@ -70,10 +76,13 @@ class Member:
     _plan: ModelPlan
     _worker: Worker
 
-    def __init__(self, config: EngineConfig, link: Link[ToRank], memory: int) -> None:
+    def __init__(self, config: EngineConfig, link: Link[ToRank], memory: int, neighbours: Neighbours) -> None:
         self._config = config
         self._link = link
         self._memory = memory
+        self._neighbours = neighbours
+        self._draws = config.rank == Mesh.of(config).drawing > 0
+        """What its steps make is told."""
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="adapters")
         self._link.linger = LINGER
 
@@ -82,15 +91,13 @@ class Member:
         try:
             for message in self._link:
                 match message:
-                    case Step(plan):
-                        self._worker.launch(plan)
-                        self._worker.draw()
-                        self._worker.collect()
+                    case Step(plan, masks):
+                        self._step(plan, masks or {})
                     case Ask(number, ReadAdapter() as question):
                         self._beside.submit(self._answer, number, question)
                     case Ask(number, question):
                         self._answer(number, question)
-        except RankLeft:
+        except (RankLeft, NeighbourGone):
             for _ in self._link:  # the first one knows who, and ends us
                 pass
         except OSError:
@@ -101,6 +108,13 @@ class Member:
             self._link.send(Answer(-1, failure=failure))
             return failure.code
         return 0
+
+    def _step(self, plan: StepPlan, masks: dict[int, bytes]) -> None:
+        self._worker.launch(plan)
+        self._worker.draw(read_masks(masks, plan) or None)
+        output = self._worker.collect()
+        if self._draws:
+            self._link.send(Made(output))
 
     def _answer(self, number: int, question: Question) -> None:
         try:
@@ -137,7 +151,7 @@ class Member:
     def _load(self) -> int:
         progress = StartProgress(None)
         config, self._plan = planned(self._config, progress)
-        self._worker = loader(config.device, self._memory)(self._plan, config, progress)
+        self._worker = loader(config.device, self._memory, self._neighbours)(self._plan, config, progress)
         return wanted_pages(config, self._plan, self._worker.profile())
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from slipway.engine.executor import Worker
-from slipway.engine.link import Allocate, Load, Question, ReadAdapter, Sleep, Wake, WarmUp
+from slipway.engine.link import Allocate, Load, Question, ReadAdapter, Sleep, Step, Wake, WarmUp
 from slipway.engine.messages import AdapterRef, Part
 from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.engine.team import Team
@@ -43,7 +43,7 @@ class RankedWorker:
 
     def __init__(self, worker: Worker, team: Team) -> None:
         self._worker = worker
-        self._team = team
+        self.team = team
         self.runs_ahead, self.takes_drafts = worker.runs_ahead, worker.takes_drafts
         self.repeats_bits, self.num_host_pages = worker.repeats_bits, worker.num_host_pages
 
@@ -59,7 +59,7 @@ class RankedWorker:
         self._all(WarmUp(), self._worker.warm_up)
 
     def launch(self, plan: StepPlan) -> None:
-        self._team.tell(plan)
+        self.team.tell(Step(plan))
         with self._cause_told():
             self._worker.launch(plan)
 
@@ -76,7 +76,7 @@ class RankedWorker:
         try:
             yield
         except RankLeft:
-            self._team.find()
+            self.team.find()
             raise
 
     def sleep(self, *, keep_weights: bool) -> None:
@@ -89,19 +89,19 @@ class RankedWorker:
         return self._all(ReadAdapter(adapter, place), lambda: self._worker.read_adapter(adapter, place))[0]
 
     def idle(self) -> bool:
-        self._team.check()
+        self.team.check()
         return self._worker.idle()
 
     def leave(self) -> None:
         self._worker.leave()
 
     def close(self) -> None:
-        self._team.close()
+        self.team.close()
         self._worker.close()
 
     def _all(self, question: Question, own: Callable[[], T]) -> tuple[T, list[int]]:
         """What this rank makes of it, and the others, which are waited for also where this one fails."""
-        answers = self._team.ask(question)
+        answers = self.team.ask(question)
         try:
             value = own()
         finally:

@@ -17,7 +17,7 @@ import msgspec
 from slipway.dist.frames import FrameTooLarge, encode_frame
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Steps
-from slipway.engine.plan import Masks, StepOutput, StepPlan
+from slipway.engine.plan import Masks, StepOutput, StepPlan, written_masks
 
 log = logging.getLogger("slipway.engine")
 
@@ -50,7 +50,7 @@ class RecordingWorker:
         self._worker.launch(plan)
 
     def draw(self, masks: Masks | None = None) -> None:
-        self._under_way.append({index: mask.tobytes() for index, mask in (masks or {}).items()})
+        self._under_way.append(written_masks(masks))
         self._worker.draw(masks)
 
     def collect(self) -> StepOutput:

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from slipway.dist.frames import split_frames
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Steps
-from slipway.engine.plan import Masks, StepOutput, StepPlan
+from slipway.engine.plan import Masks, StepOutput, StepPlan, read_masks
 from slipway.engine.record import MAX_RECORDED_BYTES, timeless
 from slipway.engine.start import Start
 
@@ -33,10 +32,7 @@ def read_record(path: Path) -> tuple[EngineConfig, list[Step]]:
     steps = []
     for plan_frame, mask_frame, output_frame in zip(frames, frames, frames, strict=False):
         plan = plans.decode(plan_frame)
-        rows = {
-            index: np.frombuffer(words, np.uint32).reshape(1 + plan.num_drafts[index], -1)
-            for index, words in masks.decode(mask_frame).items()
-        }
+        rows = read_masks(masks.decode(mask_frame), plan)
         steps.append((plan, rows, outputs.decode(output_frame)))
     return msgspec.structs.replace(config, record=None), steps
 

@@ -31,6 +31,7 @@ from slipway.engine.guesses import Guessing
 from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import Failed, Part, Ready
 from slipway.engine.page_pool import PagePool
+from slipway.engine.pipelined import PipelinedWorker
 from slipway.engine.planned import StartProgress, loader, planned, to_be_read
 from slipway.engine.profile import ProfiledWorker, Profiler, Recorder, StepRecorder
 from slipway.engine.prompt_adapters import PromptAdapters
@@ -148,13 +149,16 @@ class Start:
                 worker = loader(config.device)(plan, config, progress)
                 pages = wanted_pages(config, plan, worker.profile())
             else:
-                load = partial(loader(config.device, team.memory), plan, config, progress)
+                new = loader(config.device, team.memory, team.neighbours)
+                load = partial(new, plan, config, progress)
                 worker, most = load_in_turn(
                     team, load, Mesh.of(config).size, config.max_parallel_loading_workers
                 )
                 pages = min(wanted_pages(config, plan, worker.profile()), most)
                 team.watch(worker.leave, *([hub.wake] if hub is not None else ()))
-                worker = RankedWorker(worker, team)
+                mesh = Mesh.of(config)
+                pipelined = mesh.pp > 1
+                worker = PipelinedWorker(worker, team, mesh) if pipelined else RankedWorker(worker, team)
             memory = worker.profile()
             size = cache_size(config, plan, pages, memory.more)
             warnings = [*plan.warnings]

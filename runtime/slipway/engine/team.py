@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import queue
 import socket
 import subprocess
 import tempfile
@@ -18,14 +19,15 @@ from typing import Protocol
 import msgspec
 
 from slipway.dist.beats import ENDED, Heartbeats
+from slipway.dist.channel import Ends, Neighbours, ends_of_ranks, neighbours
 from slipway.dist.hosts import ranks_of
 from slipway.dist.mesh import Mesh
 from slipway.dist.rendezvous import Arrived
 from slipway.engine.config import EngineConfig
 from slipway.engine.launch import how_ended, start_module
-from slipway.engine.link import Answer, Ask, Link, Question, Step
+from slipway.engine.link import Answer, Ask, FromRank, Link, Made, Question, Step
 from slipway.engine.messages import Failed
-from slipway.engine.plan import StepPlan
+from slipway.engine.plan import StepOutput
 from slipway.exits import BY_CODE, ENGINE_DIED, Exit
 from slipway_kernels.cpu import shared_memory
 
@@ -40,7 +42,7 @@ class Other(Protocol):
     """Another rank, however it was started."""
 
     name: str
-    link: Link[Answer]
+    link: Link[FromRank]
     beats: socket.socket
 
     def how_ended(self, lost: str) -> Exit:
@@ -53,14 +55,17 @@ class Other(Protocol):
 class Rank:
     """Another rank, in a process that this one started."""
 
-    def __init__(self, config: EngineConfig, memory: int, name: str) -> None:
+    def __init__(self, config: EngineConfig, memory: int, name: str, ends: Ends) -> None:
+        """ends: of what leads to the stages before and behind its own; they become the process's"""
         self.name = name
         (control, child_control), (self.beats, child_beats) = socket.socketpair(), socket.socketpair()
-        inherited = [child_control.fileno(), child_beats.fileno(), memory]
+        given = [child_control, child_beats, *filter(None, ends)]
+        first, second, *others = (one.fileno() for one in given)
+        inherited = [first, second, memory, *others]
         self._process: subprocess.Popen[bytes] = start_module("slipway.engine.rank", config, inherited)
-        child_control.close()
-        child_beats.close()
-        self.link: Link[Answer] = Link(control, Answer)
+        for one in given:
+            one.close()
+        self.link: Link[FromRank] = Link(control, FromRank)
 
     @property
     def pid(self) -> int:
@@ -88,7 +93,7 @@ class FarRank:
     def __init__(self, connections: Arrived, name: str) -> None:
         peer = connections.control.getpeername()[0]
         self.name = f"{name} on {peer}"
-        self.link: Link[Answer] = Link(connections.control, Answer)
+        self.link: Link[FromRank] = Link(connections.control, FromRank)
         self.beats = connections.beats
 
     def how_ended(self, lost: str) -> Exit:
@@ -108,11 +113,16 @@ class Team:
     def __init__(self, config: EngineConfig, arrived: Mapping[int, Arrived] = NOBODY) -> None:
         """Starts those of this host; `arrived` are the others'."""
         mesh = Mesh.of(config)
-        self.memory = shared_memory()
+        self._memories = [shared_memory() for _ in range(mesh.pp)]
+        self.memory = self._memories[0]
+        """Of the ranks of this one's stage."""
         self._folder = tempfile.TemporaryDirectory(prefix="slipway-ranks-", ignore_cleanup_errors=True)
         self.config = config = msgspec.structs.replace(config, rank_folder=self._folder.name)
         """What the ranks are told, this one's too."""
-        self._mesh = mesh
+        ends = ends_of_ranks(mesh.size, mesh.tp)
+        self.neighbours: Neighbours = neighbours(ends[0], mesh, 0)
+        self._made: queue.SimpleQueue[StepOutput | None] = queue.SimpleQueue()
+        """None: no more may come."""
         self._asked: dict[tuple[int, int], Future[int]] = {}
         """By rank and number."""
         self._closed = False
@@ -121,20 +131,21 @@ class Team:
         self._lost = threading.Lock()
         self._found = threading.Event()
         self._told: Sequence[Callable[[], None]] = ()
-        self._ranks: dict[int, Other] = {
+        self.ranks: dict[int, Other] = {
             rank: Rank(
                 msgspec.structs.replace(config, rank=rank, use_tqdm_on_load=False),
-                self.memory,
+                self._memories[mesh.stage(rank)],
                 mesh.name(rank).capitalize(),
+                ends[rank],
             )
             for rank in ranks_of(config, 0)[1:]
         }
         for rank, connections in arrived.items():
-            self._ranks[rank] = FarRank(connections, mesh.name(rank).capitalize())
-        for rank, other in self._ranks.items():
+            self.ranks[rank] = FarRank(connections, mesh.name(rank).capitalize())
+        for rank, other in self.ranks.items():
             reads = threading.Thread(target=self._read, args=(rank, other), name=other.name, daemon=True)
             reads.start()
-        beats = {rank: other.beats for rank, other in self._ranks.items()}
+        beats = {rank: other.beats for rank, other in self.ranks.items()}
         self._beats = Heartbeats(beats, self._lose)
 
     def watch(self, *told: Callable[[], None]) -> None:
@@ -151,25 +162,39 @@ class Team:
         self._found.wait(FINDS)
         self.check()
 
-    def tell(self, plan: StepPlan) -> None:
-        """Have all compute it. Raises Exit."""
+    def tell(self, step: Step, ranks: Iterable[int] | None = None) -> None:
+        """Have all compute it, or these. Raises Exit."""
         self.check()
-        for rank, other in self._ranks.items():
+        for rank in self.ranks if ranks is None else ranks:
             try:
-                other.link.send(Step(plan))
+                self.ranks[rank].link.send(step)
             except OSError:
                 self._lose(rank, ENDED)
                 self.check()
 
+    def made(self) -> StepOutput | None:
+        """Wait for what came of the oldest step, where another rank draws; None: `interrupt` has been called.
+
+        Raises Exit.
+        """
+        output = self._made.get()
+        if output is None:
+            self.find()
+        return output
+
+    def interrupt(self) -> None:
+        """Nobody waits for what comes of steps any more."""
+        self._made.put(None)
+
     def ask(self, question: Question, ranks: Iterable[int] | None = None) -> list[Future[int]]:
         """Have all ranks, or these, answer. Where one is lost, the answers raise Exit."""
         futures = []
-        for rank in self._ranks if ranks is None else ranks:
+        for rank in self.ranks if ranks is None else ranks:
             number = next(self._numbers)
             future = self._asked[rank, number] = Future()
             futures.append(future)
             try:
-                self._ranks[rank].link.send(Ask(number, question))
+                self.ranks[rank].link.send(Ask(number, question))
             except OSError:
                 self._lose(rank, ENDED)
             if self._cause is not None:
@@ -184,36 +209,46 @@ class Team:
         with self._lost:
             self._cause = self._cause or Exit(ENGINE_DIED, "The ranks are closed.")
             self._told = ()
-        for other in self._ranks.values():
+        for other in self.ranks.values():
             _hang_up(other)
         end = time.monotonic() + ENDS
-        for other in self._ranks.values():
+        for other in self.ranks.values():
             other.end(max(0.0, end - time.monotonic()))
-        os.close(self.memory)
+        self.neighbours.close()
+        for memory in self._memories:
+            os.close(memory)
         self._folder.cleanup()
 
     def _read(self, rank: int, other: Other) -> None:
         with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
             for answer in other.link:
-                if answer.number < 0:
-                    assert answer.failure is not None, "a rank that ends says why"
-                    return self._lose(rank, "", answer.failure)
-                future = self._asked.pop((rank, answer.number), None)
-                if future is None:
-                    continue
-                if answer.failure is None:
-                    future.set_result(answer.value)
-                else:
-                    future.set_exception(_exit(answer.failure))
+                match answer:
+                    case Made(output):
+                        self._made.put(output)
+                    case Answer(number) if number < 0:
+                        assert answer.failure is not None, "a rank that ends says why"
+                        return self._lose(rank, "", answer.failure)
+                    case Answer():
+                        self._answered(rank, answer)
         self._lose(rank, ENDED)
+
+    def _answered(self, rank: int, answer: Answer) -> None:
+        future = self._asked.pop((rank, answer.number), None)
+        if future is None:
+            return
+        if answer.failure is None:
+            future.set_result(answer.value)
+        else:
+            future.set_exception(_exit(answer.failure))
 
     def _lose(self, rank: int, how: str, failure: Failed | None = None) -> None:
         """The first that is lost is the cause of all that comes."""
         with self._lost:
             if self._cause is None:
-                other = self._ranks[rank]
+                other = self.ranks[rank]
                 self._cause = _exit(failure, other.name) if failure else other.how_ended(how)
-                self._found.set()
+        self._found.set()
+        self.interrupt()
         self._give_up()
         for tell in self._told:
             tell()

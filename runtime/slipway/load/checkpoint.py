@@ -6,14 +6,15 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from slipway.engine.config import EngineConfig
-from slipway.load.arrays import FP16, FP32, DType, cast
-from slipway.load.cut import Stored
+from slipway.load.arrays import FP16, FP32, Array, DType, cast
+from slipway.load.cut import Cut, Stored
 from slipway.load.dummy import Drawn, drawn_on_host
 from slipway.load.errors import LoadError
 from slipway.load.folder import find_weights, read_json
@@ -117,11 +118,15 @@ class DummyCheckpoint(Checkpoint):
         """Norms 1, biases 0, matrices as `drawn` draws them, by `shapes`: the model sets both first."""
         for done, (name, shape) in enumerate(self.shapes.items(), 1):
             if len(shape) >= 2:
-                drawn = self.drawn(shape, zlib.crc32(f"{self._seed} {name}".encode()))
+                yield name, Stored(shape, partial(self._matrix, shape, name))
             else:
-                drawn = cast(np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32), dtype)
-            yield name, Stored.plain(drawn)
+                value = 0.0 if name.endswith("bias") else 1.0
+                yield name, Stored.plain(cast(np.full(shape, value, np.float32), dtype))
             self._progress("load", done, len(self.shapes))
+
+    def _matrix(self, shape: tuple[int, ...], name: str, cut: Cut) -> Array:
+        part: Array = cut.of(self.drawn(shape, zlib.crc32(f"{self._seed} {name}".encode())))
+        return part
 
 
 def open_checkpoint(config: EngineConfig, progress: Progress) -> Checkpoint:

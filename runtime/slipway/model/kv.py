@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 KVShape = tuple[int, int]
 """Key heads of a layer and their size."""
@@ -83,6 +83,7 @@ def kv_layout(
     layer_bytes: Callable[[int, int, int], int],
     num_drafting: int = 0,
     held: Sequence[KVShape] = (),
+    own: range | None = None,
 ) -> KVLayout:
     """Deal the layers of each kind into groups whose pages are about equal.
 
@@ -92,6 +93,8 @@ def kv_layout(
     num_drafting  layers at the end, of a model that guesses: the others decide how large a page is
     held         [layer]  of a rank, what a token takes there; kinds are the whole model's, so that all ranks
                  have the same block tables, whatever each has of the heads
+    own          layers of a stage, which alone have room in its pages; None: all of them. The groups, and so
+                 the block tables, are those of the whole model on every stage
     A group takes as many layers as the smallest kind has, or as many as weigh the same; only the last group
     of a kind may be short. Where its layers leave room in a page, that holds 2, 4, 8 … times the tokens.
     """
@@ -115,9 +118,41 @@ def kv_layout(
             for index, layer in enumerate(layers[start : start + size]):
                 places[layer] = len(groups), index
             groups.append(KVGroup(block, window))
-    if held:
-        page_bytes = max(
-            sizes[kind] * layer_bytes(*shape, groups[place[0]].block_size)
-            for kind, shape, place in zip(kinds, held, places, strict=True)
-        )
-    return KVLayout(tuple(groups), page_bytes, tuple(places))
+    whole = KVLayout(tuple(groups), page_bytes, tuple(places))
+    if not held and own is None:
+        return whole
+    shapes = held or [shape for _, shape in kinds]
+    if own is not None:
+        return _of_stage(whole, kinds, shapes, layer_bytes, own)
+    page_bytes = max(
+        sizes[kind] * layer_bytes(*shape, groups[place[0]].block_size)
+        for kind, shape, place in zip(kinds, shapes, places, strict=True)
+    )
+    return replace(whole, page_bytes=page_bytes)
+
+
+def _of_stage(
+    whole: KVLayout,
+    kinds: Sequence[tuple[int, KVShape]],
+    shapes: Sequence[KVShape],
+    layer_bytes: Callable[[int, int, int], int],
+    own: range,
+) -> KVLayout:
+    """Its layers of each kind are dealt anew, evenly, to the groups that the whole model's have.
+
+    shapes  [layer]  what a token takes here
+    """
+    groups_of: dict[tuple[int, KVShape], list[int]] = {}
+    for kind, (group, _) in zip(kinds, whole.layer_place, strict=True):
+        known = groups_of.setdefault(kind, [])
+        if group not in known:
+            known.append(group)
+    counts = [0] * len(whole.groups)
+    page_bytes, places = 0, []
+    for layer in own:
+        group = min(groups_of[kinds[layer]], key=lambda one: counts[one])
+        places.append((group, counts[group]))
+        counts[group] += 1
+        each = layer_bytes(*shapes[layer], whole.groups[group].block_size)
+        page_bytes = max(page_bytes, counts[group] * each)
+    return KVLayout(whole.groups, page_bytes, tuple(places))

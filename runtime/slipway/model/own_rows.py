@@ -63,7 +63,8 @@ def own_of(
     """Raises LoadError, with the name of what is wrong, for what cannot be served.
 
     dtype            in which the model multiplies
-    embedding, head  the model's rows; None: it has none, or none may be others (`limits` says why)
+    embedding, head  the model's rows; None: it has none, they are on another stage, or none may be others
+                     (`limits` says why)
     tokens           whose rows those are, of a rank; what is added is the first one's. None: all
     """
     tokens = tokens or range(spec.vocab)
@@ -73,7 +74,6 @@ def own_of(
         return Own(rotation=rotation)
     if limits.refused:
         raise adapter.wrong(f"has rows of tokens of its own, which {limits.refused}", "Leave it out.")
-    assert embedding is not None, "where they may be others, the model's rows are there"
     if adapter.new_rows is not None:
         if matrices:
             raise adapter.wrong("has new_embeddings and whole matrices: which rows count is not said")
@@ -208,7 +208,7 @@ def _of_matrices(
     matrices: Mapping[Matrix, Array],
     spec: DecoderSpec,
     dtype: DType,
-    embedding: ReadRows,
+    embedding: ReadRows | None,
     head: ReadRows | None,
     here: range,
 ) -> Own:
@@ -233,8 +233,8 @@ def _of_matrices(
         for role, matrix in matrices.items()
         if (read := embedding if role == "embedding" else head) is not None
     }
-    if spec.tied_embedding and "head" not in matrices and head is not None and own["embedding"] is not None:
-        changed = own["embedding"]
+    changed = own.get("embedding")
+    if spec.tied_embedding and "head" not in matrices and head is not None and changed is not None:
         if changed.tokens[0] < spec.vocab:
             raise adapter.wrong(
                 f"has another row of the embedding for the token {changed.tokens[0]}, and no matrix of the "

@@ -21,6 +21,7 @@ from slipway.model.registry import Family
 from slipway.model.roles import Entry, Place, entries_of, expected, is_ignored, unstacked, usual
 from slipway.model.shard import WHOLE_MODEL, Shard, Sharded
 from slipway.model.spec import DecoderSpec, Mlp, Moe
+from slipway.model.stage import Stage
 from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.fused import FusedLinear, gated, stacked
 
@@ -81,7 +82,8 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """`head` is `embedding` itself where the two are tied: it is held once."""
+    """`head` is `embedding` itself where the two are tied: it is held once. What a stage has not has no
+    rows."""
 
     embedding: FusedLinear
     norm: Vector
@@ -98,11 +100,13 @@ class Builder:
     """Allocates the weights of a specification, and remembers which of them takes which entry.
 
     forms  of the matrices that the checkpoint holds quantized
+    stage  whose layers are built; None: all are
     """
 
     spec: DecoderSpec
     schemes: SchemeChoice
     forms: Mapping[Place, Form] = field(default_factory=dict)
+    stage: Stage | None = None
     owners: dict[Place, Owner] = field(default_factory=dict)
     _shapes: dict[Place, tuple[int, ...]] = field(default_factory=dict)
     _biased: set[Place] = field(default_factory=set)
@@ -110,7 +114,9 @@ class Builder:
     def build(self) -> ModelWeights:
         vectors: dict[int, dict[str, Vector]] = defaultdict(dict)
         scores: dict[str, ScoreWeights] = {}
-        for entry in entries_of(self.spec):
+        stage = self.stage or Stage.whole(len(self.spec.layers))
+        none = FusedLinear(self.spec.hidden, ())
+        for entry in filter(stage.has, entries_of(self.spec)):
             if entry.kind == "bias":
                 self._biased.add(entry.place)
             elif entry.role.startswith("score"):
@@ -119,8 +125,11 @@ class Builder:
                 self._shapes[entry.place] = entry.shape
             else:
                 self.owners[entry.place] = vectors[entry.layer][entry.role] = Vector(*entry.shape)
-        embedding = self._stacked(-1, "embedding")
-        head = embedding if self.spec.tied_embedding else self._stacked(-1, "head")
+        embedding = self._stacked(-1, "embedding") if stage.embeds else none
+        head = none
+        if stage.is_last:
+            head = embedding if self.spec.tied_embedding else self._stacked(-1, "head")
+        own = ((number, self.spec.layers[number]) for number in stage.layers)
         layers = [
             LayerWeights(
                 vectors[number],
@@ -128,9 +137,10 @@ class Builder:
                 self._stacked(number, "out"),
                 self._mlp(layer.mlp, number) if isinstance(layer.mlp, Mlp) else self._moe(layer.mlp, number),
             )
-            for number, layer in enumerate(self.spec.layers)
+            for number, layer in own
         ]
-        return ModelWeights(embedding, vectors[-1]["norm"], head, tuple(layers), tuple(scores.values()))
+        norm = vectors[-1].get("norm", Vector(0))
+        return ModelWeights(embedding, norm, head, tuple(layers), tuple(scores.values()))
 
     def finish(self) -> None:
         """All entries are loaded: finish every matrix, once however many entries it has."""
@@ -190,21 +200,26 @@ def load_weights(
     schemes: SchemeChoice,
     conversion: OnTheFly | None = None,
     shard: Shard = WHOLE_MODEL,
+    stage: Stage | None = None,
 ) -> ModelWeights:
     """Stream a checkpoint into weights, one tensor above them in memory.
 
     schemes     how each matrix is held, and where
     conversion  quantizes plain matrices on the way
     shard       of whose part of each matrix the rest is not read
+    stage       of whose layers the others are not read; None: it has all
     Raises LoadError, with names, where a tensor is missing, unexpected or of another shape.
     """
     whole = forms_by_place(spec, family, checkpoint, conversion)
     part = Sharded(spec, whole, shard, packed=schemes.dtype != FP32)
-    builder = Builder(part.spec, schemes, part.forms)
+    stage = stage or Stage.whole(len(spec.layers))
+    builder = Builder(part.spec, schemes, part.forms, stage)
     weights = builder.build()
     for entry, stored in entries(spec, family, checkpoint.stored(schemes.dtype)):
-        if not part.has(entry.place) or (entry.kind == "bias" and not shard.adds_bias(entry.role)):
+        if not (stage.has(entry) and part.has(entry.place)):
             continue  # another rank's
+        if entry.kind == "bias" and not shard.adds_bias(entry.role):
+            continue
         cut = part.cuts.get(entry.place, WHOLE)
         if conversion is not None and entry.kind == "weight" and entry.place in whole:
             rows = cast(Array, stored.read(Cut(rows=cut.rows)))

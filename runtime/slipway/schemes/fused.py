@@ -60,7 +60,7 @@ class FusedLinear:
         self._part_of: dict[str, Part] = {}
         runs = [list(run) for _, run in groupby(segments, key=lambda segment: segment.scheme)]
         starts = [int(run[0].rows[0]) for run in runs]
-        for run, start, end in zip(runs, starts, [*starts[1:], self.n], strict=True):
+        for run, start, end in zip(runs, starts, [*starts, self.n][1:], strict=True):
             part = Part(run[0].scheme(), start, end)
             part.scheme.create((end - start, k))
             self.parts.append(part)

@@ -153,8 +153,8 @@ class AdapterPlaces:
         return Packed(added, self._extension(own) if own else None)
 
     def _read(self, adapter: AdapterRef) -> tuple[dict[Place, Addition], Own]:
-        table, output = self.program.embedding, self.program.output
-        assert table is not None, "adapters are read for a model that has been lowered"
+        output = self.program.output
+        table = self.program.embedding or (output if self.spec.tied_embedding else None)
         return read_parts(
             adapter,
             self.limits,
@@ -162,7 +162,7 @@ class AdapterPlaces:
             self.family,
             self.cuts,
             BF16 if self.program.dtype == "bf16" else FP32,
-            table.rows,
+            None if table is None else table.rows,
             None if output is None else output.rows,
             self._head_bias,
             self.shard,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from slipway.dist.channel import ALONE, Neighbours
 from slipway.dist.hosts import meeting
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
@@ -56,25 +57,33 @@ class CpuWorker(InTurn):
     _adapters: AdapterPlaces | None
 
     def __init__(
-        self, plan: ModelPlan, config: EngineConfig, progress: Progress, memory: int | None = None
+        self,
+        plan: ModelPlan,
+        config: EngineConfig,
+        progress: Progress,
+        memory: int | None = None,
+        neighbours: Neighbours = ALONE,
     ) -> None:
         """Reads the weights. Raises LoadError where checkpoint and configuration disagree.
 
-        memory  the descriptor of what the ranks of its stage share, where there are several
+        memory      the descriptor of what the ranks of its stage share, where there are several
+        neighbours  the stages before and behind its own
         """
         super().__init__()
+        self._neighbours = neighbours
         self._config = config
         self.num_threads = config.threads or max(1, usable_cpus() // config.machine_parts)
         self.ranks: Ranks | None = None
         self._meeting: Meeting | None = None
-        if memory is not None:
-            self._join(Mesh.of(config), memory)
+        mesh = Mesh.of(config)
+        if memory is not None and mesh.tp > 1:
+            self._join(mesh, memory)
         self._progress = progress
         self._read(plan)
         self._dropped = False
         """The weights have gone; `wake` reads them again."""
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
-        draws = self.ranks is None or self.ranks.rank == 0
+        draws = plan.draws and (self.ranks is None or self.ranks.rank == 0)
         self._pooler = plan.pooler if draws else None
         self._processors = Processors(config.processor_threads) if config.processors and draws else None
         self._starts: dict[int, SlotStart] = {}
@@ -136,6 +145,7 @@ class CpuWorker(InTurn):
             self.ranks.leave()
         if self._meeting is not None:
             self._meeting.leave()
+        self._neighbours.leave()
 
     def close(self) -> None:
         if self._meeting is not None:
@@ -151,6 +161,11 @@ class CpuWorker(InTurn):
         return self._adapters.read(adapter, place)
 
     def step(self, plan: StepPlan, masks: Masks | None = None) -> StepOutput:
+        for drawn in () if self.plan.draws else plan.drawn:
+            self.slots.advance(drawn.slots, drawn.tokens)
+            for slot, guesses in zip(drawn.slots, drawn.drafts, strict=True):
+                if guesses:
+                    self.slots.guess(slot, guesses)
         for change in plan.adapters:
             assert self._adapters is not None, "plans name no adapters where none are served"
             self._adapters.put(change.place, change.adapter)
@@ -170,12 +185,16 @@ class CpuWorker(InTurn):
         verified = {}
         if self.proposer is not None:
             self.proposer.precede(self.slots, plan)
-            verified = self._verified(plan)
+            verified = self._verified(plan) if self.plan.draws else {}
         slots, num_new, num_drafts = np.array((plan.slots, plan.num_new, plan.num_drafts), np.int32)
+        taken = self._neighbours.take(self._model)
         begun = time.monotonic()
         edits = self._processors.edits(plan, self.slots) if self._processors is not None else None
         result = self._model.step(slots, num_new, num_drafts, masks, edits)
         took = time.monotonic() - begun
+        self._neighbours.give(self._model, len(result.rows), taken)
+        if not self.plan.draws:
+            return StepOutput(result.tokens, [])
         output = self._output(plan, result)
         if self._processors is not None:
             output.errors = self._processors.errors
@@ -206,7 +225,8 @@ class CpuWorker(InTurn):
         """Read the weights of the model, and of what guesses for it."""
         threads = Threads(self.num_threads)
         make = plan.read(threads, self._progress, self.ranks)
-        self._make_proposer = plan.draft.read(threads, self._progress, self.ranks) if plan.draft else None
+        draft = plan.draft if plan.draws else None
+        self._make_proposer = draft.read(threads, self._progress, self.ranks) if draft else None
         self.plan, self._make = plan, make
 
     def _build(self) -> None:
@@ -218,7 +238,7 @@ class CpuWorker(InTurn):
         self.proposer = None
         if self._make_proposer is not None:
             self.proposer = self._make_proposer(self.slots, self._pages, self.token_budget, self._model)
-        elif config.num_drafts and self.plan.pooler is None:
+        elif config.num_drafts and self.plan.draft is None and self.plan.pooler is None:
             self.proposer = NgramProposer(
                 config.num_drafts, config.prompt_lookup_min, config.prompt_lookup_max
             )
@@ -226,7 +246,7 @@ class CpuWorker(InTurn):
     def _start(self, start: SlotStart) -> None:
         params, pooler = start.params, self._pooler
         self.slots.pooled[start.slot] = start.pooling is not None
-        if pooler is not None and start.pooling is not None:
+        if pooler is not None and start.pooling is not None and self.plan.draws:
             pooler.start(start.slot, start.pooling)
         type_from = None if start.pooling is None else start.pooling.type_from
         self.slots.start(start.slot, start.tokens, start.num_prompt, start.num_computed, type_from)
@@ -250,9 +270,10 @@ class CpuWorker(InTurn):
         }
 
     def _report_drafts(self, plan: StepPlan, output: StepOutput) -> None:
-        """Those within masks, which are made for the rows behind them."""
+        """Those within masks, which are made for the rows behind them; all where stages before want them."""
+        staged = self.plan.route.stage is not None
         for index, slot in enumerate(plan.slots):
-            if self._starts[slot].masked and output.tokens[index] and self.slots.num_drafts[slot]:
+            if (staged or self._starts[slot].masked) and output.tokens[index] and self.slots.num_drafts[slot]:
                 output.drafts[index] = self.slots.drafts(slot).tolist()
 
     def _pool(self, pooler: Pooler, plan: StepPlan, result: StepResult, output: StepOutput) -> None:

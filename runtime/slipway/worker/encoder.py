@@ -22,7 +22,7 @@ from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.worker.heads import Classifier
 from slipway.worker.lower_encoder import lower_encoder
 from slipway.worker.pool import DenseLayer
-from slipway.worker.route import NewModel, check_heads, one_rank
+from slipway.worker.route import NewModel, check_heads, one_rank, one_stage
 from slipway_kernels.cpu import EncoderProgram, PageMemory, Ranks, Slots, Threads
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Encoder:
     encoder: EncoderSpec
     conversion: OnTheFly | None
     native = True
-    spec = None
+    spec = stage = None
 
     @property
     def attentions(self) -> Sequence[Attention]:
@@ -74,6 +74,9 @@ class Encoder:
     def on_rank(self, checkpoint: Checkpoint, shard: Shard, dtype: DType) -> Encoder:
         one_rank(self.architecture, "an encoder", shard)
         return self
+
+    def on_stage(self, number: int, count: int, partition: Sequence[int], *, embeds: bool) -> Encoder:
+        raise one_stage(self.architecture, "an encoder", count)
 
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(encoder_forms(self.encoder, self._family, checkpoint, self.conversion).values())

@@ -32,7 +32,7 @@ from slipway.model.spec import Attention
 from slipway.schemes.choice import Schemes
 from slipway.worker.packed_modules import Independent, pack_modules, quantize_modules
 from slipway.worker.probe import Probe
-from slipway.worker.route import NewModel, one_rank
+from slipway.worker.route import NewModel, one_rank, one_stage
 from slipway.worker.transformers_model import (
     ATTENTION,
     attend,
@@ -69,6 +69,7 @@ class Fallback:
     body: str
     conversion: OnTheFly | None
     native = False
+    stage = None
 
     @property
     def attentions(self) -> Sequence[Attention]:
@@ -85,6 +86,9 @@ class Fallback:
     def on_rank(self, checkpoint: Checkpoint, shard: Shard, dtype: DType) -> Fallback:
         one_rank(self.architecture, "run by transformers' code", shard)
         return self
+
+    def on_stage(self, number: int, count: int, partition: Sequence[int], *, embeds: bool) -> Fallback:
+        raise one_stage(self.architecture, "run by transformers' code", count)
 
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(checkpoint.forms().values())
@@ -187,7 +191,7 @@ class FallbackModel:
         self._products = products
         self._program = program
         self.kv_scale, self.find_kv_scales = program.kv_scale, program.find_kv_scales
-        self.told = program.told  # nothing
+        self.taken, self.told = program.taken, program.told  # nothing
         self.embedding = self.output = self.tokens_from = None  # nor these
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 

@@ -10,6 +10,7 @@ import numpy as np
 from slipway.load.arrays import BF16
 from slipway.load.errors import LoadError
 from slipway.model.spec import UNNORMED, DecoderSpec, Layer
+from slipway.model.stage import Stage
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.adapters import AdapterPlaces
@@ -37,42 +38,96 @@ def lower(
     adapters: AdapterPlaces | None = None,
     tokens_from: Sequence[int] | None = None,
     *,
+    stage: Stage | None = None,
     pools: bool = False,
     taps: Sequence[int] = (),
 ) -> None:
     """Add the decoder's operations to `program`, in the order of computation, and finish it.
 
-    layer_place  [layer]  its KV group and its index there
+    layer_place  [layer of the stage]  its KV group and its index there
+    stage        whose operations these are, of rows that the one before gives and the next one takes
     adapters     is told of the operations to which adapters may add
     tokens_from  [ranks + 1]  of the vocabulary, which of it each rank has; None: all
     pools        final rows are wanted, and no logits
     taps         layers before which the rows are told; behind the last one they are normed, but as `UNNORMED`
     """
-    lowering = _Lowering(spec, program, adapters)
-    scale = spec.embedding_scale
-    if program.dtype == "bf16":  # the models multiply in their own type
-        scale = float(np.array(scale, BF16))
+    stage = stage or Stage.whole(len(spec.layers))
+    lowering = _Lowering(spec, program, adapters, tokens_from, stage)
     x = lowering.residual
-    # A buffer of its own: a rank may begin the next step while others still read the last sums of this one.
-    rows = x if tokens_from is None else program.buffer_of_ranks(spec.hidden)
-    program.embed(weights.embedding.whole, rows, scale, tokens_from)
-    if adapters is not None:
-        adapters.add_embedding(rows)
-    if rows is not x:
-        program.from_ranks(rows, x)
-    layers = zip(spec.layers, weights.layers, layer_place, strict=True)
-    for lowering.layer, (layer, parts, place) in enumerate(layers):
+    if stage.is_first:
+        lowering.embed(weights)
+    else:
+        program.given(x)
+    for lowering.layer, parts, place in zip(stage.layers, weights.layers, layer_place, strict=True):
         if lowering.layer in taps:
             program.tap(x)
-        lowering.attention(layer, parts, place)
+        lowering.attention(spec.layers[lowering.layer], parts, place)
         lowering.feed_forward(parts)
-    if UNNORMED in taps:
+    if not stage.is_last:
         program.tap(x)
-    if len(spec.layers) in taps:
-        program.tap(x, weights.norm.values, spec.norm_eps, spec.norm_add_one)
-    if pools:
-        program.hidden(x, weights.norm.values, spec.norm_eps, spec.norm_add_one)
+        program.draw_elsewhere()
     else:
+        lowering.end(weights, pools=pools, taps=taps)
+    program.finish()
+
+
+class _Lowering:
+    """The operations of layers, and of what is before and behind them."""
+
+    layer = 0
+    """That is being lowered."""
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        program: Program,
+        adapters: AdapterPlaces | None,
+        tokens_from: Sequence[int] | None,
+        stage: Stage,
+    ) -> None:
+        self.spec = spec
+        self.program = program
+        self._adapters = adapters
+        self._tokens_from = tokens_from
+        attentions = (spec.layers[layer].attention for layer in stage.layers)
+        self._buffers = Buffers(program, spec.hidden, attentions)
+        self.residual, self._normed = self._buffers.residual, self._buffers.normed
+        self._parts = [program.buffer_of_ranks(spec.hidden) for _ in range(3)] if program.ranks else []
+
+    @contextmanager
+    def joined(self, out: Buffer, *, accumulate: bool = False) -> Iterator[Buffer]:
+        """Where to write what ranks add up to `out`: itself where there is one, whose products accumulate."""
+        if self.program.ranks is None:
+            yield out
+            return
+        # While some still read the sums of one part, others may write the next: two serve by turns. The first
+        # one of a step is used once, for ranks need not have met since the last one of the step before.
+        part = self._parts.pop(0)
+        yield part
+        self.program.from_ranks(part, out, accumulate=accumulate)
+        if len(self._parts) == 1:
+            self._parts.append(part)
+
+    def embed(self, weights: ModelWeights) -> None:
+        scale = self.spec.embedding_scale
+        if self.program.dtype == "bf16":  # the models multiply in their own type
+            scale = float(np.array(scale, BF16))
+        with self.joined(self.residual) as part:
+            self.program.embed(weights.embedding.whole, part, scale, self._tokens_from)
+        if self._adapters is not None:
+            self._adapters.add_embedding(self.residual)
+
+    def end(self, weights: ModelWeights, *, pools: bool, taps: Sequence[int]) -> None:
+        """What is made of the last layer's rows."""
+        x, spec, program = self.residual, self.spec, self.program
+        norm = weights.norm.values, spec.norm_eps, spec.norm_add_one
+        if UNNORMED in taps:
+            program.tap(x)
+        if len(spec.layers) in taps:
+            program.tap(x, *norm)
+        if pools:
+            program.hidden(x, *norm)
+            return
         program.head(
             x,
             weights.norm.values,
@@ -81,37 +136,10 @@ def lower(
             add_one=spec.norm_add_one,
             bias=weights.head.bias,
             softcap=spec.logit_softcap,
-            tokens_from=tokens_from,
+            tokens_from=self._tokens_from,
         )
-        if adapters is not None:
-            adapters.add_head(x, weights.head)
-    program.finish()
-
-
-class _Lowering:
-    """The operations of layers."""
-
-    layer = 0
-    """That is being lowered."""
-
-    def __init__(self, spec: DecoderSpec, program: Program, adapters: AdapterPlaces | None) -> None:
-        self.spec = spec
-        self.program = program
-        self._adapters = adapters
-        self._buffers = Buffers(program, spec.hidden, (layer.attention for layer in spec.layers))
-        self.residual, self._normed = self._buffers.residual, self._buffers.normed
-        self._parts = [program.buffer_of_ranks(spec.hidden) for _ in range(2)] if program.ranks else []
-
-    @contextmanager
-    def joined(self, out: Buffer, *, accumulate: bool = False) -> Iterator[Buffer]:
-        """Where to write what ranks add up to `out`: itself where there is one, whose products accumulate."""
-        if self.program.ranks is None:
-            yield out
-            return
-        part = self._parts[0]
-        yield part
-        self.program.from_ranks(part, out, accumulate=accumulate)
-        self._parts.reverse()  # while some still read the sums of one, others may write the next
+        if self._adapters is not None:
+            self._adapters.add_head(x, weights.head)
 
     def attention(self, layer: Layer, weights: LayerWeights, place: tuple[int, int]) -> None:
         """residual += out(attend(rope(qkv(norm(residual)))))"""

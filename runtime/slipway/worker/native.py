@@ -19,6 +19,7 @@ from slipway.model.registry import Family, family_of
 from slipway.model.roles import expected_shapes
 from slipway.model.shard import WHOLE_MODEL, Shard, Sharded
 from slipway.model.spec import Attention, DecoderSpec
+from slipway.model.stage import Stage
 from slipway.model.weights import ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.schemes.fused import FusedLinear
@@ -45,6 +46,8 @@ class Native:
     shard: Shard = WHOLE_MODEL
     held: tuple[Attention, ...] | None = None
     """Of a rank: its part of each layer's heads."""
+    stage: Stage | None = None
+    """Whose layers are computed; None: all are."""
     native = True
 
     @property
@@ -79,6 +82,11 @@ class Native:
         part = route._sharded(checkpoint, packed=dtype != FP32)
         return replace(route, held=tuple(layer.attention for layer in part.spec.layers))
 
+    def on_stage(self, number: int, count: int, partition: Sequence[int], *, embeds: bool) -> Native:
+        spec = self.spec
+        tied = spec.tied_embedding or embeds
+        return replace(self, stage=Stage.of(number, count, len(spec.layers), partition, tied=tied))
+
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         return list(self._sharded(checkpoint).forms.values())
 
@@ -87,13 +95,14 @@ class Native:
         family, checkpoint = self.family, plan.checkpoint
         if isinstance(checkpoint, DummyCheckpoint):
             checkpoint.shapes, checkpoint.drawn = expected_shapes(self.spec, family), schemes.drawn
-        return load_weights(self.spec, family, checkpoint, schemes, self.conversion, self.shard)
+        return load_weights(self.spec, family, checkpoint, schemes, self.conversion, self.shard, self.stage)
 
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         from slipway.worker.device.offload import layer_bytes  # imports torch
 
         part = self._sharded(checkpoint)
-        return layer_bytes(part.spec, part.forms, dtype)
+        sizes = layer_bytes(part.spec, part.forms, dtype)
+        return sizes if self.stage is None else [sizes[layer] for layer in self.stage.layers]
 
     def _sharded(self, checkpoint: Checkpoint, *, packed: bool = True) -> Sharded:
         forms = forms_by_place(self.spec, self.family, checkpoint, self.conversion)
@@ -103,8 +112,9 @@ class Native:
         check_lowered(self.spec)
         weights = self.weights(plan, Schemes(plan.element, threads))
         part = self._sharded(plan.checkpoint, packed=plan.element != FP32)
+        stage = self.stage or Stage.whole(len(self.spec.layers))
         pools = plan.pooler is not None
-        if plan.pooler is not None:
+        if plan.pooler is not None and stage.is_last:
             weights = self._pooled(weights, plan.pooler, partial(DenseLayer, threads=threads), cpu_rows)
 
         def model(
@@ -119,15 +129,33 @@ class Native:
                 adapters = AdapterPlaces(
                     program, plan.adapters, self.spec, self.family, part.cuts, self.shard
                 )
-            whole = (STEP_PAGES,) * len(self.spec.layers)
+            whole = (STEP_PAGES,) * len(stage.layers)
             layers = whole if self.spec.both_ways else plan.kv.layer_place
-            tokens_from = part.tokens_from or None
-            lower(part.spec, weights, program, layers, adapters, tokens_from, pools=pools, taps=plan.taps)
+            lower(
+                part.spec,
+                weights,
+                program,
+                layers,
+                adapters,
+                part.tokens_from or None,
+                stage=stage,
+                pools=pools,
+                taps=plan.taps if stage.is_last else (),  # what guesses is there
+            )
+            if stage.embeds and program.embedding is None:
+                program.embedding = weights.embedding.whole  # for what guesses
             return program, adapters
 
         return model
 
     def on_device(self, plan: ModelPlan, schemes: DeviceSchemes, attention: NewBackend) -> AnyDecoder:
+        if self.stage is not None:
+            raise LoadError(
+                "UnsupportedModel",
+                "--pipeline-parallel-size: stages compute on a CPU so far, and this engine has CUDA.",
+                hint="Leave the argument out, or serve with --device cpu.",
+                argument="pipeline_parallel_size",
+            )
         from slipway.worker.device.decoder import Decoder  # imports torch
         from slipway.worker.device.heads import DenseOnDevice, device_rows, stored_rows
         from slipway.worker.device.low_rank import LowRank

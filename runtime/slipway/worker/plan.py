@@ -57,7 +57,8 @@ class ModelPlan:
     kv_dtype: DType
     """Of the KV cache."""
     kv_scales: KVScales = field(default_factory=dict)
-    """What keys and values are divided by where the cache is fp8, at first; empty where it is not."""
+    """What keys and values of each layer of the stage are divided by where the cache is fp8, at first; empty
+    where it is not."""
     kv_divisors: KVDivisors | None = None
     """How the first step finds the scales that keys and values have from then on; None: it does not."""
     adapters: AdapterLimits | None = None
@@ -81,7 +82,12 @@ class ModelPlan:
     @property
     def stored_bytes(self) -> int:
         """Of all weights, as they are stored."""
-        return self.checkpoint.total_bytes + (self.draft.stored_bytes if self.draft else 0)
+        return self.checkpoint.total_bytes + (self.draft.stored_bytes if self.draft and self.draws else 0)
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn here, and guessed: not on a stage before another."""
+        return self.route.stage is None or self.route.stage.is_last
 
     def close(self) -> None:
         """Let go of the files."""
@@ -165,13 +171,17 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
         window = min((one.window for one in route.attentions if one.window), default=0)
         route = route.without_windows()
     mesh = Mesh.of(config)
-    if mesh.size > 1:
+    if mesh.tp > 1:
         shard = replace(
             mesh.shard(config.rank),
             whole_experts=config.enable_expert_parallel,
             whole_vocabulary=pooling is not None and bool(pooling.tokens),
         )
         route = route.on_rank(checkpoint, shard, dtype)
+    if mesh.pp > 1:
+        embeds = config.draft is not None and pooling is None  # its layers may read the model's
+        route = route.on_stage(mesh.stage(config.rank), mesh.pp, config.layer_partition, embeds=embeds)
+    own = None if route.stage is None else route.stage.layers
     stretch = max([1.0, *config.long_lora_scaling_factors]) if config.max_loras else 1.0
     length, warning = max_model_len(
         config.max_model_len,
@@ -188,7 +198,7 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
         )
         kv_dtype = dtype
     size_of = layer_bytes(config.device, kv_dtype)
-    layout = kv_layout(kv_kinds(route, config), config.block_size, size_of, held=kv_held(route))
+    layout = kv_layout(kv_kinds(route, config), config.block_size, size_of, held=kv_held(route), own=own)
     warnings = [
         text for text in (dtype_warning, warning, kv_warning, length_warning(route.config, length)) if text
     ]
@@ -239,6 +249,8 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
         warnings.append(f"--calculate-kv-scales has no effect: {origin} gives scales of keys and values.")
     elif config.calculate_kv_scales and kv_dtype != dtype:
         divisors, scales = _kv_divisors(), dict.fromkeys(range(len(layers)), (1.0, 1.0))
+    if own is not None:
+        scales = {layer - own.start: scale for layer, scale in scales.items() if layer in own}
     adapters = adapter_limits(config, dtype, warnings, route)
     pooler = None if pooling is None else Pooler(pooling)
     return ModelPlan(

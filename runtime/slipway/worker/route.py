@@ -13,6 +13,7 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.model.shard import Shard
 from slipway.model.spec import Attention, DecoderSpec
+from slipway.model.stage import Stage
 from slipway.worker.adapters import AdapterPlaces
 from slipway_kernels.cpu import Edits, PageMemory, Ranks, Slots, StepResult, Threads, Weight
 
@@ -52,6 +53,16 @@ def check_heads(architecture: str, layers: Iterable[Attention], hint: str, argum
             )
 
 
+def one_stage(architecture: str, kind: str, count: int) -> LoadError:
+    """What runs a model knows no stages."""
+    return LoadError(
+        "UnsupportedModel",
+        f"--pipeline-parallel-size {count}: {architecture} is {kind}, whose layers are not dealt to stages.",
+        hint="Leave the argument out; --data-parallel-size serves more requests at a time.",
+        argument="pipeline_parallel_size",
+    )
+
+
 class Model(Protocol):
     """What the worker on a CPU runs."""
 
@@ -72,8 +83,13 @@ class Model(Protocol):
         """What keys and values of a layer are divided by, which has that KV group and that index there."""
 
     @property
+    def taken(self) -> Sequence[Floats]:
+        """[most tokens, hidden]: of a stage behind another, the rows that a step begins with."""
+
+    @property
     def told(self) -> Sequence[Floats]:
-        """[most tokens, hidden] each: rows of the last step, as `ModelPlan.taps` asks for what guesses."""
+        """[most tokens, hidden] each: rows of the last step, as `ModelPlan.taps` asks for what guesses; of a
+        stage before another, those that it ends with."""
 
     @property
     def embedding(self) -> Weight | None:
@@ -126,6 +142,18 @@ class Route(Protocol):
 
     def on_rank(self, checkpoint: Checkpoint, shard: Shard, dtype: DType) -> Route:
         """The part of a rank, whose weights are of this type. Raises LoadError where there is none."""
+
+    @property
+    def stage(self) -> Stage | None:
+        """Whose layers are computed; None: all are."""
+
+    def on_stage(self, number: int, count: int, partition: Sequence[int], *, embeds: bool) -> Route:
+        """A stage's part of it; `attentions` stay those of all layers.
+
+        partition  layers of each stage; empty: as even as can be
+        embeds     the last stage has the embedding as well
+        Raises LoadError where it has no such stages.
+        """
 
     def forms(self, checkpoint: Checkpoint) -> Sequence[Form]:
         """How the quantized matrices are stored, or converted. Raises LoadError where their tensors do not

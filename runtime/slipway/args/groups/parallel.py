@@ -129,8 +129,13 @@ class Parallel:
     node_rank: int = arg(0, aliases=("-r",), minimum=0, unbuilt=SEVERAL_HOSTS, in_spec=False)
     """Which of the --nnodes this is. Node 0 has the API server; the others are --headless by that."""
 
-    pipeline_parallel_size: int = arg(1, aliases=("-pp",), minimum=1, unbuilt=Unbuilt("pipeline parallelism"))
-    """Stages into which the layers are cut. Devices per copy = stages × tensor parallel size."""
+    pipeline_parallel_size: int = arg(1, aliases=("-pp",), minimum=1)
+    """Stages into which the layers are cut. Devices per copy = stages × tensor parallel size.
+
+    Each stage is a process that reads and keeps its layers alone; as many steps are under way as there
+    are stages, each with its share of the requests. VLLM_PP_LAYER_PARTITION says how many layers each
+    has; without it they are as even as can be.
+    """
 
     ray_workers_use_nsight: bool = arg(False, negatable=True, unbuilt=Unbuilt("Ray workers"))
     """Profile Ray workers with Nsight."""

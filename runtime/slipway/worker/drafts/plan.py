@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,6 +16,7 @@ from slipway.load.errors import LoadError
 from slipway.load.progress import Progress
 from slipway.model.kv import KVLayout, KVShape, kv_layout
 from slipway.model.spec import DecoderSpec
+from slipway.model.stage import Stage
 from slipway.worker.drafts.eagle import Eagle
 from slipway.worker.drafts.eagle3 import Eagle3
 from slipway.worker.drafts.follow import FollowerPlan, FollowerSpec
@@ -147,8 +148,13 @@ def _dealt(
     own = kv_kinds(target.route, config)
     size_of = layer_bytes(config.device, target.kv_dtype)
     shapes = kv_held(target.route) + held
-    layout = kv_layout(own + kinds, config.block_size, size_of, len(kinds), shapes)
-    target_places, places = layout.layer_place[: len(own)], layout.layer_place[len(own) :]
+    stage, here, num_own = target.route.stage, None, len(own)
+    if stage is not None:
+        here, num_own = stage.layers, len(stage.layers)
+        if stage.is_last:
+            here = range(here.start, len(own) + len(kinds))
+    layout = kv_layout(own + kinds, config.block_size, size_of, len(kinds), shapes, here)
+    target_places, places = layout.layer_place[:num_own], layout.layer_place[num_own:]
     return replace(layout, layer_place=target_places), replace(layout, layer_place=places)
 
 
@@ -186,7 +192,9 @@ def _with_follower(
         kv=kv,
         length=min(draft.max_model_len or target.max_model_len, target.max_model_len),
     )
-    return replace(target, kv=for_target, draft=plan, taps=spec.taps(len(target.route.attentions)))
+    taps = spec.taps(len(target.route.attentions))
+    _check_taps(config, draft, taps, len(target.route.attentions))
+    return replace(target, kv=for_target, draft=plan, taps=taps)
 
 
 def _with_heads(
@@ -232,6 +240,18 @@ def _check_rows(config: EngineConfig, draft: DraftConfig, hidden: int, target: D
         )
 
 
+def _check_taps(config: EngineConfig, draft: DraftConfig, taps: Sequence[int], num_layers: int) -> None:
+    """They guess on the last stage, and read what its layers make."""
+    count = config.pipeline_parallel_size
+    first = Stage.of(count - 1, count, num_layers, config.layer_partition).layers.start
+    if away := [layer for layer in taps if 0 <= layer < first]:
+        raise _unfit(
+            f"{draft.model} reads the rows before the layers {', '.join(map(str, away))} of {config.model}, "
+            f"and guesses on the last pipeline stage, which begins with layer {first}.",
+            "Serve without --pipeline-parallel-size, or guess by n-grams or by what reads final rows.",
+        )
+
+
 def _check_vocab(target: ModelPlan, config: EngineConfig, draft: DraftConfig, vocab: int) -> None:
     if vocab < target.route.vocab:
         raise _unfit(
@@ -245,7 +265,14 @@ def _settings(draft: DraftConfig, target: ModelPlan, config: EngineConfig) -> En
     """That of the draft model, as if it were served; what concerns the target's files is left out, where it
     has others."""
     if draft.model is None:
-        return msgspec.structs.replace(config, num_drafts=0, draft=None)
+        return msgspec.structs.replace(
+            config,
+            rank=Mesh.of(config).shard(config.rank).rank,
+            pipeline_parallel_size=1,
+            layer_partition=[],
+            num_drafts=0,
+            draft=None,
+        )
     size = draft.tensor_parallel_size or config.tensor_parallel_size
     return msgspec.structs.replace(
         config,
@@ -277,6 +304,7 @@ def _settings(draft: DraftConfig, target: ModelPlan, config: EngineConfig) -> En
         calculate_kv_scales=False,
         quantization_param_path=None,
         offload_bytes=0,
+        layer_partition=[],
     )
 
 
