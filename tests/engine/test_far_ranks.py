@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,9 @@ def prompts(count: int = 3) -> list[list[int]]:
 
 
 @contextmanager
-def second_host(fields: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
-    config = EngineConfig(**(fields | {"node_rank": 1, "host_ip": SECOND}))
+def second_host(fields: dict[str, Any], node: int = 1) -> Iterator[subprocess.Popen[str]]:
+    """Or another one."""
+    config = EngineConfig(**(fields | {"node_rank": node, "host_ip": f"127.0.0.{2 + node}"}))
     told = json.dumps(msgspec.to_builtins(config))
     process = subprocess.Popen([sys.executable, "-c", NODE, told], stdout=subprocess.PIPE, text=True)
     try:
@@ -118,6 +119,41 @@ def test_ranks_of_two_hosts_draw_what_those_of_one_draw_to_the_bit(size: int, co
             assert run(engine, prompts()) == expected
         assert other.wait(timeout=30) == ENGINE_DIED.code
         assert "EngineDied Node 0 has ended, or cannot be reached" in said(other)
+
+
+def staged(common: dict[str, Any], tensor: int, stages: int, nodes: int) -> dict[str, Any]:
+    """Over so many hosts."""
+    ranks = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages, "nnodes": nodes}
+    return common | ranks | {"master_port": free_ports(2 + tensor * stages)}
+
+
+@pytest.mark.parametrize(("tensor", "stages", "nodes"), [(1, 2, 2), (2, 2, 2), (2, 2, 4)])
+def test_stages_of_several_hosts_draw_what_those_of_one_draw_to_the_bit(
+    tensor: int, stages: int, nodes: int, common: dict[str, Any]
+) -> None:
+    fields = staged(common, tensor, stages, nodes)
+    with LocalEngine(**(fields | {"nnodes": 1})) as near:
+        expected = run(near, prompts())
+    with ExitStack() as hosts:
+        others = [hosts.enter_context(second_host(fields, node)) for node in range(1, nodes)]
+        with LocalEngine(**fields) as engine:
+            assert run(engine, prompts()) == expected
+        for other in others:
+            assert other.wait(timeout=30) == ENGINE_DIED.code
+
+
+def test_a_killed_stage_of_another_host_ends_both_with_its_name(common: dict[str, Any]) -> None:
+    fields = staged(common, 1, 2, 2)
+    with second_host(fields) as other:
+        with LocalEngine(**fields) as engine:
+            engine.add(prompts(1)[0], SamplingParams(400, temperature=0.0))
+            engine.core.run_once()
+            (rank,) = far_ranks(other)
+            os.kill(rank, signal.SIGKILL)
+            with pytest.raises(Exit, match=r"Rank 1 on 127\.0\.0\.3 ended\.") as caught:
+                engine.finish()
+            assert caught.value.exit_code is ENGINE_DIED
+        assert other.wait(timeout=30) == WORKER_KILLED.code
 
 
 def test_no_port_between_hosts_is_open_while_they_serve(common: dict[str, Any]) -> None:

@@ -70,6 +70,8 @@ def engine_config(
         "log_config_file": log_config_file,
         "profile_folder": environment.torch_profiler_dir,
         "record": environment.slipway_record,
+        "host_ip": None if environment.host_ip == "localhost" else environment.host_ip,
+        "rank_port": environment.port,
         "processors": arguments["logits_processor_pattern"] is not None,
         "processor_threads": environment.logits_processor_threads,
     }

@@ -64,6 +64,10 @@ def _serve(resolved: Resolved) -> int:
     gc.set_threshold(1 << 20)  # what is made until the server opens mostly stays: lifecycle.py sets it back
     environment = envs.read(os.environ)
     begin(resolved["log_config_file"], environment)
+    if resolved["headless"] and resolved["data_parallel_size"] == 1:
+        from slipway.engine.node import run_node
+
+        return run_node(engine_config(resolved, environment, resolved["log_config_file"]))
     if resolved["headless"]:
         from slipway.api import headless
 

@@ -141,11 +141,17 @@ class SocketChannel:
         return NeighbourGone(f"{self._neighbour} has gone.")
 
 
-def ends_of_ranks(size: int, tp: int) -> list[Ends]:
-    """[rank]  of pairs of sockets between each rank and the one of its place in the next stage."""
-    pairs = [socket.socketpair() for _ in range(size - tp)]
-    befores = [None] * tp + [behind for _, behind in pairs]
-    return list(zip(befores, [before for before, _ in pairs] + [None] * tp, strict=True))
+def ends_of_ranks(ranks: range, tp: int) -> dict[int, Ends]:
+    """Of pairs of sockets between each of these ranks, which are on one host, and the one of its place in the
+    next stage, where that is among them."""
+    pairs = {rank: socket.socketpair() for rank in ranks if rank + tp in ranks}
+    return {
+        rank: (
+            pairs[rank - tp][1] if rank - tp in pairs else None,
+            pairs[rank][0] if rank in pairs else None,
+        )
+        for rank in ranks
+    }
 
 
 def neighbours(ends: Ends, mesh: Mesh, rank: int) -> Neighbours:

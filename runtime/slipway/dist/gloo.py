@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import ProcessGroupGloo
 
 from slipway.dist.hosts import address_of, rank_port
+from slipway.dist.mesh import Mesh
 from slipway.dist.ports import listen
 from slipway.engine.config import EngineConfig
 
@@ -41,7 +42,7 @@ class Meeting:
         self.rank, self.size = rank, size
         self._listener = None
         if config.rank == 0:
-            self._listener = listen(config.master_addr, rank_port(config), "master_port")
+            self._listener = listen(address_of(config), rank_port(config), "master_port")
         self._group: Any = None
         self._connections: list[socket.socket] = []
         self._views: dict[tuple[int, int], Bytes] = {}
@@ -54,7 +55,8 @@ class Meeting:
         gloo = ProcessGroupGloo
         listening = None if self._listener is None else self._listener.detach()
         store = TCPStore(
-            self._config.master_addr,
+            # The first rank, too, is reached where it listens.
+            self._config.master_addr if listening is None else address_of(self._config),
             rank_port(self._config),
             is_master=listening is not None,
             timeout=CONNECTS,
@@ -66,11 +68,17 @@ class Meeting:
         options._timeout = CONNECTS
         between = _sockets()
         self._group = gloo(PrefixStore(self._name, store), self.rank, self.size, options)
-        self.gather(np.zeros(1, np.uint8))  # behind it every rank has what it wants of the store
+        self.gather(np.zeros(1, np.uint8))
+        made = _sockets() - between
+        # Behind this every rank of every stage has what it wants of the store.
+        mesh = Mesh.of(self._config)
+        if mesh.pp > 1:
+            everyone: Any = gloo(PrefixStore("everyone", store), self._config.rank, mesh.size, options)
+            everyone.allreduce([torch.zeros(1)]).wait()
         self._group._set_default_timeout(WAITS)
         opened = _sockets() - before | ({listening} if listening is not None else set())
         _close_listeners(opened)
-        self._connections = [socket.socket(fileno=os.dup(one)) for one in opened - between if _connected(one)]
+        self._connections = [socket.socket(fileno=os.dup(one)) for one in made if _connected(one)]
 
     def gather(self, own: Bytes) -> Bytes:
         """Of each rank as many bytes; valid until the next call. Raises RuntimeError where one has gone."""

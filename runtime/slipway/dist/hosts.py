@@ -25,11 +25,20 @@ def ranks_of(config: EngineConfig, node: int) -> range:
             "Every node has as many as the others.",
             "nnodes",
         )
-    return range(node * size // nodes, (node + 1) * size // nodes)
+    each, tp = size // nodes, Mesh.of(config).tp
+    if each % tp and tp % each:
+        raise Exit(
+            BAD_ARGUMENTS,
+            f"--nnodes {nodes} has {each} ranks on a node, which are neither whole stages of "
+            f"--tensor-parallel-size {tp} nor an even part of one.",
+            "Let one of the two numbers divide the other.",
+            "nnodes",
+        )
+    return range(node * each, (node + 1) * each)
 
 
 def address_of(config: EngineConfig) -> str:
-    """Of this host, for the others. Raises Exit."""
+    """Of this host, for the others, and the only one on which it listens. Raises Exit."""
     if config.host_ip is not None:
         return config.host_ip
     return config.master_addr if config.node_rank == 0 else own_address(config.master_addr)
@@ -38,6 +47,11 @@ def address_of(config: EngineConfig) -> str:
 def rank_port(config: EngineConfig) -> int:
     """The first of those that ranks open beside --master-port."""
     return config.rank_port or config.master_port + 1
+
+
+def rows_port(config: EngineConfig, rank: int) -> int:
+    """On which a rank awaits the one of its place in the next pipeline stage."""
+    return rank_port(config) + 1 + rank
 
 
 def is_split(config: EngineConfig, rank: int) -> bool:
@@ -66,14 +80,16 @@ def listeners(config: EngineConfig) -> list[Listener]:
     """What the ranks of this host open for those of others."""
     found = []
     first, own = config.node_rank == 0, ranks_of(config, config.node_rank)
-    met = "its ranks are connected"
+    met, address = "its ranks are connected", address_of(config)
+    mesh, trusts = Mesh.of(config), config.cluster_key_file is not None
     if first:
-        found.append(
-            Listener("ranks report", config.master_addr, config.master_port, True, "all ranks have come")
-        )
+        found.append(Listener("ranks report", address, config.master_port, trusts, "all ranks have come"))
     if any(is_split(config, rank) for rank in own):
-        address = address_of(config)
         if first:
-            found.append(Listener("torch's store", config.master_addr, rank_port(config), False, met))
+            found.append(Listener("torch's store", address, rank_port(config), False, met))
         found += [Listener(f"gloo of rank {rank}", address, None, False, met) for rank in own]
+    for rank in own:
+        if rank + mesh.tp < mesh.size and rank + mesh.tp not in own:
+            until = "the next stage is connected"
+            found.append(Listener(f"rows of rank {rank}", address, rows_port(config, rank), trusts, until))
     return found

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from slipway import __version__
+from slipway.dist.beats import BEAT, SILENCE
 from slipway.dist.gate import Gate
 from slipway.dist.hosts import address_of, ranks_of
 from slipway.dist.mesh import Mesh
@@ -104,7 +105,7 @@ class Rendezvous:
         """By rank, its node."""
         self._came: dict[int, dict[str, socket.socket]] = {rank: {} for rank in self._missing}
         self._changed = threading.Condition()
-        self._gate = Gate(listen(config.master_addr, config.master_port, "master_addr"), key, self)
+        self._gate = Gate(listen(address_of(config), config.master_port, "master_addr"), key, self)
 
     def wait(
         self, check: Callable[[], None] = lambda: None, patience: float | None = None
@@ -257,9 +258,13 @@ def _connected(config: EngineConfig, end: float, patience: float) -> socket.sock
 
 
 def keep(connection: socket.socket) -> None:
-    """Send at once, and fail where the other end has taken nothing for as long as a silent rank may live."""
+    """Send at once, and fail where the other end's host has answered nothing for as long as a silent rank may
+    live, whether anything was sent or not."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE * 1000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(SILENCE / 2))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, int(BEAT))
 
 
 def _ended(connection: socket.socket) -> bool:

@@ -36,6 +36,16 @@ class Made(Message, frozen=True):
     output: StepOutput
 
 
+class Open(Message, frozen=True):
+    """Await the rank of the next stage that is on another host."""
+
+
+class Reach(Message, frozen=True):
+    """Connect to the one of the stage before, which is at this address."""
+
+    address: str
+
+
 class Load(Message, frozen=True):
     """Read the weights. The answer is how many KV pages there is room for."""
 
@@ -65,7 +75,7 @@ class ReadAdapter(Message, frozen=True):
     place: int
 
 
-Question = Load | Allocate | WarmUp | Sleep | Wake | ReadAdapter
+Question = Open | Reach | Load | Allocate | WarmUp | Sleep | Wake | ReadAdapter
 
 
 class Ask(Message, frozen=True):

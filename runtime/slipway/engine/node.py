@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slipway.dist.channel import ends_of_ranks
 from slipway.dist.hosts import listeners, ranks_of
 from slipway.dist.mesh import Mesh
 from slipway.dist.ports import tell
@@ -63,14 +64,20 @@ def _await_first_word(connections: Arrived) -> None:
 
 
 def _started(configs: Sequence[EngineConfig], arrived: Sequence[Arrived]) -> list[subprocess.Popen[bytes]]:
-    memory = shared_memory()
+    mesh = Mesh.of(configs[0])
+    stages = {mesh.stage(config.rank) for config in configs}
+    memories = {stage: shared_memory() for stage in stages}
+    ends = ends_of_ranks(ranks_of(configs[0], configs[0].node_rank), mesh.tp)
     ranks = []
     for config, connections in zip(configs, arrived, strict=True):
-        inherited = [connections.control.fileno(), connections.beats.fileno(), memory]
+        memory = memories[mesh.stage(config.rank)]
+        rows = [end for end in ends[config.rank] if end is not None]
+        inherited = [*(one.fileno() for one in connections), memory, *(one.fileno() for one in rows)]
         ranks.append(start_module("slipway.engine.rank", config, inherited))
-        for connection in connections:
+        for connection in (*connections, *rows):
             connection.close()
-    os.close(memory)
+    for memory in memories.values():
+        os.close(memory)
     return ranks
 
 

@@ -10,11 +10,15 @@ import os
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from slipway.begin import begin
 from slipway.dist.beats import ENDED, Heartbeats
 from slipway.dist.channel import NeighbourGone, Neighbours, neighbours
+from slipway.dist.hosts import ranks_of
 from slipway.dist.mesh import Mesh
+from slipway.dist.stages import Doorway, reach
+from slipway.dist.trust import read_key
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Worker
 from slipway.engine.launch import die_with_parent, told
@@ -25,7 +29,9 @@ from slipway.engine.link import (
     Link,
     Load,
     Made,
+    Open,
     Question,
+    Reach,
     ReadAdapter,
     Sleep,
     Step,
@@ -53,9 +59,10 @@ def main() -> int:
     die_with_parent()
     config = told(config_fd, EngineConfig)
     mesh = Mesh.of(config)
-    name, stage = mesh.name(config.rank), mesh.stage(config.rank)
-    before = socket.socket(fileno=rows.pop(0)) if stage else None
-    behind = socket.socket(fileno=rows.pop(0)) if stage < mesh.pp - 1 else None
+    name = mesh.name(config.rank)
+    here = ranks_of(config, config.node_rank)
+    before = socket.socket(fileno=rows.pop(0)) if config.rank - mesh.tp in here else None
+    behind = socket.socket(fileno=rows.pop(0)) if config.rank + mesh.tp in here else None
     of = f"{config.name}, " if config.is_one_of_several else ""
     begin(config.log_config_file, read(os.environ), f"[{of}{name}] ")
     Heartbeats({0: socket.socket(fileno=beats)}, _alone)
@@ -81,6 +88,8 @@ class Member:
         self._link = link
         self._memory = memory
         self._neighbours = neighbours
+        self._doorway: Doorway | None = None
+        """Through which the rank comes that its rows go to, from another host."""
         self._draws = config.rank == Mesh.of(config).drawing > 0
         """What its steps make is told."""
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="adapters")
@@ -128,6 +137,11 @@ class Member:
 
     def _carried_out(self, question: Question) -> int:
         match question:
+            case Open():
+                self._doorway = Doorway(self._config, read_key(self._config.cluster_key_file))
+            case Reach(address):
+                before = reach(self._config, read_key(self._config.cluster_key_file), address)
+                self._neighbours = replace(self._neighbours, before=before)
             case Load():
                 return self._load()
             case Allocate(num_pages):
@@ -149,6 +163,8 @@ class Member:
         return 0
 
     def _load(self) -> int:
+        if self._doorway is not None:
+            self._neighbours = replace(self._neighbours, behind=self._doorway.wait())
         progress = StartProgress(None)
         config, self._plan = planned(self._config, progress)
         self._worker = loader(config.device, self._memory, self._neighbours)(self._plan, config, progress)

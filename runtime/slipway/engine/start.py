@@ -132,6 +132,8 @@ class Start:
         config = msgspec.structs.replace(config, machine_parts=parts)
         team = Team(config, others(config, StartProgress(hub)) if config.nnodes > 1 else {})
         try:
+            if config.nnodes > 1:
+                team.join_stages(read_key(config.cluster_key_file))
             return cls._of(team.config, hub, team)
         except BaseException:
             team.close()

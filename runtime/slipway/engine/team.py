@@ -13,19 +13,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
 
 from slipway.dist.beats import ENDED, Heartbeats
-from slipway.dist.channel import Ends, Neighbours, ends_of_ranks, neighbours
-from slipway.dist.hosts import ranks_of
+from slipway.dist.channel import Ends, ends_of_ranks, neighbours
+from slipway.dist.hosts import address_of, ranks_of
 from slipway.dist.mesh import Mesh
 from slipway.dist.rendezvous import Arrived
+from slipway.dist.stages import Doorway
 from slipway.engine.config import EngineConfig
 from slipway.engine.launch import how_ended, start_module
-from slipway.engine.link import Answer, Ask, FromRank, Link, Made, Question, Step
+from slipway.engine.link import Answer, Ask, FromRank, Link, Made, Open, Question, Reach, Step
 from slipway.engine.messages import Failed
 from slipway.engine.plan import StepOutput
 from slipway.exits import BY_CODE, ENGINE_DIED, Exit
@@ -44,6 +46,8 @@ class Other(Protocol):
     name: str
     link: Link[FromRank]
     beats: socket.socket
+    address: str | None
+    """Of its host; None: this one."""
 
     def how_ended(self, lost: str) -> Exit:
         """Why it is no more, where it has not said so itself."""
@@ -54,6 +58,8 @@ class Other(Protocol):
 
 class Rank:
     """Another rank, in a process that this one started."""
+
+    address: str | None = None
 
     def __init__(self, config: EngineConfig, memory: int, name: str, ends: Ends) -> None:
         """ends: of what leads to the stages before and behind its own; they become the process's"""
@@ -91,8 +97,8 @@ class FarRank:
     """Another rank, on another host, which has come to this one."""
 
     def __init__(self, connections: Arrived, name: str) -> None:
-        peer = connections.control.getpeername()[0]
-        self.name = f"{name} on {peer}"
+        self.address: str | None = connections.control.getpeername()[0]
+        self.name = f"{name} on {self.address}"
         self.link: Link[FromRank] = Link(connections.control, FromRank)
         self.beats = connections.beats
 
@@ -119,8 +125,9 @@ class Team:
         self._folder = tempfile.TemporaryDirectory(prefix="slipway-ranks-", ignore_cleanup_errors=True)
         self.config = config = msgspec.structs.replace(config, rank_folder=self._folder.name)
         """What the ranks are told, this one's too."""
-        ends = ends_of_ranks(mesh.size, mesh.tp)
-        self.neighbours: Neighbours = neighbours(ends[0], mesh, 0)
+        own = ranks_of(config, 0)
+        ends = ends_of_ranks(own, mesh.tp)
+        self.neighbours = neighbours(ends[0], mesh, 0)
         self._made: queue.SimpleQueue[StepOutput | None] = queue.SimpleQueue()
         """None: no more may come."""
         self._asked: dict[tuple[int, int], Future[int]] = {}
@@ -138,7 +145,7 @@ class Team:
                 mesh.name(rank).capitalize(),
                 ends[rank],
             )
-            for rank in ranks_of(config, 0)[1:]
+            for rank in own[1:]
         }
         for rank, connections in arrived.items():
             self.ranks[rank] = FarRank(connections, mesh.name(rank).capitalize())
@@ -147,6 +154,26 @@ class Team:
             reads.start()
         beats = {rank: other.beats for rank, other in self.ranks.items()}
         self._beats = Heartbeats(beats, self._lose)
+
+    def join_stages(self, key: bytes) -> None:
+        """Connect the ranks of following stages that are on different hosts. Raises Exit."""
+        mesh, far = Mesh.of(self.config), {}
+        for node in range(self.config.nnodes):
+            here = ranks_of(self.config, node)
+            far.update({rank: rank + mesh.tp for rank in here if rank + mesh.tp not in here})
+        pairs = {rank: behind for rank, behind in far.items() if behind < mesh.size}
+        doorway = Doorway(self.config, key) if 0 in pairs else None
+        for opened in self.ask(Open(), [rank for rank in pairs if rank]):
+            opened.result()
+        own = address_of(self.config)
+        reached = []
+        for rank, behind in pairs.items():
+            address = self.ranks[rank].address if rank else None
+            reached += self.ask(Reach(address or own), [behind])
+        for one in reached:
+            one.result()
+        if doorway is not None:
+            self.neighbours = replace(self.neighbours, behind=doorway.wait())
 
     def watch(self, *told: Callable[[], None]) -> None:
         """What is called when a rank is lost: where a step waits for it, or the core for requests."""

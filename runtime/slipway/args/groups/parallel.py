@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from slipway.args.declare import FilePath, Json, Key, Unbuilt, arg, group
-from slipway.args.groups.features import (
-    MULTIMODAL,
-    SEVERAL_HOSTS,
-)
+from slipway.args.groups.features import MULTIMODAL
 
 CLASS = r"[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)+"
 MOVED_EXPERTS = Unbuilt(
@@ -113,20 +110,23 @@ class Parallel:
     )
     """How --enable-eplb moves experts: what it measures, how often it acts, how many experts it doubles."""
 
-    master_addr: str = arg("127.0.0.1", unbuilt=SEVERAL_HOSTS, in_spec=False)
-    """Address of node 0, at which the ranks of the other --nnodes report."""
+    master_addr: str = arg("127.0.0.1", in_spec=False)
+    """Address of node 0, at which the ranks of the other --nnodes report.
 
-    master_port: int = arg(29501, minimum=1, maximum=65535, unbuilt=SEVERAL_HOSTS, in_spec=False)
-    """Port of node 0 for the same."""
+    Node 0 listens there, or at its VLLM_HOST_IP, until all ranks have come, and on no other address.
+    """
+
+    master_port: int = arg(29501, minimum=1, maximum=65535, in_spec=False)
+    """Port of node 0 for the same. What ranks open beside it begins at VLLM_PORT, or one behind."""
 
     max_parallel_loading_workers: int | None = arg(minimum=1)
     """Ranks of the engine that read weights at the same time; fewer need less host memory. Unset, all do."""
 
-    nnodes: int = arg(1, aliases=("-n",), minimum=1, unbuilt=SEVERAL_HOSTS, in_spec=False)
+    nnodes: int = arg(1, aliases=("-n",), minimum=1, in_spec=False)
     """Nodes over which the ranks of the engine spread evenly. Start the same command on each of them, with
     its --node-rank."""
 
-    node_rank: int = arg(0, aliases=("-r",), minimum=0, unbuilt=SEVERAL_HOSTS, in_spec=False)
+    node_rank: int = arg(0, aliases=("-r",), minimum=0, in_spec=False)
     """Which of the --nnodes this is. Node 0 has the API server; the others are --headless by that."""
 
     pipeline_parallel_size: int = arg(1, aliases=("-pp",), minimum=1)
@@ -141,7 +141,7 @@ class Parallel:
     """Profile Ray workers with Nsight."""
 
     tensor_parallel_size: int = arg(1, aliases=("-tp",), minimum=1)
-    """Ranks that share each layer: on a CPU processes of one host; on CUDA there is one so far."""
+    """Ranks that share each layer: processes on a CPU, of one host or of --nnodes; GPUs of one host."""
 
     worker_cls: str = arg(
         "auto",
