@@ -12,24 +12,31 @@ import numpy as np
 
 from local_engine import LocalEngine
 from slipway.dist.beats import Heartbeats
+from slipway.dist.channel import Ends, neighbours
+from slipway.dist.mesh import Mesh
 from slipway.engine import team
 from slipway.engine.config import EngineConfig
-from slipway.engine.link import Answer, Link, ToRank
+from slipway.engine.link import FromRank, Link, ToRank
 from slipway.engine.rank import Member
 from slipway.exits import ENGINE_DIED, Exit
 from slipway.worker.cpu import CpuWorker
+from slipway_kernels.cpu import Slots
 
 
 class ThreadRank:
     """Stands where a `Team` has the process of another rank."""
 
     pid = os.getpid()
+    address: str | None = None
 
-    def __init__(self, config: EngineConfig, memory: int, name: str) -> None:
+    def __init__(self, config: EngineConfig, memory: int, name: str, ends: Ends) -> None:
         self.name = name
+        mesh = Mesh.of(config)
+        self.stage = mesh.stage(config.rank)
         (control, theirs), (self.beats, beats) = socket.socketpair(), socket.socketpair()
-        self.link: Link[Answer] = Link(control, Answer)
-        self.member = Member(config, Link(theirs, ToRank), memory)
+        self.link: Link[FromRank] = Link(control, FromRank)
+        self._neighbours = neighbours(ends, mesh, config.rank)
+        self.member = Member(config, Link(theirs, ToRank), memory, self._neighbours)
         self._heartbeats = Heartbeats({0: beats}, lambda *_: None)
         self._sockets = theirs, beats
         self._thread = threading.Thread(target=self.member.serve, name=name, daemon=True)
@@ -41,12 +48,13 @@ class ThreadRank:
     def end(self, patience: float) -> None:
         self._thread.join()
         self._heartbeats.close()
+        self._neighbours.close()
         for one in self._sockets:
             one.close()
 
 
 class RankedEngine(LocalEngine):
-    """As its base, on `tensor_parallel_size` ranks of a thread each."""
+    """As its base, on `tensor_parallel_size` × `pipeline_parallel_size` ranks of a thread each."""
 
     def __init__(self, model: Path | str, **fields: Any) -> None:
         process, team.Rank = team.Rank, ThreadRank  # type: ignore[misc, assignment]
@@ -54,24 +62,26 @@ class RankedEngine(LocalEngine):
             super().__init__(model, **({"threads": 1} | fields))
         finally:
             team.Rank = process  # type: ignore[misc]
-        own, others = self.worker._worker, self.worker._team._ranks.values()  # type: ignore[attr-defined]
+        own, others = self.worker._worker, self.worker.team.ranks.values()  # type: ignore[attr-defined]
         self.ranks: list[CpuWorker] = [own, *(rank.member._worker for rank in others)]
+        self._stages = [0, *(rank.stage for rank in others)]
 
     @property
     def first(self) -> CpuWorker:
         return self.ranks[0]
 
     def finish(self) -> None:
-        """In the end all ranks have the same tokens and drafts."""
+        """In the end all ranks of a stage have the same tokens and drafts."""
         super().finish()
         self.worker.warm_up()  # which they answer behind their last step
-        first, *others = (rank.slots for rank in self.ranks)
-        for slots in others:
+        first: dict[int, Slots] = {}
+        for stage, rank in zip(self._stages, self.ranks, strict=True):
+            known = first.setdefault(stage, rank.slots)
             for name in ("num_tokens", "num_computed", "num_drafts", "tokens"):
-                assert np.array_equal(getattr(slots, name), getattr(first, name)), name
+                assert np.array_equal(getattr(rank.slots, name), getattr(known, name)), name
 
 
 def engine_of(model: Path, **fields: Any) -> LocalEngine:
     """On one rank or several."""
-    ranked = fields.get("tensor_parallel_size", 1) > 1
+    ranked = any(fields.get(f"{kind}_parallel_size", 1) > 1 for kind in ("tensor", "pipeline"))
     return (RankedEngine if ranked else LocalEngine)(model, **fields)

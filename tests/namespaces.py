@@ -83,7 +83,7 @@ class Host:
         _do(self.switch, "nft", f"delete table bridge {self.name}")
 
     def processes(self) -> dict[int, str]:
-        """Command lines of the processes there, the host's first left out, by their ids outside."""
+        """Command lines of what runs there, the host's first process left out, by their ids outside."""
         namespace = os.readlink(self._namespace("pid"))
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
@@ -95,7 +95,7 @@ class Host:
             except OSError:
                 continue
         found.pop(self.pid, None)
-        return found
+        return {pid: line for pid, line in found.items() if line}  # the others have ended
 
     def _namespace(self, kind: str) -> Path:
         return Path(f"/proc/{self.pid}/ns/{kind}")

@@ -221,7 +221,7 @@ def test_a_killed_rank_ends_the_engine_with_its_name(models: Models) -> None:
         engine.add(PROMPTS[0], SamplingParams(40, temperature=0.0))
         engine.core.run_once()
         assert isinstance(engine.worker, RankedWorker)
-        (rank,) = [other.pid for other in engine.worker._team._ranks.values()]
+        (rank,) = [other.pid for other in engine.worker.team.ranks.values()]
         os.kill(rank, signal.SIGKILL)
         with pytest.raises(Exit, match=rf"Rank 1 \(process {rank}\) ended with SIGKILL"):
             engine.finish()
