@@ -132,7 +132,7 @@ $(CPU_VENV)/.cpu:
 	@touch $@
 
 $(VENV)/.dev:
-	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,torch,operator,bench,otel,dev >&2
+	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,torch,operator,bench,otel,ray,dev >&2
 	@touch $@
 
 $(CLIENTS)/.clients:
