@@ -2,18 +2,61 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import openai
 
 from live_server import LiveServer
 from namespaces import Host, hosts
 
 PORT = 8000
+OURS = ("-m slipway", "ray::Occupant")
+"""In the command lines of what we start, and of what Ray does for us."""
+CONTEXT = 32_768
+LONG = 30_000
+"""Tokens: a stream of so many is not over before a host is lost."""
+
+
+def long() -> tuple[str, ...]:
+    """Arguments of a tiny model that may write so much."""
+    return (
+        *("--dtype", "float32", "--max-model-len", str(CONTEXT)),
+        *("--hf-overrides", json.dumps({"max_position_embeddings": CONTEXT})),
+    )
+
+
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def answers(url: str) -> list[str]:
+    api = client(url)
+    model = api.models.list().data[0].id
+    asked = ([5, 6, 7], list(range(20, 60)))
+    made = (api.completions.create(model=model, prompt=one, max_tokens=32, temperature=0.0) for one in asked)
+    return [one.choices[0].text for one in made]
+
+
+def begin_stream(served: ServedHosts) -> Iterator[object]:
+    api = client(served.server.url)
+    stream = api.completions.create(
+        model=api.models.list().data[0].id,
+        prompt=[5, 6, 7],
+        max_tokens=LONG,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    chunks = iter(stream)
+    next(chunks)
+    return chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +65,22 @@ class ServedHosts:
 
     hosts: Sequence[Host]
     nodes: Sequence[LiveServer]
+
+    def left(self, within: float, ours: Sequence[str] = OURS) -> list[dict[int, str]]:
+        """What of ours still runs on each host by then; nothing where all has ended."""
+        end = time.monotonic() + within
+        while True:
+            for node in self.nodes:
+                node.process.poll()
+            found = [
+                {pid: line for pid, line in host.processes().items() if any(one in line for one in ours)}
+                for host in self.hosts
+            ]
+            if not any(found):
+                return []
+            if time.monotonic() > end:
+                return found
+            self.server.wait(0.05)
 
     @property
     def server(self) -> LiveServer:
@@ -36,7 +95,7 @@ class ServedHosts:
         return "\n".join(f"-- node {index}\n{''.join(node.lines)}" for index, node in enumerate(self.nodes))
 
 
-def begun(host: Host, arguments: Sequence[str]) -> LiveServer:
+def begun(host: Host, arguments: Sequence[str], env: Mapping[str, str] | None = None) -> LiveServer:
     """`slipway serve` there, not waited for."""
     process = host.start(
         *(sys.executable, "-m", "slipway", "serve", *arguments),
@@ -44,6 +103,7 @@ def begun(host: Host, arguments: Sequence[str]) -> LiveServer:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env=env,
     )
     node = LiveServer(f"http://{host.address}:{PORT}", process)
     threading.Thread(target=lambda: node.lines.extend(process.stdout or ()), daemon=True).start()
@@ -59,8 +119,13 @@ def served_hosts(model: Path, *arguments: str, number: int = 2) -> Iterator[Serv
         for rank, host in enumerate(made):
             own = ["--host", host.address, "--port", str(PORT)] if rank == 0 else []
             nodes.append(begun(host, [*common, "--node-rank", str(rank), *own]))
-        served = ServedHosts(made, nodes)
-        entered.enter_context(made[0].entered())
+        yield entered.enter_context(answering(ServedHosts(made, nodes)))
+
+
+@contextmanager
+def answering(served: ServedHosts) -> Iterator[ServedHosts]:
+    """From where it answers on; requests come from the first host's network."""
+    with served.hosts[0].entered():
         try:
             served.server.wait_until("/health", 200)
         except AssertionError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from slipway.args.model_names import name_and_path
 from slipway.args.schema import ARGUMENTS
 from slipway.args.speculation import lookup_window, method_of, posterior
 from slipway.engine.config import DraftConfig, EngineConfig, TypicalAcceptance
-from slipway.envs import Environment
+from slipway.envs import Environment, Launched
 from slipway.exits import BAD_ARGUMENTS, Exit
 
 
@@ -72,6 +73,7 @@ def engine_config(
         "record": environment.slipway_record,
         "host_ip": None if environment.host_ip == "localhost" else environment.host_ip,
         "rank_port": environment.port,
+        **_launched(arguments),
         "processors": arguments["logits_processor_pattern"] is not None,
         "processor_threads": environment.logits_processor_threads,
     }
@@ -89,6 +91,28 @@ def local_ranks(arguments: Arguments) -> range:
 def balanced_outside(arguments: Arguments) -> bool:
     """Engines of other nodes have servers of their own."""
     return bool(arguments["data_parallel_external_lb"] or arguments["data_parallel_hybrid_lb"])
+
+
+def _launched(arguments: Arguments) -> dict[str, Any]:
+    """Each process that an outside launcher starts is a node of one rank. Raises InvalidEnvironment, Exit."""
+    if arguments["distributed_executor_backend"] != "external_launcher":
+        return {}
+    launched = Launched.of(os.environ)
+    ranks = arguments["tensor_parallel_size"] * arguments["pipeline_parallel_size"]
+    if launched.world_size != ranks:
+        raise Exit(
+            BAD_ARGUMENTS,
+            f"The launcher has started WORLD_SIZE={launched.world_size} processes, and "
+            f"--tensor-parallel-size × --pipeline-parallel-size are {ranks} ranks.",
+            "Have it start one process for each rank.",
+            "distributed_executor_backend",
+        )
+    return {
+        "nnodes": launched.world_size,
+        "node_rank": launched.rank,
+        "master_addr": launched.master_addr,
+        "master_port": launched.master_port + 1,  # the launcher may listen on its own
+    }
 
 
 def _partition(arguments: Arguments, environment: Environment) -> list[int]:

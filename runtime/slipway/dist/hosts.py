@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 
 def ranks_of(config: EngineConfig, node: int) -> range:
-    """The ranks on a host. Raises Exit where they do not spread evenly."""
+    """The ranks on a host. Raises Exit where they do not spread evenly and nothing says how they do."""
     size, nodes = Mesh.of(config).size, config.nnodes
+    if config.ranks_on_nodes:
+        first = sum(config.ranks_on_nodes[:node])
+        return range(first, first + config.ranks_on_nodes[node])
     if size % nodes:
         raise Exit(
             BAD_ARGUMENTS,
@@ -25,16 +28,7 @@ def ranks_of(config: EngineConfig, node: int) -> range:
             "Every node has as many as the others.",
             "nnodes",
         )
-    each, tp = size // nodes, Mesh.of(config).tp
-    if each % tp and tp % each:
-        raise Exit(
-            BAD_ARGUMENTS,
-            f"--nnodes {nodes} has {each} ranks on a node, which are neither whole stages of "
-            f"--tensor-parallel-size {tp} nor an even part of one.",
-            "Let one of the two numbers divide the other.",
-            "nnodes",
-        )
-    return range(node * each, (node + 1) * each)
+    return range(node * size // nodes, (node + 1) * size // nodes)
 
 
 def address_of(config: EngineConfig) -> str:
@@ -54,15 +48,20 @@ def rows_port(config: EngineConfig, rank: int) -> int:
     return rank_port(config) + 1 + rank
 
 
-def is_split(config: EngineConfig, rank: int) -> bool:
-    """Whether the ranks of a stage are on several hosts."""
-    ranks, each = Mesh.of(config).stage_ranks(rank), len(ranks_of(config, 0))
-    return ranks[0] // each != ranks[-1] // each
+def has_split_stages(config: EngineConfig) -> bool:
+    """Whether the ranks of any stage are on several hosts."""
+    mesh = Mesh.of(config)
+    hosts = [ranks_of(config, node) for node in range(config.nnodes)]
+    stages = [mesh.stage_ranks(first) for first in range(0, mesh.size, mesh.tp)]
+    return any(stage[0] in host and stage[-1] not in host for stage in stages for host in hosts)
 
 
 def meeting(config: EngineConfig) -> Meeting | None:
-    """Where a rank on a CPU meets those of its stage; None: they share memory. Raises Exit and LoadError."""
-    if not is_split(config, config.rank):
+    """Where a rank on a CPU meets those of its stage; None: they share memory. Raises Exit and LoadError.
+
+    Where one stage is split, all of them meet so: the store by which they do is the first rank's.
+    """
+    if not has_split_stages(config):
         return None
     require_torch(
         "Ranks of one stage on several hosts meet by torch's gloo",
@@ -84,7 +83,7 @@ def listeners(config: EngineConfig) -> list[Listener]:
     mesh, trusts = Mesh.of(config), config.cluster_key_file is not None
     if first:
         found.append(Listener("ranks report", address, config.master_port, trusts, "all ranks have come"))
-    if any(is_split(config, rank) for rank in own):
+    if has_split_stages(config):
         if first:
             found.append(Listener("torch's store", address, rank_port(config), False, met))
         found += [Listener(f"gloo of rank {rank}", address, None, False, met) for rank in own]

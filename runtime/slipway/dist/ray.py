@@ -109,6 +109,9 @@ class Wanted:
 class Seat:
     """A rank's place in the cluster, and its process there once that is started."""
 
+    devices: str | None = None
+    """Numbers of the GPUs that it has there, as Ray counts them."""
+
     def __init__(self, name: str, address: str, actor: Any) -> None:
         self.name = name
         self.address = address
@@ -211,8 +214,9 @@ class Cluster:
             self._seats.append(Seat(wanted.mesh.name(rank).capitalize(), nodes[bundle], actor))
         end = time.monotonic() + wanted.patience
         for seat in self._seats:
-            version = seat.node(max(0.0, end - time.monotonic())).version
-            if version != __version__:
+            node = seat.node(max(0.0, end - time.monotonic()))
+            seat.devices = node.devices
+            if (version := node.version) != __version__:
                 raise Exit(
                     VERSION_MISMATCH,
                     f"The node {seat.address} of the Ray cluster has Slipway {version}, this one {__version__}.",

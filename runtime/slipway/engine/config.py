@@ -144,6 +144,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """First port for what ranks open beside `master_port`; null: the one behind that."""
     cluster_key_file: str | None = None
     """Of the secret by which ranks on several hosts know each other."""
+    ranks_on_nodes: list[int] = []
+    """How many each node has, from the first rank on; empty: each as many as the others."""
+    distributed_executor_backend: str | None = None
+    """As the argument says; null is auto."""
+    ray_workers_use_nsight: bool = False
     max_parallel_loading_workers: int | None = None
     """Ranks of a host that read weights at the same time; null: all."""
     disable_custom_all_reduce: bool = False

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slipway.dist.hosts import listeners, ranks_of
+from slipway.dist.hosts import ranks_of
 from slipway.dist.mesh import Mesh
-from slipway.dist.ports import tell
-from slipway.dist.rendezvous import Arrived, Rendezvous
 from slipway.dist.trust import read_key
 from slipway.engine.adapter_kinds import AdapterKinds
 from slipway.engine.adapters import Adapters
@@ -32,6 +30,7 @@ from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import Failed, Part, Ready
 from slipway.engine.page_pool import PagePool
 from slipway.engine.pipelined import PipelinedWorker
+from slipway.engine.placed import placed
 from slipway.engine.planned import StartProgress, loader, planned, to_be_read
 from slipway.engine.profile import ProfiledWorker, Profiler, Recorder, StepRecorder
 from slipway.engine.prompt_adapters import PromptAdapters
@@ -128,9 +127,9 @@ class Start:
         mesh = Mesh.of(config)
         if mesh.size == 1:
             return cls._of(config, hub)
+        config, arrived, end = placed(config, StartProgress(hub))
         parts = config.machine_parts * len(ranks_of(config, 0))
-        config = msgspec.structs.replace(config, machine_parts=parts)
-        team = Team(config, others(config, StartProgress(hub)) if config.nnodes > 1 else {})
+        team = Team(msgspec.structs.replace(config, machine_parts=parts), arrived, end)
         try:
             if config.nnodes > 1:
                 team.join_stages(read_key(config.cluster_key_file))
@@ -297,10 +296,3 @@ class Start:
             by_priority=config.scheduling_policy == "priority",
             delay_factor=config.scheduler_delay_factor,
         )
-
-
-def others(config: EngineConfig, progress: StartProgress) -> Mapping[int, Arrived]:
-    """The ranks of other hosts, once all have come. Raises Exit."""
-    key = read_key(config.cluster_key_file)
-    tell(listeners(config), key)
-    return Rendezvous(config, key).wait(lambda: progress("load", 0, 0))

@@ -116,8 +116,17 @@ _SILENT = "Look at what stopped it, or what cut it off; the log may say more."
 class Team:
     """All ranks but this one, which is the first."""
 
-    def __init__(self, config: EngineConfig, arrived: Mapping[int, Arrived] = NOBODY) -> None:
-        """Starts those of this host; `arrived` are the others'."""
+    def __init__(
+        self,
+        config: EngineConfig,
+        arrived: Mapping[int, Arrived] = NOBODY,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts those of this host; `arrived` are the others'.
+
+        then  what is called in the end, when all ranks have been hung up on
+        """
+        self._then = then
         mesh = Mesh.of(config)
         self._memories = [shared_memory() for _ in range(mesh.pp)]
         self.memory = self._memories[0]
@@ -245,6 +254,7 @@ class Team:
         for memory in self._memories:
             os.close(memory)
         self._folder.cleanup()
+        self._then()
 
     def _read(self, rank: int, other: Other) -> None:
         with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):

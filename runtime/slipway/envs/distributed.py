@@ -17,7 +17,6 @@ from slipway.envs.variable import (
 )
 
 NO_RANKS = not_built("a server is one engine on one host so far")
-NO_RAY = not_built("Ray is not supported yet")
 NO_DAG = no_effect(
     "Ray only starts ranks, which then talk among themselves: no plan and no tensor goes by it"
 )
@@ -42,7 +41,7 @@ DISTRIBUTED = (
         None,
         "Number of the process on its host, which picks its GPU.",
         OF_LAUNCHER,
-        NO_RANKS,
+        implemented("checked with the others: ranks of a launcher compute on a CPU, where it picks nothing"),
         of_launcher=True,
         minimum=0,
     ),
@@ -52,7 +51,7 @@ DISTRIBUTED = (
         None,
         "Address of the first process that the launcher has started.",
         OF_LAUNCHER,
-        NO_RANKS,
+        implemented(),
         of_launcher=True,
     ),
     _Variable(
@@ -61,7 +60,7 @@ DISTRIBUTED = (
         None,
         "Port of the first process that the launcher has started.",
         OF_LAUNCHER,
-        NO_RANKS,
+        implemented(),
         of_launcher=True,
         minimum=1,
         maximum=LARGEST_PORT,
@@ -73,7 +72,7 @@ DISTRIBUTED = (
         None,
         "Number of the process among all that the launcher has started.",
         OF_LAUNCHER,
-        NO_RANKS,
+        implemented(),
         of_launcher=True,
         minimum=0,
     ),
@@ -83,7 +82,7 @@ DISTRIBUTED = (
         False,
         "Sums over GPUs with NCCL alone.",
         allow("better --disable-custom-all-reduce; refused where both differ"),
-        NO_RANKS,
+        implemented(),
         prefer_argument="--disable-custom-all-reduce",
     ),
     _Variable(
@@ -133,7 +132,7 @@ DISTRIBUTED = (
         "localhost",
         "This host's address for traffic among the server's own parts; never the API's.",
         operator_only("the pod's address, by the downward API; it is not --host"),
-        NO_RANKS,
+        implemented(),
     ),
     _Variable(
         "VLLM_INSTANCE_ID",
@@ -149,8 +148,8 @@ DISTRIBUTED = (
         None,
         "Port for traffic among the server's own parts; never the API's.",
         operator_only("it is not --port, which `spec.service.port` sets"),
-        not_built("parts of a server talk over Unix sockets so far; --port is the API's port"),
-        effective_default="a free port",
+        implemented("parts of a server on one host talk over Unix sockets; --port is the API's port"),
+        effective_default="the one behind --master-port",
         collides_with_service="vllm",
         minimum=1,
         maximum=LARGEST_PORT,
@@ -170,7 +169,7 @@ DISTRIBUTED = (
         None,
         "Ray bundle of each worker.",
         operator_only("the operator places workers"),
-        NO_RAY,
+        implemented(),
         minimum=0,
     ),
     _Variable(
@@ -179,7 +178,7 @@ DISTRIBUTED = (
         1.0,
         "GPUs of a Ray worker; a fraction lets several share one.",
         operator_only("it must equal what the pod asks for"),
-        NO_RAY,
+        implemented(),
         minimum=0,
     ),
     _Variable(
@@ -266,7 +265,7 @@ DISTRIBUTED = (
         None,
         "Processes that the launcher has started.",
         OF_LAUNCHER,
-        NO_RANKS,
+        implemented(),
         of_launcher=True,
         minimum=1,
     ),

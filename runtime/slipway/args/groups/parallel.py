@@ -80,9 +80,11 @@ class Parallel:
     distributed_executor_backend: str | None = arg(
         choices=("auto", "uni", "mp", "ray", "external_launcher"),
         words={"none": None},
-        unbuilt=Unbuilt("workers started by Ray or an outside launcher", works=("auto", "uni", "mp")),
     )
-    """What starts workers. There is one, a part of the engine, whether this is unset, auto, uni or mp."""
+    """What starts the ranks: mp, this server on each of the --nnodes; ray, a Ray cluster, which places them;
+    external_launcher, torchrun or the like, which starts this command once for each rank; uni, nothing: there
+    is one. Unset or auto, it is ray where a host has too few GPUs and there is a cluster, else mp.
+    """
 
     enable_eplb: bool = arg(False, no_effect_without=("enable_expert_parallel",), unbuilt=MOVED_EXPERTS)
     """Move experts between devices while serving, to balance their load."""
@@ -137,7 +139,7 @@ class Parallel:
     has; without it they are as even as can be.
     """
 
-    ray_workers_use_nsight: bool = arg(False, negatable=True, unbuilt=Unbuilt("Ray workers"))
+    ray_workers_use_nsight: bool = arg(False, negatable=True)
     """Profile Ray workers with Nsight."""
 
     tensor_parallel_size: int = arg(1, aliases=("-tp",), minimum=1)
@@ -166,9 +168,7 @@ class Parallel:
     engine.
     """
 
-    worker_use_ray: bool = arg(
-        False, replacement="distributed_executor_backend=ray", unbuilt=Unbuilt("Ray workers")
-    )
+    worker_use_ray: bool = arg(False, replacement="distributed_executor_backend=ray")
     """Old form of --distributed-executor-backend ray."""
 
 

@@ -1,0 +1,49 @@
+"""`python -m slipway.engine.ray_node ORDER`: starts the ranks of a node on which Ray has places for them.
+
+ORDER is an inherited descriptor of a `NodeOrder`. It ends with what started it, and its ranks with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+
+import msgspec
+
+from slipway.begin import begin
+from slipway.engine.config import EngineConfig
+from slipway.engine.launch import die_with_parent, told
+from slipway.engine.node import run_node
+from slipway.engine.start import describe
+from slipway.envs import read
+
+log = logging.getLogger("slipway.engine")
+
+
+class NodeOrder(msgspec.Struct, frozen=True):
+    """What Ray carries to a node."""
+
+    config: EngineConfig
+    key: str
+    """The cluster's, which lies in no file that all nodes have."""
+
+
+def main() -> int:
+    die_with_parent()
+    order = told(int(sys.argv[1]), NodeOrder)
+    begin(order.config.log_config_file, read(os.environ), f"[node {order.config.node_rank}] ")
+    with tempfile.NamedTemporaryFile("w", prefix="slipway-key-") as key:  # for this user alone
+        key.write(order.key)
+        key.flush()
+        try:
+            return run_node(msgspec.structs.replace(order.config, cluster_key_file=key.name))
+        except Exception as error:
+            failure = describe(error)
+            log.error("%s %s", failure.message, failure.hint)
+            return failure.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

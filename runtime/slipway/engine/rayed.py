@@ -1,0 +1,113 @@
+"""The ranks of an engine that Ray places: where they are, what starts them there, and what ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+
+import msgspec
+
+from slipway.dist.mesh import Mesh
+from slipway.dist.placing import Share
+from slipway.dist.ray import Cluster, Order, Seat, Wanted, how_ended
+from slipway.engine.config import EngineConfig
+from slipway.engine.ray_node import NodeOrder
+from slipway.envs import VARIABLES, Environment
+from slipway.exits import ENGINE_DIED, Exit
+
+OF_THE_HOST = frozenset(
+    [
+        "CUDA_VISIBLE_DEVICES",
+        "VLLM_HOST_IP",
+        "VLLM_RPC_BASE_PATH",
+        "SLIPWAY_RECORD",
+        "SLIPWAY_TERMINATION_LOG",
+    ]
+)
+"""Variables that a node has of its own."""
+
+
+class RayedRanks:
+    """A place for each rank in a Ray cluster: this process is the first, and its node the first one.
+
+    config  the engine's, with the nodes that its ranks are on
+    """
+
+    def __init__(self, config: EngineConfig, environment: Environment, device: str) -> None:
+        """Takes the places. Raises Exit where the cluster has none, or cannot be reached."""
+        self._folder = tempfile.TemporaryDirectory(prefix="slipway-ray-", ignore_cleanup_errors=True)
+        self._ended: dict[str, Future[bytes]] = {}
+        """By the name of a node."""
+        mesh = Mesh.of(config)
+        share = Share("GPU", environment.ray_per_worker_gpus) if device == "cuda" else Share("CPU", 1.0)
+        bundles = environment.ray_bundle_indices or ()
+        self._cluster = Cluster()
+        try:
+            self._seats = self._cluster.place(Wanted(mesh, share, bundles, config.ray_workers_use_nsight))
+        except BaseException:
+            self.close()
+            raise
+        self._key = secrets.token_hex(32)
+        if config.cluster_key_file is not None:
+            self._key = Path(config.cluster_key_file).expanduser().read_text()
+        addresses = [seat.address for seat in self._seats]
+        nodes = list(dict.fromkeys(addresses))
+        self.config = msgspec.structs.replace(
+            config,
+            nnodes=len(nodes),
+            ranks_on_nodes=[addresses.count(node) for node in nodes],
+            master_addr=self._cluster.address,
+            host_ip=self._cluster.address,
+            cluster_key_file=str(self._written_key()),
+        )
+
+    def start(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Have each further node start its ranks, which report to this one. Raises Exit."""
+        carried = {
+            one.name: environ[one.name]
+            for one in VARIABLES
+            if one.name in environ and one.name not in OF_THE_HOST and not one.of_launcher
+        }
+        first = 0
+        for node, count in enumerate(self.config.ranks_on_nodes):
+            seats, first = self._seats[first : first + count], first + count
+            if node:
+                own = msgspec.structs.replace(self.config, node_rank=node, host_ip=seats[0].address)
+                told = json.dumps(msgspec.to_builtins(NodeOrder(own, self._key))).encode()
+                order = Order("slipway.engine.ray_node", told, carried | _devices(seats))
+                self._ended[f"Node {node} ({seats[0].address})"] = seats[0].start(order)
+            else:
+                os.environ.update(_devices(seats))
+
+    def check(self) -> None:
+        """Raises Exit where a node's ranks have ended."""
+        for node, ended in self._ended.items():
+            if ended.done():
+                raise Exit(
+                    ENGINE_DIED,
+                    f"{node} of the Ray cluster {how_ended(ended, 0)} before its ranks had come.",
+                    "What it printed says why: it is above, and in Ray's logs on that node.",
+                    "distributed_executor_backend",
+                )
+
+    def close(self) -> None:
+        """Give the places back; what runs there ends."""
+        self._cluster.close()
+        self._folder.cleanup()
+
+    def _written_key(self) -> Path:
+        path = Path(self._folder.name) / "key"
+        path.touch(0o600)
+        path.write_text(self._key)
+        return path
+
+
+def _devices(seats: list[Seat]) -> dict[str, str]:
+    """All that Ray has given to these seats of a node, one of which starts the ranks of all."""
+    devices = [device for seat in seats if seat.devices for device in seat.devices.split(",")]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(devices))} if devices else {}
