@@ -21,9 +21,10 @@ class Counted:
     """The model of an engine's worker, with the drafts that its steps have accepted and rejected."""
 
     def __init__(self, engine: LocalEngine) -> None:
-        worker: Any = engine.first
+        worker: Any = engine.drawing
         assert isinstance(worker, CpuWorker)
         self._slots, self._model, worker._model = worker.slots, worker._model, self
+        self.taken, self.told = self._model.taken, self._model.told
         self.accepted = self.rejected = 0
 
     def step(self, slots: Ints, num_new: Ints, num_drafts: Ints, *others: Any) -> StepResult:

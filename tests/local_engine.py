@@ -89,8 +89,8 @@ class LocalEngine:
         """Of requests that pool."""
 
     @property
-    def first(self) -> Worker:
-        """What computes on the first rank."""
+    def drawing(self) -> Worker:
+        """What computes on the rank that draws."""
         return self.worker
 
     def __enter__(self) -> LocalEngine:

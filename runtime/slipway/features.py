@@ -62,6 +62,7 @@ FEATURES = (
     Feature("packed weights", "the checkpoint, or `--quantization`"),
     Feature("fp8 KV cache", "`--kv-cache-dtype fp8`"),
     Feature("tensor parallelism", "`--tensor-parallel-size`"),
+    Feature("pipeline parallelism", "`--pipeline-parallel-size`"),
     Feature("sleep", "`--enable-sleep-mode`, `/sleep` and `/wake_up`"),
     Feature("recording", "`SLIPWAY_RECORD`"),
     Feature("logits processors", "`--logits-processor-pattern` and `logits_processors`"),
@@ -89,6 +90,12 @@ LIMITS = (
         ("tools",),
         Together.ONE,
         "a call that has to come follows its tool's schema, and an answer with a form holds no call",
+    ),
+    Limit(
+        ("EAGLE-3",),
+        ("pipeline parallelism",),
+        Together.REFUSED,
+        "it reads rows of layers on other stages, and guesses on the last one",
     ),
     Limit(
         ("pooling",),

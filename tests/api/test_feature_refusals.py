@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from serving import CHAT, PLAIN, Served, refused
 
+import followers
+from local_ranks import engine_of
 from slipway.args import resolve
 from slipway.args.errors import ArgumentError
 from slipway.engine.messages import Pools
 from slipway.features import DRAFTS, LIMITS, Together
+from slipway.load.errors import LoadError
 
 METHODS = {
     "n-grams": "ngram",
@@ -54,6 +58,8 @@ POOLED: dict[frozenset[str], dict[str, Any]] = {
     }.items()
 }
 """Of servers that pool: fields and what they ask for."""
+STARTED = {frozenset(("EAGLE-3", "pipeline parallelism"))}
+"""Which end the start."""
 PATHS = {
     "/v1/embeddings": {"input": "x"},
     "/pooling": {"input": "x"},
@@ -70,7 +76,7 @@ def why(pair: frozenset[str]) -> str:
 def test_each_pair_that_the_table_refuses_is_asked_for_here() -> None:
     refused_pairs = {pair for one in LIMITS if one.together is Together.REFUSED for pair in one.pairs}
     drafts = {frozenset((one, other)) for one in DRAFTS for other in DRAFTS if one != other}
-    assert refused_pairs == {*ASKED, *POOLED} | drafts
+    assert refused_pairs == {*ASKED, *POOLED, *STARTED} | drafts
     assert {*METHODS} == {*DRAFTS}
 
 
@@ -106,6 +112,16 @@ def test_what_pools_tells_the_template_of_tools_and_calls_none(embeds: Served) -
     chat = {"messages": CHAT["messages"], "tools": TOOLS}
     assert embeds.post("/v1/embeddings", chat).status_code == 200
     refused(embeds.post("/v1/embeddings", chat | {"tool_choice": "required"}), 400, "tool_choice", "nothing")
+
+
+def test_layers_that_read_rows_of_other_stages_are_refused(
+    tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    heads = followers.write_follower("eagle3", tmp_path / "heads")
+    settings = {"max_model_len": 128, "num_blocks": 64} | followers.guessing("eagle3", heads, 3)
+    with pytest.raises(LoadError, match="and guesses on the last pipeline stage") as caught:
+        engine_of(tiny_models("llama"), pipeline_parallel_size=2, **settings)
+    assert caught.value.argument == "speculative_config"
 
 
 def test_one_method_drafts() -> None:

@@ -1,10 +1,10 @@
 """The invariance matrix: a request's output does not depend on how or with whom it was computed.
 
-Bit-exact, log-probabilities included, in fp32, in bf16, in every way to quantize and on several ranks, for
-greedy and seeded requests, by the model alone and by an adapter. Pipeline parallelism joins this table when
-it is there. CUDA graphs are proved on a GPU, by bench/gpu, streamed or not by HTTP in tests/api, vectors,
-whose company is vectors, in test_pooling.py, drafts of every quality, and those within masks, in
-test_drafts.py and test_grammar.py, and all features at once in test_features.py.
+Bit-exact, log-probabilities included, in fp32, in bf16, in every way to quantize and on several ranks and
+stages, for greedy and seeded requests, by the model alone and by an adapter. CUDA graphs are proved on a GPU,
+by bench/gpu, streamed or not by HTTP in tests/api, vectors, whose company is vectors, in test_pooling.py,
+drafts of every quality, and those within masks, in test_drafts.py and test_grammar.py, and all features at
+once in test_features.py.
 """
 
 from __future__ import annotations
@@ -97,14 +97,20 @@ RANKS: dict[str, dict[str, object]] = {
     "ranks": {"tensor_parallel_size": 2},
     "experts": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
     "int8-ranks": {"tensor_parallel_size": 2, "quantization": "int8"},
+    "stages": {"pipeline_parallel_size": 2},
+    "int4-stages": {"pipeline_parallel_size": 3, "quantization": "int4"},
+    "staged-ranks": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
 }
-"""Ways to share one: sums come in another order than on one rank, and in none other."""
+"""Ways to share one: sums of ranks come in another order than on one, and in none other."""
 FEWER_AXES = (
     *("chunks of 7", "blocks of 8", "prefix cache cold", "forced preemption"),
     *("overlap with preemption", "three threads", "drafts", "a draft model"),
 )
 """Of the ways to quantize: one of each kind. Their products alone differ from bf16's."""
-RANKED = ["llama ranks", "llama int8-ranks", "mixtral ranks", "mixtral experts"]
+RANKED = [
+    *("llama ranks", "llama int8-ranks", "mixtral ranks", "mixtral experts"),
+    *("llama stages", "llama int4-stages", "llama staged-ranks", "mixtral staged-ranks"),
+]
 QUANTIZED = [
     *(f"llama {method}" for method in CHECKPOINTS),
     *(f"{'mixtral' if way == 'experts_int8' else 'llama'} {way}" for way in SETTINGS),

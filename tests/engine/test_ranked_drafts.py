@@ -74,8 +74,8 @@ def run(model: Path, **fields: Any) -> tuple[list[list[int]], Drafts]:
 
 
 def noted(engine: LocalEngine) -> Drafts:
-    """Filled with what the first rank's proposer leaves in its slots."""
-    worker: Any = engine.first
+    """Filled with what the proposer of the rank that draws leaves in its slots."""
+    worker: Any = engine.drawing
     found: Drafts = {}
     follow = worker.proposer.follow
 

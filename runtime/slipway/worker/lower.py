@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
@@ -112,10 +112,11 @@ class _Lowering:
         scale = self.spec.embedding_scale
         if self.program.dtype == "bf16":  # the models multiply in their own type
             scale = float(np.array(scale, BF16))
-        with self.joined(self.residual) as part:
-            self.program.embed(weights.embedding.whole, part, scale, self._tokens_from)
-        if self._adapters is not None:
-            self._adapters.add_embedding(self.residual)
+        x, shared = self.residual, self._tokens_from is not None
+        with self.joined(x) if shared else nullcontext(x) as rows:
+            self.program.embed(weights.embedding.whole, rows, scale, self._tokens_from)
+            if self._adapters is not None:
+                self._adapters.add_embedding(rows)
 
     def end(self, weights: ModelWeights, *, pools: bool, taps: Sequence[int]) -> None:
         """What is made of the last layer's rows."""

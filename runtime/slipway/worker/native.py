@@ -142,8 +142,8 @@ class Native:
                 pools=pools,
                 taps=plan.taps if stage.is_last else (),  # what guesses is there
             )
-            if stage.embeds and program.embedding is None:
-                program.embedding = weights.embedding.whole  # for what guesses
+            if stage.embeds and program.embedding is None:  # for what guesses
+                program.embedding, program.tokens_from = weights.embedding.whole, part.tokens_from or None
             return program, adapters
 
         return model
