@@ -21,7 +21,7 @@ LONG = 30_000
 """Tokens: a stream of so many is not over before a signal arrives, on a busy machine either."""
 CONTEXT = 32_768
 RANKS = (
-    *("--dtype", "float32", "--tensor-parallel-size", "2", "--max-model-len", str(CONTEXT)),
+    *("--dtype", "float32", "--max-model-len", str(CONTEXT)),
     *("--hf-overrides", json.dumps({"max_position_embeddings": CONTEXT})),
 )
 
@@ -46,13 +46,15 @@ def gone(pids: tuple[int, ...], within: float) -> bool:
     return True
 
 
+@pytest.mark.parametrize("parallel", ["tensor", "pipeline"])
 @pytest.mark.parametrize("lost", ["other killed", "first killed", "other stopped", "first stopped"])
 def test_a_lost_rank_ends_streams_with_an_error_and_all_processes(
-    lost: str, tiny_models: TinyModels, tmp_path: Path
+    lost: str, parallel: str, tiny_models: TinyModels, tmp_path: Path
 ) -> None:
     which, how = lost.split()
     log = tmp_path / "termination"
-    with live_server(tiny_models("llama"), *RANKS, env={"SLIPWAY_TERMINATION_LOG": str(log)}) as server:
+    ranks = (*RANKS, f"--{parallel}-parallel-size", "2")
+    with live_server(tiny_models("llama"), *ranks, env={"SLIPWAY_TERMINATION_LOG": str(log)}) as server:
         engine, rank = processes(server)
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
         stream = client.completions.create(

@@ -45,7 +45,7 @@ class Extension:
         embedding  rows as they enter the first layer; each token that is added has one
         head       rows that make logits; of those that are added, a token without one cannot be drawn
         rotation   0 is the model's, others count those of `Program.rope_and_store`
-        first      of ranks, which has the rows of added tokens
+        first      of ranks, which has the rows of added tokens, where the program embeds
         Raises ValueError where a token is none, or an added one has no row.
         """
         self.vocab, self.added, self.rotation = vocab, added, rotation

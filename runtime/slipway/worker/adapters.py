@@ -173,7 +173,7 @@ class AdapterPlaces:
             None if rows is None else OwnRows(rows.tokens, rows.numbers, rows.bias)
             for rows in (own.embedding, own.head)
         )
-        first = self.shard.rank == 0
+        first = self.shard.rank == 0 and self.program.embedding is not None  # not of a later stage
         vocab, dtype = self.spec.vocab, self.program.dtype
         return Extension(vocab, own.added, dtype, embedding, head, own.rotation, first=first)
 
