@@ -25,12 +25,8 @@ TinyModels = Callable[[str], Path]
 def launched(processes: int, *arguments: str) -> Iterator[LiveServer]:
     """The launcher, as soon as it has begun."""
     port = free_port()
-    torchrun = (
-        "-m",
-        "torch.distributed.run",
-        f"--nproc-per-node={processes}",
-        f"--master-port={free_port()}",
-    )
+    options = (f"--nproc-per-node={processes}", f"--master-port={free_port()}")
+    torchrun = ("-m", "torch.distributed.run", *options)
     serve = ("-m", "slipway", "serve", *arguments, "--distributed-executor-backend", "external_launcher")
     process = subprocess.Popen(
         [sys.executable, *torchrun, *serve, "--port", str(port)],
@@ -65,5 +61,5 @@ def test_ranks_of_a_launcher_answer_what_one_answers(tiny_models: TinyModels) ->
 def test_a_launcher_starts_as_many_as_there_are_ranks(tiny_models: TinyModels) -> None:
     with launched(2, str(tiny_models("llama")), "--pipeline-parallel-size", "3") as server:
         assert server.process.wait(60) != 0
-        for words in ("WORLD_SIZE=2 processes", "are 3 ranks.", "Have it start one process for each rank."):
-            server.wait_until_said(words, 10)
+        server.wait_until_said("The launcher started WORLD_SIZE=2 processes", 10)
+        assert "--pipeline-parallel-size 3 asks for 3. Start as many." in "".join(server.lines)

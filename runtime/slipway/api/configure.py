@@ -94,19 +94,10 @@ def balanced_outside(arguments: Arguments) -> bool:
 
 
 def _launched(arguments: Arguments) -> dict[str, Any]:
-    """Each process that an outside launcher starts is a node of one rank. Raises InvalidEnvironment, Exit."""
+    """Each process that an outside launcher starts is a node of one rank."""
     if arguments["distributed_executor_backend"] != "external_launcher":
         return {}
     launched = Launched.of(os.environ)
-    ranks = arguments["tensor_parallel_size"] * arguments["pipeline_parallel_size"]
-    if launched.world_size != ranks:
-        raise Exit(
-            BAD_ARGUMENTS,
-            f"The launcher has started WORLD_SIZE={launched.world_size} processes, and "
-            f"--tensor-parallel-size × --pipeline-parallel-size are {ranks} ranks.",
-            "Have it start one process for each rank.",
-            "distributed_executor_backend",
-        )
     return {
         "nnodes": launched.world_size,
         "node_rank": launched.rank,
