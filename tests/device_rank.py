@@ -33,11 +33,14 @@ from slipway_kernels.cuda.interpret import repair
 class SharedFile:
     """Memory that other processes map, in the place of a device's."""
 
-    def __init__(self, folder: Path, rank: int, size: int, *, reached: bool = True) -> None:
+    def __init__(
+        self, folder: Path, rank: int, size: int, *, reached: bool = True, misread: bool = False
+    ) -> None:
         path, self._nbytes = folder / f"memory{rank}", memory_bytes(size)
         with path.open("wb") as file:
             file.truncate(self._nbytes)
         self.handle, self.number = str(path).encode().ljust(256), rank
+        self._misread = misread
         self._reached, self._flags = reached, memory_bytes(size, 0)
         self._maps: list[torch.Tensor] = []
         self.address = self.opened(self.handle)
@@ -55,7 +58,7 @@ class SharedFile:
 
     def read(self, address: int, count: int) -> bytes:
         found = next(one for one in self._maps if one.data_ptr() == address)
-        return bytes(found[:count].tolist())
+        return bytes(count) if self._misread else bytes(found[:count].tolist())
 
     def leave(self) -> None:
         self._maps[0][: self._flags] = COME
@@ -84,7 +87,8 @@ def main(job: Path, rank: int) -> None:
     if told["peers"]:
 
         def memory_of(device: torch.device, group: Group) -> SharedFile:
-            return SharedFile(folder, rank, group.size, reached=rank != told.get("unreached"))
+            reached, misread = rank != told.get("unreached"), rank == told.get("misread")
+            return SharedFile(folder, rank, group.size, reached=reached, misread=misread)
 
         load.memory_of = memory_of
     launch = DeviceWorker.launch

@@ -73,6 +73,8 @@ class Heartbeats:
             heard = connection.recv(1 << 12)
         except BlockingIOError:
             return ""
+        except ConnectionResetError:  # it had not read all beats when it ended
+            return ENDED
         except OSError as error:
             return f"cannot be reached: {error.strerror}"
         self._heard[other] = time.monotonic()

@@ -103,13 +103,8 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     from slipway.worker.plan import plan_model
 
     config = msgspec.structs.replace(config, device=chosen_device(config.device))
-    if config.device == "cuda" and config.nnodes > 1:
-        raise Exit(
-            NOT_SUPPORTED,
-            f"--nnodes {config.nnodes}: on CUDA ranks meet on one host only.",
-            "--data-parallel-size serves the whole model on each host; --device cpu has ranks on several.",
-            "nnodes",
-        )
+    if config.device == "cuda" and Mesh.of(config).size > 1:
+        check_ranks_on_devices(config)
     if config.processors:
         check_processors(config.device)
     check_classes(config)
@@ -124,6 +119,27 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     if plan.draft:  # which may have a number of its own
         config = msgspec.structs.replace(config, num_drafts=plan.draft.num_drafts)
     return config, plan
+
+
+def check_ranks_on_devices(config: EngineConfig) -> None:
+    """Raises Exit where ranks cannot meet, or are more than the devices here."""
+    if config.nnodes > 1:
+        raise Exit(
+            NOT_SUPPORTED,
+            f"--nnodes {config.nnodes}: on CUDA ranks meet on one host only.",
+            "--data-parallel-size serves the whole model on each host; --device cpu has ranks on several.",
+            "nnodes",
+        )
+    import torch
+
+    size = Mesh.of(config).size
+    if torch.cuda.is_available() and (devices := torch.cuda.device_count()) < size:
+        raise Exit(
+            DEVICE_UNAVAILABLE,
+            f"--tensor-parallel-size {size}: each rank takes a device, and torch finds {devices} here.",
+            "Lower it, or show more: what CUDA_VISIBLE_DEVICES lists, or the GPUs that the pod asks for.",
+            "tensor_parallel_size",
+        )
 
 
 def loader(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -51,12 +52,12 @@ class RankedWorker:
         return self._worker.profile()
 
     def allocate(self, num_pages: int) -> int:
-        own, others = self._all(Allocate(num_pages), lambda: self._worker.allocate(num_pages))
+        own, others = self._meeting(Allocate(num_pages), lambda: self._worker.allocate(num_pages))
         self.token_budget = self._worker.token_budget
         return min([own, *others])
 
     def warm_up(self) -> None:
-        self._all(WarmUp(), self._worker.warm_up)
+        self._meeting(WarmUp(), self._worker.warm_up)
 
     def launch(self, plan: StepPlan) -> None:
         self.team.tell(Step(plan))
@@ -72,10 +73,13 @@ class RankedWorker:
             return self._worker.collect()
 
     @contextmanager
-    def _cause_told(self) -> Iterator[None]:
+    def _cause_told(self, answers: Sequence[Future[int]] = ()) -> Iterator[None]:
         try:
             yield
         except RankLeft:
+            for answer in answers:
+                if answer.done():
+                    answer.result()
             self.team.find()
             raise
 
@@ -83,7 +87,7 @@ class RankedWorker:
         self._all(Sleep(keep_weights), lambda: self._worker.sleep(keep_weights=keep_weights))
 
     def wake(self, part: Part) -> None:
-        self._all(Wake(part), lambda: self._worker.wake(part))
+        self._meeting(Wake(part), lambda: self._worker.wake(part))
 
     def read_adapter(self, adapter: AdapterRef, place: int) -> int:
         return self._all(ReadAdapter(adapter, place), lambda: self._worker.read_adapter(adapter, place))[0]
@@ -98,6 +102,19 @@ class RankedWorker:
     def close(self) -> None:
         self.team.close()
         self._worker.close()
+
+    def _meeting(self, question: Question, own: Callable[[], T]) -> tuple[T, list[int]]:
+        """The same of what ranks compute together: nobody waits for one that fails, and the engine ends."""
+        answers = self.team.ask(question)
+        for answer in answers:
+            answer.add_done_callback(self._leave_failed)
+        with self._cause_told(answers):
+            value = own()
+        return value, [answer.result() for answer in answers]
+
+    def _leave_failed(self, answer: Future[int]) -> None:
+        if answer.exception() is not None:
+            self._worker.leave()
 
     def _all(self, question: Question, own: Callable[[], T]) -> tuple[T, list[int]]:
         """What this rank makes of it, and the others, which are waited for also where this one fails."""

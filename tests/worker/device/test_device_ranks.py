@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,12 +26,17 @@ from device_runs import SMALL
 from factory import model_folders
 from local_engine import LocalEngine
 from made_adapter import LINEAR, Made
-from slipway.engine.config import DraftConfig
+from slipway.engine.config import DraftConfig, EngineConfig
+from slipway.engine.link import Allocate, Question
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
+from slipway.engine.planned import check_ranks_on_devices
 from slipway.engine.ranked import RankedWorker
-from slipway.exits import Exit
+from slipway.engine.team import Team
+from slipway.exits import DEVICE_UNAVAILABLE, Exit
+from slipway.worker.device.ranks import Met, TensorRanks
 from slipway_kernels.collective import Peers, all_reduce
+from slipway_kernels.cpu import RankLeft
 
 Models = Callable[[str], Path]
 LAYERS = 2
@@ -72,6 +78,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def run(tmp_path: Path) -> Callable[..., Said]:
     def ranks(model: Path, size: int = 2, **job: Any) -> Said:
         settings = SMALL | job.pop("settings", {})
+        variables = job.pop("variables", {})
         told = {
             "model": str(model),
             "size": size,
@@ -82,7 +89,8 @@ def run(tmp_path: Path) -> Callable[..., Said]:
         }
         (tmp_path / "job.json").write_text(json.dumps(told | job))
         begin = [sys.executable, device_rank.__file__, tmp_path / "job.json"]
-        processes = [subprocess.Popen([*begin, str(rank)]) for rank in range(size)]
+        environ = os.environ | variables
+        processes = [subprocess.Popen([*begin, str(rank)], env=environ) for rank in range(size)]
         try:
             assert [process.wait(timeout=240) for process in processes] == [0] * size
         finally:
@@ -186,6 +194,22 @@ def test_one_rank_that_cannot_reach_a_peer_has_all_use_the_group(
     assert said.one("rounds") == 0
 
 
+def test_peers_are_left_to_the_group_where_the_user_says_so(models: Models, run: Callable[..., Said]) -> None:
+    said = run(models("llama"), peers=True, settings={"disable_custom_all_reduce": True}, work=WORK[1:2])
+    assert {len(step) for step in said.steps} == {1 + 2 * LAYERS + 2}
+    assert said.one("rounds") == 0
+
+
+@pytest.mark.parametrize("skip", ["0", "1"])
+def test_what_a_peer_wrote_must_arrive_unless_the_user_trusts_the_driver(
+    models: Models, run: Callable[..., Said], skip: str
+) -> None:
+    said = run(
+        models("llama"), peers=True, misread=1, variables={"VLLM_SKIP_P2P_CHECK": skip}, work=WORK[1:2]
+    )
+    assert (said.one("rounds") > 0) == (skip == "1")
+
+
 def test_an_engine_starts_its_ranks_and_says_what_one_does(models: Models) -> None:
     model = models("llama")
     seeded = SamplingParams(4, temperature=0.9, top_k=20, seed=3, repetition_penalty=1.2, num_logprobs=1)
@@ -225,6 +249,47 @@ def test_a_killed_rank_ends_the_engine_with_its_name(models: Models) -> None:
         os.kill(rank, signal.SIGKILL)
         with pytest.raises(Exit, match=rf"Rank 1 \(process {rank}\) ended with SIGKILL"):
             engine.finish()
+
+
+def test_a_rank_that_fails_where_all_meet_ends_the_engine(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one waits for it, and would for as long as torch does."""
+    tell = Team.ask
+
+    def broken(self: Team, question: Question, ranks: Iterable[int] | None = None) -> list[Future[int]]:
+        return tell(self, Allocate(-1) if isinstance(question, Allocate) else question, ranks)
+
+    monkeypatch.setattr(Team, "ask", broken)
+    with pytest.raises(Exit, match="size must be non-negative"):
+        LocalEngine(models("llama"), **SMALL, device="cuda", tensor_parallel_size=2)
+
+
+def test_a_rank_that_is_left_meets_nobody() -> None:
+    begun, never = threading.Event(), threading.Event()
+
+    def meet() -> Met:
+        begun.set()
+        never.wait()
+        raise AssertionError
+
+    ranks = TensorRanks(0, 2, meet)
+    leaving = threading.Thread(target=lambda: (begun.wait(), ranks.leave()))
+    leaving.start()
+    with pytest.raises(RankLeft):
+        ranks.meet()
+    leaving.join()
+    never.set()
+
+
+def test_ranks_that_find_too_few_devices_are_told_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    check_ranks_on_devices(EngineConfig(model="m", tensor_parallel_size=3))
+    with pytest.raises(Exit, match=r"--tensor-parallel-size 4: .* torch finds 3 here") as caught:
+        check_ranks_on_devices(EngineConfig(model="m", tensor_parallel_size=4))
+    assert caught.value.exit_code is DEVICE_UNAVAILABLE
+    assert caught.value.argument == "tensor_parallel_size"
 
 
 def test_a_rank_that_leaves_waits_in_no_kernel(tmp_path: Path) -> None:

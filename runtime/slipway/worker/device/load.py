@@ -103,13 +103,15 @@ def _device_of(config: EngineConfig) -> torch.device:
     """The rank's of those that all ranks of this host see: peers are reached by their numbers."""
     device = device_in_use()
     if device.type == "cuda" and Mesh.of(config).size > 1:
-        device = torch.device("cuda", config.rank % torch.cuda.device_count())
+        device = torch.device("cuda", config.rank)  # `planned` has seen that there are as many
         torch.cuda.set_device(device)
     return device
 
 
 def _met(config: EngineConfig, device: torch.device) -> Met:
-    """The ranks of this one's stage, once all of them are here."""
+    """The ranks of this one's stage, once all of them are here. In any thread."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     mesh = Mesh.of(config)
     shard, name = mesh.shard(config.rank), f"stage-{mesh.stage(config.rank)}"
     store = file_store(config.rank_folder, name, shard.size)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from concurrent.futures import Future, InvalidStateError
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from threading import Thread
 from typing import Protocol
 
 from torch import Tensor
@@ -113,17 +115,31 @@ class TensorRanks:
         self.draws = rank == 0
         self._rank, self._size = rank, size
         self._meet = meet
+        self._meeting: Future[Met | None] = Future()
         self._met: Met | None = None
         self._silent, self._left = True, False
 
     def meet(self) -> bool:
+        """Raises RankLeft, and what prevents it."""
         if self._met is None:
-            self._met = self._meet()
-            self._silent = self._left
+            # No call of torch's that waits for another process to connect can be told to end.
+            Thread(target=self._met_beside, name="meeting", daemon=True).start()
+            self._met = self._meeting.result()
+            self.check()
+            self._silent = False
         return True
+
+    def _met_beside(self) -> None:
+        with suppress(InvalidStateError):  # the others have been given up meanwhile
+            try:
+                self._meeting.set_result(self._meet())
+            except Exception as error:
+                self._meeting.set_exception(error)
 
     def leave(self) -> None:
         self._left = self._silent = True
+        with suppress(InvalidStateError):
+            self._meeting.set_result(None)
         if self._met is not None:
             self._met.leave()
 
