@@ -1,0 +1,105 @@
+"""What is served beside plain matrices, on devices that share a model: it is what one device says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from quantize import quantize, recipe
+
+from device_runs import SMALL, assert_same
+from factory import model_folders
+from local_engine import LocalEngine, Output
+from made_adapter import LINEAR, Made
+from slipway.engine.config import DraftConfig
+from slipway.engine.messages import AdapterRef
+from slipway.engine.params import SamplingParams
+
+pytestmark = pytest.mark.slow
+
+Models = Callable[[str], Path]
+PROMPTS = [[5, 9, 31, 7, 120, 44, 3, 17, 260], [40, 41]]
+GREEDY = SamplingParams(4, temperature=0.0, num_logprobs=2)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    sizes: dict[str, Any] = {"num_hidden_layers": 2}
+    names = {name: (name, sizes) for name in ("llama", "qwen2_moe")}
+    # Ranks part at whole groups of 32 columns.
+    names["grouped"] = ("llama", sizes | {"hidden_size": 128, "head_dim": 32, "intermediate_size": 256})
+    blocks = {"hidden_size": 256, "head_dim": 128, "intermediate_size": 256, "num_attention_heads": 2}
+    names["blocks"] = ("llama", sizes | blocks | {"num_key_value_heads": 2})  # the same, of 128
+    return model_folders(tmp_path_factory.mktemp("ranked"), names)
+
+
+def runs(model: Path, size: int, adapter: AdapterRef | None = None, **fields: Any) -> list[Output]:
+    settings = SMALL | {"device": "cuda", "tensor_parallel_size": size} | fields
+    with LocalEngine(model, **settings) as engine:
+        names = [engine.add(tokens, GREEDY, adapter=adapter) for tokens in PROMPTS]
+        engine.finish()
+        return [engine.output(name) for name in names]
+
+
+def check(model: Path, **fields: Any) -> None:
+    assert_same(runs(model, 2, **fields), runs(model, 1, **fields))
+
+
+@pytest.mark.parametrize(
+    "method", ["awq", "gptq", "gptq-asym", "gptq act order", "w4a16", "w8a8", "fp8", "fp8-block"]
+)
+def test_what_is_stored_in_fewer_bits_is_shared(models: Models, tmp_path: Path, method: str) -> None:
+    how = recipe(method.split()[0], group=32, act_order=method == "gptq act order")
+    model = models("blocks" if method == "fp8-block" else "grouped")
+    check(quantize(model, tmp_path / "it", how))
+
+
+@pytest.mark.parametrize("quantization", ["int8", "fp8"])
+def test_what_is_made_smaller_as_it_loads_is_shared(models: Models, quantization: str) -> None:
+    check(models("grouped"), quantization=quantization)
+
+
+@pytest.mark.parametrize("whole_experts", [False, True], ids=["cut", "whole"])
+def test_experts_of_fewer_bits_are_shared(models: Models, whole_experts: bool) -> None:
+    check(models("qwen2_moe"), quantization="int8", enable_expert_parallel=whole_experts)
+
+
+@pytest.mark.parametrize("whole_experts", [False, True], ids=["cut", "whole"])
+def test_adapters_of_experts_are_shared(models: Models, tmp_path: Path, whole_experts: bool) -> None:
+    made = Made(models("qwen2_moe"), tmp_path / "it")
+    for name in list(made.weights):
+        if name.endswith(tuple(f"{one}.weight" for one in LINEAR)):
+            made.linear(name.removesuffix(".weight"))
+    check(models("qwen2_moe"), adapter=made.save(), max_loras=1, enable_expert_parallel=whole_experts)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_draft_model_is_whole_on_each_rank_or_shared(models: Models, size: int) -> None:
+    model = models("llama")
+    draft = DraftConfig(method="draft_model", model=str(model), tensor_parallel_size=size)
+    found = runs(model, 2, num_drafts=2, draft=draft)
+    assert [one.tokens for one in found] == [one.tokens for one in runs(model, 1)]
+
+
+def test_vectors_are_one_devices(models: Models) -> None:
+    found = []
+    for size in (1, 2):
+        settings = SMALL | {"device": "cuda", "tensor_parallel_size": size, "task": "embed"}
+        with LocalEngine(models("llama"), **settings) as engine:
+            found.append(engine.pool(PROMPTS))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_ranks_sleep_and_wake_together(models: Models) -> None:
+    settings = SMALL | {"device": "cuda", "tensor_parallel_size": 2}
+    with LocalEngine(models("llama"), **settings) as engine:
+        work = [(tokens, GREEDY) for tokens in PROMPTS]
+        before = engine.run(work)
+        for level in ("1", "2"):
+            assert engine.call("sleep", level) == "ok"
+            assert engine.call("wake_up", "weights", "kv_cache") == "ok"
+            assert_same(engine.run(work), before)
