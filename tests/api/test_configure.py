@@ -105,6 +105,8 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
             DraftConfig(method="draft_model", model="d", tensor_parallel_size=1),
         ),
         (["--enable-expert-parallel"], {}, "enable_expert_parallel", True),
+        (["--disable-custom-all-reduce"], {}, "disable_custom_all_reduce", True),
+        ([], {"VLLM_DISABLE_CUSTOM_ALL_REDUCE": "1"}, "disable_custom_all_reduce", True),
         (
             ["--speculative-config.method", "glm4_moe_mtp"],
             {},

@@ -82,7 +82,7 @@ DISTRIBUTED = (
         False,
         "Sums over GPUs with NCCL alone.",
         allow("better --disable-custom-all-reduce; refused where both differ"),
-        implemented(),
+        implemented("read as --disable-custom-all-reduce"),
         prefer_argument="--disable-custom-all-reduce",
     ),
     _Variable(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from quantize import quantize, recipe
 
 from device_runs import SMALL, assert_same
-from factory import model_folders
+from factory import VOCABULARY, model_folders
 from local_engine import LocalEngine, Output
 from made_adapter import LINEAR, Made
 from slipway.engine.config import DraftConfig
+from slipway.engine.grammar import Grammars
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
 
@@ -92,6 +94,43 @@ def test_vectors_are_one_devices(models: Models) -> None:
             found.append(engine.pool(PROMPTS))
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+class EveryThird:
+    """A matcher that allows every third token, shifted by each."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def advance(self, tokens: Sequence[int]) -> int | None:
+        for token in tokens:
+            assert (token + self.count) % 3 == 0
+            self.count += 1
+        return None
+
+    def forced(self) -> list[int]:
+        return []
+
+    def masks(self, drafts: Sequence[int]) -> NDArray[np.uint32]:
+        shifts = self.count + np.arange(len(drafts) + 1)[:, None]
+        allowed = (np.arange(VOCABULARY // 32 * 32) + shifts) % 3 == 0
+        return np.packbits(allowed, axis=1, bitorder="little").view(np.uint32)
+
+
+def test_what_a_grammar_forbids_no_rank_goes_on_from(models: Models) -> None:
+    found = []
+    for size in (1, 2):
+        settings = SMALL | {"device": "cuda", "tensor_parallel_size": size}
+        with LocalEngine(models("llama"), **settings) as engine:
+            engine.core.grammars = Grammars(lambda message: EveryThird())
+            names = [
+                engine.add(tokens, GREEDY, grammar=one)
+                for tokens, one in zip(PROMPTS, ("third", ""), strict=True)
+            ]
+            engine.finish()
+            found.append([engine.output(name) for name in names])
+    assert_same(*found)
+    assert [(token + place) % 3 for place, token in enumerate(found[1][0].tokens)] == [0] * 4
 
 
 def test_ranks_sleep_and_wake_together(models: Models) -> None:
