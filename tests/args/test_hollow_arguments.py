@@ -17,10 +17,7 @@ RUNTIME = Path(__file__).parents[2] / "runtime" / "slipway"
 RESOLVED = {"arguments", "resolved"}
 """What the resolved arguments are called where they are read."""
 READ_WHILE_RESOLVED = {"config", "model_tag", "dry_run", "help"}
-ONE_MEANING = {
-    "distributed_executor_backend",
-    "scheduler_cls",
-}
+ONE_MEANING = {"scheduler_cls"}
 """Of these only such values are accepted as say what happens anyway; all others are refused."""
 READ_OF_BOTH = "text/open.py"
 """Reads of the engine's configuration and of the API's settings alike, as `settings`."""
