@@ -51,7 +51,7 @@ class Meeting:
 
     def connect(self) -> None:
         """Waits for the others; from then on no port of it is open."""
-        before = _sockets()
+        before = sockets()
         gloo = ProcessGroupGloo
         listening = None if self._listener is None else self._listener.detach()
         store = TCPStore(
@@ -66,18 +66,18 @@ class Meeting:
         options: Any = gloo._Options()  # type: ignore[attr-defined]
         options._devices = [gloo.create_device(hostname=address_of(self._config))]
         options._timeout = CONNECTS
-        between = _sockets()
+        between = sockets()
         self._group = gloo(PrefixStore(self._name, store), self.rank, self.size, options)
         self.gather(np.zeros(1, np.uint8))
-        made = _sockets() - between
+        made = sockets() - between
         # Behind this every rank of every stage has what it wants of the store.
         mesh = Mesh.of(self._config)
         if mesh.pp > 1:
             everyone: Any = gloo(PrefixStore("everyone", store), self._config.rank, mesh.size, options)
             everyone.allreduce([torch.zeros(1)]).wait()
         self._group._set_default_timeout(WAITS)
-        opened = _sockets() - before | ({listening} if listening is not None else set())
-        _close_listeners(opened)
+        opened = sockets() - before | ({listening} if listening is not None else set())
+        close_listeners(opened)
         self._connections = [socket.socket(fileno=os.dup(one)) for one in made if _connected(one)]
 
     def gather(self, own: Bytes) -> Bytes:
@@ -116,7 +116,7 @@ class Meeting:
         self._group = None  # before Python ends: it has threads
 
 
-def _sockets() -> set[int]:
+def sockets() -> set[int]:
     """This process's, over IP."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
@@ -137,7 +137,7 @@ def _connected(descriptor: int) -> bool:
     return not _is(descriptor, socket.SO_ACCEPTCONN, 1)
 
 
-def _close_listeners(descriptors: set[int]) -> None:
+def close_listeners(descriptors: set[int]) -> None:
     """Put sockets that nobody reaches in the place of those that listen; their owners close these."""
     with socket.socket() as nowhere:
         for one in descriptors:

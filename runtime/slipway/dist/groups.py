@@ -15,6 +15,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, Store
 from torch.distributed import ProcessGroupGloo, ProcessGroupNCCL
 
+from slipway.dist.gloo import close_listeners, sockets
+
 LOOPBACK = "127.0.0.1"
 NCCL = {
     "NCCL_SOCKET_IFNAME": "lo",
@@ -50,14 +52,17 @@ class Group:
     ) -> None:
         """
         name     of these ranks among those that share the store
-        address  on which gloo listens, and where NCCL on one host is to
+        address  on which gloo listens until all are connected, and where NCCL on one host is to
         """
         self.rank, self.size = rank, size
         gloo: Any = ProcessGroupGloo  # whose stubs have little of it
+        before = sockets()
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=address)]
         options._timeout = TIMEOUT
         self._host = gloo(PrefixStore(f"{name} host", store), rank, size, options)
+        self.agree(True)  # behind it all are connected
+        close_listeners(sockets() - before)
         self._device = self._host
         if device.type == "cuda":
             for variable, value in NCCL.items() if address == LOOPBACK else ():

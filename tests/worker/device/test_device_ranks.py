@@ -221,6 +221,13 @@ def test_an_engine_starts_its_ranks_and_says_what_one_does(models: Models) -> No
     assert found[0] == found[1]
 
 
+def test_ranks_of_a_host_listen_to_nobody_once_they_have_met(models: Models) -> None:
+    with LocalEngine(models("llama"), **SMALL, device="cuda", tensor_parallel_size=2) as engine:
+        found = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+        ours = [os.getpid(), *(other.pid for other in engine.worker.team.ranks.values())]
+        assert [line for line in found.splitlines() if any(f"pid={pid}," in line for pid in ours)] == []
+
+
 @pytest.mark.parametrize("method", ["ngram", "draft model"])
 def test_what_guesses_guesses_the_same_on_every_rank(models: Models, method: str) -> None:
     model = models("llama")
