@@ -44,6 +44,8 @@ def configured(*arguments: str, **environ: str) -> EngineConfig:
         (["-tp", "2", "-n", "2", "--master-port", "4000"], {}, "master_port", 4000),
         (["-tp", "2", "-n", "2", "-r", "1", "--master-addr", "h"], {}, "node_rank", 1),
         (["--cluster-key-file", "/key"], {}, "cluster_key_file", "/key"),
+        (["-pp", "2"], {"VLLM_PP_LAYER_PARTITION": "3,1"}, "layer_partition", [3, 1]),
+        (["-pp", "2"], {}, "layer_partition", []),
         (["--num-gpu-blocks-override", "77"], {}, "num_blocks", 77),
         (["--preemption-mode", "swap"], {}, "swap_bytes", 4 << 30),
         (["--preemption-mode", "swap", "--swap-space", "0.5"], {}, "swap_bytes", 1 << 29),
