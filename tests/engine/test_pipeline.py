@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from adapter_runs import adapter, ref
 from factory import make_model
 from local_engine import LocalEngine, Output
+from slipway.dist.mesh import Mesh
 from slipway.engine.params import SamplingParams
 from slipway.engine.pipelined import PipelinedWorker
 from slipway.exits import ENGINE_DIED, WORKER_KILLED, Exit
@@ -109,9 +111,9 @@ def test_recorded_steps_are_played_back_by_stages(model: Path, tmp_path: Path) -
         worker.close()
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-def test_a_stage_that_is_killed_ends_all_with_its_name(model: Path, rank: int) -> None:
-    with served(model, 3) as engine:
+@pytest.mark.parametrize(("pp", "tp", "rank"), [(3, 1, 1), (3, 1, 2), (2, 2, 1), (2, 2, 2), (2, 2, 3)])
+def test_a_stage_that_is_killed_ends_all_with_its_name(model: Path, pp: int, tp: int, rank: int) -> None:
+    with served(model, pp, tp) as engine:
         worker = engine.worker
         assert isinstance(worker, PipelinedWorker)
         for prompt in REPEATING:
@@ -120,8 +122,8 @@ def test_a_stage_that_is_killed_ends_all_with_its_name(model: Path, rank: int) -
             engine.core.run_once()
         pids = [other.pid for other in worker.team.ranks.values()]
         os.kill(pids[rank - 1], signal.SIGKILL)
-        name = rf"Rank {rank} \(process {pids[rank - 1]}\) ended with SIGKILL"
-        with pytest.raises(Exit, match=name) as raised:
+        name = f"{Mesh(1, pp, tp).name(rank).capitalize()} (process {pids[rank - 1]}) ended with SIGKILL"
+        with pytest.raises(Exit, match=re.escape(name)) as raised:
             engine.finish()
         assert raised.value.exit_code in (WORKER_KILLED, ENGINE_DIED)
     for pid in pids:

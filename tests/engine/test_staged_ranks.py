@@ -72,6 +72,10 @@ def test_staged_ranks_say_what_one_does(models: Models, name: str) -> None:
     check(models(name), [(tokens, None) for tokens in prompts()], STAGED)
 
 
+def test_the_demo_on_stages_of_two_ranks_says_what_one_does(demo_model: Path) -> None:
+    check(demo_model, [(tokens, None) for tokens in prompts(3)], STAGED)
+
+
 @pytest.mark.parametrize("whole_experts", [False, True], ids=["cut", "whole"])
 @pytest.mark.parametrize("name", MIXTURES)
 def test_a_mixture_on_stages_is_that_of_one_rank(models: Models, name: str, whole_experts: bool) -> None:
