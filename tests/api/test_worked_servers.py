@@ -52,8 +52,6 @@ def with_layers_that_draft(folder: Path) -> Path:
 def test_a_parallel_command_starts_and_answers(
     command: Command, tiny_models: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    if waits_for := command.refused:
-        pytest.skip("; ".join(waits_for.values()))
     kind, form = MODELS.get(command.name, ("llama", ""))
     model = with_layers_that_draft(tmp_path / "mimo") if command.name in DRAFTING else tiny_models(kind)
     if form:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from slipway.args.schema import ARGUMENTS
 from worked_commands import COMMANDS, MOST_RANKS, PARALLEL, SIZES, Command
 
 EXPLAINED = ("not supported yet", "has no effect", "is an old form of", "environment variable", "wins over")
@@ -19,7 +18,6 @@ REFUSED = {
     "multimodal": {"--limit-mm-per-prompt"},
     "quant-bitsandbytes": {"--quantization", "--load-format"},
 }
-"""Of those that have nothing to do with ranks."""
 each = pytest.mark.parametrize("command", COMMANDS, ids=[command.name for command in COMMANDS])
 
 
@@ -37,9 +35,7 @@ def test_there_are_48_commands_and_two_models() -> None:
 
 @each
 def test_a_worked_command_is_refused_for_a_known_reason_alone(command: Command) -> None:
-    of_ranks = {one.flag for one in ARGUMENTS.values() if one.group == "ParallelConfig"}
-    assert command.refused.keys() - of_ranks == REFUSED.get(command.name, set())
-    assert command in PARALLEL or not command.refused.keys() & of_ranks
+    assert command.refused.keys() == REFUSED.get(command.name, set())
 
 
 @pytest.mark.parametrize("command", PARALLEL, ids=[command.name for command in PARALLEL])

@@ -134,6 +134,15 @@ def its_arguments_are_accepted(snippet: Snippet, folder: Path) -> None:
     assert asks_for_help or isinstance(json.loads(printed.splitlines()[-1]), dict)
 
 
+def its_processes_take_the_arguments(snippet: Snippet, folder: Path) -> None:
+    """A dry run of each process that the launcher would start."""
+    options, command = snippet.text.removeprefix("torchrun ").split("--no-python ")
+    (size,) = re.findall(r"--nproc-per-node (\d+)", options)
+    told = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for rank in map(str, range(int(size))):
+        run([*words_of(command), "--dry-run"], folder, RANK=rank, LOCAL_RANK=rank, **told)
+
+
 def it_prints_something(snippet: Snippet, folder: Path) -> None:
     (folder / "examples").symlink_to(ROOT / "examples")
     assert run(words_of(snippet.text), folder)
@@ -204,6 +213,7 @@ def it_says_paris(snippet: Snippet, folder: Path, server: LiveServer) -> None:
 AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("sh", r"make \w+"): make_knows_the_target,
     ("sh", r"(bin/)?slipway [\w-]+$"): it_has_help,
+    ("sh", r"torchrun .* --no-python slipway serve\b"): its_processes_take_the_arguments,
     ("sh", r"(bin/)?slipway (serve|demo|run|bench)\b"): its_arguments_are_accepted,
     ("sh", r"(bin/)?slipway (args|render|collect-env)\b|slipway --"): it_prints_something,
     ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,

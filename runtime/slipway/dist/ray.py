@@ -174,8 +174,11 @@ def how_ended(ended: Future[bytes], patience: float) -> str | None:
 class Cluster:
     """This process as a driver of a Ray cluster; what it has placed ends with it."""
 
-    def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
-        """Connects to the cluster that Ray's own commands would use, or starts one on this host. Raises Exit."""
+    def __init__(self, environ: MutableMapping[str, str] = os.environ, cpus: int = 0) -> None:
+        """Connects to the cluster that Ray's own commands would use, or starts one on this host. Raises Exit.
+
+        cpus  that one started here has at least: ranks on a CPU share the processors, however few there are
+        """
         address = ray_cluster(environ)
         self._group: Any = None
         self._seats: list[Seat] = []
@@ -189,7 +192,7 @@ class Cluster:
         # Who runs in a task or an actor of Ray's is connected already.
         self._connected = not ray.is_initialized()
         if self._connected:
-            _join(address) if address else _start()
+            _join(address) if address else _start(cpus)
         here = ray.get_runtime_context().get_node_id()
         self.address: str = self._addresses()[here]
         """Of this node."""
@@ -310,7 +313,7 @@ def _join(address: str) -> None:
         ) from error
 
 
-def _start() -> None:
+def _start(cpus: int) -> None:
     """A cluster of this host alone. Ray listens on every address, and takes those that have the token."""
     import ray
 
@@ -321,6 +324,7 @@ def _start() -> None:
     ray.init(
         address="local",
         include_dashboard=False,
+        num_cpus=max(cpus, os.cpu_count() or 1),
         object_store_memory=80 << 20,
         logging_level=logging.WARNING,
     )

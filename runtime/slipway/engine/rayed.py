@@ -46,7 +46,7 @@ class RayedRanks:
         mesh = Mesh.of(config)
         share = Share("GPU", environment.ray_per_worker_gpus) if device == "cuda" else Share("CPU", 1.0)
         bundles = environment.ray_bundle_indices or ()
-        self._cluster = Cluster()
+        self._cluster = Cluster(cpus=mesh.size if device == "cpu" else 0)
         try:
             self._seats = self._cluster.place(Wanted(mesh, share, bundles, config.ray_workers_use_nsight))
         except BaseException:

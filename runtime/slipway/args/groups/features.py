@@ -5,4 +5,3 @@ from __future__ import annotations
 from slipway.args.declare import Unbuilt
 
 MULTIMODAL = Unbuilt("multimodal input")
-TENSOR_PARALLEL = Unbuilt("tensor parallelism")
