@@ -222,16 +222,35 @@ def further_node(model: Path, *arguments: str) -> Iterator[subprocess.Popen[str]
                 os.killpg(node.pid, signal.SIGKILL)
 
 
-def test_an_engine_of_another_node_serves_under_the_head_s_api(tiny: Path, key: Path) -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_an_engine_of_another_node_serves_under_the_head_s_api(processes: str, tiny: Path, key: Path) -> None:
     meeting = meeting_at(free_port(), key)
     with (
-        live_server(tiny, *TWO, *meeting, "--api-server-count", "2", ready=False) as server,
+        live_server(tiny, *TWO, *meeting, "--api-server-count", processes, ready=False) as server,
         further_node(tiny, *meeting) as node,
     ):
         server.wait_until("/ready", 200)
         prompts = [of(number) for number in range(NUM_STREAMS)]
         answers = at_once(server, prompts)
         assert answers == [complete(server, prompt) for prompt in prompts]
+        wait_until(
+            lambda: sum(by_engine(server, "vllm:request_success_total").values()) == 2 * NUM_STREAMS, "sums"
+        )
+        assert min(by_engine(server, "vllm:request_success_total").values()) >= 1
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+        assert node.wait(20) == 0
+
+
+def test_a_server_may_have_engines_of_other_nodes_alone(tiny: Path, key: Path) -> None:
+    where = meeting_at(free_port(), key)[2:]
+    with (
+        live_server(tiny, *TWO, "-dpl", "0", *where, ready=False) as server,
+        further_node(tiny, "-dpl", "2", *where, "-dpr", "0") as node,
+    ):
+        server.wait_until("/ready", 200)
+        prompts = [of(number) for number in range(NUM_STREAMS)]
+        assert at_once(server, prompts) == [complete(server, prompt) for prompt in prompts]
         wait_until(
             lambda: sum(by_engine(server, "vllm:request_success_total").values()) == 2 * NUM_STREAMS, "sums"
         )

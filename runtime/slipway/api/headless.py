@@ -25,6 +25,8 @@ from slipway.exits import ADDRESS_UNUSABLE, BAD_ARGUMENTS, ENGINE_DIED, Exit
 
 RETRY_SECONDS = 0.2
 """Between attempts to reach the head, which may start later."""
+NO_API = -1
+"""Its number among clients of an engine: the head's API processes count from 0."""
 LAST_WORDS_SECONDS = 10.0
 """For the head to hear why an engine has ended, and to end."""
 
@@ -43,7 +45,8 @@ class Node:
         self._engines = engines
         self._key = read_key(arguments["cluster_key_file"])
         self._size: int = arguments["data_parallel_size"]
-        self._client = connect([engine.address for engine in engines], engines)
+        addresses = [engine.address for engine in engines]
+        self._client = connect(addresses, engines, client_id=NO_API)
         """For the engines' last words alone."""
         self._left = asyncio.Event()
         self._lost: Exit | None = None

@@ -103,6 +103,8 @@ class Wanted:
     """VLLM_RAY_BUNDLE_INDICES."""
     nsight: bool = False
     """Let Nsight Systems profile each rank but the first."""
+    name: str = ""
+    """Of the placement group, as Ray's commands list it."""
     patience: float = PATIENCE
 
 
@@ -246,7 +248,7 @@ class Cluster:
         share = wanted.share
         bundles = [{share.resource: share.amount} for _ in range(wanted.mesh.size)]
         bundles[0][f"node:{self.address}"] = _HERE
-        group = self._ray.util.placement_group(bundles, strategy="PACK")
+        group = self._ray.util.placement_group(bundles, strategy="PACK", name=wanted.name)
         has = {node["NodeManagerAddress"]: node["Resources"].get(share.resource, 0.0) for node in self._alive()}
         if sum(has.values()) < wanted.mesh.size * share.amount:
             free = self._ray.available_resources().get(share.resource, 0.0)

@@ -48,7 +48,10 @@ class RayedRanks:
         bundles = environment.ray_bundle_indices or ()
         self._cluster = Cluster(cpus=mesh.size if device == "cpu" else 0)
         try:
-            self._seats = self._cluster.place(Wanted(mesh, share, bundles, config.ray_workers_use_nsight))
+            wanted = Wanted(
+                mesh, share, bundles, config.ray_workers_use_nsight, environment.instance_id or "slipway"
+            )
+            self._seats = self._cluster.place(wanted)
         except BaseException:
             self.close()
             raise

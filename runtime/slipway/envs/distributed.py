@@ -10,13 +10,11 @@ from slipway.envs.variable import (
     allow,
     implemented,
     no_effect,
-    not_built,
     operator_only,
     opt_in,
     reject,
 )
 
-NO_RANKS = not_built("a server is one engine on one host so far")
 NO_DAG = no_effect(
     "Ray only starts ranks, which then talk among themselves: no plan and no tensor goes by it"
 )
@@ -91,7 +89,7 @@ DISTRIBUTED = (
         "127.0.0.1",
         "Address of the first data-parallel engine.",
         operator_only("the operator sets it"),
-        NO_RANKS,
+        implemented("read as --data-parallel-address"),
         prefer_argument="--data-parallel-address",
     ),
     _Variable(
@@ -100,7 +98,7 @@ DISTRIBUTED = (
         None,
         "Port of the first data-parallel engine.",
         operator_only("the operator sets it"),
-        NO_RANKS,
+        implemented("read as --data-parallel-rpc-port"),
         prefer_argument="--data-parallel-rpc-port",
         collides_with_service="vllm-dp-master",
         minimum=1,
@@ -112,7 +110,7 @@ DISTRIBUTED = (
         0,
         "Number of this data-parallel engine.",
         operator_only("the operator sets it for each pod"),
-        NO_RANKS,
+        implemented("read as --data-parallel-rank"),
         prefer_argument="--data-parallel-rank",
         minimum=0,
     ),
@@ -122,7 +120,7 @@ DISTRIBUTED = (
         1,
         "Data-parallel engines in all.",
         operator_only("it must equal --data-parallel-size"),
-        NO_RANKS,
+        implemented("read as --data-parallel-size"),
         prefer_argument="--data-parallel-size",
         minimum=1,
     ),
@@ -140,7 +138,7 @@ DISTRIBUTED = (
         None,
         "Tells one of several servers from the others.",
         operator_only("derived from the pod's name"),
-        NO_RANKS,
+        implemented("the name of the server's placement group on a Ray cluster"),
     ),
     _Variable(
         "VLLM_PORT",

@@ -66,9 +66,8 @@ class Parallel:
     data_parallel_size_local: int | None = arg(
         aliases=("-dpl",),
         minimum=0,
-        unbuilt=Unbuilt("a server without an engine of its own", asks=lambda count: count == 0),
     )
-    """Data-parallel copies on this node. Unset: all of them."""
+    """Data-parallel copies on this node. Unset: all of them; 0: a server whose engines are all on others."""
 
     disable_custom_all_reduce: bool = arg(False, negatable=True, twins=("VLLM_DISABLE_CUSTOM_ALL_REDUCE",))
     """Have NCCL add up what tensor-parallel GPUs compute, instead of a kernel that reads their memory.
