@@ -89,7 +89,7 @@ class ServedHosts:
     def ranks(self, node: int) -> dict[int, str]:
         """Command lines of the ranks' own processes on a host, by their ids outside."""
         found = self.hosts[node].processes()
-        return {pid: line for pid, line in found.items() if "slipway.engine" in line}
+        return {pid: line for pid, line in found.items() if "-m slipway.engine" in line}
 
     def said(self) -> str:
         return "\n".join(f"-- node {index}\n{''.join(node.lines)}" for index, node in enumerate(self.nodes))

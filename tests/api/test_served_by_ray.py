@@ -22,7 +22,8 @@ from served_hosts import OURS, PORT, ServedHosts, answering, answers, begin_stre
 pytestmark = [pytest.mark.slow, needs_hosts]
 
 TinyModels = Callable[[str], Path]
-RANKS = ("--tensor-parallel-size", "2", "--pipeline-parallel-size", "2")
+BY_RAY = ("--distributed-executor-backend", "ray")
+RANKS = (*BY_RAY, "--tensor-parallel-size", "2", "--pipeline-parallel-size", "2")
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def cluster() -> Iterator[RayHosts]:
 def served_by_ray(cluster: RayHosts, model: Path, *arguments: str) -> Iterator[ServedHosts]:
     """From where it answers on."""
     first = cluster.hosts[0]
-    command = [str(model), "--distributed-executor-backend", "ray", *long(), *arguments]
+    command = [str(model), *long(), *arguments]
     server = begun(first, [*command, "--host", first.address, "--port", str(PORT)], cluster.environment)
     with ExitStack() as ends:
         yield ends.enter_context(answering(ServedHosts(cluster.hosts, [server])))
@@ -45,13 +46,25 @@ def served_by_ray(cluster: RayHosts, model: Path, *arguments: str) -> Iterator[S
 def test_ranks_that_ray_places_answer_what_one_answers(cluster: RayHosts, tiny_models: TinyModels) -> None:
     with live_server(tiny_models("llama"), *long()) as alone:
         expected = answers(alone.url)
-    for ranks in (RANKS, ("--tensor-parallel-size", "4")):
+    for ranks in (RANKS, (*BY_RAY, "--tensor-parallel-size", "4")):
         with served_by_ray(cluster, tiny_models("llama"), *ranks) as served:
             assert answers(served.server.url) == expected, served.said()
             assert "There is no --cluster-key-file" not in served.said()
             served.server.process.terminate()
             assert served.server.process.wait(20) == 0, served.said()
             assert served.left(5) == [], served.said()
+
+
+def test_engines_that_ray_places_share_requests(cluster: RayHosts, tiny_models: TinyModels) -> None:
+    with live_server(tiny_models("llama"), *long()) as alone:
+        expected = answers(alone.url)
+    copies = ("--data-parallel-backend", "ray", "--data-parallel-size", "2", "--pipeline-parallel-size", "2")
+    with served_by_ray(cluster, tiny_models("llama"), *copies) as served:
+        assert [answers(served.server.url) for _ in range(4)] == [expected] * 4, served.said()
+        assert len(served.ranks(1)) == 2
+        served.server.process.terminate()
+        assert served.server.process.wait(20) == 0, served.said()
+        assert served.left(5) == [], served.said()
 
 
 @pytest.mark.parametrize("lost", ["rank killed", "actor killed", "cut off"])

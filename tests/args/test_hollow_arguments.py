@@ -17,6 +17,8 @@ RUNTIME = Path(__file__).parents[2] / "runtime" / "slipway"
 RESOLVED = {"arguments", "resolved"}
 """What the resolved arguments are called where they are read."""
 READ_WHILE_RESOLVED = {"config", "model_tag", "dry_run", "help"}
+READ_BY_COPIES_HERE = {"data_parallel_size_local"}
+"""By a function of the arguments that the server calls, as their rules do."""
 ONE_MEANING = {"scheduler_cls"}
 """Of these only such values are accepted as say what happens anyway; all others are refused."""
 READ_OF_BOTH = "text/open.py"
@@ -65,7 +67,7 @@ def fields_read(told: str) -> set[str]:
 
 def test_every_implemented_argument_is_read_by_the_server() -> None:
     told = {*EngineConfig.__annotations__, *Settings.__annotations__}  # by name: the other test holds them
-    read = arguments_read() | told | READ_WHILE_RESOLVED
+    read = arguments_read() | told | READ_WHILE_RESOLVED | READ_BY_COPIES_HERE
     hollow = {
         name
         for name, argument in ARGUMENTS.items()

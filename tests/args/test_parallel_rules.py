@@ -142,6 +142,12 @@ REFUSED = {
         "--data-parallel-hybrid-lb shares requests among this node's copies, and --data-parallel-size-local "
         "0 leaves it none. Raise the second or drop the first.",
     ),
+    "two that place": (
+        [*COPIES, "-dpb", "ray", "-dpl", "2"],
+        [*COPIES, "-dpb", "ray"],
+        "--data-parallel-backend ray has Ray say where each copy is, and --data-parallel-size-local says it, "
+        "too. Drop one of them.",
+    ),
     "an engine that nobody reaches": (
         ["--headless"],
         [*COPIES, *OTHER],

@@ -12,12 +12,11 @@ from functools import partial
 
 import msgspec
 
-from slipway.api.configure import Arguments
 from slipway.api.daemon import in_daemon
 from slipway.api.group import as_exit
 from slipway.dist.beats import ENDED, Heartbeats
 from slipway.dist.frames import encode_frame
-from slipway.dist.trust import Caller, Distrusted, read_key
+from slipway.dist.trust import Caller, Distrusted
 from slipway.engine.balanced import connect
 from slipway.engine.launch import STOP_SIGNALS, Address, Launched
 from slipway.engine.tunnel import BEATS, ENGINE, PATIENCE, Claim, join
@@ -31,20 +30,23 @@ LAST_WORDS_SECONDS = 10.0
 """For the head to hear why an engine has ended, and to end."""
 
 
-def run(arguments: Arguments, engines: Sequence[Launched], address: tuple[str, int]) -> int:
-    """Until a signal or the head ends it; returns the exit code. Raises Exit for a failure."""
+def run(size: int, key: bytes, engines: Sequence[Launched], address: tuple[str, int]) -> int:
+    """Until a signal or the head ends it; returns the exit code. Raises Exit for a failure.
+
+    size     of all engines that share requests
+    address  of the head
+    """
     with asyncio.Runner() as runner:
-        return runner.run(Node(arguments, engines, address).run())
+        return runner.run(Node(size, key, engines, address).run())
 
 
 class Node:
     """One node's engines, and their way to the head."""
 
-    def __init__(self, arguments: Arguments, engines: Sequence[Launched], address: tuple[str, int]) -> None:
+    def __init__(self, size: int, key: bytes, engines: Sequence[Launched], address: tuple[str, int]) -> None:
         self._address = address
         self._engines = engines
-        self._key = read_key(arguments["cluster_key_file"])
-        self._size: int = arguments["data_parallel_size"]
+        self._key, self._size = key, size
         addresses = [engine.address for engine in engines]
         self._client = connect(addresses, engines, client_id=NO_API)
         """For the engines' last words alone."""

@@ -16,6 +16,7 @@ from slipway.api.configure import Arguments, api_settings, balanced_outside, eng
 from slipway.api.listen import listen
 from slipway.args import Resolved
 from slipway.begin import begin
+from slipway.dist.trust import read_key
 from slipway.engine.launch import STOP_SIGNALS, Launched
 from slipway.engine.several import started
 from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
@@ -72,7 +73,8 @@ def _serve(resolved: Resolved) -> int:
         from slipway.api import headless
 
         with engines_started(resolved, environment) as engines:
-            return headless.run(resolved, engines, head(resolved))
+            key = read_key(resolved["cluster_key_file"])
+            return headless.run(resolved["data_parallel_size"], key, engines, head(resolved))
     sockets = listen(resolved["host"], resolved["port"])
     with engines_started(resolved, environment) as engines:
         if resolved["api_server_count"] > 1:
@@ -97,7 +99,14 @@ def engines_started(arguments: Arguments, environment: envs.Environment) -> Iter
     in_process = _in_process(arguments, environment)
     with ExitStack() as ending:
         engines: list[Launched] = []
-        if len(ranks) < size and not outside and not arguments["headless"]:
+        if arguments["data_parallel_backend"] == "ray":
+            from slipway.api.rayed_engines import RayedEngines
+
+            rayed = RayedEngines(config, size, environment)
+            ending.callback(rayed.close)
+            if (ranks := rayed.here) != range(size):
+                engines += rayed.meeting(head(arguments)[1]).engines
+        elif len(ranks) < size and not outside and not arguments["headless"]:
             meeting = _meeting(arguments, range(ranks.stop, size))
             ending.callback(meeting.close)
             engines += meeting.engines
@@ -116,7 +125,6 @@ def head(arguments: Arguments) -> tuple[str, int]:
 def _meeting(arguments: Arguments, ranks: range) -> Meeting:
     """Of engines of other nodes with this server. Raises Exit."""
     from slipway.dist.ports import Listener, listen, tell
-    from slipway.dist.trust import read_key
     from slipway.engine.tunnel import Meeting
 
     key, (address, port) = read_key(arguments["cluster_key_file"]), head(arguments)

@@ -51,7 +51,9 @@ class Mesh:
         return range(first, first + self.tp)
 
     def name(self, rank: int) -> str:
-        """As messages call it."""
+        """As messages call it: a rank of one engine, or one of several engines."""
+        if self.dp > 1:
+            return f"engine {rank // (self.pp * self.tp)} of {self.dp}"
         where = [f"stage {self.stage(rank)}"] * (self.pp > 1) + [f"tensor rank {rank % self.tp}"] * (
             self.tp > 1
         )

@@ -53,7 +53,7 @@ def split_stages(mesh: Mesh, addresses: Sequence[str]) -> list[str]:
     """Names of the stages whose ranks, at these addresses, are on several nodes: they meet over the network."""
     stages: dict[int, set[str]] = {}
     for rank, address in enumerate(addresses):
-        stages.setdefault(mesh.stage(rank), set()).add(address)
+        stages.setdefault(rank // mesh.tp, set()).add(address)
     return [f"stage {stage} ({', '.join(sorted(on))})" for stage, on in stages.items() if len(on) > 1]
 
 

@@ -26,7 +26,7 @@ class NodeOrder(msgspec.Struct, frozen=True):
     """What Ray carries to a node."""
 
     config: EngineConfig
-    key: str
+    key: bytes
     """The cluster's, which lies in no file that all nodes have."""
 
 
@@ -34,7 +34,7 @@ def main() -> int:
     die_with_parent()
     order = told(int(sys.argv[1]), NodeOrder)
     begin(order.config.log_config_file, read(os.environ), f"[node {order.config.node_rank}] ")
-    with tempfile.NamedTemporaryFile("w", prefix="slipway-key-") as key:  # for this user alone
+    with tempfile.NamedTemporaryFile(prefix="slipway-key-") as key:  # for this user alone
         key.write(order.key)
         key.flush()
         try:

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import msgspec
 from slipway.dist.mesh import Mesh
 from slipway.dist.placing import Share
 from slipway.dist.ray import Cluster, Order, Seat, Wanted, how_ended
+from slipway.dist.trust import read_key
 from slipway.engine.config import EngineConfig
 from slipway.engine.ray_node import NodeOrder
 from slipway.envs import VARIABLES, Environment
@@ -44,7 +45,7 @@ class RayedRanks:
         self._ended: dict[str, Future[bytes]] = {}
         """By the name of a node."""
         mesh = Mesh.of(config)
-        share = Share("GPU", environment.ray_per_worker_gpus) if device == "cuda" else Share("CPU", 1.0)
+        share = share_of(device, environment)
         bundles = environment.ray_bundle_indices or ()
         self._cluster = Cluster(cpus=mesh.size if device == "cpu" else 0)
         try:
@@ -55,9 +56,7 @@ class RayedRanks:
         except BaseException:
             self.close()
             raise
-        self._key = secrets.token_hex(32)
-        if config.cluster_key_file is not None:
-            self._key = Path(config.cluster_key_file).expanduser().read_text()
+        self._key = key_of(config)
         addresses = [seat.address for seat in self._seats]
         nodes = list(dict.fromkeys(addresses))
         self.config = msgspec.structs.replace(
@@ -71,21 +70,16 @@ class RayedRanks:
 
     def start(self, environ: Mapping[str, str] = os.environ) -> None:
         """Have each further node start its ranks, which report to this one. Raises Exit."""
-        carried = {
-            one.name: environ[one.name]
-            for one in VARIABLES
-            if one.name in environ and one.name not in OF_THE_HOST and not one.of_launcher
-        }
         first = 0
         for node, count in enumerate(self.config.ranks_on_nodes):
             seats, first = self._seats[first : first + count], first + count
             if node:
                 own = msgspec.structs.replace(self.config, node_rank=node, host_ip=seats[0].address)
                 told = json.dumps(msgspec.to_builtins(NodeOrder(own, self._key))).encode()
-                order = Order("slipway.engine.ray_node", told, carried | _devices(seats))
+                order = Order("slipway.engine.ray_node", told, carried(environ) | devices_of(seats))
                 self._ended[f"Node {node} ({seats[0].address})"] = seats[0].start(order)
             else:
-                os.environ.update(_devices(seats))
+                os.environ.update(devices_of(seats))
 
     def check(self) -> None:
         """Raises Exit where a node's ranks have ended."""
@@ -106,11 +100,32 @@ class RayedRanks:
     def _written_key(self) -> Path:
         path = Path(self._folder.name) / "key"
         path.touch(0o600)
-        path.write_text(self._key)
+        path.write_bytes(self._key)
         return path
 
 
-def _devices(seats: list[Seat]) -> dict[str, str]:
+def key_of(config: EngineConfig) -> bytes:
+    """The cluster's, drawn where no file has one: Ray carries it to the other nodes. Raises Exit."""
+    return read_key(config.cluster_key_file) or secrets.token_hex(32).encode()
+
+
+def share_of(device: str, environment: Environment, ranks: int = 1) -> Share:
+    """What so many ranks take of a node."""
+    if device == "cuda":
+        return Share("GPU", environment.ray_per_worker_gpus * ranks)
+    return Share("CPU", float(ranks))
+
+
+def carried(environ: Mapping[str, str]) -> dict[str, str]:
+    """The server's variables that hold on every node."""
+    return {
+        one.name: environ[one.name]
+        for one in VARIABLES
+        if one.name in environ and one.name not in OF_THE_HOST and not one.of_launcher
+    }
+
+
+def devices_of(seats: Sequence[Seat]) -> dict[str, str]:
     """All that Ray has given to these seats of a node, one of which starts the ranks of all."""
     devices = [device for seat in seats if seat.devices for device in seat.devices.split(",")]
     return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(devices))} if devices else {}

@@ -171,6 +171,12 @@ class Meeting:
         except asyncio.QueueFull:
             connection.close()
 
+    def lose(self, ranks: list[int], node: str, how: str) -> None:
+        """What was to start engines on a node has ended; where they came, they have said so themselves."""
+        if not any(rank in self._nodes for rank in ranks):
+            self._nodes.update(dict.fromkeys(ranks, node))
+            self._lose(ranks, how)
+
     def _lose(self, ranks: list[int], how: str) -> None:
         for rank in ranks:
             self._lost[rank] = how

@@ -23,10 +23,9 @@ class Parallel:
     data_parallel_address: str | None = arg(aliases=("-dpa",), in_spec=False, twins=("VLLM_DP_MASTER_IP",))
     """Address of the head node, whose API server has the engines of all. Unset: 127.0.0.1."""
 
-    data_parallel_backend: str = arg(
-        "mp", aliases=("-dpb",), choices=("mp", "ray"), unbuilt=Unbuilt("engines started by Ray")
-    )
-    """What starts data-parallel ranks."""
+    data_parallel_backend: str = arg("mp", aliases=("-dpb",), choices=("mp", "ray"))
+    """What starts the copies: mp, this server, on this node and, --headless, on others; ray, a Ray cluster,
+    which places them, the first one here."""
 
     data_parallel_external_lb: bool = arg(False, aliases=("-dpe",), negatable=True, in_spec=False)
     """Serve one copy here, for a load balancer outside that knows the others. A --data-parallel-rank implies

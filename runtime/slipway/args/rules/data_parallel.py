@@ -39,6 +39,19 @@ def _a_copy_is_one_of_them(values: Values, given: Given) -> str | None:
     )
 
 
+def _ray_places_copies(values: Values, given: Given) -> str | None:
+    if values["data_parallel_backend"] != "ray":
+        return None
+    placing = ("data_parallel_size_local", "data_parallel_start_rank", "data_parallel_rank", *MODES)
+    told = [flag(name) for name in (*placing, "data_parallel_address", "headless") if name in given]
+    if not told:
+        return None
+    return (
+        f"--data-parallel-backend ray has Ray say where each copy is, and {told[0]} says it, too. Drop one "
+        "of them."
+    )
+
+
 def _a_rank_is_one_copy(values: Values, given: Given) -> str | None:
     rank, local = values["data_parallel_rank"], values["data_parallel_size_local"]
     if rank is None:
@@ -165,6 +178,7 @@ def _hybrid_of_one_node(values: Values, given: Given) -> str | None:
 
 DATA_PARALLEL: tuple[Rule, ...] = (
     at_most("data_parallel_size_local", "data_parallel_size", "the local copies are part of all."),
+    Rule("data_parallel_backend", _ray_places_copies),
     Rule("data_parallel_rank", _a_copy_is_one_of_them),
     Rule("data_parallel_rank", _a_rank_is_one_copy),
     Rule("data_parallel_external_lb", _one_balancer),
