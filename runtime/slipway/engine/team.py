@@ -276,7 +276,7 @@ class Team:
         if answer.failure is None:
             future.set_result(answer.value)
         else:
-            future.set_exception(_exit(answer.failure))
+            future.set_exception(_exit(answer.failure, self.ranks[rank].name))
 
     def _lose(self, rank: int, how: str, failure: Failed | None = None) -> None:
         """The first that is lost is the cause of all that comes."""
@@ -305,6 +305,5 @@ def _hang_up(other: Other) -> None:
             end.shutdown(socket.SHUT_RDWR)
 
 
-def _exit(failure: Failed, name: str = "") -> Exit:
-    told = f"{name}: {failure.message}" if name else failure.message
-    return Exit(BY_CODE[failure.code], told, failure.hint, failure.argument)
+def _exit(failure: Failed, name: str) -> Exit:
+    return Exit(BY_CODE[failure.code], f"{name}: {failure.message}", failure.hint, failure.argument)
