@@ -79,7 +79,7 @@ def test_the_operator_takes_neither(name):
     [
         (["serve", "x", "--max-modle-len", "5"], "", 2, "BadArguments"),
         (["serve", "x", "--block-size", "7"], "block_size", 2, "BadArguments"),
-        (["serve", "x", "--pipeline-parallel-size", "2"], "pipeline_parallel_size", 3, "NotSupported"),
+        (["serve", "x", "--allowed-local-media-path", "/m"], "allowed_local_media_path", 3, "NotSupported"),
     ],
 )
 def test_a_refused_argument_is_told_in_the_termination_message(

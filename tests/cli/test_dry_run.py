@@ -44,11 +44,11 @@ def test_what_only_the_model_can_tell_stays_open(dry):
 
 
 def test_warnings_go_to_standard_error(dry):
-    printed, err = dry("serve", "m", "--pipeline-parallel-size", "2", "--use-v2-block-manager")
-    assert printed["pipeline_parallel_size"] == 2
+    printed, err = dry("serve", "m", "--allowed-local-media-path", "/media", "--use-v2-block-manager")
+    assert printed["allowed_local_media_path"] == "/media"
     assert err.splitlines() == [
         "slipway serve: warning: --use-v2-block-manager has no effect: there is one block manager.",
-        "slipway serve: warning: --pipeline-parallel-size 2 asks for pipeline parallelism: "
+        "slipway serve: warning: --allowed-local-media-path /media asks for multimodal input: "
         "not supported yet.",
         "slipway serve: warning: A real start ends with exit status 3 (NotSupported): "
         "the above is not supported yet.",
@@ -85,8 +85,8 @@ def test_what_cannot_be_accepted_exits_2_with_one_error(argv, capsys):
 
 
 def test_a_real_start_refuses_what_is_not_built(capsys):
-    assert main(["serve", "m", "-pp", "2"]) == 3
-    assert "pipeline parallelism: not supported yet" in capsys.readouterr().err
+    assert main(["serve", "m", "--allowed-local-media-path", "/media"]) == 3
+    assert "multimodal input: not supported yet" in capsys.readouterr().err
 
 
 def test_the_module_runs_too(tmp_path):

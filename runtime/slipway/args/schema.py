@@ -161,10 +161,12 @@ OF_ANSWERS = (
     "otlp_traces_endpoint",
     "show_hidden_metrics_for_version",
     "data_parallel_address",
+    "data_parallel_backend",
     "data_parallel_external_lb",
     "data_parallel_hybrid_lb",
     "data_parallel_rank",
     "data_parallel_rpc_port",
+    "data_parallel_size_local",
 )
 """The engine's arguments, as vLLM groups them, that act where a server answers and not in the engine."""
 

@@ -156,7 +156,8 @@ def loader(
         return of_named_classes(load_on_device)
     from slipway.worker.cpu import CpuWorker
 
-    return partial(of_named_classes(CpuWorker), memory=memory, neighbours=neighbours)
+    load = of_named_classes(CpuWorker)
+    return load if memory is None else partial(load, memory=memory, neighbours=neighbours)
 
 
 def to_be_read(config: EngineConfig) -> int:
