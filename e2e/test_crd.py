@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +126,10 @@ def can_be_given(argument: Argument) -> bool:
     return argument.disposition is not Disposition.REFUSE and "*" not in argument.refused
 
 
+WORDS = ("name", "0.1", "package.module.Class")
+"""Of which one is in the form of any argument that is a word."""
+
+
 def written(argument: Argument) -> object:
     """A value of the declared type, the default where there is one."""
     if argument.is_list:
@@ -134,7 +139,7 @@ def written(argument: Argument) -> object:
     if argument.choices:
         return next(choice for choice in argument.choices if choice not in argument.refused)
     least = 1 if argument.minimum is None else argument.minimum
-    return {
+    by_kind = {
         Kind.BOOL: True,
         Kind.INT: int(least),
         Kind.HUMAN_INT: "16K",
@@ -142,7 +147,10 @@ def written(argument: Argument) -> object:
         Kind.JSON: {},
         Kind.STR_OR_JSON: "name",
         Kind.URL: "http://host:4317",
-    }.get(argument.kind, "0.1" if argument.pattern else "name")
+    }
+    if argument.kind in by_kind:
+        return by_kind[argument.kind]
+    return next(one for one in WORDS if re.fullmatch(argument.pattern or ".*", one))
 
 
 def test_a_second_apply_of_the_definition_changes_nothing(api: ControlPlane) -> None:
