@@ -42,8 +42,8 @@ CASES = {
         summary="NoNetwork: .*",
     ),
     "argument": Case(
-        spec={"engine": {"pipelineParallelSize": 2}},
-        summary="NotSupported: --pipeline-parallel-size 2 asks for pipeline parallelism: not supported yet",
+        spec={"engine": {"allowedLocalMediaPath": "/media"}},
+        summary="NotSupported: --allowed-local-media-path /media asks for multimodal input: .*",
         stalled=True,
     ),
     "length": Case(

@@ -117,6 +117,13 @@ def test_each_rank_has_a_bundle_of_its_own(bundles):
     resolve(RAY, {"VLLM_RAY_BUNDLE_INDICES": "5,3"})
 
 
+def test_each_copy_that_ray_places_has_a_bundle_of_its_own() -> None:
+    copies = ["m", "--data-parallel-size", "2", "--data-parallel-backend", "ray"]
+    assert resolve(copies, {"VLLM_RAY_BUNDLE_INDICES": "1,0"})
+    with pytest.raises(InvalidEnvironment, match="for each copy, all different, and --data-parallel-size 2"):
+        resolve(copies, {"VLLM_RAY_BUNDLE_INDICES": "0"})
+
+
 def test_what_is_rays_alone_warns_without_it():
     said = "VLLM_RAY_PER_WORKER_GPUS has no effect without --distributed-executor-backend ray."
     assert resolve(["m"], {"VLLM_RAY_PER_WORKER_GPUS": "0.5"}).warnings == (said,)

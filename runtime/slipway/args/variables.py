@@ -93,12 +93,15 @@ def _check_ray(values: Mapping[str, Any], environ: Mapping[str, str], warn: Warn
             if _value(name, environ) != BY_NAME[name].default:
                 warn(f"{name} has no effect without --distributed-executor-backend ray.")
         return
-    name, wanted = OF_RAY[0], ranks(values)
+    name, each, asks, wanted = OF_RAY[0], "rank", product(values), ranks(values)
+    if backends[1] == "ray":
+        wanted = values["data_parallel_size"]
+        each, asks = "copy", f"--data-parallel-size {wanted}"
     bundles = _value(name, environ)
     if isinstance(bundles, tuple) and (len(bundles) != wanted or len(set(bundles)) != wanted):
         raise InvalidEnvironment(
             name,
-            f"{name}={environ[name]} must name a bundle for each rank, all different, and {product(values)} "
+            f"{name}={environ[name]} must name a bundle for each {each}, all different, and {asks} "
             f"asks for {wanted}.",
         )
 

@@ -24,13 +24,14 @@ from slipway.exits import ENGINE_DIED, Exit
 OF_THE_HOST = frozenset(
     [
         "CUDA_VISIBLE_DEVICES",
+        "VLLM_API_KEY",
         "VLLM_HOST_IP",
         "VLLM_RPC_BASE_PATH",
         "SLIPWAY_RECORD",
         "SLIPWAY_TERMINATION_LOG",
     ]
 )
-"""Variables that a node has of its own."""
+"""Variables that a node has of its own, or no use for."""
 
 
 class RayedRanks:
@@ -53,10 +54,10 @@ class RayedRanks:
                 mesh, share, bundles, config.ray_workers_use_nsight, environment.instance_id or "slipway"
             )
             self._seats = self._cluster.place(wanted)
+            self._key = key_of(config)
         except BaseException:
             self.close()
             raise
-        self._key = key_of(config)
         addresses = [seat.address for seat in self._seats]
         nodes = list(dict.fromkeys(addresses))
         self.config = msgspec.structs.replace(

@@ -177,7 +177,7 @@ DISTRIBUTED = (
         "GPUs of a Ray worker; a fraction lets several share one.",
         operator_only("it must equal what the pod asks for"),
         implemented(),
-        minimum=0,
+        minimum=0.01,
     ),
     _Variable(
         "VLLM_RINGBUFFER_WARNING_INTERVAL",

@@ -124,6 +124,14 @@ def _reads_by_itself(values: Values, given: Given) -> str | None:
     return "--max-parallel-loading-workers has no effect: one rank reads all weights."
 
 
+def _one_rank_is_here(values: Values, given: Given) -> str | None:
+    if values["distributed_executor_backend"] != "ray" or ranks(values) > 1:
+        return None
+    return (
+        "--distributed-executor-backend ray has no effect with one rank: the engine's process has it."
+    )
+
+
 def _profiles_of_rays_workers(values: Values, given: Given) -> str | None:
     if not values["ray_workers_use_nsight"] or values["distributed_executor_backend"] == "ray":
         return None
@@ -148,5 +156,6 @@ PARALLEL: tuple[Rule, ...] = (
     Rule("cluster_key_file", _nobody_to_know, warns=True),
     Rule("enable_expert_parallel", _experts_of_one_device, warns=True),
     Rule("max_parallel_loading_workers", _reads_by_itself, warns=True),
+    Rule("distributed_executor_backend", _one_rank_is_here, warns=True),
     Rule("ray_workers_use_nsight", _profiles_of_rays_workers, warns=True),
 )
