@@ -193,6 +193,11 @@ REFUSED = {
 }
 
 WARNED = {
+    "a cluster for one rank": (
+        ["--distributed-executor-backend", "ray"],
+        ["--distributed-executor-backend", "ray", "-tp", "2"],
+        "--distributed-executor-backend ray has no effect with one rank: the engine's process has it.",
+    ),
     "a meeting place of one node": (
         ["--master-port", "5000", "--master-addr", "10.0.0.1"],
         [*TWO, "--master-port", "5000", "--master-addr", "10.0.0.1"],

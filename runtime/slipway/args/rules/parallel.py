@@ -127,9 +127,7 @@ def _reads_by_itself(values: Values, given: Given) -> str | None:
 def _one_rank_is_here(values: Values, given: Given) -> str | None:
     if values["distributed_executor_backend"] != "ray" or ranks(values) > 1:
         return None
-    return (
-        "--distributed-executor-backend ray has no effect with one rank: the engine's process has it."
-    )
+    return "--distributed-executor-backend ray has no effect with one rank: the engine's process has it."
 
 
 def _profiles_of_rays_workers(values: Values, given: Given) -> str | None:
