@@ -47,6 +47,15 @@ def demo_model() -> Path:
     return fetch()
 
 
+@pytest.fixture
+def cluster_key(tmp_path: Path) -> Path:
+    """A file for --cluster-key-file."""
+    path = tmp_path / "key"
+    path.write_bytes(b"k" * 32)
+    path.chmod(0o600)
+    return path
+
+
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Folder of the tiny random model of an architecture; each is made once a session."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,3 +328,17 @@ def write_termination(
     except OSError:
         return None
     return path
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; real-time signals have no names."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def how_ended(status: int) -> tuple[ExitCode, str]:
+    """What a process's status says of its end, as a cause and in words that go on behind its name."""
+    code = WORKER_KILLED if status == -signal.SIGKILL else ENGINE_DIED
+    return code, f"ended with {signal_name(-status) if status < 0 else f'status {status}'}"

@@ -188,14 +188,6 @@ def test_engines_share_the_machine(tiny: Path) -> None:
     assert 0 < sizes[1] <= sizes[0]
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    path = tmp_path / "key"
-    path.write_text("k" * 64)
-    path.chmod(0o600)
-    return path
-
-
 def meeting_at(port: int, key: Path) -> list[str]:
     return ["-dpl", "1", "-dpa", "127.0.0.1", "-dpp", str(port), "--cluster-key-file", str(key)]
 
@@ -222,12 +214,15 @@ def further_node(model: Path, *arguments: str) -> Iterator[subprocess.Popen[str]
                 os.killpg(node.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_an_engine_of_another_node_serves_under_the_head_s_api(processes: str, tiny: Path, key: Path) -> None:
-    meeting = meeting_at(free_port(), key)
+@pytest.mark.parametrize(("here", "processes"), [(1, 1), (1, 2), (0, 1)])
+def test_engines_of_another_node_serve_under_the_head_s_api(
+    here: int, processes: int, tiny: Path, cluster_key: Path
+) -> None:
+    where = meeting_at(free_port(), cluster_key)[2:]
+    head = ("-dpl", str(here), *where, "--api-server-count", str(processes))
     with (
-        live_server(tiny, *TWO, *meeting, "--api-server-count", processes, ready=False) as server,
-        further_node(tiny, *meeting) as node,
+        live_server(tiny, *TWO, *head, ready=False) as server,
+        further_node(tiny, "-dpl", str(2 - here), *where, "-dpr", str(here)) as node,
     ):
         server.wait_until("/ready", 200)
         prompts = [of(number) for number in range(NUM_STREAMS)]
@@ -242,26 +237,8 @@ def test_an_engine_of_another_node_serves_under_the_head_s_api(processes: str, t
         assert node.wait(20) == 0
 
 
-def test_a_server_may_have_engines_of_other_nodes_alone(tiny: Path, key: Path) -> None:
-    where = meeting_at(free_port(), key)[2:]
-    with (
-        live_server(tiny, *TWO, "-dpl", "0", *where, ready=False) as server,
-        further_node(tiny, "-dpl", "2", *where, "-dpr", "0") as node,
-    ):
-        server.wait_until("/ready", 200)
-        prompts = [of(number) for number in range(NUM_STREAMS)]
-        assert at_once(server, prompts) == [complete(server, prompt) for prompt in prompts]
-        wait_until(
-            lambda: sum(by_engine(server, "vllm:request_success_total").values()) == 2 * NUM_STREAMS, "sums"
-        )
-        assert min(by_engine(server, "vllm:request_success_total").values()) >= 1
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(20) == 0
-        assert node.wait(20) == 0
-
-
-def test_a_node_that_is_killed_ends_the_server_and_is_named(tiny: Path, key: Path) -> None:
-    meeting = meeting_at(free_port(), key)
+def test_a_node_that_is_killed_ends_the_server_and_is_named(tiny: Path, cluster_key: Path) -> None:
+    meeting = meeting_at(free_port(), cluster_key)
     with live_server(tiny, *TWO, *meeting, ready=False) as server, further_node(tiny, *meeting) as node:
         server.wait_until("/ready", 200)
         os.killpg(node.pid, signal.SIGKILL)
@@ -269,8 +246,8 @@ def test_a_node_that_is_killed_ends_the_server_and_is_named(tiny: Path, key: Pat
     assert "Engine 1 of 2 on 127.0.0.1 hung up; the log there may say why." in "".join(server.lines)
 
 
-def test_what_an_engine_of_another_node_says_at_its_end_is_the_cause(tiny: Path, key: Path) -> None:
-    meeting = meeting_at(free_port(), key)
+def test_what_an_engine_of_another_node_says_at_its_end_is_the_cause(tiny: Path, cluster_key: Path) -> None:
+    meeting = meeting_at(free_port(), cluster_key)
     with (
         live_server(tiny, *TWO, *meeting, ready=False) as server,
         further_node(tiny, *meeting, "--num-gpu-blocks-override", "2") as node,
@@ -280,10 +257,12 @@ def test_what_an_engine_of_another_node_says_at_its_end_is_the_cause(tiny: Path,
     assert "Engine 1 of 2: the KV cache of" in "".join(server.lines)
 
 
-def test_a_node_ends_with_the_head_and_a_stranger_never_joins(tiny: Path, key: Path, tmp_path: Path) -> None:
+def test_a_node_ends_with_the_head_and_a_stranger_never_joins(
+    tiny: Path, cluster_key: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.write_text("o" * 64)
-    meeting = meeting_at(free_port(), key)
+    meeting = meeting_at(free_port(), cluster_key)
     with live_server(tiny, *TWO, *meeting, ready=False) as server:
         with further_node(tiny, *meeting[:-1], str(other)) as stranger:
             assert stranger.wait(60) == exits.BAD_ARGUMENTS.code
@@ -296,8 +275,8 @@ def test_a_node_ends_with_the_head_and_a_stranger_never_joins(tiny: Path, key: P
     assert "refused 127.0.0.1" in "".join(server.lines)
 
 
-def test_a_node_that_stands_still_is_found_by_its_silence(tiny: Path, key: Path) -> None:
-    meeting = meeting_at(free_port(), key)
+def test_a_node_that_stands_still_is_found_by_its_silence(tiny: Path, cluster_key: Path) -> None:
+    meeting = meeting_at(free_port(), cluster_key)
     with live_server(tiny, *TWO, *meeting, ready=False) as server, further_node(tiny, *meeting) as node:
         server.wait_until("/ready", 200)
         os.killpg(node.pid, signal.SIGSTOP)

@@ -25,21 +25,13 @@ SHAPES = {
 }
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    path = tmp_path / "key"
-    path.write_bytes(b"k" * 32)
-    path.chmod(0o600)
-    return path
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_hosts_answer_what_one_rank_answers_and_end_when_told(
-    shape: str, tiny_models: TinyModels, key: Path
+    shape: str, tiny_models: TinyModels, cluster_key: Path
 ) -> None:
     with live_server(tiny_models("llama"), *long()) as alone:
         expected = answers(alone.url)
-    trust = ("--cluster-key-file", str(key))
+    trust = ("--cluster-key-file", str(cluster_key))
     with served_hosts(tiny_models("llama"), *long(), *SHAPES[shape], *trust) as served:
         assert answers(served.server.url) == expected, served.said()
         assert len(served.ranks(1)) == (1 if shape == "a stage on two hosts" else 2)
@@ -54,9 +46,9 @@ def test_hosts_answer_what_one_rank_answers_and_end_when_told(
 @pytest.mark.parametrize("lost", ["rank killed", "node killed", "cut off"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_lost_host_ends_streams_with_its_name_and_all_processes(
-    shape: str, lost: str, tiny_models: TinyModels, key: Path
+    shape: str, lost: str, tiny_models: TinyModels, cluster_key: Path
 ) -> None:
-    trust = ("--cluster-key-file", str(key))
+    trust = ("--cluster-key-file", str(cluster_key))
     with served_hosts(tiny_models("llama"), *long(), *SHAPES[shape], *trust) as served:
         stream = begin_stream(served)
         begun = time.monotonic()

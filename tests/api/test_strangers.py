@@ -21,19 +21,10 @@ from strangers import refused_all
 pytestmark = pytest.mark.slow
 
 TinyModels = Callable[[str], Path]
-KEY = b"k" * 32
 HERE = "127.0.0.1"
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    path = tmp_path / "key"
-    path.write_bytes(KEY)
-    path.chmod(0o600)
-    return path
-
-
-def test_strangers_where_engines_of_other_nodes_come(tiny_models: TinyModels, key: Path) -> None:
+def test_strangers_where_engines_of_other_nodes_come(tiny_models: TinyModels, cluster_key: Path) -> None:
     model, port = str(tiny_models("llama")), free_port()
     common = [
         *long(),
@@ -46,7 +37,7 @@ def test_strangers_where_engines_of_other_nodes_come(tiny_models: TinyModels, ke
         "-dpp",
         str(port),
         "--cluster-key-file",
-        str(key),
+        str(cluster_key),
     ]
     node = [sys.executable, "-m", "slipway", "serve", model, *common, "--headless", "-dpr", "1"]
     with live_server(model, *common, ready=False) as server:
@@ -55,19 +46,19 @@ def test_strangers_where_engines_of_other_nodes_come(tiny_models: TinyModels, ke
         def said() -> str:
             return "".join(server.lines)
 
-        refused_all((HERE, port), KEY, said)
+        refused_all((HERE, port), cluster_key.read_bytes(), said)
         with subprocess.Popen(node, stderr=subprocess.DEVNULL) as process:
             try:
                 server.wait_until("/ready", 200)
                 before = answers(server.url)
-                refused_all((HERE, port), KEY, said)
+                refused_all((HERE, port), cluster_key.read_bytes(), said)
                 assert answers(server.url) == before
             finally:
                 server.process.send_signal(signal.SIGINT)
                 process.wait(30)
 
 
-def test_strangers_where_ranks_report(tiny_models: TinyModels, key: Path) -> None:
+def test_strangers_where_ranks_report(tiny_models: TinyModels, cluster_key: Path) -> None:
     model, port = str(tiny_models("llama")), free_port()
     ranks = (
         "--pipeline-parallel-size",
@@ -79,11 +70,11 @@ def test_strangers_where_ranks_report(tiny_models: TinyModels, key: Path) -> Non
         "--master-port",
         str(port),
     )
-    common = [*long(), *ranks, "--cluster-key-file", str(key)]
+    common = [*long(), *ranks, "--cluster-key-file", str(cluster_key)]
     node = [sys.executable, "-m", "slipway", "serve", model, *common, "--node-rank", "1"]
     with live_server(model, *common, ready=False) as server:
         server.wait_until_said(f"listening on {HERE}, port {port}")
-        refused_all((HERE, port), KEY, lambda: "".join(server.lines))
+        refused_all((HERE, port), cluster_key.read_bytes(), lambda: "".join(server.lines))
         with subprocess.Popen(node, stderr=subprocess.DEVNULL) as process:
             try:
                 server.wait_until("/ready", 200)
@@ -93,7 +84,7 @@ def test_strangers_where_ranks_report(tiny_models: TinyModels, key: Path) -> Non
                 process.wait(30)
 
 
-def test_strangers_where_a_stage_awaits_the_next(key: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_strangers_where_a_stage_awaits_the_next(cluster_key: Path, caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
     first = EngineConfig(
         model="m",
@@ -101,11 +92,11 @@ def test_strangers_where_a_stage_awaits_the_next(key: Path, caplog: pytest.LogCa
         nnodes=2,
         master_addr=HERE,
         rank_port=port - 1,
-        cluster_key_file=str(key),
+        cluster_key_file=str(cluster_key),
     )
-    doorway = Doorway(first, KEY)
-    refused_all((HERE, port), KEY, lambda: caplog.text)
+    doorway = Doorway(first, cluster_key.read_bytes())
+    refused_all((HERE, port), cluster_key.read_bytes(), lambda: caplog.text)
     second = msgspec.structs.replace(first, rank=1, node_rank=1)
-    ends: list[SocketChannel] = [reach(second, KEY, HERE), doorway.wait()]
+    ends: list[SocketChannel] = [reach(second, cluster_key.read_bytes(), HERE), doorway.wait()]
     for end in ends:
         end.close()

@@ -71,7 +71,9 @@ def test_a_nodes_ranks_are_together_and_the_first_is_here():
 
 
 def test_a_group_with_too_few_bundles_or_none_here_is_refused():
-    with pytest.raises(Exit, match=r"A rank fits in 1 of the placement group's bundles, and 2 ranks want one each"):
+    with pytest.raises(
+        Exit, match=r"A rank fits in 1 of the placement group's bundles, and 2 ranks want one each"
+    ):
         bundles_of_ranks(Mesh(tp=2), {0: "a"}, "a")
     with pytest.raises(Exit, match=r"on the node b; its bundle in the placement group would be on a\."):
         bundles_of_ranks(Mesh(tp=2), {0: "a", 1: "a"}, "b")

@@ -23,7 +23,7 @@ SEATED = """
 import json, os, sys
 from slipway.dist.mesh import Mesh
 from slipway.dist.placing import Share
-from slipway.dist.ray import Cluster, Order, Wanted, how_ended
+from slipway.dist.ray import Cluster, Order, Wanted, outcome
 
 cluster = Cluster()
 seats = cluster.place(Wanted(Mesh(pp=2, tp=2), Share("CPU", 1)))
@@ -34,7 +34,7 @@ for rank, seat in enumerate(seats[1:], 1):
 print(">", json.dumps([seat.address for seat in seats]), flush=True)
 for line in sys.stdin:
     rank, patience = map(int, line.split())
-    print(">", how_ended(ended[rank], patience), flush=True)
+    print(">", outcome(ended[rank], patience), flush=True)
 cluster.close()
 print("> closed", flush=True)
 """
@@ -83,7 +83,7 @@ cluster.close()
 """
 
 NSYS = """#!/bin/sh
-# In place of Nsight Systems, which needs NVIDIA's driver: notes its options and becomes what it would profile.
+# In place of Nsight Systems, which needs NVIDIA's driver: notes its options, becomes what it would profile.
 echo "$@" >>FOLDER/profiled
 while [ "${1##*python*}" ]; do shift; done
 exec "$@"
@@ -151,10 +151,12 @@ def wait_until(met: Callable[[], bool], patience: float = 15) -> None:
 
 
 def nothing_is_left(cluster: RayHosts) -> Callable[[], bool]:
-    return lambda: not any(
-        "-m standing_rank" in command or "ray::Occupant" in command
-        for host in cluster.hosts
-        for command in host.processes().values()
+    return lambda: (
+        not any(
+            "-m standing_rank" in command or "ray::Occupant" in command
+            for host in cluster.hosts
+            for command in host.processes().values()
+        )
     )
 
 
@@ -208,7 +210,10 @@ def test_a_program_in_a_placement_group_takes_its_bundles(cluster: RayHosts):
         assert answer(driver) == f"{[here, there]}"
         assert answer(driver).startswith(f"The first rank runs in this process, on the node {here};")
         assert answer(driver).endswith("or in which no rank fits; it has 0, 1, 2.")
-        assert answer(driver) == "VLLM_RAY_BUNDLE_INDICES=1,1 does not name a bundle of its own for each of 2 ranks."
+        assert (
+            answer(driver)
+            == "VLLM_RAY_BUNDLE_INDICES=1,1 does not name a bundle of its own for each of 2 ranks."
+        )
 
 
 def test_ranks_but_the_first_start_under_nsight(cluster: RayHosts):
@@ -218,7 +223,8 @@ def test_ranks_but_the_first_start_under_nsight(cluster: RayHosts):
         assert answer(driver) == "placed"
     actors = [line for line in profiled.read_text().splitlines() if "default_worker.py" in line]
     assert len(actors) == 1
-    assert actors[0].startswith("profile ") and " -t cuda,cudnn,cublas,nvtx " in actors[0]
+    assert actors[0].startswith("profile ")
+    assert " -t cuda,cudnn,cublas,nvtx " in actors[0]
 
 
 def test_a_cluster_that_is_started_here_asks_for_its_token_and_ends_with_its_driver():

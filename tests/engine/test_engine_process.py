@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import EngineProcess, signal_name, start_module
-from slipway.exits import WORKER_KILLED
+from slipway.engine.launch import EngineProcess, start_module
+from slipway.exits import WORKER_KILLED, signal_name
 
 
 def test_one_that_is_still_starting_is_killed_and_leaves_nothing() -> None:
     engine = EngineProcess(EngineConfig(model="/nowhere"))
-    folder = Path(engine.socket_path).parent
+    folder = Path(engine.address.socket_path).parent
     assert folder.stat().st_mode & 0o777 == 0o700
     engine.stop(patience=0)
     assert engine.post_mortem() == ("The engine process was killed (SIGKILL).", WORKER_KILLED)

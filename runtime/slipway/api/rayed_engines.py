@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from concurrent.futures import Future
 from functools import partial
@@ -12,11 +11,10 @@ import msgspec
 
 from slipway.api.ray_engines import EnginesOrder
 from slipway.dist.mesh import Mesh
-from slipway.dist.ports import Listener, listen, tell
-from slipway.dist.ray import Cluster, Order, Wanted, how_ended
+from slipway.dist.ray import Cluster, Wanted, outcome
 from slipway.engine.config import EngineConfig
 from slipway.engine.planned import chosen_device
-from slipway.engine.rayed import carried, devices_of, key_of, share_of
+from slipway.engine.rayed import devices_of, key_of, share_of, start_on_node
 from slipway.engine.tunnel import Meeting
 from slipway.envs import Environment
 
@@ -47,10 +45,9 @@ class RayedEngines:
         """Where those of other nodes come, which are started. Raises Exit."""
         config = self._config
         key, address = key_of(config), self._cluster.address
-        listener = listen(address, port, "data_parallel_rpc_port")
-        tell([Listener("engines of other nodes", address, port, True, "the server ends")], key)
         ranks = range(self.here.stop, self._size)
-        meeting = self._meeting = Meeting(listener, key, ranks, self._size)
+        meeting = Meeting.at((address, port), key, ranks, self._size, "data_parallel_rpc_port")
+        self._meeting = meeting
         of_nodes: dict[str, list[int]] = {}
         for rank in ranks:
             of_nodes.setdefault(self._seats[rank].address, []).append(rank)
@@ -58,12 +55,8 @@ class RayedEngines:
             told = EnginesOrder(
                 msgspec.structs.replace(config, host_ip=node), own, self._size, (address, port), key
             )
-            seats = [self._seats[rank] for rank in own]
-            environment = carried(os.environ) | devices_of(seats)
-            order = Order(
-                "slipway.api.ray_engines", json.dumps(msgspec.to_builtins(told)).encode(), environment
-            )
-            seats[0].start(order).add_done_callback(partial(_lose, meeting, own, node))
+            ended = start_on_node("slipway.api.ray_engines", told, [self._seats[rank] for rank in own])
+            ended.add_done_callback(partial(_lose, meeting, own, node))
         return meeting
 
     def close(self) -> None:
@@ -75,4 +68,4 @@ class RayedEngines:
 
 def _lose(meeting: Meeting, ranks: list[int], node: str, ended: Future[bytes]) -> None:
     with contextlib.suppress(Exception):  # where the cluster has gone, or was left
-        meeting.lose(ranks, node, how_ended(ended, 0) or "ended")
+        meeting.lose(ranks, node, outcome(ended, 0) or "ended")

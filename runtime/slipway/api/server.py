@@ -124,13 +124,10 @@ def head(arguments: Arguments) -> tuple[str, int]:
 
 def _meeting(arguments: Arguments, ranks: range) -> Meeting:
     """Of engines of other nodes with this server. Raises Exit."""
-    from slipway.dist.ports import Listener, listen, tell
     from slipway.engine.tunnel import Meeting
 
-    key, (address, port) = read_key(arguments["cluster_key_file"]), head(arguments)
-    listener = listen(address, port, "data_parallel_address")
-    tell([Listener("engines of other nodes", address, port, bool(key), "the server ends")], key)
-    return Meeting(listener, key, ranks, arguments["data_parallel_size"])
+    key, size = read_key(arguments["cluster_key_file"]), arguments["data_parallel_size"]
+    return Meeting.at(head(arguments), key, ranks, size, "data_parallel_address")
 
 
 def _in_process(arguments: Arguments, environment: envs.Environment) -> bool:

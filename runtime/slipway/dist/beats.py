@@ -1,8 +1,8 @@
 """Heartbeats between the ranks of an engine: a thread of each process, which no step holds up.
 
-A byte each second, over a socket of its own. Who is silent for ten seconds is dead, whatever its process does;
-but for a process that stood still itself meanwhile, as one does that is stopped with all others, or whose machine
-slept.
+A byte each second, over a socket of its own. Who is silent for ten seconds is dead, whatever its process
+does; but for a process that stood still itself meanwhile, as one does that is stopped with all others, or
+whose machine slept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENDED = "ended"
 
 
 class Heartbeats:
-    """Beats to others, and calls `lost` with the first of them that ends or falls silent, in its own thread."""
+    """Beats to others, and calls `lost` with the first of them that ends or falls silent, in a thread."""
 
     silence = SILENCE
 

@@ -1,4 +1,4 @@
-"""Rows from a pipeline stage to the next: fp32 [rows, hidden], over a socket that both processes have inherited.
+"""Rows from a pipeline stage to the next: fp32 [rows, hidden], over a socket that joins both processes.
 
 A message is the number of its rows, four bytes, and the rows. They are sent from where the step left them and
 received where the next stage's step reads them.
@@ -37,7 +37,6 @@ class Channel(Protocol):
 
     def leave(self) -> None:
         """Whoever waits at either end is told that the other has gone. Called in any thread."""
-
 
     def close(self) -> None: ...
 

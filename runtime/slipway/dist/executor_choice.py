@@ -44,10 +44,11 @@ def executor(wanted: str | None, ranks: int, around: Surroundings) -> str:
     )
     raise Exit(
         DEVICE_UNAVAILABLE,
-        f"{ranks} ranks (--tensor-parallel-size × --pipeline-parallel-size) do not fit on this host, which has "
-        f"{_counted(around.places, 'GPU')}, and {missing}.",
+        f"{ranks} ranks (--tensor-parallel-size × --pipeline-parallel-size) do not fit on this host, which "
+        f"has {_counted(around.places, 'GPU')}, and {missing}.",
         "Lower one of the two sizes; or start Ray on every host and name it in RAY_ADDRESS (pip install "
-        "'slipway[ray]'); or start the same command on every host with --nnodes, --node-rank and --master-addr.",
+        "'slipway[ray]'); or start the same command on every host with --nnodes, --node-rank and "
+        "--master-addr.",
         "tensor_parallel_size",
     )
 

@@ -48,6 +48,12 @@ def rows_port(config: EngineConfig, rank: int) -> int:
     return rank_port(config) + 1 + rank
 
 
+def senders(config: EngineConfig, node: int) -> list[int]:
+    """The ranks of a host whose rows go to another one's, of the next pipeline stage."""
+    mesh, own = Mesh.of(config), ranks_of(config, node)
+    return [rank for rank in own if rank + mesh.tp < mesh.size and rank + mesh.tp not in own]
+
+
 def has_split_stages(config: EngineConfig) -> bool:
     """Whether the ranks of any stage are on several hosts."""
     mesh = Mesh.of(config)
@@ -80,15 +86,14 @@ def listeners(config: EngineConfig) -> list[Listener]:
     found = []
     first, own = config.node_rank == 0, ranks_of(config, config.node_rank)
     met, address = "its ranks are connected", address_of(config)
-    mesh, trusts = Mesh.of(config), config.cluster_key_file is not None
+    trusts = config.cluster_key_file is not None
     if first:
         found.append(Listener("ranks report", address, config.master_port, trusts, "all ranks have come"))
     if has_split_stages(config):
         if first:
             found.append(Listener("torch's store", address, rank_port(config), False, met))
         found += [Listener(f"gloo of rank {rank}", address, None, False, met) for rank in own]
-    for rank in own:
-        if rank + mesh.tp < mesh.size and rank + mesh.tp not in own:
-            until = "the next stage is connected"
-            found.append(Listener(f"rows of rank {rank}", address, rows_port(config, rank), trusts, until))
+    for rank in senders(config, config.node_rank):
+        until = "the next stage is connected"
+        found.append(Listener(f"rows of rank {rank}", address, rows_port(config, rank), trusts, until))
     return found

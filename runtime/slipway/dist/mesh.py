@@ -1,4 +1,4 @@
-"""How the ranks of a model stand: copies of an engine, stages of a copy, and ranks that share a stage's matrices."""
+"""How ranks stand: copies of an engine, stages of a copy, and ranks that share the matrices of a stage."""
 
 from __future__ import annotations
 
@@ -23,11 +23,6 @@ class Mesh:
     def of(cls, config: EngineConfig) -> Mesh:
         """The ranks of one engine."""
         return cls(1, config.pipeline_parallel_size, config.tensor_parallel_size)
-
-    @property
-    def engine(self) -> Mesh:
-        """One copy's part."""
-        return Mesh(1, self.pp, self.tp)
 
     @property
     def size(self) -> int:

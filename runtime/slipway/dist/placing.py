@@ -39,18 +39,21 @@ def bundles_of_ranks(
     if len(nodes) < mesh.size:
         raise Exit(
             DEVICE_UNAVAILABLE,
-            f"A rank fits in {len(nodes)} of the placement group's bundles, and {mesh.size} ranks want one each.",
+            f"A rank fits in {len(nodes)} of the placement group's bundles, and {mesh.size} ranks want one "
+            "each.",
             _FEWER_RANKS,
         )
     if here not in nodes.values():
         raise _none_here(nodes, here)
     crowd = Counter(nodes.values())
-    order = sorted(nodes, key=lambda bundle: (nodes[bundle] != here, crowd[nodes[bundle]], nodes[bundle], bundle))
+    order = sorted(
+        nodes, key=lambda bundle: (nodes[bundle] != here, crowd[nodes[bundle]], nodes[bundle], bundle)
+    )
     return order[: mesh.size]
 
 
 def split_stages(mesh: Mesh, addresses: Sequence[str]) -> list[str]:
-    """Names of the stages whose ranks, at these addresses, are on several nodes: they meet over the network."""
+    """Names of the stages whose ranks, at these addresses, are on several nodes and meet over the network."""
     stages: dict[int, set[str]] = {}
     for rank, address in enumerate(addresses):
         stages.setdefault(rank // mesh.tp, set()).add(address)
@@ -73,7 +76,9 @@ def too_little(mesh: Mesh, share: Share, nodes: Mapping[str, float], free: float
     )
 
 
-_FEWER_RANKS = "Give the group a bundle for each, or lower --tensor-parallel-size or --pipeline-parallel-size."
+_FEWER_RANKS = (
+    "Give the group a bundle for each, or lower --tensor-parallel-size or --pipeline-parallel-size."
+)
 _INDICES = "VLLM_RAY_BUNDLE_INDICES"
 
 
@@ -88,8 +93,8 @@ def _as_chosen(mesh: Mesh, nodes: Mapping[int, str], here: str, chosen: Sequence
     if absent := [bundle for bundle in chosen if bundle not in nodes]:
         raise Exit(
             BAD_ARGUMENTS,
-            f"{_INDICES}={said} names the bundle {absent[0]}, which the placement group does not have or in which "
-            f"no rank fits; it has {', '.join(map(str, nodes))}.",
+            f"{_INDICES}={said} names the bundle {absent[0]}, which the placement group does not have or in "
+            f"which no rank fits; it has {', '.join(map(str, nodes))}.",
             "Name bundles of the placement group that this program runs in.",
         )
     if nodes[chosen[0]] != here:
@@ -101,7 +106,7 @@ def _none_here(nodes: Mapping[int, str], here: str) -> Exit:
     elsewhere = ", ".join(sorted(set(nodes.values())))
     return Exit(
         DEVICE_UNAVAILABLE,
-        f"The first rank runs in this process, on the node {here}; its bundle in the placement group would be on "
-        f"{elsewhere}.",
+        f"The first rank runs in this process, on the node {here}; its bundle in the placement group would "
+        f"be on {elsewhere}.",
         "Start the server on a node of the group, or give the group a bundle on this one.",
     )

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -24,7 +23,14 @@ from slipway import __version__
 from slipway.dist.executor_choice import ray_cluster
 from slipway.dist.mesh import Mesh
 from slipway.dist.placing import Share, bundles_of_ranks, split_stages, too_little
-from slipway.exits import BAD_ARGUMENTS, DEVICE_UNAVAILABLE, MISSING_PACKAGE, VERSION_MISMATCH, Exit
+from slipway.exits import (
+    BAD_ARGUMENTS,
+    DEVICE_UNAVAILABLE,
+    MISSING_PACKAGE,
+    VERSION_MISMATCH,
+    Exit,
+    how_ended,
+)
 
 log = logging.getLogger("slipway.dist")
 
@@ -40,7 +46,7 @@ class Order(msgspec.Struct, frozen=True):
     """What an actor is told."""
 
     module: str
-    """Of Slipway, which `python -m` runs; its first argument is the number of a descriptor to read `told` from."""
+    """Of Slipway, which `python -m` runs; its argument is the number of a descriptor to read `told` from."""
     told: bytes
     environment: dict[str, str] = {}
     """Added to the node's own."""
@@ -127,8 +133,8 @@ class Seat:
         return msgspec.msgpack.decode(self._asked(self._actor.node.remote(), patience), type=Node)
 
     def start(self, order: Order, patience: float = PATIENCE) -> Future[bytes]:
-        """Start its process: what becomes the encoded `Ended`, or an exception of Ray's where the actor or its
-        node is lost. Raises Exit.
+        """Start its process: what becomes the encoded `Ended`, or an exception of Ray's where the actor or
+        its node is lost. Raises Exit.
         """
         started = self._asked(self._actor.start.remote(msgspec.msgpack.encode(order)), patience)
         self.pid = msgspec.msgpack.decode(started, type=int)
@@ -160,7 +166,7 @@ class Seat:
         )
 
 
-def how_ended(ended: Future[bytes], patience: float) -> str | None:
+def outcome(ended: Future[bytes], patience: float) -> str | None:
     """In words, of what `Seat.start` gave; None: it has not, so many seconds later."""
     import ray
 
@@ -170,7 +176,7 @@ def how_ended(ended: Future[bytes], patience: float) -> str | None:
         return None
     except ray.exceptions.RayError as error:
         return f"was lost with its actor: {_last_line(error)}"
-    return f"ended with {signal.Signals(-status).name if status < 0 else f'status {status}'}"
+    return how_ended(status)[1]
 
 
 class Cluster:
@@ -200,7 +206,7 @@ class Cluster:
         """Of this node."""
 
     def place(self, wanted: Wanted) -> list[Seat]:
-        """A seat for each rank; that of the first is here and has no process, this one being its. Raises Exit."""
+        """A seat for each rank; the first's is here and has no process, this one being its. Raises Exit."""
         group = self._ray.util.get_current_placement_group()
         if group is None:
             group = self._group = self._reserved(wanted)
@@ -213,7 +219,9 @@ class Cluster:
         }
         bundles = bundles_of_ranks(wanted.mesh, nodes, self.address, wanted.bundles)
         if split := split_stages(wanted.mesh, [nodes[bundle] for bundle in bundles]):
-            log.warning("ranks of one stage are on several nodes, which slows every layer: %s", "; ".join(split))
+            log.warning(
+                "ranks of one stage are on several nodes, which slows every layer: %s", "; ".join(split)
+            )
         for rank, bundle in enumerate(bundles):
             actor = self._actor(group, bundle, wanted, nsight=wanted.nsight and rank > 0)
             self._seats.append(Seat(wanted.mesh.name(rank).capitalize(), nodes[bundle], actor))
@@ -224,7 +232,8 @@ class Cluster:
             if (version := node.version) != __version__:
                 raise Exit(
                     VERSION_MISMATCH,
-                    f"The node {seat.address} of the Ray cluster has Slipway {version}, this one {__version__}.",
+                    f"The node {seat.address} of the Ray cluster has Slipway {version}, this one "
+                    f"{__version__}.",
                     "Install the same version on every node.",
                 )
         return list(self._seats)
@@ -241,24 +250,30 @@ class Cluster:
             self._ray.shutdown()
 
     def _addresses(self) -> dict[str, str]:
-        return {node["NodeID"]: node["NodeManagerAddress"] for node in self._ray.nodes() if node["Alive"]}
+        return {node["NodeID"]: node["NodeManagerAddress"] for node in self._alive()}
 
     def _reserved(self, wanted: Wanted) -> Any:
         """A bundle for each rank, on as few nodes as can be, the first of them here."""
-        share = wanted.share
-        bundles = [{share.resource: share.amount} for _ in range(wanted.mesh.size)]
+        share, size = wanted.share, wanted.mesh.size
+        bundles = [{share.resource: share.amount} for _ in range(size)]
         bundles[0][f"node:{self.address}"] = _HERE
         group = self._ray.util.placement_group(bundles, strategy="PACK", name=wanted.name)
-        has = {node["NodeManagerAddress"]: node["Resources"].get(share.resource, 0.0) for node in self._alive()}
-        if sum(has.values()) < wanted.mesh.size * share.amount:
-            free = self._ray.available_resources().get(share.resource, 0.0)
-            log.warning("waiting %g s: %s", wanted.patience, too_little(wanted.mesh, share, has, free, self.address))
+        if sum(self._resources(share.resource).values()) < size * share.amount:
+            log.warning("waiting %g s: %s", wanted.patience, self._lacking(wanted))
         if group.wait(wanted.patience):
             return group
-        has = {node["NodeManagerAddress"]: node["Resources"].get(share.resource, 0.0) for node in self._alive()}
-        free = self._ray.available_resources().get(share.resource, 0.0)
+        lacking = self._lacking(wanted)
         self._ray.util.remove_placement_group(group)
-        raise too_little(wanted.mesh, share, has, free, self.address)
+        raise lacking
+
+    def _lacking(self, wanted: Wanted) -> Exit:
+        resource = wanted.share.resource
+        free = self._ray.available_resources().get(resource, 0.0)
+        return too_little(wanted.mesh, wanted.share, self._resources(resource), free, self.address)
+
+    def _resources(self, resource: str) -> dict[str, float]:
+        """How much of it each node has, by its address."""
+        return {node["NodeManagerAddress"]: node["Resources"].get(resource, 0.0) for node in self._alive()}
 
     def _alive(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
@@ -301,7 +316,8 @@ def _join(address: str) -> None:
     if address.startswith("ray://"):
         raise Exit(
             BAD_ARGUMENTS,
-            f"RAY_ADDRESS={address} reaches a Ray cluster from outside, and the first rank runs in this process.",
+            f"RAY_ADDRESS={address} reaches a Ray cluster from outside, and the first rank runs in this "
+            "process.",
             "Start the server on a node of the cluster, with RAY_ADDRESS=auto.",
         )
     try:
@@ -320,8 +336,8 @@ def _start(cpus: int) -> None:
     import ray
 
     log.warning(
-        "no Ray cluster was found, and one of this host alone is started, whose ports take who has its token; "
-        "RAY_ADDRESS names another"
+        "no Ray cluster was found, and one of this host alone is started, whose ports take who has its "
+        "token; RAY_ADDRESS names another"
     )
     ray.init(
         address="local",

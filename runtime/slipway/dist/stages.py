@@ -35,7 +35,9 @@ class Doorway:
         self._name = mesh.name(rank).capitalize()
         self._claim = _claim(rank)
         self._came: Future[socket.socket] = Future()
-        self._gate = Gate(listen(address_of(config), rows_port(config, config.rank), "master_port"), key, self)
+        self._gate = Gate(
+            listen(address_of(config), rows_port(config, config.rank), "master_port"), key, self
+        )
 
     def wait(self) -> SocketChannel:
         """Until it has come; the port is closed then. Raises Exit where it does not come."""

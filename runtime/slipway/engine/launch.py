@@ -23,7 +23,7 @@ import msgspec
 
 from slipway.dist.beats import ENDED, Heartbeats
 from slipway.engine.config import EngineConfig
-from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode
+from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode, how_ended
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What ends a server. The API blocks them before it starts an engine, whose process inherits that."""
@@ -46,31 +46,22 @@ def start_module(module: str, config: object, descriptors: Sequence[int]) -> sub
     )
     os.close(config_read)
     with os.fdopen(config_write, "wb") as pipe, contextlib.suppress(BrokenPipeError):
-        pipe.write(json.dumps(msgspec.to_builtins(config)).encode())
+        pipe.write(written(config))
     return process
 
 
-def told(file: int, kind: type[T]) -> T:
-    """What `start_module` wrote.
+def written(config: object) -> bytes:
+    """For `told` in another process.
 
     By `json`, which has words for bytes outside of UTF-8, as Python holds them in keys and paths.
     """
+    return json.dumps(msgspec.to_builtins(config)).encode()
+
+
+def told(file: int, kind: type[T]) -> T:
+    """What was `written`, from an inherited descriptor."""
     with os.fdopen(file, "rb") as pipe:
         return msgspec.convert(json.load(pipe), kind)
-
-
-def signal_name(number: int) -> str:
-    """`SIGKILL` for 9; real-time signals have no names."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def how_ended(status: int) -> tuple[ExitCode, str]:
-    """What a process's status says of its end, as a cause and in words that go on behind its name."""
-    code = WORKER_KILLED if status == -signal.SIGKILL else ENGINE_DIED
-    return code, f"ended with {signal_name(-status) if status < 0 else f'status {status}'}"
 
 
 class Parent(Protocol):
@@ -111,12 +102,11 @@ class Engine(ABC):
         # For its owner alone, and removed at this process's exit at the latest.
         self._folder = tempfile.TemporaryDirectory(prefix="slipway-", dir=base, ignore_cleanup_errors=True)
         self.folder = self._folder.name
-        self.socket_path = os.path.join(self.folder, "engine.sock")
-        self.address = Address(self.socket_path, rank, config.name)
+        self.address = Address(os.path.join(self.folder, "engine.sock"), rank, config.name)
         self._of = f" of {config.name}" if config.is_one_of_several else ""
         self._named = f"process{self._of}" if self._of else "engine process"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.socket_path)
+        self._listener.bind(self.address.socket_path)
         self._listener.listen(socket.SOMAXCONN)  # who comes while it imports waits in the queue
         self._parent, self._alive = os.pipe()  # ends with us, however we end
 

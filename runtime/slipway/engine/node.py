@@ -19,8 +19,8 @@ from slipway.dist.ports import tell
 from slipway.dist.rendezvous import PATIENCE, Arrived, join
 from slipway.dist.trust import read_key
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import STOP_SIGNALS, how_ended, start_module
-from slipway.exits import BY_CODE, ENGINE_DIED, RANKS_MISSING, Exit
+from slipway.engine.launch import STOP_SIGNALS, start_module
+from slipway.exits import BY_CODE, ENGINE_DIED, RANKS_MISSING, Exit, how_ended
 from slipway_kernels.cpu import shared_memory
 
 log = logging.getLogger("slipway.engine")

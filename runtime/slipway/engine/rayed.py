@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -14,9 +13,10 @@ import msgspec
 
 from slipway.dist.mesh import Mesh
 from slipway.dist.placing import Share
-from slipway.dist.ray import Cluster, Order, Seat, Wanted, how_ended
+from slipway.dist.ray import Cluster, Order, Seat, Wanted, outcome
 from slipway.dist.trust import read_key
 from slipway.engine.config import EngineConfig
+from slipway.engine.launch import written
 from slipway.engine.ray_node import NodeOrder
 from slipway.envs import VARIABLES, Environment
 from slipway.exits import ENGINE_DIED, Exit
@@ -45,6 +45,7 @@ class RayedRanks:
         self._folder = tempfile.TemporaryDirectory(prefix="slipway-ray-", ignore_cleanup_errors=True)
         self._ended: dict[str, Future[bytes]] = {}
         """By the name of a node."""
+        self._key = key_of(config)
         mesh = Mesh.of(config)
         share = share_of(device, environment)
         bundles = environment.ray_bundle_indices or ()
@@ -54,7 +55,6 @@ class RayedRanks:
                 mesh, share, bundles, config.ray_workers_use_nsight, environment.instance_id or "slipway"
             )
             self._seats = self._cluster.place(wanted)
-            self._key = key_of(config)
         except BaseException:
             self.close()
             raise
@@ -69,16 +69,15 @@ class RayedRanks:
             cluster_key_file=str(self._written_key()),
         )
 
-    def start(self, environ: Mapping[str, str] = os.environ) -> None:
+    def start(self) -> None:
         """Have each further node start its ranks, which report to this one. Raises Exit."""
         first = 0
         for node, count in enumerate(self.config.ranks_on_nodes):
             seats, first = self._seats[first : first + count], first + count
             if node:
                 own = msgspec.structs.replace(self.config, node_rank=node, host_ip=seats[0].address)
-                told = json.dumps(msgspec.to_builtins(NodeOrder(own, self._key))).encode()
-                order = Order("slipway.engine.ray_node", told, carried(environ) | devices_of(seats))
-                self._ended[f"Node {node} ({seats[0].address})"] = seats[0].start(order)
+                ended = start_on_node("slipway.engine.ray_node", NodeOrder(own, self._key), seats)
+                self._ended[f"Node {node} ({seats[0].address})"] = ended
             else:
                 os.environ.update(devices_of(seats))
 
@@ -88,7 +87,7 @@ class RayedRanks:
             if ended.done():
                 raise Exit(
                     ENGINE_DIED,
-                    f"{node} of the Ray cluster {how_ended(ended, 0)} before its ranks had come.",
+                    f"{node} of the Ray cluster {outcome(ended, 0)} before its ranks had come.",
                     "What it printed says why: it is above, and in Ray's logs on that node.",
                     "distributed_executor_backend",
                 )
@@ -117,13 +116,14 @@ def share_of(device: str, environment: Environment, ranks: int = 1) -> Share:
     return Share("CPU", float(ranks))
 
 
-def carried(environ: Mapping[str, str]) -> dict[str, str]:
-    """The server's variables that hold on every node."""
-    return {
-        one.name: environ[one.name]
+def start_on_node(module: str, order: object, seats: Sequence[Seat]) -> Future[bytes]:
+    """Have the first of a node's seats run `python -m MODULE ORDER` for all of them; as of `Seat.start`."""
+    carried = {
+        one.name: os.environ[one.name]
         for one in VARIABLES
-        if one.name in environ and one.name not in OF_THE_HOST and not one.of_launcher
+        if one.name in os.environ and one.name not in OF_THE_HOST and not one.of_launcher
     }
+    return seats[0].start(Order(module, written(order), carried | devices_of(seats)))
 
 
 def devices_of(seats: Sequence[Seat]) -> dict[str, str]:

@@ -21,16 +21,16 @@ import msgspec
 
 from slipway.dist.beats import ENDED, Heartbeats
 from slipway.dist.channel import Ends, ends_of_ranks, neighbours
-from slipway.dist.hosts import address_of, ranks_of
+from slipway.dist.hosts import address_of, ranks_of, senders
 from slipway.dist.mesh import Mesh
 from slipway.dist.rendezvous import Arrived
 from slipway.dist.stages import Doorway
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import how_ended, start_module
+from slipway.engine.launch import start_module
 from slipway.engine.link import Answer, Ask, FromRank, Link, Made, Open, Question, Reach, Step
 from slipway.engine.messages import Failed
 from slipway.engine.plan import StepOutput
-from slipway.exits import BY_CODE, ENGINE_DIED, Exit
+from slipway.exits import BY_CODE, ENGINE_DIED, Exit, how_ended
 from slipway_kernels.cpu import shared_memory
 
 NOBODY: Mapping[int, Arrived] = MappingProxyType({})
@@ -166,19 +166,16 @@ class Team:
 
     def join_stages(self, key: bytes) -> None:
         """Connect the ranks of following stages that are on different hosts. Raises Exit."""
-        mesh, far = Mesh.of(self.config), {}
-        for node in range(self.config.nnodes):
-            here = ranks_of(self.config, node)
-            far.update({rank: rank + mesh.tp for rank in here if rank + mesh.tp not in here})
-        pairs = {rank: behind for rank, behind in far.items() if behind < mesh.size}
-        doorway = Doorway(self.config, key) if 0 in pairs else None
-        for opened in self.ask(Open(), [rank for rank in pairs if rank]):
+        config, tp = self.config, self.config.tensor_parallel_size
+        far = [rank for node in range(config.nnodes) for rank in senders(config, node)]
+        doorway = Doorway(config, key) if 0 in far else None
+        for opened in self.ask(Open(), filter(None, far)):
             opened.result()
-        own = address_of(self.config)
+        own = address_of(config)
         reached = []
-        for rank, behind in pairs.items():
+        for rank in far:
             address = self.ranks[rank].address if rank else None
-            reached += self.ask(Reach(address or own), [behind])
+            reached += self.ask(Reach(address or own), [rank + tp])
         for one in reached:
             one.result()
         if doorway is not None:

@@ -19,6 +19,7 @@ import msgspec
 
 from slipway.dist.beats import ENDED, Heartbeats
 from slipway.dist.gate import Gate
+from slipway.dist.ports import Listener, listen, tell
 from slipway.dist.trust import Greeting
 from slipway.engine.launch import Address
 from slipway.exits import ENGINE_DIED, ExitCode
@@ -77,7 +78,6 @@ class RemoteEngine:
         self.folder = meeting.folder
         path = os.path.join(meeting.folder, f"engine-{rank}.sock")
         self.address = Address(path, rank, f"engine {rank} of {size}")
-        self.socket_path = path
         self._meeting = meeting
 
     def post_mortem(self) -> tuple[str, ExitCode]:
@@ -110,10 +110,17 @@ class Meeting:
             rank: asyncio.Queue(MOST_WAITING) for rank in ranks
         }
         self._clients: dict[int, set[asyncio.Task[None]]] = {rank: set() for rank in ranks}
-        self._listeners = {one.address.rank: _bound(one.socket_path) for one in self.engines}
+        self._listeners = {one.address.rank: _bound(one.address.socket_path) for one in self.engines}
         self._thread = threading.Thread(target=self._run, name="meeting", daemon=True)
         self._thread.start()
         self._gate = Gate(listener, key, self)
+
+    @classmethod
+    def at(cls, where: tuple[str, int], key: bytes, ranks: range, size: int, argument: str) -> Meeting:
+        """Listens there, and says so. Raises Exit, which names the argument that said where."""
+        listener = listen(*where, argument)
+        tell([Listener("engines of other nodes", *where, bool(key), "the server ends")], key)
+        return cls(listener, key, ranks, size)
 
     def refusal(self, greeting: Greeting) -> str:
         try:
