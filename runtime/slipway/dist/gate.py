@@ -127,22 +127,24 @@ class Gate:
             greeting = caller.receive()
             if greeting is None:
                 return
-            refusal = self._door.refusal(greeting)
-            caller.acceptor.answer(caller.connection, greeting, refusal)
+            if refusal := self._door.refusal(greeting):
+                return self._refuse(caller, refusal, greeting)
+            caller.acceptor.answer(caller.connection, greeting)
         except Distrusted as error:
             return self._refuse(caller, str(error))
         except OSError as error:
             return self._refuse(caller, f"it cannot be reached: {error.strerror}")
-        if refusal:
-            return self._refuse(caller, refusal)
         self._forget(caller)
         caller.connection.setblocking(True)
         self._door.take(greeting, caller.connection)
 
-    def _refuse(self, caller: _HalfOpen, why: str) -> None:
+    def _refuse(self, caller: _HalfOpen, why: str, greeting: Greeting | None = None) -> None:
+        """One that has the key, whose greeting is given, is told why."""
         log.warning("refused %s on port %d: %s", caller.peer, self._listener.getsockname()[1], why)
         self._forget(caller)
-        caller.connection.close()
+        with contextlib.suppress(OSError), caller.connection:
+            if greeting is not None:
+                caller.acceptor.answer(caller.connection, greeting, why)
 
     def _forget(self, caller: _HalfOpen) -> None:
         self._selector.unregister(caller.connection)

@@ -56,9 +56,9 @@ def _others(
         begin()
         return {}
     key = read_key(config.cluster_key_file)
-    tell(listeners(config), key)
     rendezvous = Rendezvous(config, key)
     try:
+        tell(listeners(config), key)
         begin()
     except BaseException:
         rendezvous.close()
