@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -192,20 +192,14 @@ def meeting_at(port: int, key: Path) -> list[str]:
     return ["-dpl", "1", "-dpa", "127.0.0.1", "-dpp", str(port), "--cluster-key-file", str(key)]
 
 
+SECOND = ("-dpr", "1", "--headless")
+
+
 @contextlib.contextmanager
-def further_node(model: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [
-        sys.executable,
-        "-m",
-        "slipway",
-        "serve",
-        str(model),
-        *TWO,
-        "-dpr",
-        "1",
-        "--headless",
-        *arguments,
-    ]
+def further_node(
+    model: Path, *arguments: str, which: Sequence[str] = SECOND
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "slipway", "serve", str(model), *TWO, *arguments, *which]
     with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, start_new_session=True) as node:
         try:
             yield node
@@ -214,15 +208,28 @@ def further_node(model: Path, *arguments: str) -> Iterator[subprocess.Popen[str]
                 os.killpg(node.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("here", "processes"), [(1, 1), (1, 2), (0, 1)])
+PLACES: dict[str, tuple[tuple[str, str], Sequence[str], Sequence[str]]] = {
+    "a copy on each": (("-dpa", "-dpp"), ("-dpl", "1"), ("-dpl", "1", *SECOND)),
+    "several processes of the API": (
+        ("-dpa", "-dpp"),
+        ("-dpl", "1", "--api-server-count", "2"),
+        ("-dpl", "1", *SECOND),
+    ),
+    "no copy at the head": (("-dpa", "-dpp"), ("-dpl", "0"), ("-dpl", "2", "--headless")),
+    "as the nodes say": (("--master-addr", "--master-port"), ("-n", "2"), ("-n", "2", "-r", "1")),
+}
+"""How they are told where they meet, what the head is told, and what the other node."""
+
+
+@pytest.mark.parametrize("places", PLACES)
 def test_engines_of_another_node_serve_under_the_head_s_api(
-    here: int, processes: int, tiny: Path, cluster_key: Path
+    places: str, tiny: Path, cluster_key: Path
 ) -> None:
-    where = meeting_at(free_port(), cluster_key)[2:]
-    head = ("-dpl", str(here), *where, "--api-server-count", str(processes))
+    (address, port), head, other = PLACES[places]
+    common = (address, "127.0.0.1", port, str(free_port()), "--cluster-key-file", str(cluster_key))
     with (
-        live_server(tiny, *TWO, *head, ready=False) as server,
-        further_node(tiny, "-dpl", str(2 - here), *where, "-dpr", str(here)) as node,
+        live_server(tiny, *TWO, *common, *head, ready=False) as server,
+        further_node(tiny, *common, which=other) as node,
     ):
         server.wait_until("/ready", 200)
         prompts = [of(number) for number in range(NUM_STREAMS)]

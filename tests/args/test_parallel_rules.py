@@ -43,8 +43,26 @@ REFUSED = {
     "copies on nodes of unequal shares": (
         ["-n", "4", "-tp", "2", "-dp", "3"],
         ["-n", "4", "-tp", "2", "-dp", "4"],
-        "--tensor-parallel-size 2 × --pipeline-parallel-size 1 × --data-parallel-size 3 = 6 ranks do not "
-        "spread evenly over --nnodes 4. Make their product a multiple of the number of nodes.",
+        "--data-parallel-size 3 does not spread evenly over --nnodes 4: a node has whole copies. Make the "
+        "first a multiple of the second.",
+    ),
+    "several copies of a server that has one": (
+        [*COPIES, "-n", "2", "--data-parallel-external-lb"],
+        [*COPIES, "-n", "2", "--data-parallel-hybrid-lb"],
+        "--data-parallel-external-lb has one copy in a server, and of --data-parallel-size 4 each of "
+        "--nnodes 2 has 2. Use --data-parallel-hybrid-lb, or as many nodes as copies.",
+    ),
+    "a node that begins with another's copy": (
+        [*COPIES, "-n", "2", *HEAD, "-r", "1", "-dpr", "1"],
+        [*COPIES, "-n", "2", *HEAD, "-r", "1", "-dpr", "2"],
+        "--data-parallel-start-rank 1 contradicts --nnodes 2, by which it is 2 on --node-rank 1 with "
+        "--master-addr 10.0.0.1. Drop it.",
+    ),
+    "copies without API on node 0": (
+        [*COPIES, "-n", "2", "--headless"],
+        [*COPIES, "-n", "2", *HEAD, "--headless", "-r", "1"],
+        "--headless starts no API server, and that of these nodes is on --node-rank 0, which this is. Drop "
+        "the first, or correct the second.",
     ),
     "nodes of Ray's": (
         [*TWO, "--distributed-executor-backend", "ray"],
@@ -290,3 +308,11 @@ def test_a_copy_that_is_named_is_balanced_from_outside():
     assert resolve(["m", *COPIES, "--data-parallel-rank", "0"], {})["data_parallel_external_lb"]
     assert not resolve(["m", *COPIES], {})["data_parallel_external_lb"]
     assert not resolve(["m", "--data-parallel-rank", "0"], {})["data_parallel_external_lb"]
+
+
+def test_nodes_say_which_copies_they_have_and_where_they_meet():
+    second = resolve(["m", *COPIES, "-n", "2", *HEAD, "--master-port", "5000", "-r", "1"], {})
+    names = ("size_local", "start_rank", "address", "rpc_port")
+    assert [second[f"data_parallel_{name}"] for name in names] == [2, 2, "10.0.0.1", 5000]
+    alone = resolve(["m", *COPIES, "-n", "4", *HEAD, "-r", "3", "--data-parallel-external-lb"], {})
+    assert (alone["data_parallel_rank"], alone["headless"]) == (3, False)

@@ -73,7 +73,7 @@ def engine_config(
         "record": environment.slipway_record,
         "host_ip": None if environment.host_ip == "localhost" else environment.host_ip,
         "rank_port": environment.port,
-        **_launched(arguments),
+        **_nodes(arguments),
         "processors": arguments["logits_processor_pattern"] is not None,
         "processor_threads": environment.logits_processor_threads,
     }
@@ -93,8 +93,12 @@ def balanced_outside(arguments: Arguments) -> bool:
     return bool(arguments["data_parallel_external_lb"] or arguments["data_parallel_hybrid_lb"])
 
 
-def _launched(arguments: Arguments) -> dict[str, Any]:
-    """Each process that an outside launcher starts is a node of one rank."""
+def _nodes(arguments: Arguments) -> dict[str, Any]:
+    """Those of one engine, where --nnodes does not say it: a copy is on one, and each process that an outside
+    launcher starts is a node of one rank.
+    """
+    if arguments["data_parallel_size"] > 1:
+        return {"nnodes": 1, "node_rank": 0}
     if arguments["distributed_executor_backend"] != "external_launcher":
         return {}
     launched = Launched.of(os.environ)

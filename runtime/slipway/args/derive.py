@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from slipway.args import values as parsing
+from slipway.args.data_parallel import copies_of_node
 from slipway.args.declare import Argument, Kind
 from slipway.args.errors import ArgumentError
 from slipway.args.schema import ARGUMENTS
@@ -123,13 +124,18 @@ def split_options(values: Values, given: set[str]) -> None:
             given.add(target)
 
 
-def imply_nodes(values: Values, environ: Mapping[str, str]) -> None:
-    """A copy that is named is balanced from outside; a later node or rank of one engine has no API server.
+def imply_nodes(values: Values, said: Set[str], environ: Mapping[str, str]) -> None:
+    """A copy that is named is balanced from outside; --nnodes says which copies a node has; a later node, or
+    rank of one engine, has no API server.
 
+    said  the names that were given, or whose variable was
     Raises InvalidEnvironment where a launcher was to say which rank this is, and does not.
     """
     if values["data_parallel_rank"] is not None and values["data_parallel_size"] > 1:
         values["data_parallel_external_lb"] = True
+    for name, value in copies_of_node(values).items():
+        if name not in said:
+            values[name] = value
     served = values["data_parallel_external_lb"] or values["data_parallel_hybrid_lb"]
     launched = values["distributed_executor_backend"] == "external_launcher"
     rank = Launched.of(environ).rank if launched else values["node_rank"]

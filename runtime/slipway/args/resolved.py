@@ -104,7 +104,7 @@ def resolve(
     derive.resolve_model(values, file.given - written.given, warn)
     derive.apply_replacements(values, given, _quiet if BY_NAME[QUIET].parse(environ.get(QUIET)) else warn)
     derive.split_options(values, given)
-    derive.imply_nodes(values, environ)
+    derive.imply_nodes(values, given | from_environment, environ)
     if "cuda_graph_sizes" in given:
         values["cuda_graph_sizes"] = derive.expand_graph_sizes(values["cuda_graph_sizes"])
     _check_template(values["chat_template"])

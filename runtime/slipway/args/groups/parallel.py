@@ -111,7 +111,7 @@ class Parallel:
     """How --enable-eplb moves experts: what it measures, how often it acts, how many experts it doubles."""
 
     master_addr: str = arg("127.0.0.1", in_spec=False)
-    """Address of node 0, at which the ranks of the other --nnodes report.
+    """Address of node 0, at which the ranks, or copies, of the other --nnodes report.
 
     Node 0 listens there, or at its VLLM_HOST_IP, until all ranks have come, and on no other address.
     """
@@ -123,8 +123,8 @@ class Parallel:
     """Ranks of the engine that read weights at the same time; fewer need less host memory. Unset, all do."""
 
     nnodes: int = arg(1, aliases=("-n",), minimum=1, in_spec=False)
-    """Nodes over which the ranks of the engine spread evenly. Start the same command on each of them, with
-    its --node-rank."""
+    """Nodes over which the ranks of the engine, or its whole copies, spread evenly. Start the same command on
+    each of them, with its --node-rank."""
 
     node_rank: int = arg(0, aliases=("-r",), minimum=0, in_spec=False)
     """Which of the --nnodes this is. Node 0 has the API server; the others are --headless by that."""

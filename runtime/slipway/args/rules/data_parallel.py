@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.args.data_parallel import copies_here
+from slipway.args.data_parallel import copies_here, copies_of_node
 from slipway.args.rules.rule import Given, Rule, Values, at_most, flag
 
 MODES = ("data_parallel_external_lb", "data_parallel_hybrid_lb")
@@ -18,10 +18,34 @@ def _one_balancer(values: Values, given: Given) -> str | None:
     )
 
 
+def _nodes_have_whole_copies(values: Values, given: Given) -> str | None:
+    nodes, copies = values["nnodes"], values["data_parallel_size"]
+    if nodes == 1 or copies == 1:
+        return None
+    if copies % nodes:
+        return (
+            f"--data-parallel-size {copies} does not spread evenly over --nnodes {nodes}: a node has whole "
+            "copies. Make the first a multiple of the second."
+        )
+    if values["data_parallel_external_lb"] and copies > nodes:
+        return (
+            f"--data-parallel-external-lb has one copy in a server, and of --data-parallel-size {copies} "
+            f"each of --nnodes {nodes} has {copies // nodes}. Use --data-parallel-hybrid-lb, or as many "
+            "nodes as copies."
+        )
+    for name, value in copies_of_node(values).items():
+        if values[name] != value:
+            return (
+                f"{flag(name)} {values[name]} contradicts --nnodes {nodes}, by which it is {value} on "
+                f"--node-rank {values['node_rank']} with --master-addr {values['master_addr']}. Drop it."
+            )
+    return None
+
+
 def _an_outside_balancer_knows_ranks(values: Values, given: Given) -> str | None:
     if not values["data_parallel_external_lb"] or values["data_parallel_size"] == 1:
         return None
-    if values["data_parallel_rank"] is not None or values["nnodes"] > 1:
+    if values["data_parallel_rank"] is not None:
         return None
     return (
         "--data-parallel-external-lb needs --data-parallel-rank: it says which of the "
@@ -123,7 +147,7 @@ def _a_node_without_api_is_part_of_something(values: Values, given: Given) -> st
     served = [flag(mode) for mode in MODES if values[mode]]
     if served:
         return f"--headless starts no API server, and {served[0]} wants one on every node. Drop one of them."
-    if values["nnodes"] > 1 and values["node_rank"] == 0 and values["data_parallel_size"] == 1:
+    if values["nnodes"] > 1 and values["node_rank"] == 0:
         return (
             "--headless starts no API server, and that of these nodes is on --node-rank 0, which this is. "
             "Drop the first, or correct the second."
@@ -177,6 +201,7 @@ def _hybrid_of_one_node(values: Values, given: Given) -> str | None:
 
 
 DATA_PARALLEL: tuple[Rule, ...] = (
+    Rule("nnodes", _nodes_have_whole_copies),
     at_most("data_parallel_size_local", "data_parallel_size", "the local copies are part of all."),
     Rule("data_parallel_backend", _ray_places_copies),
     Rule("data_parallel_rank", _a_copy_is_one_of_them),

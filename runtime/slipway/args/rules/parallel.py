@@ -45,14 +45,12 @@ def _later_nodes_find_the_first(values: Values, given: Given) -> str | None:
 
 
 def _nodes_share_the_ranks(values: Values, given: Given) -> str | None:
-    count, copies = values["nnodes"], values["data_parallel_size"]
-    total = ranks(values) * copies
-    if total % count == 0:
+    count = values["nnodes"]
+    if ranks(values) % count == 0 or values["data_parallel_size"] > 1:
         return None
-    of_copies = f" × --data-parallel-size {copies}" if copies > 1 else ""
     return (
-        f"{product(values)}{of_copies} = {total} ranks do not spread evenly over --nnodes {count}. "
-        "Make their product a multiple of the number of nodes."
+        f"{product(values)} = {ranks(values)} ranks do not spread evenly over --nnodes {count}. Make their "
+        "product a multiple of the number of nodes."
     )
 
 
