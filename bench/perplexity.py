@@ -32,7 +32,7 @@ from slipway.load.demo import fetch
 from slipway.load.quantized.tensors import in_type
 from slipway.load.torch_arrays import tensor
 from slipway.text.gguf import load as load_tokenizer
-from slipway.worker.plan import plan_model
+from slipway.worker.planning import plan_model
 from slipway_kernels.cpu import PageMemory, Slots, Threads
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -20,7 +20,7 @@ import numpy as np
 from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.checkpoint import open_checkpoint
-from slipway.worker.plan import plan_model
+from slipway.worker.planning import plan_model
 from slipway_kernels.cpu import PageMemory, Program, Ranks, Slots, Threads
 
 Shape = tuple[int, int, int]

@@ -18,7 +18,8 @@ from slipway.load.progress import Progress
 from slipway.worker.cache_size import CacheMemory
 from slipway.worker.cpu import CpuWorker
 from slipway.worker.drafts.plan import with_draft
-from slipway.worker.plan import ModelPlan, plan_model
+from slipway.worker.plan import ModelPlan
+from slipway.worker.planning import plan_model
 
 
 class Stages:

@@ -23,7 +23,7 @@ from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.worker.drafts.plan import with_draft
-from slipway.worker.plan import plan_model
+from slipway.worker.planning import plan_model
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,8 @@ from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.worker.cpu import CpuWorker
 from slipway.worker.drafts.plan import with_draft
-from slipway.worker.plan import ModelPlan, plan_model
+from slipway.worker.plan import ModelPlan
+from slipway.worker.planning import plan_model
 
 NUM_DRAFTS = 4
 SMALLER: dict[str, Any] = {"num_hidden_layers": 2, "head_dim": 16}

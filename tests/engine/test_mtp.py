@@ -26,7 +26,8 @@ from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.schemes.choice import Schemes
 from slipway.worker.drafts.plan import with_draft
-from slipway.worker.plan import ModelPlan, plan_model
+from slipway.worker.plan import ModelPlan
+from slipway.worker.planning import plan_model
 from slipway_kernels.cpu import PackedCodes
 
 OWN = DraftConfig(method="mtp", model=None)

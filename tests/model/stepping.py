@@ -12,7 +12,8 @@ import torch
 from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.checkpoint import open_checkpoint
-from slipway.worker.plan import ModelPlan, plan_model
+from slipway.worker.plan import ModelPlan
+from slipway.worker.planning import plan_model
 from slipway_kernels.cpu import PageMemory, Slots, Threads
 
 TIED_GAP = 1e-3

@@ -24,7 +24,7 @@ from slipway.load.checkpoint import open_checkpoint
 from slipway.model.kv import kv_layout
 from slipway.worker.cache_size import CacheMemory
 from slipway.worker.cpu import CpuWorker
-from slipway.worker.plan import plan_model
+from slipway.worker.planning import plan_model
 
 ONE_TOKEN = StepPlan(
     [SlotStart(0, [5, 6], 2, 0, SamplingParams(1, temperature=0.0), 1)],

@@ -100,7 +100,7 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     """
     from slipway.load.checkpoint import open_checkpoint
     from slipway.worker.drafts.plan import with_draft
-    from slipway.worker.plan import plan_model
+    from slipway.worker.planning import plan_model
 
     config = msgspec.structs.replace(config, device=chosen_device(config.device))
     if config.device == "cuda" and Mesh.of(config).size > 1:

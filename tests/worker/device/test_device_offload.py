@@ -25,7 +25,8 @@ from slipway.worker.device.offload import StreamedLayers, chosen, layers_on_host
 from slipway.worker.device.products import Move
 from slipway.worker.device.schemes import DeviceDense, DeviceSchemes
 from slipway.worker.device.transfer import Transfer
-from slipway.worker.plan import ModelPlan, plan_model
+from slipway.worker.plan import ModelPlan
+from slipway.worker.planning import plan_model
 from slipway_kernels.cuda.launch import device_in_use
 
 # Small, because the interpreter runs every program of a kernel in Python.

@@ -27,7 +27,8 @@ from slipway.worker.drafts.model import DraftModelPlan
 from slipway.worker.drafts.mtp import Mtp
 from slipway.worker.drafts.parted import parted
 from slipway.worker.kv_kinds import kv_held, kv_kinds, layer_bytes
-from slipway.worker.plan import ModelPlan, plan_model
+from slipway.worker.plan import ModelPlan
+from slipway.worker.planning import plan_model
 from slipway.worker.route import check_heads
 
 HEADS: dict[str, Callable[[Config], HeadSpec]] = {"medusa": Medusa.of, "mlp_speculator": MLPSpeculator.of}
