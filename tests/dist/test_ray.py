@@ -16,6 +16,8 @@ import pytest
 
 from namespaces import Host, hosts, needs_hosts
 from ray_hosts import RayHosts, ray_hosts
+from slipway.dist.ray import Cluster
+from slipway.exits import Exit
 
 pytestmark = [needs_hosts, pytest.mark.slow]
 
@@ -225,6 +227,20 @@ def test_ranks_but_the_first_start_under_nsight(cluster: RayHosts):
     assert len(actors) == 1
     assert actors[0].startswith("profile ")
     assert " -t cuda,cudnn,cublas,nvtx " in actors[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    {
+        "ray://10.0.0.1:10001": "reaches a Ray cluster from outside",
+        "127.0.0.1:1": "Connection refused",
+        "somewhere": r"an address is HOST:PORT\.",
+        "auto": r"no cluster was started on this host\.",
+    }.items(),
+)
+def test_an_address_without_a_cluster_is_refused_at_once(address: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(Exit, match=f"RAY_ADDRESS={address} .*{why}|cluster at {address} .*{why}"):
+        Cluster({"RAY_ADDRESS": address, "RAY_TMPDIR": str(tmp_path)})
 
 
 def test_a_cluster_that_is_started_here_asks_for_its_token_and_ends_with_its_driver():

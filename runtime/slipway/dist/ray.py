@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -36,6 +37,8 @@ log = logging.getLogger("slipway.dist")
 
 PATIENCE = 60.0
 """Seconds for a cluster to have room, and for a rank to be started there."""
+CONNECTS = 10.0
+"""Seconds for what is at RAY_ADDRESS to take a connection."""
 TOKEN = "RAY_AUTH_TOKEN"
 NSIGHT = {"t": "cuda,cudnn,cublas,nvtx", "o": "'worker_process_%p'", "cuda-graph-trace": "node"}
 _HERE = 0.001
@@ -188,6 +191,8 @@ class Cluster:
         cpus  that one started here has at least: ranks on a CPU share the processors, however few there are
         """
         address = ray_cluster(environ)
+        if address is None and environ.get("RAY_ADDRESS") == "auto":
+            raise _no_cluster("auto", "no cluster was started on this host.")
         self._group: Any = None
         self._seats: list[Seat] = []
         if address is None:
@@ -320,15 +325,23 @@ def _join(address: str) -> None:
             "process.",
             "Start the server on a node of the cluster, with RAY_ADDRESS=auto.",
         )
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        raise _no_cluster(address, "an address is HOST:PORT.")
     try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECTS).close()  # Ray tries for minutes
         ray.init(address=address, logging_level=logging.WARNING)
-    except (ConnectionError, ray.exceptions.RayError, RuntimeError) as error:
-        raise Exit(
-            DEVICE_UNAVAILABLE,
-            f"The Ray cluster at {address} does not take this process in: {_last_line(error)}",
-            "Check RAY_ADDRESS, the cluster's token, and that Ray runs on this host, too (`ray status`); "
-            "RAY_ADDRESS=local starts a cluster of this host alone.",
-        ) from error
+    except (OSError, ray.exceptions.RayError, RuntimeError) as error:
+        raise _no_cluster(address, _last_line(error)) from error
+
+
+def _no_cluster(address: str, why: str) -> Exit:
+    return Exit(
+        DEVICE_UNAVAILABLE,
+        f"The Ray cluster at {address} does not take this process in: {why}",
+        "Check RAY_ADDRESS, the cluster's token, and that Ray runs on this host, too (`ray status`); "
+        "RAY_ADDRESS=local starts a cluster of this host alone.",
+    )
 
 
 def _start(cpus: int) -> None:
