@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
-from slipway.engine.launch import die_with_parent
+from slipway.processes import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent()

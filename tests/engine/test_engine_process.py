@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import EngineProcess, start_module
+from slipway.engine.launch import EngineProcess
 from slipway.exits import WORKER_KILLED, signal_name
+from slipway.processes import start_module
 
 
 def test_one_that_is_still_starting_is_killed_and_leaves_nothing() -> None:
@@ -40,7 +41,7 @@ def test_a_child_is_told_keys_and_paths_that_are_no_utf_8(
     (tmp_path / "child.py").write_text(
         "import os, sys\n"
         "from slipway.engine.config import EngineConfig\n"
-        "from slipway.engine.launch import told\n"
+        "from slipway.processes import told\n"
         "config = told(int(sys.argv[1]), EngineConfig)\n"
         "sys.exit(os.fsencode(config.model) + os.fsencode(config.hf_token) != b'/\\xff\\xfe')"
     )

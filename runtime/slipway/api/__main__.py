@@ -9,7 +9,7 @@ from socket import socket
 
 from slipway.api.group import Membership, as_failed, say
 from slipway.api.server import cause_of
-from slipway.engine.launch import STOP_SIGNALS, die_with_parent, told
+from slipway.processes import STOP_SIGNALS, die_with_parent, told
 
 
 def main() -> int:

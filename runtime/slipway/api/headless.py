@@ -18,9 +18,11 @@ from slipway.dist.beats import ENDED, Heartbeats
 from slipway.dist.frames import encode_frame
 from slipway.dist.trust import Caller, Distrusted
 from slipway.engine.balanced import connect
-from slipway.engine.launch import STOP_SIGNALS, Address, Launched
+from slipway.engine.config import EngineConfig
+from slipway.engine.launch import Address, Launched
 from slipway.engine.tunnel import BEATS, ENGINE, PATIENCE, Claim, join
 from slipway.exits import ADDRESS_UNUSABLE, BAD_ARGUMENTS, ENGINE_DIED, Exit
+from slipway.processes import STOP_SIGNALS
 
 RETRY_SECONDS = 0.2
 """Between attempts to reach the head, which may start later."""
@@ -28,6 +30,20 @@ NO_API = -1
 """Its number among clients of an engine: the head's API processes count from 0."""
 LAST_WORDS_SECONDS = 10.0
 """For the head to hear why an engine has ended, and to end."""
+
+
+class EnginesOrder(msgspec.Struct, frozen=True):
+    """What Ray carries to a node that it starts engines on."""
+
+    config: EngineConfig
+    ranks: list[int]
+    """Of this node's engines, among all."""
+    size: int
+    """Of all."""
+    head: tuple[str, int]
+    """Where the server is."""
+    key: bytes
+    """The cluster's, which lies in no file that all nodes have."""
 
 
 def run(size: int, key: bytes, engines: Sequence[Launched], address: tuple[str, int]) -> int:

@@ -26,8 +26,9 @@ from slipway.api.sharing import AcceptingServer
 from slipway.api.stats_log import BatchSizeLog, StatsLog
 from slipway.engine.balanced import connect
 from slipway.engine.client import Client
-from slipway.engine.launch import STOP_SIGNALS, Launched
+from slipway.engine.launch import Launched
 from slipway.exits import TLS_FILES_BAD, Exit
+from slipway.processes import STOP_SIGNALS
 
 SICK_SECONDS = 1.5
 """How long /live says 503 before a failed server ends, so that a probe can see it."""

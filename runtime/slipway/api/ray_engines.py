@@ -9,33 +9,16 @@ import os
 import signal
 import sys
 
-import msgspec
-
 from slipway import envs
+from slipway.api import headless
+from slipway.api.headless import EnginesOrder
+from slipway.api.server import explained
 from slipway.begin import begin
-from slipway.engine.config import EngineConfig
-from slipway.engine.launch import STOP_SIGNALS, die_with_parent, told
 from slipway.engine.several import started
-
-
-class EnginesOrder(msgspec.Struct, frozen=True):
-    """What Ray carries to a node."""
-
-    config: EngineConfig
-    ranks: list[int]
-    """Of this node's engines, among all."""
-    size: int
-    """Of all."""
-    head: tuple[str, int]
-    """Where the server is."""
-    key: bytes
-    """The cluster's, which lies in no file that all nodes have."""
+from slipway.processes import STOP_SIGNALS, die_with_parent, told
 
 
 def main() -> int:
-    from slipway.api import headless
-    from slipway.api.server import explained
-
     die_with_parent()
     order = told(int(sys.argv[1]), EnginesOrder)
     begin(order.config.log_config_file, envs.read(os.environ))

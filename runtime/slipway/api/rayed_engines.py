@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from slipway.api.ray_engines import EnginesOrder
+from slipway.api.headless import EnginesOrder
 from slipway.dist.mesh import Mesh
 from slipway.dist.ray import Cluster, Wanted, outcome
 from slipway.engine.config import EngineConfig

@@ -17,10 +17,11 @@ from slipway.api.listen import listen
 from slipway.args import Resolved
 from slipway.begin import begin
 from slipway.dist.trust import read_key
-from slipway.engine.launch import STOP_SIGNALS, Launched
+from slipway.engine.launch import Launched
 from slipway.engine.several import started
 from slipway.exits import BAD_ARGUMENTS, INTERNAL_ERROR, Exit, write_termination
 from slipway.extras import missing
+from slipway.processes import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from slipway.engine.tunnel import Meeting

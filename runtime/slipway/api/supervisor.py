@@ -33,9 +33,10 @@ from slipway.api.group import (
 )
 from slipway.args import Resolved
 from slipway.engine.balanced import connect
-from slipway.engine.launch import STOP_SIGNALS, Launched, start_module
+from slipway.engine.launch import Launched
 from slipway.engine.messages import Failed
 from slipway.exits import INTERNAL_ERROR, WORKER_KILLED, signal_name
+from slipway.processes import STOP_SIGNALS, start_module
 
 MAX_LOST = 5
 SECONDS_OF_LOSSES = 60.0

@@ -34,8 +34,8 @@ from slipway.batch.questions import Open, Questions
 from slipway.begin import begin
 from slipway.engine.balanced import connect
 from slipway.engine.client import Client
-from slipway.engine.launch import STOP_SIGNALS
 from slipway.exits import BAD_ARGUMENTS, INTERRUPTED, Exit
+from slipway.processes import STOP_SIGNALS
 
 OPEN_FOR_EACH_SEAT = 2
 """Lines under way, over --max-num-seqs: the next ones wait in the engine, with their prompts tokenized."""

@@ -13,13 +13,13 @@ from slipway.api.configure import Arguments, engine_config
 from slipway.bench.load import until_interrupted
 from slipway.engine.balanced import connect
 from slipway.engine.client import Client
-from slipway.engine.launch import STOP_SIGNALS
 from slipway.engine.messages import AddRequest, Ready
 from slipway.engine.params import SamplingParams
 from slipway.engine.several import started
 from slipway.engine.stream import EngineDead
 from slipway.exits import BAD_ARGUMENTS, BY_CODE, INTERNAL_ERROR, Exit
 from slipway.logs import configure_logging
+from slipway.processes import STOP_SIGNALS
 
 Work = Callable[["Engine"], Awaitable[None]]
 

@@ -10,9 +10,9 @@ from functools import partial
 from slipway.begin import begin
 from slipway.dist.beats import Heartbeats
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import die_with_parent, told
 from slipway.engine.start import run_engine
 from slipway.envs import read
+from slipway.processes import die_with_parent, told
 
 
 def main() -> int:

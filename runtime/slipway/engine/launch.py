@@ -5,63 +5,20 @@ Imports little: the process comes up while its parent imports the rest.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import json
 import os
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
 from slipway.dist.beats import ENDED, Heartbeats
 from slipway.engine.config import EngineConfig
 from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode, how_ended
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""What ends a server. The API blocks them before it starts an engine, whose process inherits that."""
-_PR_SET_PDEATHSIG = 1
-
-T = TypeVar("T")
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, also in the middle of a long step."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def start_module(module: str, config: object, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-    """`python -m MODULE CONFIG DESCRIPTORS…`, all of them inherited; the first gives `config` to `told`."""
-    config_read, config_write = os.pipe()
-    inherited = (config_read, *descriptors)
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
-    )
-    os.close(config_read)
-    with os.fdopen(config_write, "wb") as pipe, contextlib.suppress(BrokenPipeError):
-        pipe.write(written(config))
-    return process
-
-
-def written(config: object) -> bytes:
-    """For `told` in another process.
-
-    By `json`, which has words for bytes outside of UTF-8, as Python holds them in keys and paths.
-    """
-    return json.dumps(msgspec.to_builtins(config)).encode()
-
-
-def told(file: int, kind: type[T]) -> T:
-    """What was `written`, from an inherited descriptor."""
-    with os.fdopen(file, "rb") as pipe:
-        return msgspec.convert(json.load(pipe), kind)
+from slipway.processes import start_module
 
 
 class Parent(Protocol):

@@ -19,14 +19,22 @@ from slipway.dist.ports import tell
 from slipway.dist.rendezvous import PATIENCE, Arrived, join
 from slipway.dist.trust import read_key
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import STOP_SIGNALS, start_module
 from slipway.exits import BY_CODE, ENGINE_DIED, RANKS_MISSING, Exit, how_ended
+from slipway.processes import STOP_SIGNALS, start_module
 from slipway_kernels.cpu import shared_memory
 
 log = logging.getLogger("slipway.engine")
 
 LEAVES = 2.0
 """Seconds that ranks have to end by themselves."""
+
+
+class NodeOrder(msgspec.Struct, frozen=True):
+    """What Ray carries to a node that it starts ranks on."""
+
+    config: EngineConfig
+    key: bytes
+    """The cluster's, which lies in no file that all nodes have."""
 
 
 def run_node(config: EngineConfig) -> int:

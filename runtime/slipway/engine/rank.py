@@ -21,7 +21,6 @@ from slipway.dist.stages import Doorway, reach
 from slipway.dist.trust import read_key
 from slipway.engine.config import EngineConfig
 from slipway.engine.executor import Worker
-from slipway.engine.launch import die_with_parent, told
 from slipway.engine.link import (
     Allocate,
     Answer,
@@ -44,6 +43,7 @@ from slipway.engine.planned import StartProgress, loader, planned
 from slipway.engine.start import describe
 from slipway.envs import read
 from slipway.exits import ENGINE_DIED, INTERNAL_ERROR
+from slipway.processes import die_with_parent, told
 from slipway.worker.cache_size import wanted_pages
 from slipway.worker.plan import ModelPlan
 from slipway_kernels.cpu import RankLeft

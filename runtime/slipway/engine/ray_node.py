@@ -13,21 +13,12 @@ import tempfile
 import msgspec
 
 from slipway.begin import begin
-from slipway.engine.config import EngineConfig
-from slipway.engine.launch import die_with_parent, told
-from slipway.engine.node import run_node
+from slipway.engine.node import NodeOrder, run_node
 from slipway.engine.start import describe
 from slipway.envs import read
+from slipway.processes import die_with_parent, told
 
 log = logging.getLogger("slipway.engine")
-
-
-class NodeOrder(msgspec.Struct, frozen=True):
-    """What Ray carries to a node."""
-
-    config: EngineConfig
-    key: bytes
-    """The cluster's, which lies in no file that all nodes have."""
 
 
 def main() -> int:

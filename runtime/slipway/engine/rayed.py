@@ -16,10 +16,10 @@ from slipway.dist.placing import Share
 from slipway.dist.ray import Cluster, Order, Seat, Wanted, outcome
 from slipway.dist.trust import read_key
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import written
-from slipway.engine.ray_node import NodeOrder
+from slipway.engine.node import NodeOrder
 from slipway.envs import VARIABLES, Environment
 from slipway.exits import ENGINE_DIED, Exit
+from slipway.processes import written
 
 OF_THE_HOST = frozenset(
     [

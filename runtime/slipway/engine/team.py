@@ -26,11 +26,11 @@ from slipway.dist.mesh import Mesh
 from slipway.dist.rendezvous import Arrived
 from slipway.dist.stages import Doorway
 from slipway.engine.config import EngineConfig
-from slipway.engine.launch import start_module
 from slipway.engine.link import Answer, Ask, FromRank, Link, Made, Open, Question, Reach, Step
 from slipway.engine.messages import Failed
 from slipway.engine.plan import StepOutput
 from slipway.exits import BY_CODE, ENGINE_DIED, Exit, how_ended
+from slipway.processes import start_module
 from slipway_kernels.cpu import shared_memory
 
 NOBODY: Mapping[int, Arrived] = MappingProxyType({})
