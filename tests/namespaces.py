@@ -88,14 +88,14 @@ class Host:
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                if os.readlink(entry / "ns/pid") == namespace:
+                if os.readlink(entry / "ns/pid") == namespace and not _ended(entry):
                     found[int(entry.name)] = (
                         (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
                     )
             except OSError:
                 continue
         found.pop(self.pid, None)
-        return {pid: line for pid, line in found.items() if line}  # the others have ended
+        return found
 
     def _namespace(self, kind: str) -> Path:
         return Path(f"/proc/{self.pid}/ns/{kind}")
@@ -136,6 +136,11 @@ def _first_process(name: str) -> Iterator[int]:
         output: IO[str] = process.stdout
         assert output.readline() == "up\n", f"The host {name} could not be made."
         yield int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+
+
+def _ended(process: Path) -> bool:
+    """By its state: a command line is empty also while the process begins another program."""
+    return (process / "stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
 
 
 def _end(started: list[subprocess.Popen[Any]]) -> None:
