@@ -63,22 +63,27 @@ class Varying(Guessing):
         return (0, 2, 3, 1)[len(request.tokens) // 3 % 4]
 
 
+CHUNKED = {"max_num_batched_tokens": 8, "max_num_seqs": 2, "max_model_len": 56}
+ALIKE = [([*range(40, 60), n], SamplingParams(n, temperature=0.0)) for n in (30, 16)]
+
+
+@pytest.fixture(scope="module")
+def in_chunks(model: Path) -> list[Output]:
+    with LocalEngine(model, **(DEVICE | CHUNKED)) as engine:
+        return engine.run(ALIKE)
+
+
 @pytest.mark.parametrize("kind", FOLLOWERS)
 @pytest.mark.parametrize(("overlap", "num_blocks"), [(True, 32), (False, 32), (True, 7)])
 def test_drafts_are_right_behind_pauses_prefixes_and_preemptions(
-    model: Path, drafting: Settings, kind: str, overlap: bool, num_blocks: int
+    model: Path, drafting: Settings, in_chunks: list[Output], kind: str, overlap: bool, num_blocks: int
 ) -> None:
-    common = list(range(40, 60))
-    work = [([*common, n], SamplingParams(n, temperature=0.0)) for n in (30, 16)]
-    chunked = {"max_num_batched_tokens": 8, "max_num_seqs": 2, "overlap": overlap, "max_model_len": 56}
-    with LocalEngine(model, **(DEVICE | chunked)) as engine:
-        expected = engine.run(work)
-    settings = drafting(kind) | chunked | {"num_blocks": num_blocks}
+    settings = drafting(kind) | CHUNKED | {"overlap": overlap, "num_blocks": num_blocks}
     with going_on(model, **settings) as engine:
         engine.core.scheduler.guessing = Varying()
         seen = Seen(engine)
-        found = engine.run(work) if num_blocks == 7 else [engine.run([one])[0] for one in work]
-    assert_same(found, expected)
+        found = engine.run(ALIKE) if num_blocks == 7 else [engine.run([one])[0] for one in ALIKE]
+    assert_same(found, in_chunks)
     assert_right(kind, settings, model, seen.drafts)
     if num_blocks == 7:
         assert sum(one.num_preemptions for one in found) > 0
