@@ -31,7 +31,13 @@ class Repeated(Graphs):
         old = worker.graph_sizes
         worker.graphs = repeated
         worker.graph_sizes = GraphSizes(
-            sizes, worker.most_requests, lengths, old.most_rows, max(old.each) - 1, max(old.adapters)
+            sizes,
+            worker.most_requests,
+            lengths,
+            old.most_rows,
+            max(old.each) - 1,
+            max(old.adapters),
+            draws=old.draws,
         )
         while ready and worker.idle():
             pass

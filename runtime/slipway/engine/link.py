@@ -50,6 +50,10 @@ class Load(Message, frozen=True):
     """Read the weights. The answer is how many KV pages there is room for."""
 
 
+class CountHostPages(Message, frozen=True):
+    """The answer is how many pages of preempted requests there is room for in host memory."""
+
+
 class Allocate(Message, frozen=True):
     """Make so many pages. The answer is how many there are."""
 
@@ -75,7 +79,7 @@ class ReadAdapter(Message, frozen=True):
     place: int
 
 
-Question = Open | Reach | Load | Allocate | WarmUp | Sleep | Wake | ReadAdapter
+Question = Open | Reach | Load | CountHostPages | Allocate | WarmUp | Sleep | Wake | ReadAdapter
 
 
 class Ask(Message, frozen=True):

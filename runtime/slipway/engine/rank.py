@@ -25,6 +25,7 @@ from slipway.engine.link import (
     Allocate,
     Answer,
     Ask,
+    CountHostPages,
     Link,
     Load,
     Made,
@@ -144,6 +145,8 @@ class Member:
                 self._neighbours = replace(self._neighbours, before=before)
             case Load():
                 return self._load()
+            case CountHostPages():
+                return self._worker.num_host_pages
             case Allocate(num_pages):
                 pages = self._worker.allocate(num_pages)
                 self._plan.close()

@@ -8,7 +8,17 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from slipway.engine.executor import Worker
-from slipway.engine.link import Allocate, Load, Question, ReadAdapter, Sleep, Step, Wake, WarmUp
+from slipway.engine.link import (
+    Allocate,
+    CountHostPages,
+    Load,
+    Question,
+    ReadAdapter,
+    Sleep,
+    Step,
+    Wake,
+    WarmUp,
+)
 from slipway.engine.messages import AdapterRef, Part
 from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.engine.team import Team
@@ -46,7 +56,9 @@ class RankedWorker:
         self._worker = worker
         self.team = team
         self.runs_ahead, self.takes_drafts = worker.runs_ahead, worker.takes_drafts
-        self.repeats_bits, self.num_host_pages = worker.repeats_bits, worker.num_host_pages
+        self.repeats_bits = worker.repeats_bits
+        others = [answer.result() for answer in team.ask(CountHostPages())]
+        self.num_host_pages = min([worker.num_host_pages, *others])
 
     def profile(self) -> CacheMemory:
         return self._worker.profile()

@@ -14,6 +14,7 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.model.adapters import EMBEDDING, HEAD
+from slipway.model.own_rows import ReadRows
 from slipway.model.pooling import Pooling
 from slipway.model.registry import Family, family_of
 from slipway.model.roles import expected_shapes
@@ -149,19 +150,14 @@ class Native:
         return model
 
     def on_device(self, plan: ModelPlan, schemes: DeviceSchemes, attention: NewBackend) -> AnyDecoder:
-        if self.stage is not None:
-            raise LoadError(
-                "UnsupportedModel",
-                "--pipeline-parallel-size: stages compute on a CPU so far, and this engine has CUDA.",
-                hint="Leave the argument out, or serve with --device cpu.",
-                argument="pipeline_parallel_size",
-            )
-        from slipway.worker.device.decoder import Decoder  # imports torch
+        from slipway.load.torch_arrays import torch_type  # imports torch
+        from slipway.worker.device.decoder import Decoder
         from slipway.worker.device.heads import DenseOnDevice, device_rows, stored_rows
         from slipway.worker.device.low_rank import LowRank
 
         weights = self.weights(plan, schemes)
-        if plan.pooler is not None:
+        stage = self.stage or Stage.whole(len(self.spec.layers))
+        if plan.pooler is not None and stage.is_last:
             new = partial(DenseOnDevice, device=schemes.device)
             weights = self._pooled(weights, plan.pooler, new, partial(device_rows, device=schemes.device))
         part = self._sharded(plan.checkpoint, packed=plan.element != FP32)
@@ -170,6 +166,10 @@ class Native:
         low_rank = None
         if plan.adapters is not None:
             bias = weights.head.bias
+
+            def stored(matrix: FusedLinear, here: bool) -> ReadRows | None:
+                return partial(stored_rows, matrix=matrix, whole=self.shard.size == 1) if here else None
+
             read = partial(
                 read_parts,
                 limits=plan.adapters,
@@ -179,11 +179,11 @@ class Native:
                 cuts={place: cut for place, cut in part.cuts.items() if place not in (EMBEDDING, HEAD)},
                 shard=self.shard,
                 dtype=plan.element,
-                embedding=partial(stored_rows, matrix=weights.embedding, whole=self.shard.size == 1),
-                head=partial(stored_rows, matrix=weights.head, whole=self.shard.size == 1),
+                embedding=stored(weights.embedding, stage.is_first),
+                head=stored(weights.head, stage.is_last),
                 head_bias=None if bias is None else bias.float().cpu().numpy(),
             )
-            low_rank = LowRank(spec, weights, plan.adapters, read, schemes.device)
+            low_rank = LowRank(spec, stage, weights, plan.adapters, read, schemes.device)
         return Decoder(
             spec,
             weights,
@@ -192,9 +192,11 @@ class Native:
             schemes.device,
             schemes.on_host,
             low_rank,
-            plan.taps,
+            plan.taps if stage.is_last else (),
             schemes.ranks,
             part.tokens_from,
+            dtype=torch_type(plan.element),
+            stage=stage,
         )
 
     def _pooled(

@@ -27,8 +27,13 @@ class AnyDecoder(Protocol):
     def told(self) -> Sequence[Tensor]:
         """[most rows, hidden] each: rows of the last step, as `ModelPlan.taps` asks for what guesses.
 
-        They lie in no graph's pool, and do not move once the largest step has run.
+        Of a stage before another, the rows that it ends with. They lie in no graph's pool, and do not move
+        once the largest step has run.
         """
+
+    @property
+    def taken(self) -> Sequence[Tensor]:
+        """[most rows, hidden]  of a stage behind another, the rows that a step begins with; likewise."""
 
     @property
     def low_rank(self) -> LowRank | None:

@@ -13,6 +13,7 @@ from slipway.load.torch_arrays import tensor
 from slipway.model.own_rows import stretched
 from slipway.model.rope import cos_sin
 from slipway.model.spec import UNNORMED, DecoderSpec, Layer, Rope
+from slipway.model.stage import Stage
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.attention import AttentionBackend
@@ -58,21 +59,28 @@ class Decoder:
         taps: Sequence[int] = (),
         ranks: Ranks | None = None,
         tokens_from: Sequence[int] = (),
+        *,
+        dtype: torch.dtype,
+        stage: Stage | None = None,
     ) -> None:
-        """spec: this rank's part of the layers, and the whole vocabulary. on_host: layers whose weights stay
+        """spec: this rank's part of all layers, and the whole vocabulary. on_host: layers whose weights stay
         in host memory, ascending. low_rank: what adapters add. taps: as of `ModelPlan`. ranks: None where
-        there are no others; tokens_from: as of `Sharded`."""
+        there are no others; tokens_from: as of `Sharded`. dtype: of rows. stage: which layers are here;
+        None: all."""
         self.spec = spec
+        self._stage = stage = stage or Stage.whole(len(spec.layers))
         self.ranks: Ranks = ranks or Alone()
         self._tokens_from = tokens_from
         self._taps = taps
-        self.told = [torch.empty(0, spec.hidden) for _ in taps]
+        self.told = [torch.empty(0, spec.hidden) for _ in taps or range(not stage.is_last)]
+        self.taken = [torch.empty(0, spec.hidden) for _ in range(not stage.is_first)]
         self.low_rank = low_rank
         self._weights = weights
         self._attention = attention
         self.graphs = attention.graphs
-        self._device = device
-        ropes = {layer.attention.rope for layer in spec.layers}
+        self._device, self._dtype = device, dtype
+        own = [spec.layers[number] for number in stage.layers]
+        ropes = {layer.attention.rope for layer in own}
         factors = () if low_rank is None else low_rank.factors
         rotations: dict[Rope | None, Tensor] = {
             rope: _angles(rope, factors, max_len).to(device) for rope in ropes if rope
@@ -85,14 +93,15 @@ class Decoder:
                 rotations.get(layer.attention.rope),
                 with_stacked_experts(parts.mlp, device),
             )
-            for layer, parts in zip(spec.layers, weights.layers, strict=True)
+            for layer, parts in zip(own, weights.layers, strict=True)
         ]
-        self._layers = StreamedLayers(layers, on_host, device)
+        here = [number - stage.layers.start for number in on_host]
+        self._layers = StreamedLayers(layers, here, device)
         self._caches: list[LayerCache] = []
         self._norm_weight = self._vector(weights.norm)
 
     def use(self, pages: DevicePages) -> None:
-        self._caches = pages.layers([layer.attention for layer in self.spec.layers])
+        self._caches = pages.layers([layer.spec.attention for layer in self._layers])
 
     def move(self, to: Move) -> None:
         """Put every matrix elsewhere; norms and angles stay."""
@@ -101,8 +110,37 @@ class Decoder:
         move_matrices((self._weights.embedding, self._weights.head), to)
 
     def hidden(self, batch: Batch) -> Tensor:
-        """The residual stream after the last layer, normed: [rows, hidden]."""
-        spec, adapters = self.spec, self._adapters_of(batch.row_slots, batch.adapters)
+        """The residual stream after the last layer, normed: [rows, hidden]. On a stage before another as it
+        is there, which is what that one takes."""
+        adapters = self._adapters_of(batch.row_slots, batch.adapters)
+        first, rows = self._stage.is_first, len(batch.row_slots)
+        residual = self._entered(batch, adapters) if first else self._taken(rows)
+        branch: Tensor | None = None
+        layers = zip(self._stage.layers, self._layers.in_turn(), self._caches, strict=True)
+        for number, layer, cache in layers:
+            norm, qkv = layer.norms["attention_norm"], layer.weights.qkv
+            normed = self._join(residual, branch, norm, qkv, adapters)
+            self._tell(number, residual)
+            branch = self.ranks.added_up(self._attended(layer, cache, normed, batch, adapters))
+            branch = self._post(layer, "attention_post_norm", branch)
+            mlp, norm = layer.mlp, layer.norms["mlp_norm"]
+            if isinstance(mlp, Experts):
+                branch = mlp.apply(self._join(residual, branch, norm, None), batch.row_slots, adapters)
+            else:
+                branch = fed_forward(mlp, self._join(residual, branch, norm, mlp.gate_up, adapters), adapters)
+            branch = self._post(layer, "mlp_post_norm", self.ranks.added_up(branch))
+        if not self._stage.is_last:
+            assert branch is not None, "a stage has layers"
+            self._leave(0, residual.add_(branch))
+            return residual
+        hidden = self._join(residual, branch, self._norm_weight, None).plain
+        self._tell(UNNORMED, residual)
+        self._tell(len(self.spec.layers), hidden)
+        return hidden
+
+    def _entered(self, batch: Batch, adapters: RowAdapters | None) -> Tensor:
+        """What the first layer begins with, of tokens and of rows that are given in their place."""
+        spec = self.spec
         ids = batch.token_ids if batch.given is None else batch.token_ids.clamp(min=0)  # NO_TOKEN among them
         has_own = batch.adapters is not None and batch.adapters.own
         if has_own:
@@ -116,23 +154,13 @@ class Decoder:
                 adapters.enter_own(batch.token_ids, residual)
         if batch.given is not None:
             batch.given.enter(residual, batch)
-        branch: Tensor | None = None
-        for number, (layer, cache) in enumerate(zip(self._layers.in_turn(), self._caches, strict=True)):
-            norm, qkv = layer.norms["attention_norm"], layer.weights.qkv
-            normed = self._join(residual, branch, norm, qkv, adapters)
-            self._tell(number, residual)
-            branch = self.ranks.added_up(self._attended(layer, cache, normed, batch, adapters))
-            branch = self._post(layer, "attention_post_norm", branch)
-            mlp, norm = layer.mlp, layer.norms["mlp_norm"]
-            if isinstance(mlp, Experts):
-                branch = mlp.apply(self._join(residual, branch, norm, None), batch.row_slots, adapters)
-            else:
-                branch = fed_forward(mlp, self._join(residual, branch, norm, mlp.gate_up, adapters), adapters)
-            branch = self._post(layer, "mlp_post_norm", self.ranks.added_up(branch))
-        hidden = self._join(residual, branch, self._norm_weight, None).plain
-        self._tell(UNNORMED, residual)
-        self._tell(len(self._caches), hidden)
-        return hidden
+        return residual
+
+    def _taken(self, rows: int) -> Tensor:
+        """What the stage before has given. The largest step comes before anything that remembers where."""
+        if len(self.taken[0]) < rows:
+            self.taken[0] = torch.zeros(rows, self.spec.hidden, dtype=self._dtype, device=self._device)
+        return self.taken[0][:rows]
 
     def logits(self, hidden: Tensor, slots: Tensor, adapters: SlotAdapters | None) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab] in the type of activations."""
@@ -151,9 +179,10 @@ class Decoder:
 
     def _tell(self, number: int, rows: Tensor) -> None:
         """Leave the rows before a layer where what guesses reads them, if it does."""
-        if number not in self._taps:
-            return
-        place = self._taps.index(number)
+        if number in self._taps:
+            self._leave(self._taps.index(number), rows)
+
+    def _leave(self, place: int, rows: Tensor) -> None:
         if len(self.told[place]) < len(rows):  # of the largest step: no graph is captured before it
             self.told[place] = torch.empty_like(rows)
         self.told[place][: len(rows)].copy_(rows)

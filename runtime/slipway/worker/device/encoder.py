@@ -58,6 +58,7 @@ class DeviceEncoder:
     """Computes the final rows of whole prompts, with keys and values of the step alone."""
 
     told: Sequence[Tensor] = ()
+    taken: Sequence[Tensor] = ()
     graphs = False  # lengths of prompts differ from step to step
     low_rank = None
 

@@ -42,13 +42,19 @@ class ExpertPlaces:
     """[places, place_bytes], once it is wanted."""
 
     def __init__(
-        self, weights: ModelWeights, limits: AdapterLimits, num_places: int, device: torch.device
+        self,
+        numbers: range,
+        weights: ModelWeights,
+        limits: AdapterLimits,
+        num_places: int,
+        device: torch.device,
     ) -> None:
+        """numbers: of the layers in the model"""
         self._num_places = num_places
         self._device = device
         layers = {
             number: layer.mlp
-            for number, layer in enumerate(weights.layers)
+            for number, layer in zip(numbers, weights.layers, strict=True)
             if isinstance(layer.mlp, MoeWeights)
         }
         self._layers = {mlp.router: number for number, mlp in layers.items()}

@@ -51,7 +51,8 @@ class GraphKey:
 
 
 class GraphSizes:
-    """Which batches run as graphs: those asked for, none where graphs are off.
+    """Which batches run as graphs: those asked for, none where graphs are off. Without `draws` forward passes
+    alone do.
 
     sizes    of batches, ascending
     each     rows of a request: of its next token, and with as many drafts as there can be
@@ -67,8 +68,11 @@ class GraphSizes:
         most_rows: int,
         most_drafts: int = 0,
         most_adapters: int = 0,
+        *,
+        draws: bool = True,
     ) -> None:
         """most: requests of a step, and most_rows its rows; the largest batches are padded to `most`."""
+        self.draws = draws
         self.sizes = tuple(sorted({min(size, most) for size in asked}))
         self.each = tuple(sorted({1, 1 + most_drafts}))
         self.lengths = tuple(sorted(set(lengths)))
@@ -107,7 +111,8 @@ class GraphSizes:
         for size, each in product(self.sizes, self.each):
             if size * each <= self.most_rows:
                 yield GraphKey(size, each, self.lengths[0])
-                yield GraphKey(size, each, features=Features())
+                if self.draws:
+                    yield GraphKey(size, each, features=Features())
 
 
 class Graphs:

@@ -43,7 +43,8 @@ class Drafted:
 
     def __init__(self, target: AnyDecoder, guesser: Guesser) -> None:
         self.ranks = target.ranks
-        self.graphs, self.low_rank, self.told = target.graphs, target.low_rank, target.told
+        self.graphs, self.low_rank = target.graphs, target.low_rank
+        self.told, self.taken = target.told, target.taken
         self.hidden, self.logits, self.embedded = target.hidden, target.logits, target.embedded
         self._both = target, guesser
 

@@ -20,6 +20,7 @@ from slipway.worker.device.attention import backend
 from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.guesser import Drafted
 from slipway.worker.device.memory import Budget, device_memory
+from slipway.worker.device.neighbours import Pairs, StageNeighbours
 from slipway.worker.device.offload import layers_on_host
 from slipway.worker.device.peer_memory import mapped, memory_of
 from slipway.worker.device.pooling import PoolingWorker
@@ -28,6 +29,7 @@ from slipway.worker.device.proposer import DeviceProposer, NgramOnDevice
 from slipway.worker.device.ranks import Met, Ranks, TensorRanks
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.schemes import DeviceSchemes
+from slipway.worker.device.stage_worker import StageWorker
 from slipway.worker.device.state import SlotState
 from slipway.worker.device.swap import SwapSpace
 from slipway.worker.device.transfer import Transfer
@@ -57,11 +59,13 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
     if mesh.tp > 1:
         shard = mesh.shard(config.rank)
         ranks = TensorRanks(shard.rank, shard.size, partial(_met, config, device))
-    draws = ranks is None or ranks.draws
+    draws = plan.draws and (ranks is None or ranks.draws)
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
     added = 0 if plan.adapters is None else plan.adapters.own.room
-    layout = RecordLayout(1 if pools else plan.route.vocab + added)  # what is never drawn takes no workspace
+    layout = RecordLayout(
+        plan.route.vocab + added if plan.draws and not pools else 1
+    )  # what is never drawn takes no workspace
     budget = token_budget(config, plan.max_model_len, TOKEN_BUDGET)
     state = SlotState(
         config.max_num_seqs,
@@ -77,7 +81,7 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
     sampler = Sampler(state, layout, max(1, config.max_logprobs), acceptance, ranks)
     proposer = _proposer(plan, config, state, sampler, budget)
     decoder = _read(plan, config, device, proposer, ranks)
-    return (PoolingWorker if pools else DeviceWorker)(
+    return _kind(plan)(
         plan,
         state,
         sampler,
@@ -96,7 +100,14 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         budget=partial(Budget, total, config.gpu_memory_utilization, total - before),
         timed=config.timed,
         ranks=ranks,
+        neighbours=StageNeighbours(partial(_pairs, config, device)) if mesh.pp > 1 else None,
     )
+
+
+def _kind(plan: ModelPlan) -> type[DeviceWorker]:
+    if not plan.draws:
+        return StageWorker
+    return DeviceWorker if plan.pooler is None else PoolingWorker
 
 
 def _device_of(config: EngineConfig) -> torch.device:
@@ -122,7 +133,25 @@ def _met(config: EngineConfig, device: torch.device) -> Met:
     return Met(group, mapped(group, memory, device, check=not read(os.environ).skip_p2p_check), memory)
 
 
+def _pairs(config: EngineConfig, device: torch.device) -> Pairs:
+    """Of a rank with those of its place in the stages before and behind. In any thread."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    mesh = Mesh.of(config)
+
+    def pair(first: int) -> Group:
+        name = f"rows-{first}"
+        store = file_store(config.rank_folder, name, 2)
+        return Group(store, name, int(config.rank > first), 2, device)
+
+    rank, last = config.rank, mesh.pp - 1
+    before = pair(rank - mesh.tp) if mesh.stage(rank) else None
+    return Pairs(before, pair(rank) if mesh.stage(rank) < last else None)
+
+
 def _takes_rows(plan: ModelPlan, config: EngineConfig) -> bool:
+    if plan.route.stage is not None and not plan.route.stage.is_first:
+        return False
     return plan.pooler is None and (config.enable_prompt_embeds or plan.prompt_adapters is not None)
 
 
@@ -130,6 +159,8 @@ def _proposer(
     plan: ModelPlan, config: EngineConfig, state: SlotState, sampler: Sampler, token_budget: int
 ) -> DeviceProposer:
     """What guesses, if anything is to. Raises LoadError where that cannot be served here."""
+    if not plan.draws:
+        return DeviceProposer()
     if plan.draft is not None:
         return plan.draft.on_device(state, sampler, token_budget)
     if config.num_drafts:
@@ -160,7 +191,7 @@ def _read(
 ) -> AnyDecoder:
     """The model with its weights on the device, and beside it what guesses for it."""
     target = read_decoder(plan, config, device, 1 + config.num_drafts, ranks)
-    if plan.draft is None:
+    if plan.draft is None or not plan.draws:
         return target
     proposer.guesser = plan.draft.read_on_device(device, target)
     return Drafted(target, proposer.guesser)

@@ -16,6 +16,7 @@ from slipway.model.adapters import EMBEDDING, HEAD, Addition
 from slipway.model.own_rows import Own
 from slipway.model.roles import Place
 from slipway.model.spec import DecoderSpec
+from slipway.model.stage import Stage
 from slipway.model.weights import MlpWeights, ModelWeights, MoeWeights
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.device.expert_low_rank import AdaptedPairs, ExpertPlaces
@@ -81,6 +82,7 @@ class LowRank:
     def __init__(
         self,
         spec: DecoderSpec,
+        stage: Stage,
         weights: ModelWeights,
         limits: AdapterLimits,
         read: ReadParts,
@@ -90,7 +92,7 @@ class LowRank:
         self.device = device
         self.num_places = limits.in_step
         self._read = read
-        linears = dict(_adaptable(spec, weights))
+        linears = dict(_adaptable(spec, stage, weights))
         rank, dtype = limits.max_rank, torch_type(limits.dtype)
         shapes = [
             PoolShape(rank, linear.k, tuple(matrices.values()), dtype, limits.bias)
@@ -109,7 +111,7 @@ class LowRank:
         *pools, self.embedding = self._pools(self.memory)
         self.products = dict(zip(linears, pools, strict=True))
         self._widest = max(pools, key=lambda pool: pool.a.shape[1])
-        self.experts = ExpertPlaces(weights, limits, self.num_places, device)
+        self.experts = ExpertPlaces(stage.layers, weights, limits, self.num_places, device)
         own = limits.own
         self.factors = own.factors
         self.own = OwnPlaces(spec.vocab, own.room, spec.hidden, self.num_places, dtype, device)
@@ -194,13 +196,16 @@ class RowAdapters:
         return self.low_rank.rows(slots, self.step)
 
 
-def _adaptable(spec: DecoderSpec, weights: ModelWeights) -> Iterator[tuple[FusedLinear, dict[Place, int]]]:
+def _adaptable(
+    spec: DecoderSpec, stage: Stage, weights: ModelWeights
+) -> Iterator[tuple[FusedLinear, dict[Place, int]]]:
     """The products to which adapters may add, with their matrices and these matrices' outputs."""
-    for number, layer in enumerate(weights.layers):
+    for number, layer in zip(stage.layers, weights.layers, strict=True):
         mlp = layer.mlp if isinstance(layer.mlp, MlpWeights) else layer.mlp.shared
         for linear in (layer.qkv, layer.out, *((mlp.gate_up, mlp.down) if mlp else ())):
             yield linear, {(number, role, -1): len(one.rows) for role, one in linear.segments.items()}
-    yield weights.head, {HEAD: spec.vocab}
+    if stage.is_last:
+        yield weights.head, {HEAD: spec.vocab}
 
 
 def _factors(addition: Addition, *, by_token: bool) -> tuple[Tensor, Tensor] | None:

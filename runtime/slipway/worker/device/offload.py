@@ -106,7 +106,8 @@ class StreamedLayers(Generic[L]):
 
 
 def layers_on_host(plan: ModelPlan, limit: int) -> tuple[int, ...]:
-    """The layers whose weights stay in host memory, where they may take `limit` bytes; the log says what.
+    """The layers whose weights stay in host memory, where they may take `limit` bytes, by their numbers in
+    the model; the log says what.
 
     Raises Exit where the host has no room for them.
     """
@@ -135,7 +136,8 @@ def layers_on_host(plan: ModelPlan, limit: int) -> tuple[int, ...]:
         ", which is less than --cpu-offload-gb allows" if sum(sizes) < limit else "",
         room / GIB,
     )
-    return layers
+    first = 0 if plan.route.stage is None else plan.route.stage.layers.start
+    return tuple(first + layer for layer in layers)
 
 
 def chosen(sizes: Sequence[int], limit: int) -> tuple[int, ...]:

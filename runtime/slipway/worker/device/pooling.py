@@ -20,9 +20,8 @@ from slipway.worker.device.heads import DeviceLayer
 from slipway.worker.device.pinned import sent
 from slipway.worker.device.products import Move
 from slipway.worker.device.results import Timer, recorded
-from slipway.worker.device.worker import DeviceWorker
+from slipway.worker.device.row_worker import RowWorker
 from slipway.worker.pool import Pooler, enter
-from slipway_kernels.slots import finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class _Vectors:
     timer: Timer | None
 
 
-class PoolingWorker(DeviceWorker):
+class PoolingWorker(RowWorker):
     """The wanted rows are gathered, or added up, and scored on the device, behind the forward pass; their
     vectors are copied while it goes on.
 
@@ -117,33 +116,12 @@ class PoolingWorker(DeviceWorker):
         for layer in cast(Sequence[DeviceLayer], self._pooler.layers):
             layer.move(to)
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Final rows [rows, hidden], twice: they are what vectors are made of, in the place of logits."""
-        self._prepare(batch)
-        hidden = self._decoder.hidden(batch)
-        return hidden, hidden
-
     def _use_all(self, batch: Batch, hidden: Tensor, logits: Tensor) -> None:
         """Make a vector of every row, as if all were wanted."""
         self._advance(batch)
         if self._pooler.pooling.type == "MEAN":
             torch.segment_reduce(hidden.float(), "sum", offsets=batch.query_start, unsafe=True, initial=0)
         self._pooler.scored(hidden.float())
-
-    def _advance(self, batch: Batch) -> None:
-        """The slots' rows are computed; no token follows."""
-        state, requests = self._state, len(batch.slots)
-        drawn = self._results.drawn(requests).token
-        finish(
-            slots=batch.slots,
-            query_start=batch.query_start,
-            drawn=drawn.fill_(-1).view(requests, 1),
-            counts=state.counts[:requests],
-            tokens=state.tokens,
-            num_tokens=state.num_tokens,
-            num_computed=state.num_computed,
-            num_drafts=state.num_drafts,
-        )
 
     def _wanted(self, shape: StepShape) -> list[Ints]:
         """By request the numbers of its wanted rows, among those of the step."""

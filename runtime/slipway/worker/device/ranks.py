@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from threading import Thread
 from typing import Protocol
 
 from torch import Tensor
 from torch.nn import functional
 
 from slipway.dist.groups import Group
+from slipway.worker.device.meeting import Meeting, lost
 from slipway.worker.device.peer_memory import PeerMemory
 from slipway.worker.device.products import DeviceScheme
 from slipway_kernels.collective import Peers, all_reduce, takes
-from slipway_kernels.cpu import RankLeft
 
 
 class Ranks(Protocol):
@@ -98,70 +96,47 @@ class Met:
         self.group.leave()
 
 
-@contextmanager
-def _lost() -> Iterator[None]:
-    """What a group's call raises means that another rank is lost: shapes are the same on all."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise RankLeft(str(error)) from error
-
-
 class TensorRanks:
     """Sums by our kernel where peers read each other's memory and it takes them, else by NCCL."""
 
     def __init__(self, rank: int, size: int, meet: Callable[[], Met]) -> None:
-        """meet: meets the others; it returns when all have called theirs"""
+        """meet: as of `Meeting`"""
         self.draws = rank == 0
         self._rank, self._size = rank, size
-        self._meet = meet
-        self._meeting: Future[Met | None] = Future()
-        self._met: Met | None = None
-        self._silent, self._left = True, False
+        self._meeting: Meeting[Met] = Meeting(meet)
+        self._rehearses = False
+
+    @property
+    def _met(self) -> Met | None:
+        """The others, where they are to be told."""
+        return None if self._rehearses or self._meeting.left else self._meeting.met
 
     def meet(self) -> bool:
         """Raises RankLeft, and what prevents it."""
-        if self._met is None:
-            # No call of torch's that waits for another process to connect can be told to end.
-            Thread(target=self._met_beside, name="meeting", daemon=True).start()
-            self._met = self._meeting.result()
-            self.check()
-            self._silent = False
+        self._meeting.wait()
         return True
 
-    def _met_beside(self) -> None:
-        with suppress(InvalidStateError):  # the others have been given up meanwhile
-            try:
-                self._meeting.set_result(self._meet())
-            except Exception as error:
-                self._meeting.set_exception(error)
-
     def leave(self) -> None:
-        self._left = self._silent = True
-        with suppress(InvalidStateError):
-            self._meeting.set_result(None)
-        if self._met is not None:
-            self._met.leave()
+        self._meeting.leave()
 
     def check(self) -> None:
-        if self._left:
-            raise RankLeft
+        self._meeting.check()
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
-        silent, self._silent = self._silent, True
+        self._rehearses = True
         try:
             yield
         finally:
-            self._silent = silent
+            self._rehearses = False
 
     def added_up(self, x: Tensor) -> Tensor:
-        if self._silent or self._met is None:
+        if (met := self._met) is None:
             return x
-        if (peers := self._met.peers) is not None and takes(x, peers):
-            return all_reduce(x, peers, x)
-        with _lost():
-            self._met.group.all_reduce(x)
+        if met.peers is not None and takes(x, met.peers):
+            return all_reduce(x, met.peers, x)
+        with lost():
+            met.group.all_reduce(x)
         return x
 
     def looked_up(self, table: DeviceScheme, ids: Tensor, tokens_from: Sequence[int]) -> Tensor:
@@ -179,11 +154,11 @@ class TensorRanks:
         rows, widest = len(logits), max(widths)
         if logits.shape[1] < widest:  # all send as much
             logits = functional.pad(logits, (0, widest - logits.shape[1]))
-        if self._silent or self._met is None:
+        if (met := self._met) is None:
             found = logits.new_zeros(self._size * rows, widest)
         else:
-            with _lost():
-                found = self._met.group.all_gather(logits.contiguous())
+            with lost():
+                found = met.group.all_gather(logits.contiguous())
         parts = found.view(self._size, rows, widest)
         joined = parts.new_empty(rows, tokens_from[-1])
         for part, width, first in zip(parts, widths, tokens_from, strict=False):
@@ -191,6 +166,6 @@ class TensorRanks:
         return joined
 
     def agreed(self, drawn: Tensor) -> None:
-        if not self._silent and self._met is not None:
-            with _lost():
-                self._met.group.broadcast(drawn)
+        if (met := self._met) is not None:
+            with lost():
+                met.group.broadcast(drawn)

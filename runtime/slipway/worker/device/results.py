@@ -106,9 +106,13 @@ class Pending:
 class Results:
     """Tensors that steps draw into, and what each slot wants reported."""
 
-    def __init__(self, num_slots: int, most_drafts: int, max_top: int, device: torch.device) -> None:
-        """most_drafts  that a step verifies for a request"""
+    def __init__(
+        self, num_slots: int, most_drafts: int, max_top: int, device: torch.device, *, staged: bool = False
+    ) -> None:
+        """most_drafts  that a step verifies for a request
+        staged       stages before this one want to know them all"""
         self.most_drafts = most_drafts
+        self._staged = staged
         self.max_top = max_top
         self.device = device
         self._starts: dict[int, SlotStart] = {}
@@ -165,7 +169,7 @@ class Results:
         _copy(self.drawn(rows), host, reports=step.features.max_top >= 0)
         host_counts.copy_(counts, non_blocking=True)
         drafts = None
-        if self.most_drafts and any(start.masked for start in starts):
+        if self.most_drafts and (self._staged or any(start.masked for start in starts)):
             found = proposed()
             drafts = self._pinned(torch.empty(found.shape, dtype=torch.int32))
             drafts.copy_(found, non_blocking=True)
@@ -198,7 +202,7 @@ class Results:
             if wanted >= 0 and count:
                 rows = range(place * each, place * each + count)
                 output.logprobs[index] = [_reported(drawn, row, wanted) for row in rows]
-            if start.masked and pending.drafts is not None:
+            if (self._staged or start.masked) and count and pending.drafts is not None:
                 output.drafts[index] = [token for token in pending.drafts[place].tolist() if token >= 0]
         if pending.prompt is not None:
             reported = iter(range(len(pending.prompt.token)))

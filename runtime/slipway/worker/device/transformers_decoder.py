@@ -36,6 +36,7 @@ class FallbackDecoder:
     graphs = False
     low_rank = None
     told: Sequence[Tensor] = ()
+    taken: Sequence[Tensor] = ()
 
     def __init__(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from slipway.worker.device.evicted import Evicted
 from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
+from slipway.worker.device.neighbours import Neighbours, OnlyStage
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.processed import ProcessedRows
 from slipway.worker.device.products import Move
@@ -76,13 +77,15 @@ class DeviceWorker:
         budget: Callable[[int, int, int], Budget],
         timed: bool = False,
         ranks: Ranks | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
         """read_again: the decoder, with its weights. proposer: what guesses. given: None where no request
         comes with embeddings, and processed where none brings processors. graph_lengths: of the longest
         context. budget: of weights, activations and graphs, in bytes. timed: outputs tell what the forward
-        pass took. ranks: None where there are no others."""
+        pass took. ranks: None where there are no others; neighbours: where there are no other stages."""
         self.plan = plan
         self._ranks = ranks or Alone()
+        self._neighbours = neighbours or OnlyStage()
         self._state = state
         self._sampler = sampler
         self._decoder, self._adapters = decoder, self._adapters_of(decoder)
@@ -107,6 +110,7 @@ class DeviceWorker:
             token_budget,
             state.most_drafts,
             decoder.low_rank.num_places if decoder.low_rank else 0,
+            draws=plan.draws,
         )
         self._progress = progress
         self._timed = timed
@@ -117,7 +121,10 @@ class DeviceWorker:
         self._logits = torch.empty(0, 0)
         """[rows of the largest graph, vocab and what adapters may add]  what a captured forward pass leaves
         to a captured draw; in no graph's pool, where the draw's own memory may lie over it"""
-        self._results = Results(state.num_slots, state.most_drafts, sampler.max_top, state.device)
+        staged = plan.route.stage is not None
+        self._results = Results(
+            state.num_slots, state.most_drafts, sampler.max_top, state.device, staged=staged
+        )
 
     def profile(self) -> CacheMemory:
         """What weights, the largest step and graphs leave, measured with slots of one position and a page."""
@@ -135,7 +142,7 @@ class DeviceWorker:
     def allocate(self, num_pages: int) -> int:
         self._state.allocate(self.plan.length_in(num_pages))
         allocated = allocated_within(num_pages, self._use_pages)
-        if self._ranks.meet():
+        if any([self._ranks.meet(), self._neighbours.meet()]):
             self.largest_step()  # what sends and receives is loaded, too
         return allocated
 
@@ -174,6 +181,7 @@ class DeviceWorker:
 
     def leave(self) -> None:
         self._ranks.leave()
+        self._neighbours.leave()
 
     def close(self) -> None:
         vars(self).clear()
@@ -213,7 +221,9 @@ class DeviceWorker:
             # Padding sets no scales; but what finds them is loaded, and the memory that it takes measured.
             given = self._given.most(rows) if self._given is not None else None
             batch = replace(self._sent(shape, rows, requests), kv_divisors=self._kv_divisors, given=given)
-            self._use_all(batch, *self._forward(batch))
+            hidden, logits = self._forward(batch)
+            with self._between_stages(rows):  # of which there is memory now
+                self._use_all(batch, hidden, logits)
         if self._state.device.type == "cuda":
             torch.cuda.synchronize(self._state.device)
 
@@ -254,8 +264,7 @@ class DeviceWorker:
             self._state.arena.send()
             return
         self._proposer.launch(plan, shape)
-        features = self._sampler.features(shape.slots[shape.draws])
-        known = self._results.prompt_positions(shape)
+        features, known = self._asked(shape)
         divisors, self._kv_divisors = self._kv_divisors, None
         given = self._given.chunks(shape) if self._given is not None else []
         key = None if known or divisors or given else self.graph_sizes.key_for(shape)
@@ -264,7 +273,7 @@ class DeviceWorker:
         if key is not None and self.graphs.has(key):
             rows = key.size * key.each
             batch = self._sent(shape, rows, key.size)
-            with timer or UNTIMED:
+            with self._between_stages(shape.num_tokens), timer or UNTIMED:
                 self.graphs.replay(key)
             logits = self._place_of_logits(key)
             self._launched = Launched(shape, batch, logits, features, known, graph=key, timer=timer)
@@ -272,7 +281,7 @@ class DeviceWorker:
         batch = replace(self._sent(shape, shape.num_tokens, shape.num_requests), kv_divisors=divisors)
         if self._given is not None and given:
             batch = replace(batch, given=self._given.rows(given))
-        with timer or UNTIMED:
+        with self._between_stages(shape.num_tokens), timer or UNTIMED:
             hidden, logits = self._forward(batch)
         prompt = self._report(batch, hidden, known_tokens(shape, known)) if known else None
         self._launched = Launched(shape, batch, logits, features, known, prompt, timer=timer)
@@ -306,7 +315,21 @@ class DeviceWorker:
         pending = self._under_way.popleft()
         output = StepOutput([], []) if pending is None else self._results.output(pending)
         self._ranks.check()  # what is drawn without the others is nothing
+        self._neighbours.check()
         return output
+
+    @contextmanager
+    def _between_stages(self, rows: int) -> Iterator[None]:
+        """So many rows come from the stage before, and what they are then goes to the one behind."""
+        for taken in self._decoder.taken:
+            self._neighbours.take(taken[:rows])
+        yield
+        if not self.plan.draws:
+            self._neighbours.give(self._decoder.told[0][:rows])
+
+    def _asked(self, shape: StepShape) -> tuple[Features, Sequence[tuple[int, range]]]:
+        """How the step's requests draw, and which prompt tokens are reported, as of `Launched`."""
+        return self._sampler.features(shape.slots[shape.draws]), self._results.prompt_positions(shape)
 
     def _capture_missed(self, least: int) -> bool:
         """Capture the graph that most steps have missed, where so many have; whether there is one more."""
@@ -376,19 +399,23 @@ class DeviceWorker:
         return report(self._decoder, self._sampler, self._state, batch, hidden, tokens)
 
     def _start(self, start: SlotStart) -> None:
+        self._enter(start)
+        self._sampler.start(start.slot, start.params)
+        self._results.start(start)
+        self._proposer.start(start)
+        if self._processed is not None:
+            self._processed.start(start)
+
+    def _enter(self, start: SlotStart) -> None:
+        """The slot is this request's from now on."""
         put, slot = self._state.arena.put, start.slot
         put("tokens", start.tokens, slot)
         put("num_tokens", [len(start.tokens)], slot)
         put("num_computed", [start.num_computed], slot)
         put("num_drafts", [0], slot)
         put("prompt_len", [start.num_prompt], slot)
-        self._sampler.start(slot, start.params)
-        self._results.start(start)
-        self._proposer.start(start)
         if self._given is not None:
             self._given.start(start)
-        if self._processed is not None:
-            self._processed.start(start)
 
     def _sent(self, shape: StepShape, num_rows: int, num_requests: int) -> Batch:
         """All that has changed, and which requests the step is of, goes to the device.

@@ -1,0 +1,70 @@
+"""Where processes with devices of their own wait for each other, before they compute together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import Generic, Protocol, TypeVar
+
+from slipway_kernels.cpu import RankLeft
+
+
+class Leavable(Protocol):
+    def leave(self) -> None:
+        """One is lost: nothing waits for the others any more. In any thread."""
+
+
+M = TypeVar("M", bound=Leavable)
+
+
+class Meeting(Generic[M]):
+    """What some processes have in common, once all of them have come.
+
+    No call of torch's that waits for another process to connect can be told to end: a thread makes it, whose
+    result is awaited.
+    """
+
+    met: M | None = None
+    left = False
+
+    def __init__(self, meet: Callable[[], M]) -> None:
+        """meet: meets the others; it returns when all have called theirs"""
+        self._meet = meet
+        self._meeting: Future[M | None] = Future()
+
+    def wait(self) -> None:
+        """Until all have come. Raises RankLeft, and what prevents it."""
+        if self.met is None:
+            Thread(target=self._met_beside, name="meeting", daemon=True).start()
+            self.met = self._meeting.result()
+            self.check()
+
+    def leave(self) -> None:
+        self.left = True
+        with suppress(InvalidStateError):
+            self._meeting.set_result(None)
+        if self.met is not None:
+            self.met.leave()
+
+    def check(self) -> None:
+        """Raises RankLeft behind `leave`."""
+        if self.left:
+            raise RankLeft
+
+    def _met_beside(self) -> None:
+        with suppress(InvalidStateError):  # the others have been given up meanwhile
+            try:
+                self._meeting.set_result(self._meet())
+            except Exception as error:
+                self._meeting.set_exception(error)
+
+
+@contextmanager
+def lost() -> Iterator[None]:
+    """What a group's call raises means that another rank is lost: shapes are the same on all."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLeft(str(error)) from error

@@ -1,0 +1,137 @@
+"""Pipeline stages on devices, in this process, one after another: their workers and the rows between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from slipway.engine import start
+from slipway.engine.config import EngineConfig
+from slipway.engine.messages import AdapterRef, Part
+from slipway.engine.plan import Masks, StepOutput, StepPlan
+from slipway.engine.planned import StartProgress, planned
+from slipway.engine.telling import Telling
+from slipway.load.progress import Progress
+from slipway.worker.cache_size import CacheMemory
+from slipway.worker.device import load
+from slipway.worker.device.neighbours import Pairs
+from slipway.worker.device.worker import DeviceWorker
+from slipway.worker.plan import ModelPlan
+
+
+class Way:
+    """A group of two whose rows lie here until the other takes them."""
+
+    def __init__(self) -> None:
+        self._rows: deque[Tensor] = deque()
+
+    def end(self, *, gives: bool) -> WayEnd:
+        return WayEnd(self, gives=gives)
+
+    def give(self, rows: Tensor) -> None:
+        self._rows.append(rows.clone())
+
+    def take(self, into: Tensor) -> None:
+        into.copy_(self._rows.popleft())
+
+
+class WayEnd:
+    def __init__(self, way: Way, *, gives: bool) -> None:
+        self.broadcast = way.give if gives else way.take
+
+    def leave(self) -> None:
+        return
+
+
+class DeviceStages:
+    """A worker of several: the first one's plan is given, those of the others are made of their ranks."""
+
+    runs_ahead = True
+    takes_drafts = False
+    repeats_bits = False
+
+    def __init__(self, plan: ModelPlan, config: EngineConfig, progress: Progress) -> None:
+        self.workers: list[DeviceWorker] = []
+        for rank in range(config.pipeline_parallel_size):
+            own = msgspec.structs.replace(config, rank=rank)
+            if rank:
+                own, plan = planned(own, StartProgress(None))
+            self.workers.append(load.load(plan, own, progress))
+        self.num_host_pages = min(worker.num_host_pages for worker in self.workers)
+        self._telling = Telling()
+
+    @property
+    def token_budget(self) -> int:
+        return self.workers[0].token_budget
+
+    def profile(self) -> CacheMemory:
+        return min((worker.profile() for worker in self.workers), key=lambda memory: memory.num_bytes)
+
+    def allocate(self, num_pages: int) -> int:
+        return min(worker.allocate(num_pages) for worker in self.workers)
+
+    def warm_up(self) -> None:
+        for worker in self.workers:
+            worker.warm_up()
+
+    def launch(self, plan: StepPlan) -> None:
+        plan = self._telling.launched(plan)
+        for worker in self.workers:
+            worker.launch(plan)
+
+    def draw(self, masks: Masks | None = None) -> None:
+        for worker in self.workers:
+            worker.draw(masks if worker.plan.draws else None)
+
+    def collect(self) -> StepOutput:
+        *_, output = [worker.collect() for worker in self.workers]
+        self._telling.collected(output)
+        return output
+
+    def sleep(self, *, keep_weights: bool) -> None:
+        for worker in self.workers:
+            worker.sleep(keep_weights=keep_weights)
+
+    def wake(self, part: Part) -> None:
+        for worker in self.workers:
+            worker.wake(part)
+
+    def read_adapter(self, adapter: AdapterRef, place: int) -> int:
+        added, *_ = (worker.read_adapter(adapter, place) for worker in self.workers)
+        return added
+
+    def idle(self) -> bool:
+        return max(worker.idle() for worker in self.workers)
+
+    def leave(self) -> None:
+        for worker in self.workers:
+            worker.leave()
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+
+
+@contextmanager
+def stages_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within, engines of several stages have all of them in this process."""
+    ways: dict[int, Way] = {}
+
+    def pairs(config: EngineConfig, device: torch.device) -> Pairs:
+        rank, last = config.rank, config.pipeline_parallel_size - 1
+        if rank < last:
+            ways[rank] = Way()
+        before = ways[rank - 1].end(gives=False) if rank else None
+        return Pairs(before, ways[rank].end(gives=True) if rank < last else None)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(load, "_pairs", pairs)
+        patch.setattr(start, "loader", lambda device: DeviceStages)
+        patch.setattr(start.Start, "of", start.Start._of)
+        yield
