@@ -23,7 +23,7 @@ from slipway.dist.groups import Group
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
 from slipway.engine.start import Start
-from slipway.worker.device import load
+from slipway.worker.device import joining
 from slipway.worker.device.peer_memory import COME
 from slipway.worker.device.worker import DeviceWorker
 from slipway_kernels.collective import memory_bytes
@@ -90,7 +90,7 @@ def main(job: Path, rank: int) -> None:
             reached, misread = rank != told.get("unreached"), rank == told.get("misread")
             return SharedFile(folder, rank, group.size, reached=reached, misread=misread)
 
-        load.memory_of = memory_of
+        joining.memory_of = memory_of
     launch = DeviceWorker.launch
 
     def counted(self: DeviceWorker, plan: Any) -> None:
@@ -117,8 +117,7 @@ def main(job: Path, rank: int) -> None:
         found = [engine.output(name).tokens for name in names]
         steps.append(len(calls))
         replayed = repeated.replayed if told["graphs"] else 0
-        ranks = engine.worker._ranks  # type: ignore[attr-defined]
-        peers = ranks._met.peers
+        peers = engine.worker._meeting.met.peers  # type: ignore[attr-defined]
     rounds = 0 if peers is None else int(peers.rounds[0])
     said = {
         "tokens": found,

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from slipway.dist.stores import RankStore
 from slipway.engine import start
 from slipway.engine.config import EngineConfig
 from slipway.engine.messages import AdapterRef, Part
@@ -20,7 +21,7 @@ from slipway.engine.telling import Telling
 from slipway.load.progress import Progress
 from slipway.worker.cache_size import CacheMemory
 from slipway.worker.device import load
-from slipway.worker.device.neighbours import Pairs
+from slipway.worker.device.meeting import Met
 from slipway.worker.device.worker import DeviceWorker
 from slipway.worker.plan import ModelPlan
 
@@ -123,15 +124,16 @@ def stages_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within, engines of several stages have all of them in this process."""
     ways: dict[int, Way] = {}
 
-    def pairs(config: EngineConfig, device: torch.device) -> Pairs:
+    def met(config: EngineConfig, device: torch.device, store: RankStore) -> Met:
         rank, last = config.rank, config.pipeline_parallel_size - 1
         if rank < last:
             ways[rank] = Way()
         before = ways[rank - 1].end(gives=False) if rank else None
-        return Pairs(before, ways[rank].end(gives=True) if rank < last else None)  # type: ignore[arg-type]
+        behind = ways[rank].end(gives=True) if rank < last else None
+        return Met(before=before, behind=behind)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(load, "_pairs", pairs)
+        patch.setattr(load, "met", met)
         patch.setattr(start, "loader", lambda device: DeviceStages)
         patch.setattr(start.Start, "of", start.Start._of)
         yield

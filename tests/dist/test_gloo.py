@@ -20,7 +20,7 @@ from slipway.engine.config import EngineConfig
 
 rank, size, port = map(int, sys.argv[1:])
 config = EngineConfig(model="m", nnodes=2, node_rank=rank % 2, rank=rank, master_addr="127.0.0.2",
-                      rank_port=port, host_ip=f"127.0.0.{2 + rank % 2}")
+                      tensor_parallel_size=size, rank_port=port, host_ip=f"127.0.0.{2 + rank % 2}")
 meeting = Meeting(config, "stage 0", rank, size)
 print("made", flush=True)
 input()

@@ -2,76 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
+from far_hosts import FIRST, far_ranks, free_ports, second_host
 from local_engine import LocalEngine, Output
 from slipway.dist import rendezvous
 from slipway.dist.beats import Heartbeats
-from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.exits import ENGINE_DIED, RANKS_MISSING, WORKER_KILLED, Exit
 
 pytestmark = pytest.mark.slow
 
 TinyModels = Callable[[str], Path]
-FIRST, SECOND = "127.0.0.2", "127.0.0.3"
-NODE = """
-import json, sys
-import msgspec
-from slipway.engine.config import EngineConfig
-from slipway.engine.node import run_node
-from slipway.exits import Exit
-
-try:
-    run_node(msgspec.convert(json.loads(sys.argv[1]), EngineConfig))
-except Exit as error:
-    print(error.exit_code.reason, error.message, flush=True)
-    sys.exit(error.exit_code.code)
-"""
-
-
-def free_ports(number: int) -> int:
-    """The first of some that follow each other."""
-    while True:
-        with socket.create_server((FIRST, 0)) as found:
-            first = int(found.getsockname()[1])
-            try:
-                for port in range(first + 1, first + number):
-                    socket.create_server((FIRST, port)).close()
-            except OSError:
-                continue
-            return first
 
 
 def prompts(count: int = 3) -> list[list[int]]:
     random = np.random.default_rng(7)
     return [random.integers(3, 500, 20 + 9 * number).tolist() for number in range(count)]
-
-
-@contextmanager
-def second_host(fields: dict[str, Any], node: int = 1) -> Iterator[subprocess.Popen[str]]:
-    """Or another one."""
-    config = EngineConfig(**(fields | {"node_rank": node, "host_ip": f"127.0.0.{2 + node}"}))
-    told = json.dumps(msgspec.to_builtins(config))
-    process = subprocess.Popen([sys.executable, "-c", NODE, told], stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -98,11 +54,6 @@ def said(node: subprocess.Popen[str]) -> str:
 
 def run(engine: LocalEngine, requests: list[list[int]]) -> list[Output]:
     return engine.run([(tokens, SamplingParams(24, temperature=0.0, num_logprobs=2)) for tokens in requests])
-
-
-def far_ranks(node: subprocess.Popen[str]) -> list[int]:
-    """Its processes."""
-    return [int(pid) for pid in Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()]
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -37,6 +37,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 TORCH = {
     "dist/gloo.py",
     "dist/groups.py",
+    "dist/stores.py",
     "load/torch_arrays.py",
     "worker/fallback.py",
     "worker/packed_modules.py",

@@ -105,6 +105,7 @@ def _nodes(arguments: Arguments) -> dict[str, Any]:
     return {
         "nnodes": launched.world_size,
         "node_rank": launched.rank,
+        "first_device": launched.local_rank,
         "master_addr": launched.master_addr,
         "master_port": launched.master_port + 1,  # the launcher may listen on its own
     }

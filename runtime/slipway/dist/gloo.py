@@ -16,18 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import ProcessGroupGloo
 
-from slipway.dist.hosts import address_of, rank_port
-from slipway.dist.mesh import Mesh
-from slipway.dist.ports import listen
+from slipway.dist.hosts import address_of
+from slipway.dist.ports import close_listeners, connected, sockets
+from slipway.dist.stores import CONNECTS, RankStore
 from slipway.engine.config import EngineConfig
 
 Bytes = NDArray[np.uint8]
 
-CONNECTS = timedelta(seconds=60)
-"""For all ranks to connect, which begin at about the same time."""
 WAITS = timedelta(days=1)
 """For what ranks tell each other: heartbeats find one that is lost, and not a step that takes long."""
 
@@ -40,9 +38,7 @@ class Meeting:
         self._config = config
         self._name = name
         self.rank, self.size = rank, size
-        self._listener = None
-        if config.rank == 0:
-            self._listener = listen(address_of(config), rank_port(config), "master_port")
+        self._store = RankStore(config)
         self._group: Any = None
         self._connections: list[socket.socket] = []
         self._views: dict[tuple[int, int], Bytes] = {}
@@ -51,34 +47,19 @@ class Meeting:
 
     def connect(self) -> None:
         """Waits for the others; from then on no port of it is open."""
+        store = PrefixStore(self._name, self._store.of(self._name, self.size))
         before = sockets()
-        gloo = ProcessGroupGloo
-        listening = None if self._listener is None else self._listener.detach()
-        store = TCPStore(
-            # The first rank, too, is reached where it listens.
-            self._config.master_addr if listening is None else address_of(self._config),
-            rank_port(self._config),
-            is_master=listening is not None,
-            timeout=CONNECTS,
-            wait_for_workers=False,
-            master_listen_fd=listening,  # torch's own would be a wildcard's, whatever the address
-        )
-        options: Any = gloo._Options()  # type: ignore[attr-defined]
+        gloo: Any = ProcessGroupGloo  # whose stubs have little of it
+        options = gloo._Options()
         options._devices = [gloo.create_device(hostname=address_of(self._config))]
         options._timeout = CONNECTS
-        between = sockets()
-        self._group = gloo(PrefixStore(self._name, store), self.rank, self.size, options)
+        self._group = gloo(store, self.rank, self.size, options)
         self.gather(np.zeros(1, np.uint8))
-        made = sockets() - between
-        # Behind this every rank of every stage has what it wants of the store.
-        mesh = Mesh.of(self._config)
-        if mesh.pp > 1:
-            everyone: Any = gloo(PrefixStore("everyone", store), self._config.rank, mesh.size, options)
-            everyone.allreduce([torch.zeros(1)]).wait()
+        made = sockets() - before
+        self._connections = [socket.socket(fileno=os.dup(one)) for one in made if connected(one)]
+        close_listeners(made)
+        self._store.leave()
         self._group._set_default_timeout(WAITS)
-        opened = sockets() - before | ({listening} if listening is not None else set())
-        close_listeners(opened)
-        self._connections = [socket.socket(fileno=os.dup(one)) for one in made if _connected(one)]
 
     def gather(self, own: Bytes) -> Bytes:
         """Of each rank as many bytes; valid until the next call. Raises RuntimeError where one has gone."""
@@ -109,37 +90,7 @@ class Meeting:
         self.leave()
         for connection in self._connections:
             connection.close()
-        if self._listener is not None:
-            self._listener.close()
+        self._store.close()
         self._connections.clear()
         self._views.clear()
         self._group = None  # before Python ends: it has threads
-
-
-def sockets() -> set[int]:
-    """This process's, over IP."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:") and _is(
-                int(name), socket.SO_DOMAIN, socket.AF_INET, socket.AF_INET6
-            ):
-                found.add(int(name))
-    return found
-
-
-def _is(descriptor: int, option: int, *values: int) -> bool:
-    with socket.socket(fileno=os.dup(descriptor)) as one:
-        return one.getsockopt(socket.SOL_SOCKET, option) in values
-
-
-def _connected(descriptor: int) -> bool:
-    return not _is(descriptor, socket.SO_ACCEPTCONN, 1)
-
-
-def close_listeners(descriptors: set[int]) -> None:
-    """Put sockets that nobody reaches in the place of those that listen; their owners close these."""
-    with socket.socket() as nowhere:
-        for one in descriptors:
-            if not _connected(one):
-                os.dup2(nowhere.fileno(), one, inheritable=False)

@@ -12,27 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, Store
+from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, Store
 from torch.distributed import ProcessGroupGloo, ProcessGroupNCCL
 
-from slipway.dist.gloo import close_listeners, sockets
+from slipway.dist.ports import close_listeners, interface_of, sockets
 
 LOOPBACK = "127.0.0.1"
-NCCL = {
-    "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_RUNTIME_CONNECT": "0",
-    "NCCL_GRAPH_REGISTER": "0",
-}
-"""Of one host, unless the environment says otherwise. NCCL listens where its ranks find each other. It
-connects at once, and registers nothing for a graph: either would have a capture wait for the other ranks,
-each of which captures when it has time."""
+NCCL = {"NCCL_RUNTIME_CONNECT": "0", "NCCL_GRAPH_REGISTER": "0"}
+"""Unless the environment says otherwise. NCCL connects at once, and registers nothing for a graph: either
+would have a capture wait for the other ranks, each of which captures when it has time."""
 TIMEOUT = timedelta(minutes=10)
 """Longest wait for the other ranks: weights are read between two calls. A rank that dies is found before."""
-
-
-def file_store(folder: str, name: str, size: int) -> Store:
-    """Where ranks of one host find each other, in a folder that their user alone may enter; no listener."""
-    return FileStore(os.path.join(folder, name), size)
 
 
 class Group:
@@ -52,7 +42,7 @@ class Group:
     ) -> None:
         """
         name     of these ranks among those that share the store
-        address  on which gloo listens until all are connected, and where NCCL on one host is to
+        address  of this host, on which gloo listens until all are connected, and NCCL as long as it lives
         """
         self.rank, self.size = rank, size
         gloo: Any = ProcessGroupGloo  # whose stubs have little of it
@@ -65,7 +55,7 @@ class Group:
         close_listeners(sockets() - before)
         self._device = self._host
         if device.type == "cuda":
-            for variable, value in NCCL.items() if address == LOOPBACK else ():
+            for variable, value in (NCCL | _interface(address)).items():
                 os.environ.setdefault(variable, value)
             nccl: Any = ProcessGroupNCCL
             self._device = nccl(PrefixStore(f"{name} device", store), rank, size, TIMEOUT)
@@ -103,3 +93,9 @@ class Group:
     def agree(self, own: bool) -> bool:
         """Whether it holds for every rank."""
         return all(self.numbers(int(own)))
+
+
+def _interface(address: str) -> dict[str, str]:
+    """What has NCCL listen at this address of the host, and not at another: it chooses by interface."""
+    name = interface_of(address)
+    return {"NCCL_SOCKET_IFNAME": f"={name}"} if name else {}

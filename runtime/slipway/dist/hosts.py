@@ -49,7 +49,10 @@ def rows_port(config: EngineConfig, rank: int) -> int:
 
 
 def senders(config: EngineConfig, node: int) -> list[int]:
-    """The ranks of a host whose rows go to another one's, of the next pipeline stage."""
+    """The ranks of a host whose rows go to another one's, of the next pipeline stage, by a port of ours: on
+    devices torch sends them."""
+    if config.device == "cuda":
+        return []
     mesh, own = Mesh.of(config), ranks_of(config, node)
     return [rank for rank in own if rank + mesh.tp < mesh.size and rank + mesh.tp not in own]
 
@@ -60,6 +63,11 @@ def has_split_stages(config: EngineConfig) -> bool:
     hosts = [ranks_of(config, node) for node in range(config.nnodes)]
     stages = [mesh.stage_ranks(first) for first in range(0, mesh.size, mesh.tp)]
     return any(stage[0] in host and stage[-1] not in host for stage in stages for host in hosts)
+
+
+def meets_by_torch(config: EngineConfig) -> bool:
+    """Whether ranks of several hosts find each other in torch's store: on devices all do."""
+    return has_split_stages(config) or (config.device == "cuda" and config.nnodes > 1)
 
 
 def meeting(config: EngineConfig) -> Meeting | None:
@@ -89,10 +97,12 @@ def listeners(config: EngineConfig) -> list[Listener]:
     trusts = config.cluster_key_file is not None
     if first:
         found.append(Listener("ranks report", address, config.master_port, trusts, "all ranks have come"))
-    if has_split_stages(config):
+    if meets_by_torch(config):
         if first:
             found.append(Listener("torch's store", address, rank_port(config), False, met))
         found += [Listener(f"gloo of rank {rank}", address, None, False, met) for rank in own]
+    if config.device == "cuda":
+        found += [Listener(f"NCCL of rank {rank}", address, None, False, "the server ends") for rank in own]
     for rank in senders(config, config.node_rank):
         until = "the next stage is connected"
         found.append(Listener(f"rows of rank {rank}", address, rows_port(config, rank), trusts, until))

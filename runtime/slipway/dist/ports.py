@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import ipaddress
 import logging
+import os
 import socket
+import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from slipway.exits import ADDRESS_UNUSABLE, BAD_ARGUMENTS, PORT_IN_USE, Exit
 
 log = logging.getLogger("slipway.dist")
+
+_SIOCGIFADDR = 0x8915
+"""Of linux/sockios.h: the first address of an interface."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +107,52 @@ def own_address(towards: str) -> str:
             "master_addr",
         ) from error
     return found
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface of this host that has this IPv4 address as its first, or this IPv6 one; None
+    where none has.
+    """
+    wanted = ipaddress.ip_address(socket.getaddrinfo(address, 0)[0][4][0])
+    if wanted.is_loopback:
+        return "lo"
+    if wanted.version == 6:
+        rows = (line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines())
+        return next((row[-1] for row in rows if bytes.fromhex(row[0]) == wanted.packed), None)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                request = struct.pack("256s", name.encode())
+                if fcntl.ioctl(any_socket, _SIOCGIFADDR, request)[20:24] == wanted.packed:
+                    return name
+    return None
+
+
+def sockets() -> set[int]:
+    """This process's, over IP."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:") and _is(
+                int(name), socket.SO_DOMAIN, socket.AF_INET, socket.AF_INET6
+            ):
+                found.add(int(name))
+    return found
+
+
+def _is(descriptor: int, option: int, *values: int) -> bool:
+    with socket.socket(fileno=os.dup(descriptor)) as one:
+        return one.getsockopt(socket.SOL_SOCKET, option) in values
+
+
+def connected(descriptor: int) -> bool:
+    """Whether it is no socket that listens."""
+    return not _is(descriptor, socket.SO_ACCEPTCONN, 1)
+
+
+def close_listeners(descriptors: set[int]) -> None:
+    """Put sockets that nobody reaches in the place of those that listen; their owners close these."""
+    with socket.socket() as nowhere:
+        for one in descriptors:
+            if not connected(one):
+                os.dup2(nowhere.fileno(), one, inheritable=False)

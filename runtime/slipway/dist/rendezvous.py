@@ -36,6 +36,7 @@ _OWN = frozenset(
     [
         "rank",
         "node_rank",
+        "first_device",
         "host_ip",
         "cluster_key_file",
         "machine_parts",

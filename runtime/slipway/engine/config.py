@@ -136,6 +136,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """In how many equal parts engines and ranks share the processors and the memory of this machine."""
     nnodes: int = 1
     node_rank: int = 0
+    first_device: int = 0
+    """Of the devices that this node sees, that of its first rank."""
     master_addr: str = "127.0.0.1"
     master_port: int = 29501
     host_ip: str | None = None

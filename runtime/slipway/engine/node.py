@@ -19,6 +19,7 @@ from slipway.dist.ports import tell
 from slipway.dist.rendezvous import PATIENCE, Arrived, join
 from slipway.dist.trust import read_key
 from slipway.engine.config import EngineConfig
+from slipway.engine.planned import chosen_device
 from slipway.exits import BY_CODE, ENGINE_DIED, RANKS_MISSING, Exit, how_ended
 from slipway.processes import STOP_SIGNALS, start_module
 from slipway_kernels.cpu import shared_memory
@@ -39,6 +40,7 @@ class NodeOrder(msgspec.Struct, frozen=True):
 
 def run_node(config: EngineConfig) -> int:
     """Until a signal ends it: 0. Raises Exit where a rank ends, or the first host does."""
+    config = msgspec.structs.replace(config, device=chosen_device(config.device))
     key = read_key(config.cluster_key_file)
     tell(listeners(config), key)
     own = ranks_of(config, config.node_rank)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from slipway.dist.executor_choice import Surroundings, executor, ray_cluster, ray_installed
 from slipway.dist.hosts import listeners
 from slipway.dist.mesh import Mesh
@@ -21,12 +23,13 @@ Placed = tuple[EngineConfig, Mapping[int, Arrived], Callable[[], None]]
 
 def placed(config: EngineConfig, progress: StartProgress) -> Placed:
     """Have the ranks of other hosts come. Raises Exit."""
+    config = msgspec.structs.replace(config, device=chosen_device(config.device))
     ranks = Mesh.of(config).size
     if executor(config.distributed_executor_backend, ranks, _surroundings(config)) != "ray":
         return config, _others(config, lambda: progress("load", 0, 0)), lambda: None
     from slipway.engine.rayed import RayedRanks
 
-    rayed = RayedRanks(config, read(os.environ), chosen_device(config.device))
+    rayed = RayedRanks(config, read(os.environ), config.device)
 
     def check() -> None:
         progress("load", 0, 0)
@@ -41,7 +44,7 @@ def placed(config: EngineConfig, progress: StartProgress) -> Placed:
 
 def _surroundings(config: EngineConfig) -> Surroundings:
     places = None
-    if chosen_device(config.device) == "cuda":
+    if config.device == "cuda":
         from torch.cuda import device_count
 
         places = device_count() or None  # there is none where kernels are interpreted

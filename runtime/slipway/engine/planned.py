@@ -12,6 +12,7 @@ import msgspec
 
 from slipway import driver
 from slipway.dist.channel import ALONE, Neighbours
+from slipway.dist.hosts import ranks_of
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.engine.cuda_files import use_given
@@ -21,7 +22,7 @@ from slipway.engine.tokens import token_ids_of
 from slipway.engine.wire import Hub
 from slipway.engine.worker_classes import check_classes, of_named_classes
 from slipway.envs import read
-from slipway.exits import DEVICE_UNAVAILABLE, INTERNAL_ERROR, NOT_SUPPORTED, Exit
+from slipway.exits import DEVICE_UNAVAILABLE, INTERNAL_ERROR, Exit
 from slipway.load.extras import require_torch
 from slipway.load.folder import stored_bytes
 from slipway.load.progress import Progress
@@ -122,23 +123,21 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
 
 
 def check_ranks_on_devices(config: EngineConfig) -> None:
-    """Raises Exit where ranks cannot meet, or are more than the devices here."""
-    if config.nnodes > 1:
-        raise Exit(
-            NOT_SUPPORTED,
-            f"--nnodes {config.nnodes}: on CUDA ranks meet on one host only.",
-            "--data-parallel-size serves the whole model on each host; --device cpu has ranks on several.",
-            "nnodes",
-        )
+    """Raises Exit where the ranks of this host are more than the devices here."""
     import torch
 
-    size = Mesh.of(config).size
-    if torch.cuda.is_available() and (devices := torch.cuda.device_count()) < size:
+    size = len(ranks_of(config, config.node_rank))
+    devices = max(0, torch.cuda.device_count() - config.first_device)
+    if torch.cuda.is_available() and devices < size:
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size")
+        asked = {name: count for name in sizes if (count := getattr(config, name)) > 1}
+        told = " ".join(f"--{name.replace('_', '-')} {count}" for name, count in asked.items())
+        where = f" over --nnodes {config.nnodes}" if config.nnodes > 1 else ""
         raise Exit(
             DEVICE_UNAVAILABLE,
-            f"--tensor-parallel-size {size}: each rank takes a device, and torch finds {devices} here.",
+            f"{told}{where}: each of {size} ranks here takes a device, and torch finds {devices} for them.",
             "Lower it, or show more: what CUDA_VISIBLE_DEVICES lists, or the GPUs that the pod asks for.",
-            "tensor_parallel_size",
+            next(iter(asked)),
         )
 
 

@@ -93,6 +93,8 @@ class Member:
         """Through which the rank comes that its rows go to, from another host."""
         self._draws = config.rank == Mesh.of(config).drawing > 0
         """What its steps make is told."""
+        self._under_way = 0
+        """Steps that have not been collected."""
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="adapters")
         self._link.linger = LINGER
 
@@ -122,9 +124,14 @@ class Member:
     def _step(self, plan: StepPlan, masks: dict[int, bytes]) -> None:
         self._worker.launch(plan)
         self._worker.draw(read_masks(masks, plan) or None)
-        output = self._worker.collect()
-        if self._draws:
-            self._link.send(Made(output))
+        self._under_way += 1
+        # Nobody wants what this one makes: the next step is launched before it waits for that.
+        ahead = self._worker.runs_ahead and not self._draws
+        while self._under_way > ahead:
+            output = self._worker.collect()
+            self._under_way -= 1
+            if self._draws:
+                self._link.send(Made(output))
 
     def _answer(self, number: int, question: Question) -> None:
         try:

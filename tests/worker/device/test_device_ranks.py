@@ -34,7 +34,8 @@ from slipway.engine.planned import check_ranks_on_devices
 from slipway.engine.ranked import RankedWorker
 from slipway.engine.team import Team
 from slipway.exits import DEVICE_UNAVAILABLE, Exit
-from slipway.worker.device.ranks import Met, TensorRanks
+from slipway.worker.device import joining
+from slipway.worker.device.meeting import Meeting, Met
 from slipway_kernels.collective import Peers, all_reduce
 from slipway_kernels.cpu import RankLeft
 
@@ -280,11 +281,11 @@ def test_a_rank_that_is_left_meets_nobody() -> None:
         never.wait()
         raise AssertionError
 
-    ranks = TensorRanks(0, 2, meet)
-    leaving = threading.Thread(target=lambda: (begun.wait(), ranks.leave()))
+    meeting = Meeting(meet)
+    leaving = threading.Thread(target=lambda: (begun.wait(), meeting.leave()))
     leaving.start()
     with pytest.raises(RankLeft):
-        ranks.meet()
+        meeting.wait()
     leaving.join()
     never.set()
 
@@ -293,10 +294,27 @@ def test_ranks_that_find_too_few_devices_are_told_both_numbers(monkeypatch: pyte
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     check_ranks_on_devices(EngineConfig(model="m", tensor_parallel_size=3))
-    with pytest.raises(Exit, match=r"--tensor-parallel-size 4: .* torch finds 3 here") as caught:
+    with pytest.raises(Exit, match=r"--tensor-parallel-size 4: .* torch finds 3 for them") as caught:
         check_ranks_on_devices(EngineConfig(model="m", tensor_parallel_size=4))
     assert caught.value.exit_code is DEVICE_UNAVAILABLE
     assert caught.value.argument == "tensor_parallel_size"
+    of_a_node = {"pipeline_parallel_size": 4, "nnodes": 2, "node_rank": 1}
+    check_ranks_on_devices(EngineConfig(model="m", **of_a_node))
+    told = r"--pipeline-parallel-size 4 over --nnodes 2: each of 2 ranks here .* finds 1 for them"
+    with pytest.raises(Exit, match=told) as caught:
+        check_ranks_on_devices(EngineConfig(model="m", **of_a_node, first_device=2))
+    assert caught.value.argument == "pipeline_parallel_size"
+
+
+def test_a_rank_takes_the_device_of_its_place_on_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[torch.device] = []
+    monkeypatch.setattr(joining, "device_in_use", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    sizes = {"tensor_parallel_size": 4, "nnodes": 2, "node_rank": 1}
+    assert joining.device_of(EngineConfig(model="m", **sizes, rank=3)) == torch.device("cuda", 1)
+    launched = EngineConfig(model="m", **(sizes | {"nnodes": 4, "node_rank": 3}), rank=3, first_device=3)
+    assert joining.device_of(launched) == torch.device("cuda", 3)
+    assert [one.index for one in taken] == [1, 3]
 
 
 def test_a_rank_that_leaves_waits_in_no_kernel(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class Parallel:
     """Profile Ray workers with Nsight."""
 
     tensor_parallel_size: int = arg(1, aliases=("-tp",), minimum=1)
-    """Ranks that share each layer: processes on a CPU, of one host or of --nnodes; GPUs of one host."""
+    """Ranks that share each layer: processes on a CPU, or a GPU each; of one host, or of --nnodes."""
 
     worker_cls: str = arg(
         "auto",

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from functools import partial
 
 import msgspec
 import torch
 
-from slipway.dist.groups import Group, file_store
 from slipway.dist.mesh import Mesh
+from slipway.dist.stores import RankStore
 from slipway.engine.config import EngineConfig
-from slipway.envs import read
 from slipway.load.progress import Progress
 from slipway.worker.cache_size import num_host_pages, token_budget
 from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.attention import backend
 from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.guesser import Drafted
+from slipway.worker.device.joining import device_of, met
+from slipway.worker.device.meeting import Meeting
 from slipway.worker.device.memory import Budget, device_memory
-from slipway.worker.device.neighbours import Pairs, StageNeighbours
+from slipway.worker.device.neighbours import StageNeighbours
 from slipway.worker.device.offload import layers_on_host
-from slipway.worker.device.peer_memory import mapped, memory_of
 from slipway.worker.device.pooling import PoolingWorker
 from slipway.worker.device.processed import ProcessedRows
 from slipway.worker.device.proposer import DeviceProposer, NgramOnDevice
-from slipway.worker.device.ranks import Met, Ranks, TensorRanks
+from slipway.worker.device.ranks import Ranks, TensorRanks
 from slipway.worker.device.sampler import Sampler
 from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.device.stage_worker import StageWorker
@@ -37,7 +36,6 @@ from slipway.worker.device.worker import DeviceWorker
 from slipway.worker.plan import ModelPlan
 from slipway.worker.processors import Processors
 from slipway_kernels.cuda.interpret import repair
-from slipway_kernels.cuda.launch import device_in_use
 from slipway_kernels.sampling import Acceptance, RecordLayout
 
 TOKEN_BUDGET = 2048
@@ -52,13 +50,14 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
     pools = plan.pooler is not None
     if pools:
         config = msgspec.structs.replace(config, num_drafts=0)
-    device, ranks = _device_of(config), None
+    device, ranks, meeting = device_of(config), None, None
     if device.type == "cpu":
         repair()
     mesh = Mesh.of(config)
-    if mesh.tp > 1:
-        shard = mesh.shard(config.rank)
-        ranks = TensorRanks(shard.rank, shard.size, partial(_met, config, device))
+    if mesh.size > 1:
+        meeting = Meeting(partial(met, config, device, RankStore(config)))
+    if meeting is not None and mesh.tp > 1:
+        ranks = TensorRanks(mesh.shard(config.rank).rank, mesh.tp, meeting)
     draws = plan.draws and (ranks is None or ranks.draws)
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
@@ -100,7 +99,8 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         budget=partial(Budget, total, config.gpu_memory_utilization, total - before),
         timed=config.timed,
         ranks=ranks,
-        neighbours=StageNeighbours(partial(_pairs, config, device)) if mesh.pp > 1 else None,
+        neighbours=StageNeighbours(meeting) if meeting is not None and mesh.pp > 1 else None,
+        meeting=meeting,
     )
 
 
@@ -108,45 +108,6 @@ def _kind(plan: ModelPlan) -> type[DeviceWorker]:
     if not plan.draws:
         return StageWorker
     return DeviceWorker if plan.pooler is None else PoolingWorker
-
-
-def _device_of(config: EngineConfig) -> torch.device:
-    """The rank's of those that all ranks of this host see: peers are reached by their numbers."""
-    device = device_in_use()
-    if device.type == "cuda" and Mesh.of(config).size > 1:
-        device = torch.device("cuda", config.rank)  # `planned` has seen that there are as many
-        torch.cuda.set_device(device)
-    return device
-
-
-def _met(config: EngineConfig, device: torch.device) -> Met:
-    """The ranks of this one's stage, once all of them are here. In any thread."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    mesh = Mesh.of(config)
-    shard, name = mesh.shard(config.rank), f"stage-{mesh.stage(config.rank)}"
-    store = file_store(config.rank_folder, name, shard.size)
-    group = Group(store, name, shard.rank, shard.size, device)
-    memory = None if config.disable_custom_all_reduce else memory_of(device, group)
-    if memory is None:
-        return Met(group)
-    return Met(group, mapped(group, memory, device, check=not read(os.environ).skip_p2p_check), memory)
-
-
-def _pairs(config: EngineConfig, device: torch.device) -> Pairs:
-    """Of a rank with those of its place in the stages before and behind. In any thread."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    mesh = Mesh.of(config)
-
-    def pair(first: int) -> Group:
-        name = f"rows-{first}"
-        store = file_store(config.rank_folder, name, 2)
-        return Group(store, name, int(config.rank > first), 2, device)
-
-    rank, last = config.rank, mesh.pp - 1
-    before = pair(rank - mesh.tp) if mesh.stage(rank) else None
-    return Pairs(before, pair(rank) if mesh.stage(rank) < last else None)
 
 
 def _takes_rows(plan: ModelPlan, config: EngineConfig) -> bool:

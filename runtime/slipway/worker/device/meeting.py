@@ -1,38 +1,54 @@
-"""Where processes with devices of their own wait for each other, before they compute together."""
+"""Where ranks with devices of their own wait for each other, before they compute together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from threading import Thread
-from typing import Generic, Protocol, TypeVar
 
+from slipway.dist.groups import Group
+from slipway.worker.device.peer_memory import PeerMemory
+from slipway_kernels.collective import Peers
 from slipway_kernels.cpu import RankLeft
 
 
-class Leavable(Protocol):
-    def leave(self) -> None:
-        """One is lost: nothing waits for the others any more. In any thread."""
+@dataclass(frozen=True, slots=True)
+class Met:
+    """The ranks once all of them are there.
 
-
-M = TypeVar("M", bound=Leavable)
-
-
-class Meeting(Generic[M]):
-    """What some processes have in common, once all of them have come.
-
-    No call of torch's that waits for another process to connect can be told to end: a thread makes it, whose
-    result is awaited.
+    group   those of its stage; None where it is alone there
+    peers   the same, where all read each other's memory
+    before, behind   with the rank of its place in the stage before and in the one behind, each a group whose
+                     first one's rows become the other's
     """
 
-    met: M | None = None
+    group: Group | None = None
+    peers: Peers | None = None
+    memory: PeerMemory | None = None
+    before: Group | None = None
+    behind: Group | None = None
+
+    def leave(self) -> None:
+        if self.memory is not None:
+            self.memory.leave()
+        for group in filter(None, (self.group, self.before, self.behind)):
+            group.leave()
+
+
+class Meeting:
+    """No call of torch's that waits for another process to connect can be told to end: a thread makes it,
+    whose result is awaited.
+    """
+
+    met: Met | None = None
     left = False
 
-    def __init__(self, meet: Callable[[], M]) -> None:
+    def __init__(self, meet: Callable[[], Met]) -> None:
         """meet: meets the others; it returns when all have called theirs"""
         self._meet = meet
-        self._meeting: Future[M | None] = Future()
+        self._meeting: Future[Met | None] = Future()
 
     def wait(self) -> None:
         """Until all have come. Raises RankLeft, and what prevents it."""
@@ -42,6 +58,7 @@ class Meeting(Generic[M]):
             self.check()
 
     def leave(self) -> None:
+        """One is lost: nothing waits for the others any more. In any thread."""
         self.left = True
         with suppress(InvalidStateError):
             self._meeting.set_result(None)

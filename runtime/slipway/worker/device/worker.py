@@ -23,6 +23,7 @@ from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
 from slipway.worker.device.evicted import Evicted
 from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
+from slipway.worker.device.meeting import Meeting
 from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
 from slipway.worker.device.neighbours import Neighbours, OnlyStage
 from slipway.worker.device.pages import DevicePages
@@ -78,14 +79,17 @@ class DeviceWorker:
         timed: bool = False,
         ranks: Ranks | None = None,
         neighbours: Neighbours | None = None,
+        meeting: Meeting | None = None,
     ) -> None:
         """read_again: the decoder, with its weights. proposer: what guesses. given: None where no request
         comes with embeddings, and processed where none brings processors. graph_lengths: of the longest
         context. budget: of weights, activations and graphs, in bytes. timed: outputs tell what the forward
-        pass took. ranks: None where there are no others; neighbours: where there are no other stages."""
+        pass took. ranks: None where there are no others; neighbours: where there are no other stages;
+        meeting: of both, None where there is neither."""
         self.plan = plan
         self._ranks = ranks or Alone()
         self._neighbours = neighbours or OnlyStage()
+        self._meeting = meeting
         self._state = state
         self._sampler = sampler
         self._decoder, self._adapters = decoder, self._adapters_of(decoder)
@@ -142,7 +146,8 @@ class DeviceWorker:
     def allocate(self, num_pages: int) -> int:
         self._state.allocate(self.plan.length_in(num_pages))
         allocated = allocated_within(num_pages, self._use_pages)
-        if any([self._ranks.meet(), self._neighbours.meet()]):
+        if self._meeting is not None:
+            self._meeting.wait()
             self.largest_step()  # what sends and receives is loaded, too
         return allocated
 
@@ -180,8 +185,8 @@ class DeviceWorker:
             self.largest_step()  # workspaces have their last addresses before graphs know them
 
     def leave(self) -> None:
-        self._ranks.leave()
-        self._neighbours.leave()
+        if self._meeting is not None:
+            self._meeting.leave()
 
     def close(self) -> None:
         vars(self).clear()
@@ -314,8 +319,8 @@ class DeviceWorker:
         """Wait for the tokens of the oldest step under way."""
         pending = self._under_way.popleft()
         output = StepOutput([], []) if pending is None else self._results.output(pending)
-        self._ranks.check()  # what is drawn without the others is nothing
-        self._neighbours.check()
+        if self._meeting is not None:
+            self._meeting.check()  # what is drawn without the others is nothing
         return output
 
     @contextmanager
