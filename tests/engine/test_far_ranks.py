@@ -15,8 +15,10 @@ import pytest
 
 from far_hosts import FIRST, far_ranks, free_ports, second_host
 from local_engine import LocalEngine, Output
+from lora_folder import lora_folder
 from slipway.dist import rendezvous
 from slipway.dist.beats import Heartbeats
+from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
 from slipway.exits import ENGINE_DIED, RANKS_MISSING, WORKER_KILLED, Exit
 
@@ -67,6 +69,30 @@ def test_ranks_of_two_hosts_draw_what_those_of_one_draw_to_the_bit(size: int, co
             assert run(engine, prompts()) == expected
         assert other.wait(timeout=30) == ENGINE_DIED.code
         assert "EngineDied Node 0 has ended, or cannot be reached" in said(other)
+
+
+def test_fully_sharded_adapters_of_two_hosts_are_those_of_one_to_the_bit(
+    common: dict[str, Any], tmp_path: Path
+) -> None:
+    """What is told of A · x is as long as rows with an adapter are many."""
+    folder = lora_folder(Path(common["model"]), tmp_path / "it", rank=3)
+    ref = AdapterRef(1, "it", str(folder))
+    common |= {"max_loras": 1, "fully_sharded_loras": True}
+
+    def said_by(engine: LocalEngine) -> list[Output]:
+        params = SamplingParams(24, temperature=0.0, num_logprobs=2)
+        asked = [(tokens, one) for tokens in prompts() for one in (ref, None)]
+        names = [engine.add(tokens, params, adapter=one) for tokens, one in asked]
+        engine.finish()
+        return [engine.output(name) for name in names]
+
+    with LocalEngine(**(common | {"nnodes": 1})) as near:
+        expected = said_by(near)
+    assert expected[0].tokens != expected[1].tokens
+    with second_host(common) as other:
+        with LocalEngine(**common) as engine:
+            assert said_by(engine) == expected
+        assert other.wait(timeout=30) == ENGINE_DIED.code
 
 
 def staged(common: dict[str, Any], tensor: int, stages: int, nodes: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from slipway.engine.params import SamplingParams
 from slipway.load.errors import LoadError
 from slipway.text import structure
 from slipway.text.open import load
+from slipway.worker.cpu import CpuWorker
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +31,7 @@ BOUNDS: dict[str, Any] = {"dtype": "float32", "max_model_len": 256, "num_blocks"
 ADAPTED = BOUNDS | {"max_loras": 2, "lora_extra_vocab_size": 8}
 SIZES = pytest.mark.parametrize("size", [2, 3, 4])
 WHOLE_EXPERTS = pytest.mark.parametrize("whole_experts", [False, True], ids=["cut", "whole"])
+LINEAR_WEIGHTS = tuple(f"{one}.weight" for one in LINEAR)
 SMALL = {"head_dim": 24, "vocab_size": 90}
 """Of so few tokens that ranks part within a block of 32."""
 
@@ -53,7 +55,9 @@ def run(model: Path, asked: Asked, **fields: Any) -> list[Output]:
     with engine_of(model, **fields) as engine:
         names = [engine.add(tokens, GREEDY, adapter=ref) for tokens, ref in asked]
         engine.finish()
-        return [engine.output(name) for name in names]
+        outputs = [engine.output(name) for name in names]
+    assert {len(one.tokens) for one in outputs} == {GREEDY.max_tokens}
+    return outputs
 
 
 def check(model: Path, asked: Asked, size: int, **fields: Any) -> list[Output]:
@@ -120,6 +124,76 @@ def test_an_adapter_adds_what_it_adds_on_one_rank(
     ref = everything(Made(models(name), tmp_path / "it")).save()
     asked = [(tokens, one) for tokens in prompts(vocab=90) for one in (ref, None)]
     check(models(name), asked, size, enable_expert_parallel=whole_experts, **ADAPTED)
+
+
+def of_ranks(model: Path, folder: Path, *ranks: int) -> list[AdapterRef]:
+    """Adapters to all linear layers, one after another of each of these ranks in turn; with biases."""
+    refs = []
+    for number in range(len(ranks)):
+        made = Made(model, folder / str(number), seed=number)
+        modules = [name.removesuffix(".weight") for name in made.weights if name.endswith(LINEAR_WEIGHTS)]
+        rank_of = made.config["rank_pattern"] = {}
+        for at, module in enumerate(modules):
+            rank_of[module] = ranks[(number + at) % len(ranks)]
+            made.linear(module, rank_of[module])
+            rows = len(made.weights[f"{module}.weight"])
+            made.tensors[f"{PREFIX}{module}.lora_B.bias"] = made.random(rows, scale=0.1)
+        refs.append(made.save())
+    return refs
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", ["llama", "few words", "mixtral", "qwen2_moe"])
+def test_a_fully_sharded_adapter_adds_what_it_adds_on_one_rank(
+    models: Models, tmp_path: Path, name: str, size: int
+) -> None:
+    """Of ranks that do not divide, too, and of fewer than there are of those that share it."""
+    refs = [
+        *of_ranks(models(name), tmp_path, 3, 1, 16),
+        everything(Made(models(name), tmp_path / "it")).save(),
+    ]
+    asked = [(tokens, one) for tokens in prompts(3, vocab=90) for one in (*refs, None)]
+    fields = ADAPTED | {"max_loras": 4, "enable_lora_bias": True, "fully_sharded_loras": True}
+    check(models(name), asked, size, **fields)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_rank_holds_its_share_of_a_fully_sharded_adapter(models: Models, tmp_path: Path, size: int) -> None:
+    """And half of most without: one matrix of each product whole."""
+    (ref,) = of_ranks(models("llama"), tmp_path, 96)
+    fields = BOUNDS | {"max_loras": 1, "max_lora_rank": 96, "enable_lora_bias": True}
+
+    def held(**ranked: Any) -> list[int]:
+        with engine_of(models("llama"), **fields, **ranked) as engine:
+            engine.add([1], GREEDY, adapter=ref)
+            engine.finish()
+            workers: list[CpuWorker] = getattr(engine, "ranks", [engine.worker])
+            return [
+                sum(one.nbytes for one in worker._adapters.program._adapters.values() if one is not None)
+                for worker in workers
+                if worker._adapters is not None
+            ]
+
+    (alone,), usual = held(), held(tensor_parallel_size=size)
+    shared = held(tensor_parallel_size=size, fully_sharded_loras=True)
+    assert len(usual) == len(shared) == size
+    assert all(one > 0.6 * alone for one in usual)
+    assert all(one < 1.2 * alone / size for one in shared)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_company_changes_no_bit_of_a_fully_sharded_adapter(
+    models: Models, tmp_path: Path, dtype: str
+) -> None:
+    refs = [*of_ranks(models("few words"), tmp_path, 3, 1), None]
+    asked = [(tokens, one) for tokens in prompts(3, 90) for one in refs]
+    fields = {
+        "dtype": dtype,
+        "enable_lora_bias": True,
+        "fully_sharded_loras": True,
+        "tensor_parallel_size": 3,
+    }
+    check_company(models("few words"), asked, **(ADAPTED | fields))
 
 
 @SIZES

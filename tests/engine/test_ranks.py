@@ -14,8 +14,10 @@ import pytest
 
 from factory import model_folders
 from local_engine import LocalEngine, Output
+from lora_folder import lora_folder
 from slipway.dist.beats import Heartbeats
 from slipway.engine.config import EngineConfig
+from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
 from slipway.engine.planned import StartProgress, planned
 from slipway.exits import ENGINE_DIED, NOT_SUPPORTED, WORKER_KILLED, Exit
@@ -112,10 +114,19 @@ def ranks_of(engine: LocalEngine) -> list[int]:
     return [int(line) for line in found.stdout.split()]
 
 
-def test_a_killed_rank_ends_the_engine_with_its_name(tiny_models: TinyModels) -> None:
-    with LocalEngine(tiny_models("llama"), threads=1, tensor_parallel_size=2) as engine:
-        engine.add(prompts(1)[0], SamplingParams(400, temperature=0.0))
-        engine.core.run_once()
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_killed_rank_ends_the_engine_with_its_name(
+    adapted: bool, tiny_models: TinyModels, tmp_path: Path
+) -> None:
+    """Wherever the others wait for it: behind a layer, or for what it makes of an adapter's A · x."""
+    ref, fields = None, {}
+    if adapted:
+        ref = AdapterRef(1, "it", str(lora_folder(tiny_models("llama"), tmp_path / "it")))
+        fields = {"max_loras": 1, "fully_sharded_loras": True}
+    with LocalEngine(tiny_models("llama"), threads=1, tensor_parallel_size=2, **fields) as engine:
+        engine.add(prompts(1)[0], SamplingParams(400, temperature=0.0), adapter=ref)
+        while not engine.hub.deltas:  # the adapter is read in a thread beside
+            engine.core.run_once()
         (rank,) = ranks_of(engine)
         os.kill(rank, signal.SIGKILL)
         with pytest.raises(Exit, match=rf"Rank 1 \(process {rank}\) ended with SIGKILL") as caught:

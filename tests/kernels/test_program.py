@@ -111,8 +111,13 @@ def test_an_adapter_that_does_not_fit_is_refused() -> None:
         program.set_adapter(to, 0, low(48, 32, 17))
     with pytest.raises(ValueError, match="there are 2 places, and no place 2"):
         program.set_adapter(to, 2, low(48, 32, 4))
+    piece = Piece(np.zeros((4, 32)), np.zeros((48, 5)), np.arange(48, dtype=np.int32))
     with pytest.raises(ValueError, match="do not fit each other"):
-        LowRank(48, "bf16", [Piece(np.zeros((4, 32)), np.zeros((48, 5)), np.arange(48, dtype=np.int32))])
+        LowRank(48, "bf16", [piece])
+    with pytest.raises(ValueError, match="do not fit each other"):  # which has three of five rows
+        LowRank(48, "bf16", [piece], dealt=(0, 2))
+    with pytest.raises(ValueError, match="adapt: 16 columns of A · x, dealt, where ranks share 0"):
+        program.adapt(2, 16, x, 48, 32, "dealt", 16)
 
 
 def test_a_step_appends_what_it_draws_and_advances() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +16,13 @@ from model.stepping import plan
 from resized_adapters import Resized, new_embeddings
 from slipway.engine.messages import AdapterRef
 from slipway.load.adapter import AdapterLimits
-from slipway.load.arrays import FP32
+from slipway.load.arrays import FP32, Floats
 from slipway.load.cut import WHOLE
 from slipway.load.own_tokens import OwnLimits
 from slipway.model.adapters import EMBEDDING, HEAD, Addition
 from slipway.model.own_rows import Own, Rows
 from slipway.model.registry import families
-from slipway.model.roles import ADDED_UP, Place
+from slipway.model.roles import ADDED_UP, ROLES_BY_ROWS, Place
 from slipway.model.shard import Shard, Sharded
 from slipway.worker.adapters import read_parts
 
@@ -74,6 +76,54 @@ def test_a_bias_is_added_once(size: int, whole_experts: bool, tmp_path: Path) ->
     for place, count in given.items():
         alone = place[1] in ADDED_UP or (whole_experts and place[2] >= 0)
         assert count == (1 if alone else size)
+
+
+@SIZES
+@pytest.mark.parametrize("whole_experts", [False, True], ids=["cut", "whole"])
+@pytest.mark.parametrize("rank", [1, 3, 16])
+def test_ranks_that_share_both_matrices_have_together_what_one_has(
+    size: int, whole_experts: bool, rank: int, tmp_path: Path
+) -> None:
+    """Rows of A in turn, or runs of B's; experts, the embedding and the head are as they would be without."""
+    model = make_model("qwen2_moe", tmp_path / "model")
+    made = Made(model, tmp_path / "it", r=rank)
+    for name in list(made.weights):
+        if name.endswith("proj.weight"):
+            made.linear(name.removesuffix(".weight"), rank)
+    made.embedding(rank=rank)
+    made.linear("lm_head", rank)
+    ref = made.save()
+    whole, _ = of(model, ref, Shard())
+    shards = [Shard(one, size, whole_experts) for one in range(size)]
+    shared = [of(model, ref, replace(shard, cuts_adapters=True))[0] for shard in shards]
+    apart = [of(model, ref, shard)[0] for shard in shards]
+    kinds = set()
+    for place, one in whole.items():
+        parts, usual = [found[place] for found in shared], [found[place] for found in apart]
+        if place[1] in ROLES_BY_ROWS:
+            kinds.add("dealt")
+            dealt = [
+                row for turn in zip_longest(*(part.a for part in parts)) for row in turn if row is not None
+            ]
+            assert np.array_equal(dealt, one.a)
+            assert max(len(part.a) for part in parts) == -(-rank // size)
+            assert_same([part.b for part in parts], [part.b for part in usual])
+        elif place[1] in ADDED_UP - {"expert_down"}:
+            kinds.add("added up")
+            assert np.array_equal(np.concatenate([part.b for part in parts]), one.b)
+            rows = [np.arange(len(one.b))[part.outputs] for part in parts]
+            assert np.array_equal(np.concatenate(rows), np.arange(len(one.b)))
+            assert_same([part.a for part in parts], [part.a for part in usual])
+        else:
+            kinds.add("as it would be")
+            assert_same([part.a for part in parts], [part.a for part in usual])
+            assert_same([part.b for part in parts], [part.b for part in usual])
+    assert len(kinds) == 3
+
+
+def assert_same(found: list[Floats], expected: list[Floats]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
 
 
 @SIZES

@@ -7,7 +7,7 @@ from slipway_kernels.cpu.extension import Extension, OwnRows
 from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
 from slipway_kernels.cpu.linked import LinkedProgram
 from slipway_kernels.cpu.memory import PageMemory, page_bytes, reserved, trim
-from slipway_kernels.cpu.program import Adaptable, Buffer, Program
+from slipway_kernels.cpu.program import Adaptable, Buffer, Program, Shared
 from slipway_kernels.cpu.ranks import RankLeft, Ranks, shared_memory
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.step import Edits, StepResult
@@ -33,6 +33,7 @@ __all__ = [
     "RankLeft",
     "Ranks",
     "Rows",
+    "Shared",
     "Slots",
     "StepResult",
     "Threads",

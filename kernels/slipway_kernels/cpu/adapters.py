@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from math import lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,8 @@ _LINE = 64
 class Piece(NamedTuple):
     """What one matrix adds to some outputs of a product: b · (a · x).
 
-    a     [r, k]; of an embedding [tokens, r], the rows that stand for a · x
+    a     [r, k], or the rows of it that are dealt to a rank; of an embedding [tokens, r], the rows that stand
+          for a · x
     b     [outputs, r], which has the scaling
     rows  [outputs]  of the product
     """
@@ -45,33 +47,41 @@ class LowRank:
         bias: Floats | None = None,
         *,
         embedding: bool = False,
+        dealt: tuple[int, int] = (0, 1),
     ) -> None:
-        """bias: [n], added to the outputs. Raises ValueError for pieces that do not fit each other."""
+        """bias: [n], added to the outputs. dealt: the first row of each A that is here, and to how many ranks
+        rows go in turn. Raises ValueError for pieces that do not fit each other."""
         self.n = n
         self.k = 0 if embedding or not pieces else pieces[0].a.shape[1]
         element, step = (BF16, 2) if dtype == "bf16" else (FP32, 1)
+        first, each = dealt
         ranks = [piece.b.shape[1] for piece in pieces]
         for piece, rank in zip(pieces, ranks, strict=True):
-            wanted = (piece.a.shape[0], rank) if embedding else (rank, self.k)
+            own = len(range(first, rank, each))
+            wanted = (piece.a.shape[0], rank) if embedding else (own, self.k)
             if piece.a.shape != wanted or len(piece.b) != len(piece.rows):
                 raise ValueError(
                     f"An adapter's factors of shape {piece.a.shape} and {piece.b.shape} do not fit each "
                     f"other, {len(piece.rows)} outputs and rows of {self.k}."
                 )
-        starts = np.cumsum([0, *(-(-rank // step) * step for rank in ranks)])
-        self.width = int(-(-starts[-1] // 16) * 16)
+        together = lcm(step, each)  # so that column c of A · x is column c // each of rank c % each
+        starts = np.cumsum([0, *(-(-rank // together) * together for rank in ranks)])
+        self.width, self.part = (int(-(-one // 16) * 16) for one in (starts[-1], starts[-1] // each))
         columns = [(int(start), int(start) + rank) for start, rank in zip(starts, ranks, strict=False)]
         self._spans = np.zeros(-(-n // 16), SPAN)
         self._arrays: dict[str, Array] = {"spans": self._spans}
         if embedding:
             self._arrays["a"] = _table(pieces, columns, self.width, element)
         else:
-            self._arrays["a"] = _shrinking(pieces, columns, self.width, self.k, element, step)
+            here = [int(start) // each for start in starts]
+            self._arrays["a"] = _shrinking(pieces, here, self.part, self.k, element, step)
         self._arrays["b"] = self._expanding(pieces, columns, element, step)
         if bias is not None:
             self._arrays["bias"] = np.zeros(len(self._spans) * 16, np.float32)
             self._arrays["bias"][:n] = bias
-        self._struct = AdapterStruct(width=self.width)
+        self.nbytes = sum(_lines(array.nbytes) for array in self._arrays.values())
+        """In whole cache lines."""
+        self._struct = AdapterStruct(width=self.width, part=self.part)
         self._memory: Memory | None = None
 
     @property
@@ -80,11 +90,6 @@ class LowRank:
         if self._memory is None:
             raise ValueError("An adapter has no memory yet: `together` gives it some.")
         return self._struct
-
-    @property
-    def nbytes(self) -> int:
-        """In whole cache lines."""
-        return sum(_lines(array.nbytes) for array in self._arrays.values())
 
     def move_to(self, memory: Memory, at: int) -> None:
         """Lie there from now on."""
@@ -129,23 +134,22 @@ def together(adapters: Sequence[LowRank]) -> Memory:
     memory = Memory(sum(adapter.nbytes for adapter in adapters))
     at = memory.address
     for adapter in adapters:
-        size = adapter.nbytes
         adapter.move_to(memory, at)
-        at += size
+        at += adapter.nbytes
     return memory
 
 
 def _shrinking(
     pieces: Sequence[Piece],
-    columns: Sequence[tuple[int, int]],
+    starts: Sequence[int],
     width: int,
     k: int,
     element: np.dtype,
     step: int,
 ) -> Array:
     low = np.zeros((width, -(-k // step) * step), element)
-    for piece, (begin, end) in zip(pieces, columns, strict=True):
-        low[begin:end, :k] = piece.a
+    for piece, start in zip(pieces, starts, strict=False):
+        low[start : start + len(piece.a), :k] = piece.a
     return _by_steps(low.reshape(width // 16, 16, low.shape[1]), step)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 15
+ABI = 16
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -40,7 +40,10 @@ class WeightStruct(Structure):
 class AdapterStruct(Structure):
     """`sw_adapter` of slipway.h."""
 
-    _fields_ = (*((name, c_void_p) for name in ("a", "b", "spans", "bias")), ("width", c_int32))
+    _fields_ = (
+        *((name, c_void_p) for name in ("a", "b", "spans", "bias")),
+        *((name, c_int32) for name in ("width", "part")),
+    )
 
 
 class ExtensionStruct(Structure):
@@ -166,7 +169,8 @@ SIGNATURES = {
     "sw_add_linear": "-pipipiiii",
     "sw_add_embed_sum": "-ppifppp",
     "sw_add_layer_norm": "-pippifi",
-    "sw_adapt": "ipiii",
+    "sw_share_adapters": "ipi",
+    "sw_adapt": "ipiiiii",
     "sw_set_adapter": "-piiip",
     "sw_extend": "-pii",
     "sw_add_rotation": "-pp",

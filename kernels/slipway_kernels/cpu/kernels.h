@@ -131,8 +131,9 @@ struct Kernels {
   void (*read_row)(const sw_weight&, int row, float scale, float* out);
   /* A row of fp32 or bf16 as the codes that weights of integers multiply. */
   void (*quantize_row)(const void* x, int dtype, int width, void* out);
-  /* h[i] = A · x[i] of columns 16 · [begin, end), both of `dtype`. */
-  void (*shrink)(const sw_adapter&, int k, const LowRows& x, int begin, int end, void* h, size_t stride, int dtype);
+  /* h[i] = A · x[i] of columns 16 · [begin, end), x of `dtype`. */
+  void (*shrink)(const sw_adapter&, int k, const LowRows& x, int begin, int end, int dtype, void* h, size_t stride,
+                 int h_dtype);
   /* out[i] += B · h[i] + bias of columns 16 · [begin, end) that are below n. */
   void (*expand)(const sw_adapter&, const void* h, size_t h_stride, int dtype, const LowRows& out, int n, int begin,
                  int end);

@@ -24,9 +24,9 @@ struct Additions {
   void set(int at, const sw_adapter&);
   /* Whether any row's adapter adds to it. */
   bool adapts(const RowsByAdapter&) const;
-  /* h = A · x of the rows, by their place in the order; how many units that is. `unit` is the one claimed next.
-   * `rows` says where in x those lie that are at each place, if not where `RowsByAdapter` does. */
-  int shrink(Worker&, const RowsByAdapter&, const void* x, size_t stride, int k, int& unit,
+  /* h = A · x of the rows; how many units that is. `unit` is the one claimed next. `rows` says where in x those lie
+   * that are at each place, if not where `RowsByAdapter` does. */
+  int shrink(Worker&, const RowsByAdapter&, const void* x, size_t stride, int k, int& unit, const LowRankRows& h,
              const int32_t* rows = nullptr) const;
   /* out += B · h + bias, columns [0, n) in pieces; then, where it is given, finish(row, first, last) of the columns of
    * every row, those without an adapter too. */
@@ -34,16 +34,23 @@ struct Additions {
   void expand(Worker&, const RowsByAdapter&, float* out, size_t stride, int n, const Finish& finish) const;
 };
 
+/* What a rank has of A · x before all have met: all of it, columns dealt in turn, or what is added up. */
+enum { SW_WHOLE, SW_DEALT, SW_ADDED_UP };
+
 /* An operation to which adapters add. */
 struct Adapted : Operation {
   std::vector<Additions> added; /* to each of its products; empty where there are no adapters */
   Input plain;                  /* the rows that A multiplies */
+  int low_rank_of = SW_WHOLE, part = 0; /* columns that a rank makes of A · x, at most; of SW_WHOLE 0 */
   virtual void allow(int places) { added.assign(1, Additions(places, 1)); }
   /* Room for what a step computes beside the operation, once there is an adapter. */
   virtual void reserve(Program&) const;
 
  protected:
   bool adapts(const RowsByAdapter& by_adapter) const { return !added.empty() && added[0].adapts(by_adapter); }
+  LowRankRows shrinks_to(const Worker&) const;
+  /* A barrier, behind which A · x is whole. */
+  void make_whole(Worker&) const;
 };
 
 struct Embed : Adapted {

@@ -24,6 +24,7 @@ struct Worker {
   void barrier();
   /* A barrier of all ranks, behind which each has these parts of all. */
   void meet(const Parts&);
+  int turn = 0; /* of the two rooms in which ranks have parts of A · x, the next one */
   void* scratch() const;
 
  private:
@@ -48,8 +49,17 @@ struct RowsByAdapter {
   std::vector<int32_t> rows;
   std::vector<Tile> tiles;   /* those without an adapter last */
   std::vector<int> adapters; /* each that any row asks for */
+  int adapted = 0;           /* rows that ask for one: the first ones */
   /* adapter_of: each row's, below num_adapters; -1: none */
   void sort(const std::vector<int32_t>& adapter_of, int num_adapters);
+};
+
+/* Rows of A · x, by their place in the order. */
+struct LowRankRows {
+  char* at;
+  size_t stride; /* elements */
+  int dtype;
+  char* row(int place) const { return at + place * stride * element_bytes(dtype); }
 };
 
 class Operation {
@@ -141,6 +151,11 @@ struct Program {
   void sort_by_adapter();        /* lora/kernel.cpp */
   /* For so many rows that adapters add to, and what they add to before it is activated. */
   void reserve_low_rank(size_t rows, size_t apart_stride);
+  LowRankRows low_rank() const { return {static_cast<char*>(shrunk->at), size_t(shrunk_stride), dtype}; }
+  /* What a rank has made of A · x, `width` columns of it, not rounded yet. */
+  LowRankRows low_rank_part(int turn, int rank, int width) const {
+    return {low_rank_parts[turn] + rank * low_rank_step, size_t(width), SW_FP32};
+  }
   int num_adapters = 0;
   std::vector<sw_extension> extensions; /* by place; empty: no adapter has any */
   int most_added = 0;                   /* tokens that an adapter may add */
@@ -161,6 +176,10 @@ struct Program {
   std::unique_ptr<Memory> shrunk; /* [rows, shrunk_stride] of dtype: A · x; every product uses it */
   std::unique_ptr<Memory> apart;  /* [rows, 2 · width] fp32: gate and up before their activation */
   int shrunk_stride = 0;
+  /* Two by turns, each [ranks] of low_rank_step bytes in their memory: while some still read the one, others may write
+   * the other. Null: ranks have A · x whole. */
+  char* low_rank_parts[2] = {nullptr, nullptr};
+  size_t low_rank_step = 0;
 
   int num_rows = 0;
   std::vector<int32_t> token, position, request; /* of each row */

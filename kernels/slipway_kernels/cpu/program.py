@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from slipway_kernels.cpu.ranks import USED_UP, Ranks
 from slipway_kernels.cpu.step import Edits, Stepper, StepResult
 from slipway_kernels.cpu.weights import Weight
 
+Shared = Literal["whole", "dealt", "added up"]
+"""What a rank has of A · x: all of it; some columns, which go to ranks in turn; or a part of its sum."""
+SHARED: dict[Shared, int] = {"whole": 0, "dealt": 1, "added up": 2}
+
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
@@ -39,12 +43,14 @@ class Buffer:
 class Adaptable:
     """A product to which adapters add: `Program.adapt` has the rest.
 
+    part     as width, of what a rank makes
     product  of an operation that has several: of `moe` gate and up are 0, and down is 1
     expert   of `experts`, each of which has such a product
     """
 
     operation: int
     width: int
+    part: int
     n: int
     k: int
     product: int = 0
@@ -64,6 +70,8 @@ class Program(Stepper):
     ranks: Ranks | None = None
     """With whom it computes."""
     _places = 0
+    _part = 0
+    """Columns of A · x that ranks share."""
     _most_added: int | None = None
     """Tokens that an adapter may add; None: adapters have nothing of their own."""
 
@@ -350,7 +358,19 @@ class Program(Stepper):
         self._output.hidden = address(self._hidden)
         self._add("hidden", x.index, self._floats(norm_weight, x.width), eps, add_one)
 
-    def adapt(self, places: int, width: int, x: Buffer, n: int, k: int) -> Adaptable:
+    def share_adapters(self, part: int) -> None:
+        """Let ranks share A · x of products, of which each makes so many columns at most.
+
+        Raises MemoryError where the memory of the ranks is used up.
+        """
+        self._check_unfinished("share_adapters")
+        if not self._c.sw_share_adapters(self._pointer, part):
+            raise MemoryError(USED_UP)
+        self._part = part
+
+    def adapt(
+        self, places: int, width: int, x: Buffer, n: int, k: int, shared: Shared = "whole", part: int = 0
+    ) -> Adaptable:
         """Let adapters in so many places add to the operation that was added last: embed, linear or head.
 
         What is added to a product joins it before anything else: gate and up are computed apart for that, to
@@ -359,12 +379,17 @@ class Program(Stepper):
         width  most columns of A · x
         x      its input; of an embedding or a head what it writes or norms
         n, k   numbers of a row of its output, and of its input; of an embedding k is 0
+        shared, part  of a product whose A · x ranks share: what a rank has of it before all meet, and the
+                      most columns of that
         """
         self._check_unfinished("adapt")
         if places < 1 or self._places not in (0, places):
             raise ValueError(f"adapt: {places} places where the program has {self._places}.")
+        if part > self._part or (part == 0) != (shared == "whole"):
+            raise ValueError(f"adapt: {part} columns of A · x, {shared}, where ranks share {self._part}.")
         self._places = places
-        return Adaptable(self._c.sw_adapt(self._pointer, x.index, places, width), width, n, k)
+        index = self._c.sw_adapt(self._pointer, x.index, places, width, SHARED[shared], part)
+        return Adaptable(index, width, part or width, n, k)
 
     def adapt_experts(
         self, places: int, width: int, x: Buffer, hidden: int, inner: int, experts: int
@@ -394,10 +419,12 @@ class Program(Stepper):
             raise ValueError(
                 f"An adapter of [{adapter.n}, {adapter.k}] does not fit a product of [{to.n}, {to.k}]."
             )
-        if adapter is not None and adapter.width > to.width:
-            raise ValueError(
-                f"An adapter has {adapter.width} columns, where there is room for {to.width}: raise the rank."
-            )
+        columns = () if adapter is None else ((adapter.width, to.width), (adapter.part, to.part))
+        for found, room in columns:
+            if found > room:
+                raise ValueError(
+                    f"An adapter has {found} columns, where there is room for {room}: raise the rank."
+                )
         struct = None if adapter is None else ctypes.byref(adapter.placed)
         at = place * to.experts + to.expert
         self._c.sw_set_adapter(self._pointer, to.operation, to.product, at, struct)

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define SW_ABI 15
+#define SW_ABI 16
 
 /* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
 enum { SW_FP32 = 0, SW_BF16 = 1, SW_FP16 = 2, SW_INT4 = 3, SW_INT8 = 4, SW_E4M3 = 5, SW_E5M2 = 6 };
@@ -36,11 +36,12 @@ typedef struct {
  * type and lie as [16][STEP] for each step of K, a bf16 pair or an fp32 number. All null: it adds nothing.
  * Of an embedding A is a table [tokens, width]. */
 typedef struct {
-  const void* a; /* [width / 16][steps of k][16][STEP] */
+  const void* a; /* [part / 16][steps of k][16][STEP] */
   const void* b; /* the spans' [steps][16][STEP], one after another */
   const sw_span* spans; /* [ceil(n / 16)] */
   const float* bias;    /* [n], in whole sixteens, or null */
   int32_t width; /* of A · x: several matrices of one product have their columns beside each other */
+  int32_t part;  /* columns of it that A makes: as many, or those that ranks deal to this one in turn */
 } sw_adapter;
 
 /* What requests with an adapter have in place of the model's own: rows of tokens, tokens that the model has not, and

@@ -21,7 +21,8 @@ void RowsByAdapter::sort(const std::vector<int32_t>& adapter_of, int num_adapter
   rows.resize(count);
   tiles.clear();
   adapters.clear();
-  if (first[num_adapters] == 0) return; /* nobody asks for one: nobody reads on */
+  adapted = first[num_adapters];
+  if (adapted == 0) return; /* nobody asks for one: nobody reads on */
   for (int group = 0; group <= num_adapters; ++group) {
     int adapter = group == num_adapters ? -1 : group;
     if (adapter >= 0 && first[group] < first[group + 1]) adapters.push_back(adapter);
@@ -61,20 +62,18 @@ bool Additions::adapts(const RowsByAdapter& by_adapter) const {
 }
 
 int Additions::shrink(Worker& worker, const RowsByAdapter& by_adapter, const void* x, size_t stride, int k, int& unit,
-                      const int32_t* rows) const {
-  const Program& p = worker.program;
-  size_t narrow = p.shrunk_stride, bytes = p.element_bytes();
+                      const LowRankRows& h, const int32_t* rows) const {
   int base = 0;
   if (!rows) rows = by_adapter.rows.data();
   for (const auto& tile : by_adapter.tiles) {
     if (tile.adapter < 0) break;
     const sw_adapter& adapter = adapters[tile.adapter];
-    int groups = adapter.width / 16, units = (groups + SHRUNK_AT_ONCE - 1) / SHRUNK_AT_ONCE;
+    int groups = adapter.part / 16, units = (groups + SHRUNK_AT_ONCE - 1) / SHRUNK_AT_ONCE;
     for (; unit < base + units; unit = worker.claim(1)) {
       int group = (unit - base) * SHRUNK_AT_ONCE;
       sw_kernels().shrink(adapter, k, {x, stride, rows + tile.first, tile.count}, group,
-                          std::min(group + SHRUNK_AT_ONCE, groups),
-                          static_cast<char*>(p.shrunk->at) + tile.first * narrow * bytes, narrow, p.dtype);
+                          std::min(group + SHRUNK_AT_ONCE, groups), worker.program.dtype, h.row(tile.first), h.stride,
+                          h.dtype);
     }
     base += units;
   }
@@ -83,8 +82,7 @@ int Additions::shrink(Worker& worker, const RowsByAdapter& by_adapter, const voi
 
 void Additions::expand(Worker& worker, const RowsByAdapter& by_adapter, float* out, size_t stride, int n,
                      const Finish& finish) const {
-  const Program& p = worker.program;
-  size_t narrow = p.shrunk_stride, bytes = p.element_bytes();
+  LowRankRows h = worker.program.low_rank();
   int groups = (n + 15) / 16, units = (groups + EXPANDED_AT_ONCE - 1) / EXPANDED_AT_ONCE;
   int base = 0, unit = worker.claim(1);
   for (const auto& tile : by_adapter.tiles) {
@@ -94,8 +92,7 @@ void Additions::expand(Worker& worker, const RowsByAdapter& by_adapter, float* o
     for (; unit < base + units; unit = worker.claim(1)) {
       int first = (unit - base) * EXPANDED_AT_ONCE, last = std::min(first + EXPANDED_AT_ONCE, groups);
       if (added)
-        sw_kernels().expand(adapters[tile.adapter],
-                            static_cast<char*>(p.shrunk->at) + tile.first * narrow * bytes, narrow, p.dtype,
+        sw_kernels().expand(adapters[tile.adapter], h.row(tile.first), h.stride, h.dtype,
                             {out, stride, rows, tile.count}, n, first, last);
       for (int i = 0; finish && i < tile.count; ++i) finish(rows[i], first * 16, std::min(last * 16, n));
     }
@@ -111,9 +108,10 @@ bool Linear::run_adapted(Worker& worker) const {
   size_t stride = activation ? (weight.n + 31) / 32 * 32 : to.stride;
   float* sums = static_cast<float*>(activation ? p.apart->at : to.shared->at) + (activation ? 0 : column);
   int unit = worker.claim(1);
-  int base = added[0].shrink(worker, p.by_adapter, plain.at(worker), plain.stride(p), weight.k, unit);
+  int base = added[0].shrink(worker, p.by_adapter, plain.at(worker), plain.stride(p), weight.k, unit,
+                             shrinks_to(worker));
   multiply(worker, sums, stride, SW_FP32, 0, base, unit);
-  worker.barrier();
+  make_whole(worker);
   Additions::Finish gate = [&](int row, int first, int last) {
     int begin = first / 2, end = std::min(last / 2, to.width);
     char* rows = static_cast<char*>(to.shared->at);
@@ -128,14 +126,14 @@ bool Embed::run_adapted(Worker& worker) const {
   const Program& p = worker.program;
   const Buffer& to = p.buffers[out];
   float* x = static_cast<float*>(to.shared->at);
-  size_t narrow = p.shrunk_stride, bytes = p.element_bytes();
+  LowRankRows h = p.low_rank();
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) read(p, row);
   for (const auto& tile : p.by_adapter.tiles) {
     if (tile.adapter < 0) break;
     const sw_adapter& adapter = added[0].adapters[tile.adapter];
-    size_t row_bytes = adapter.width * bytes;
+    size_t row_bytes = adapter.width * p.element_bytes();
     for (int i = tile.first + worker.thread; i < tile.first + tile.count; i += p.pool->size()) {
-      char* shrunk = static_cast<char*>(p.shrunk->at) + i * narrow * bytes;
+      char* shrunk = h.row(i);
       int row = p.by_adapter.rows[i];
       /* It has no token to which an adapter adds here, or the adapter's own row has all that is added. */
       int at = p.token[row] - first_token;
@@ -169,12 +167,25 @@ void Linear::reserve(Program& p) const {
   p.reserve_low_rank(p.max_tokens, activation ? (weight.n + 31) / 32 * 32 : 0);
 }
 
+/* The most columns that a rank makes of any A · x which ranks share. 0 where their memory is used up. */
+extern "C" int sw_share_adapters(Program* p, int part) {
+  p->low_rank_step = size_t(p->max_tokens) * part * sizeof(float);
+  for (char*& parts : p->low_rank_parts) {
+    parts = static_cast<char*>(p->ranks->take(p->low_rank_step * p->ranks->size));
+    if (!parts) return 0;
+  }
+  return 1;
+}
+
 /* Let adapters in `places` places add to the operation that was added last, whose rows are those of x, or the head's
- * own. `width` is the most columns of A · x. Which operation that is, for sw_set_adapter. */
-extern "C" int sw_adapt(Program* p, int x, int places, int width) {
+ * own. `width` is the most columns of A · x; `part` those that a rank makes of what it has, `low_rank_of` it. Which
+ * operation that is, for sw_set_adapter. */
+extern "C" int sw_adapt(Program* p, int x, int places, int width, int low_rank_of, int part) {
   auto* adapted = dynamic_cast<Adapted*>(p->operations.back().get());
   adapted->allow(places);
   adapted->plain = {x, p->buffers[x].copied};
+  adapted->low_rank_of = low_rank_of;
+  adapted->part = part;
   p->num_adapters = places;
   p->shrunk_stride = std::max(p->shrunk_stride, (width + 31) / 32 * 32);
   return int(p->operations.size()) - 1;

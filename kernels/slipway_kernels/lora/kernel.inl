@@ -41,8 +41,8 @@ static inline void low_tile_of(int rows, const T* const* x, const int* first, co
   }
 }
 
-template <class T>
-static void shrink_typed(const sw_adapter& adapter, int k, const LowRows& x, int begin, int end, T* h, size_t stride) {
+template <class T, class H>
+static void shrink_typed(const sw_adapter& adapter, int k, const LowRows& x, int begin, int end, H* h, size_t stride) {
   typedef Operand<T> O;
   int steps = (k + O::STEP - 1) / O::STEP, first[LOW_GROUPS] = {};
   F16 sum[LOW_ROWS][LOW_GROUPS];
@@ -63,13 +63,15 @@ static void shrink_typed(const sw_adapter& adapter, int k, const LowRows& x, int
   }
 }
 
-/* h[i] = A · x of columns 16 · [begin, end), i counting the rows. */
-static void shrink(const sw_adapter& adapter, int k, const LowRows& x, int begin, int end, void* h, size_t stride,
-                   int dtype) {
-  if (dtype == SW_BF16)
-    shrink_typed(adapter, k, x, begin, end, (bf16*)h, stride);
+/* h[i] = A · x of columns 16 · [begin, end), i counting the rows; of bf16, or not rounded yet. */
+static void shrink(const sw_adapter& adapter, int k, const LowRows& x, int begin, int end, int dtype, void* h,
+                   size_t stride, int h_dtype) {
+  if (dtype != SW_BF16)
+    shrink_typed<float>(adapter, k, x, begin, end, (float*)h, stride);
+  else if (h_dtype == SW_BF16)
+    shrink_typed<bf16>(adapter, k, x, begin, end, (bf16*)h, stride);
   else
-    shrink_typed(adapter, k, x, begin, end, (float*)h, stride);
+    shrink_typed<bf16>(adapter, k, x, begin, end, (float*)h, stride);
 }
 
 template <class T>

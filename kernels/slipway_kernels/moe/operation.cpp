@@ -118,7 +118,7 @@ void MixtureOfExperts::gate_up_adapted(Worker& worker) const {
   const Additions& additions = added[GATE_UP];
   float* sums = static_cast<float*>(p.apart->at);
   int unit = worker.claim(1);
-  int base = additions.shrink(worker, *pairs, plain.at(worker), plain.stride(p), gate_up[0].k, unit,
+  int base = additions.shrink(worker, *pairs, plain.at(worker), plain.stride(p), gate_up[0].k, unit, p.low_rank(),
                               row_of_pair->data());
   experts(worker, gate_up, static_cast<char*>(rows->at), x.stride(p), reinterpret_cast<char*>(sums), both(), SW_FP32,
           0, both(), base, unit);
@@ -156,7 +156,7 @@ void MixtureOfExperts::multiply_down(Worker& worker) const {
   }
   int unit = worker.claim(1), base = 0, n = std::min(down[0].n, to.width);
   bool adapted = !pairs->tiles.empty();
-  if (adapted) base = added[DOWN].shrink(worker, *pairs, hidden->at, expert_stride(), width(), unit);
+  if (adapted) base = added[DOWN].shrink(worker, *pairs, hidden->at, expert_stride(), width(), unit, p.low_rank());
   experts(worker, down, middle, stride, static_cast<char*>(result->at), to.stride, SW_FP32, 0, n, base, unit);
   worker.barrier();
   if (!adapted) return;

@@ -116,6 +116,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_lora_rank: int = 16
     lora_dtype: str = "auto"
     enable_lora_bias: bool = False
+    fully_sharded_loras: bool = False
     lora_extra_vocab_size: int = 0
     """Most tokens that an adapter may add."""
     long_lora_scaling_factors: list[float] = []

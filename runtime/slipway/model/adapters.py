@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slipway.load.adapter import Adapter, Factors
 from slipway.load.arrays import Floats
-from slipway.load.cut import WHOLE, Cut
+from slipway.load.cut import ALL, WHOLE, Cut
 from slipway.load.errors import LoadError
 from slipway.load.expert_parameters import by_expert
 from slipway.model.registry import Family
@@ -36,12 +36,15 @@ class Addition:
     b         [n, r], which has the scaling
     bias      [n], added
     new_bias  [n], instead of the matrix's own
+    outputs   of n, those that b has the rows of
+    A rank whose `Shard` deals the rows of a has its own, of all of which b has the columns.
     """
 
     a: Floats | None = None
     b: Floats | None = None
     bias: Floats | None = None
     new_bias: Floats | None = None
+    outputs: slice = field(default_factory=lambda: ALL)
 
 
 def additions(
@@ -56,7 +59,8 @@ def additions(
 
     cuts  of the matrices: A has their columns, and B their rows; but those of the embedding and the head have
           all tokens, until it is known which rows are the adapter's own
-    shard of those who share the model: the biases of what they add up are the first one's
+    shard of those who share the model: the biases of what they add up are the first one's; and how they share
+          what a cut leaves whole
     added tokens that the adapter adds: factors of the embedding and the head may have their rows, too
     """
     known = expected(spec, family)
@@ -81,7 +85,7 @@ def additions(
         addition = _addition(adapter, module, entry, factors, cut, spec, new)
         if not shard.adds_bias(entry.role):
             addition = replace(addition, bias=None, new_bias=None)
-        found[entry.place] = addition
+        found[entry.place] = _shared(addition, entry.role, shard)
     return found
 
 
@@ -158,6 +162,16 @@ def _addition(
     bias = None if factors.bias is None else factors.bias[cut.rows] * np.float32(factors.scaling)
     b = factors.b[cut.rows] * np.float32(factors.scaling)
     return Addition(factors.a[:, cut.columns], b, bias, new_bias)
+
+
+def _shared(addition: Addition, role: str, shard: Shard) -> Addition:
+    a, b = addition.a, addition.b
+    if a is not None and shard.deals(role):
+        return replace(addition, a=a[shard.turns])
+    if b is not None and shard.adds_parts(role):
+        outputs = shard.run(len(b))
+        return replace(addition, b=b[outputs], outputs=outputs)
+    return addition
 
 
 def _twice(adapter: Adapter, module: str) -> LoadError:

@@ -22,6 +22,8 @@ Place = tuple[int, str, int]
 
 ADDED_UP = frozenset(("out", "down", "shared_down", "expert_down"))
 """Roles whose results are added up over ranks, each of which has some of the columns."""
+ROLES_BY_ROWS = frozenset(("q", "k", "v", "gate", "up", "shared_gate", "shared_up"))
+"""Of each of which a rank has some of the rows, beside experts, the embedding and the head."""
 _IGNORED = (".rotary_emb.inv_freq",)
 """Buffers that older checkpoints carry and that follow from the configuration."""
 _INNERMOST = ("layers.", "embed_tokens.", "norm.")

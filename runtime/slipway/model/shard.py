@@ -9,7 +9,7 @@ from math import lcm
 from slipway.load.cut import ALL, Cut
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
-from slipway.model.roles import ADDED_UP, Place
+from slipway.model.roles import ADDED_UP, ROLES_BY_ROWS, Place
 from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Moe
 
 _STEPS = (32, 8, 1)
@@ -23,12 +23,14 @@ class Shard:
 
     whole_experts     each expert is one rank's, and not every rank has a part of it
     whole_vocabulary  every rank has the rows of all tokens: of some of them scores are made
+    cuts_adapters     ranks share both matrices of an adapter, not only the one that the model's own cut cuts
     """
 
     rank: int = 0
     size: int = 1
     whole_experts: bool = False
     whole_vocabulary: bool = False
+    cuts_adapters: bool = False
 
     def of(self, count: int, step: int, what: str, otherwise: str = "") -> slice:
         """This rank's of `count` in whole steps, as even as can be; the first ranks have more.
@@ -52,6 +54,23 @@ class Shard:
         """Whether the bias of a matrix is added here; where ranks add up their results, that is once."""
         alone = self.whole_experts and role == "expert_down"
         return self.rank == 0 or alone or role not in ADDED_UP
+
+    def deals(self, role: str) -> bool:
+        """Whether the rows of an adapter's A go to ranks in turn, by which each makes some of A · x."""
+        return self.cuts_adapters and role in ROLES_BY_ROWS
+
+    def adds_parts(self, role: str) -> bool:
+        """Whether a rank has B for some of the outputs alone, once A · x has been added up over the ranks."""
+        return self.cuts_adapters and role in ADDED_UP and role != "expert_down"
+
+    @property
+    def turns(self) -> slice:
+        """Of rows that go to ranks in turn, this one's: of a few all ranks have as many as can be."""
+        return slice(self.rank, None, self.size)
+
+    def run(self, count: int) -> slice:
+        """Of so many outputs, this rank's: they stand together."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 
 WHOLE_MODEL = Shard()

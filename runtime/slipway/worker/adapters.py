@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import lcm
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,17 @@ from slipway.model.shard import WHOLE_MODEL, Shard
 from slipway.model.spec import DecoderSpec, Rope
 from slipway.model.weights import MoeWeights
 from slipway.schemes.fused import FusedLinear
-from slipway_kernels.cpu import Adaptable, Buffer, Extension, LowRank, OwnRows, Piece, Program, together
+from slipway_kernels.cpu import (
+    Adaptable,
+    Buffer,
+    Extension,
+    LowRank,
+    OwnRows,
+    Piece,
+    Program,
+    Shared,
+    together,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,8 @@ class AdapterPlaces:
     def __post_init__(self) -> None:
         if self.limits.own.any:
             self.program.extend(self.limits.places, self.limits.own.max_added)
+        if self.shard.cuts_adapters:
+            self.program.share_adapters(max(self._dealt(3), self._width(1)))
 
     def add(self, x: Buffer, linear: FusedLinear, column: int, end: int, layer: int) -> None:
         """Have adapters add to the product that was added last: outputs `column` to `end` of a `linear`."""
@@ -102,13 +115,28 @@ class AdapterPlaces:
         self._add(out, {EMBEDDING: np.arange(out.width, dtype=np.int32)}, out.width, 0, None)
 
     def _add(self, x: Buffer, rows: Mapping[Place, Ints], n: int, k: int, bias: Floats | None) -> None:
-        to = self.program.adapt(self.limits.places, self._width(len(rows)), x, n, k)
+        role, count = next(iter(rows))[1], len(rows)
+        shared: tuple[Shared, int] = "whole", 0
+        if self.shard.deals(role):
+            shared = "dealt", self._dealt(count)
+        elif self.shard.adds_parts(role):
+            shared = "added up", self._width(count)
+        to = self.program.adapt(self.limits.places, self._width(count), x, n, k, *shared)
         self._sites.append(Site(to, rows, bias))
 
     def _width(self, matrices: int) -> int:
         """The most columns of A · x of so many matrices."""
-        rank = -(-self.limits.max_rank // 2) * 2
-        return -(-matrices * rank // 16) * 16
+        return -(-matrices * self._columns // 16) * 16
+
+    def _dealt(self, matrices: int) -> int:
+        """Of these, the most that one of the ranks makes to whom they are dealt."""
+        return -(-matrices * self._columns // self.shard.size // 16) * 16
+
+    @property
+    def _columns(self) -> int:
+        """Of A · x of one matrix, the most: pairs, and as many for each rank where ranks share them."""
+        each = lcm(2, self.shard.size if self.shard.cuts_adapters else 1)
+        return -(-self.limits.max_rank // each) * each
 
     def read(self, adapter: AdapterRef, place: int) -> int:
         """Make an adapter ready for a place, in any thread; for NO_PLACE it is not kept. The tokens that it
@@ -147,7 +175,7 @@ class AdapterPlaces:
         added = {
             index: low
             for index, site in enumerate(self._sites)
-            if (low := _low_rank(site, found, self.program.dtype)) is not None
+            if (low := _low_rank(site, found, self.program.dtype, self.shard)) is not None
         }
         together(list(added.values()))
         return Packed(added, self._extension(own) if own else None)
@@ -208,7 +236,7 @@ def read_parts(
     return found, own
 
 
-def _low_rank(site: Site, found: Mapping[Place, Addition], dtype: str) -> LowRank | None:
+def _low_rank(site: Site, found: Mapping[Place, Addition], dtype: str, shard: Shard) -> LowRank | None:
     """What an adapter adds to one operation; None where that is nothing."""
     own = [(found[place], rows) for place, rows in site.rows.items() if place in found]
     if not own:
@@ -219,5 +247,14 @@ def _low_rank(site: Site, found: Mapping[Place, Addition], dtype: str) -> LowRan
             bias[rows] += one.bias
         if one.new_bias is not None and site.bias is not None:
             bias[rows] += one.new_bias - site.bias[rows]
-    pieces = [Piece(one.a, one.b, rows) for one, rows in own if one.a is not None and one.b is not None]
-    return LowRank(site.to.n, dtype, pieces, bias if bias.any() else None, embedding=EMBEDDING in site.rows)
+    pieces = [
+        Piece(one.a, one.b, rows[one.outputs]) for one, rows in own if one.a is not None and one.b is not None
+    ]
+    return LowRank(
+        site.to.n,
+        dtype,
+        pieces,
+        bias if bias.any() else None,
+        embedding=EMBEDDING in site.rows,
+        dealt=(shard.rank, shard.size) if shard.deals(next(iter(site.rows))[1]) else (0, 1),
+    )
