@@ -285,13 +285,12 @@ def test_a_model_that_drafts_is_not_served_by_itself():
     assert "draft" not in status_of(ARGUMENTS["task"]).reason
 
 
-def test_half_of_an_adapter_is_whole_on_every_rank_and_that_is_said():
+def test_one_rank_shares_no_adapter_and_that_is_said():
     (warned,) = resolve(["m", "--enable-lora", "--fully-sharded-loras"], {}).warnings
     assert warned == (
-        "--fully-sharded-loras has no effect: every rank holds one of the two matrices of each product "
-        "whole, which costs little memory and spares all ranks a meeting a product, and cutting it is "
-        "not built yet."
+        "--fully-sharded-loras has no effect with --tensor-parallel-size 1: one rank has all of an adapter."
     )
+    assert not resolve(["m", "--enable-lora", "--fully-sharded-loras", "-tp", "2"], {}).warnings
 
 
 @pytest.mark.parametrize("size", ["1", "2"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import Unbuilt, arg, group
+from slipway.args.declare import arg, group
 
 
 @group("LoRAConfig")
@@ -15,17 +15,12 @@ class LoRA:
     enable_lora_bias: bool = arg(False, negatable=True, no_effect_without=("enable_lora",))
     """Allow adapters with biases."""
 
-    fully_sharded_loras: bool = arg(
-        False,
-        negatable=True,
-        unbuilt=Unbuilt(
-            "cutting it",
-            tunes=True,
-            without="every rank holds one of the two matrices of each product whole, which costs little "
-            "memory and spares all ranks a meeting a product",
-        ),
-    )
-    """Split both matrices of an adapter over the tensor parallel group, not one."""
+    fully_sharded_loras: bool = arg(False, negatable=True, no_effect_without=("enable_lora",))
+    """Split both matrices of an adapter over the tensor parallel ranks, not one.
+
+    On CPU: each rank holds about an Nth of an adapter, and all meet once more for each product to which one
+    adds. On CUDA it has no effect so far. Those of the embedding, the head and experts are as without it.
+    """
 
     long_lora_scaling_factors: list[float] | None = arg(no_effect_without=("enable_lora",))
     """Scaling factors of adapters that stretch the context. Unset allows the model's own only.

@@ -92,6 +92,14 @@ def _nodes_that_are_none(values: Values, given: Given) -> str | None:
     return f"{' and '.join(idle)} {have} no effect with --nnodes 1."
 
 
+def _one_rank_shares_no_adapter(values: Values, given: Given) -> str | None:
+    if not values["fully_sharded_loras"] or not values["enable_lora"] or values["tensor_parallel_size"] > 1:
+        return None
+    return (
+        "--fully-sharded-loras has no effect with --tensor-parallel-size 1: one rank has all of an adapter."
+    )
+
+
 def _a_launcher_counts_nodes(values: Values, given: Given) -> str | None:
     if values["distributed_executor_backend"] != "external_launcher" or values["nnodes"] == 1:
         return None
@@ -149,6 +157,7 @@ PARALLEL: tuple[Rule, ...] = (
     ),
     Rule("master_addr", _nodes_that_are_none, warns=True),
     Rule("nnodes", _a_launcher_counts_nodes, warns=True),
+    Rule("fully_sharded_loras", _one_rank_shares_no_adapter, warns=True),
     Rule("cluster_key_file", _nobody_to_know, warns=True),
     Rule("enable_expert_parallel", _experts_of_one_device, warns=True),
     Rule("max_parallel_loading_workers", _reads_by_itself, warns=True),
