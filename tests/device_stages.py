@@ -14,7 +14,6 @@ from torch import Tensor
 from slipway.dist.stores import RankStore
 from slipway.engine import start
 from slipway.engine.config import EngineConfig
-from slipway.engine.messages import AdapterRef, Part
 from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.engine.planned import StartProgress, planned
 from slipway.engine.telling import Telling
@@ -24,6 +23,7 @@ from slipway.worker.device import load
 from slipway.worker.device.meeting import Met
 from slipway.worker.device.worker import DeviceWorker
 from slipway.worker.plan import ModelPlan
+from staged_worker import StagedWorker
 
 
 class Way:
@@ -50,36 +50,24 @@ class WayEnd:
         return
 
 
-class DeviceStages:
+class DeviceStages(StagedWorker[DeviceWorker]):
     """A worker of several: the first one's plan is given, those of the others are made of their ranks."""
 
-    runs_ahead = True
     takes_drafts = False
     repeats_bits = False
 
     def __init__(self, plan: ModelPlan, config: EngineConfig, progress: Progress) -> None:
-        self.workers: list[DeviceWorker] = []
+        self.workers = workers = list[DeviceWorker]()
         for rank in range(config.pipeline_parallel_size):
             own = msgspec.structs.replace(config, rank=rank)
             if rank:
                 own, plan = planned(own, StartProgress(None))
-            self.workers.append(load.load(plan, own, progress))
+            workers.append(load.load(plan, own, progress))
         self.num_host_pages = min(worker.num_host_pages for worker in self.workers)
         self._telling = Telling()
 
-    @property
-    def token_budget(self) -> int:
-        return self.workers[0].token_budget
-
     def profile(self) -> CacheMemory:
         return min((worker.profile() for worker in self.workers), key=lambda memory: memory.num_bytes)
-
-    def allocate(self, num_pages: int) -> int:
-        return min(worker.allocate(num_pages) for worker in self.workers)
-
-    def warm_up(self) -> None:
-        for worker in self.workers:
-            worker.warm_up()
 
     def launch(self, plan: StepPlan) -> None:
         plan = self._telling.launched(plan)
@@ -95,28 +83,9 @@ class DeviceStages:
         self._telling.collected(output)
         return output
 
-    def sleep(self, *, keep_weights: bool) -> None:
-        for worker in self.workers:
-            worker.sleep(keep_weights=keep_weights)
-
-    def wake(self, part: Part) -> None:
-        for worker in self.workers:
-            worker.wake(part)
-
-    def read_adapter(self, adapter: AdapterRef, place: int) -> int:
-        added, *_ = (worker.read_adapter(adapter, place) for worker in self.workers)
-        return added
-
-    def idle(self) -> bool:
-        return max(worker.idle() for worker in self.workers)
-
     def leave(self) -> None:
         for worker in self.workers:
             worker.leave()
-
-    def close(self) -> None:
-        for worker in self.workers:
-            worker.close()
 
 
 @contextmanager

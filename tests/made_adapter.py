@@ -52,6 +52,15 @@ class Made:
         self.tensors |= {f"{PREFIX}{module}.lora_embedding_A": a, f"{PREFIX}{module}.lora_embedding_B": b}
         self.weights[f"{module}.weight"] = weight + self.scaling(rank) * (b @ a).T
 
+    def everywhere(self, rank: int = 4) -> Made:
+        """Factors of all linear layers, those of experts too, of the embedding and the head."""
+        for name in list(self.weights):
+            if name.endswith(tuple(f"{one}.weight" for one in (*LINEAR, "w1", "w2", "w3"))):
+                self.linear(name.removesuffix(".weight"), rank)
+        self.linear("lm_head", rank)
+        self.embedding(rank=rank)
+        return self
+
     def experts(self, module: str, rank: int, alpha: float | None = None, *, crossed: bool = False) -> None:
         """All experts' factors in two tensors, one row of A's beneath and one column of B's beside the other.
 

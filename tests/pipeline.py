@@ -10,7 +10,6 @@ import msgspec
 
 from slipway.dist.channel import Neighbours, SocketChannel
 from slipway.engine.config import EngineConfig
-from slipway.engine.messages import AdapterRef, Part
 from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.engine.telling import Telling
 from slipway.load.checkpoint import open_checkpoint
@@ -20,12 +19,12 @@ from slipway.worker.cpu import CpuWorker
 from slipway.worker.drafts.plan import with_draft
 from slipway.worker.plan import ModelPlan
 from slipway.worker.planning import plan_model
+from staged_worker import StagedWorker
 
 
-class Stages:
+class Stages(StagedWorker[CpuWorker]):
     """A worker of several: the first one's plan is given, those of the others are made of their ranks."""
 
-    runs_ahead = True
     takes_drafts = True
     repeats_bits = True
     num_host_pages = 0
@@ -35,32 +34,21 @@ class Stages:
         pairs = [socket.socketpair() for _ in range(count - 1)]
         self.channels = [SocketChannel(end, "a stage") for pair in pairs for end in pair]
         ends = [None, *self.channels, None]
-        self.workers: list[CpuWorker] = []
+        self.workers = workers = list[CpuWorker]()
         for rank in range(count):
             own = msgspec.structs.replace(config, rank=rank)
             if rank:
                 plan = plan_model(open_checkpoint(own, progress), own)
                 plan = with_draft(plan, own, progress)
             neighbours = Neighbours(ends[2 * rank], ends[2 * rank + 1])
-            self.workers.append(CpuWorker(plan, own, progress, neighbours=neighbours))
+            workers.append(CpuWorker(plan, own, progress, neighbours=neighbours))
         self._threads = [ThreadPoolExecutor(1) for _ in range(count)]
         self._telling = Telling()
         self._plan: StepPlan | None = None
         self._steps: deque[list[Future[StepOutput]]] = deque()
 
-    @property
-    def token_budget(self) -> int:
-        return self.workers[0].token_budget
-
     def profile(self) -> CacheMemory:
         return self.workers[0].profile()
-
-    def allocate(self, num_pages: int) -> int:
-        return min(worker.allocate(num_pages) for worker in self.workers)
-
-    def warm_up(self) -> None:
-        for worker in self.workers:
-            worker.warm_up()
 
     def launch(self, plan: StepPlan) -> None:
         self._plan = plan = self._telling.launched(plan)
@@ -76,21 +64,6 @@ class Stages:
         self._telling.collected(output)
         return output
 
-    def sleep(self, *, keep_weights: bool) -> None:
-        for worker in self.workers:
-            worker.sleep(keep_weights=keep_weights)
-
-    def wake(self, part: Part) -> None:
-        for worker in self.workers:
-            worker.wake(part)
-
-    def read_adapter(self, adapter: AdapterRef, place: int) -> int:
-        added, *_ = (worker.read_adapter(adapter, place) for worker in self.workers)
-        return added
-
-    def idle(self) -> bool:
-        return max(worker.idle() for worker in self.workers)
-
     def close(self) -> None:
         for channel in self.channels:
             channel.leave()
@@ -98,5 +71,4 @@ class Stages:
             thread.shutdown()
         for channel in self.channels:
             channel.close()
-        for worker in self.workers:
-            worker.close()
+        super().close()

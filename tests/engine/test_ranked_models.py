@@ -105,23 +105,13 @@ def test_company_changes_no_bit_of_a_mixture(
     check_company(models("qwen2_moe"), asked, enable_expert_parallel=whole_experts, **fields)
 
 
-def everything(made: Made) -> Made:
-    """Factors of all linear layers, those of experts too, of the embedding and the head."""
-    for name in list(made.weights):
-        if name.endswith(tuple(f"{one}.weight" for one in (*LINEAR, "w1", "w2", "w3"))):
-            made.linear(name.removesuffix(".weight"))
-    made.linear("lm_head")
-    made.embedding()
-    return made
-
-
 @SIZES
 @WHOLE_EXPERTS
 @pytest.mark.parametrize("name", ["llama", "few words", "mixtral", "qwen2_moe"])
 def test_an_adapter_adds_what_it_adds_on_one_rank(
     models: Models, tmp_path: Path, name: str, size: int, whole_experts: bool
 ) -> None:
-    ref = everything(Made(models(name), tmp_path / "it")).save()
+    ref = Made(models(name), tmp_path / "it").everywhere().save()
     asked = [(tokens, one) for tokens in prompts(vocab=90) for one in (ref, None)]
     check(models(name), asked, size, enable_expert_parallel=whole_experts, **ADAPTED)
 
@@ -150,7 +140,7 @@ def test_a_fully_sharded_adapter_adds_what_it_adds_on_one_rank(
     """Of ranks that do not divide, too, and of fewer than there are of those that share it."""
     refs = [
         *of_ranks(models(name), tmp_path, 3, 1, 16),
-        everything(Made(models(name), tmp_path / "it")).save(),
+        Made(models(name), tmp_path / "it").everywhere().save(),
     ]
     asked = [(tokens, one) for tokens in prompts(3, vocab=90) for one in (*refs, None)]
     fields = ADAPTED | {"max_loras": 4, "enable_lora_bias": True, "fully_sharded_loras": True}
@@ -229,7 +219,7 @@ def test_rows_of_an_adapters_own_are_those_of_one_rank(
 def test_company_changes_no_bit_of_an_adapter(models: Models, tmp_path: Path) -> None:
     base = models("few words")
     refs = [
-        everything(Made(base, tmp_path / "all")).save(),
+        Made(base, tmp_path / "all").everywhere().save(),
         whole(base, tmp_path / "whole", changed=(3, 88))[0],
         None,
     ]

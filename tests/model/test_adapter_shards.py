@@ -87,11 +87,7 @@ def test_ranks_that_share_both_matrices_have_together_what_one_has(
     """Rows of A in turn, or runs of B's; experts, the embedding and the head are as they would be without."""
     model = make_model("qwen2_moe", tmp_path / "model")
     made = Made(model, tmp_path / "it", r=rank)
-    for name in list(made.weights):
-        if name.endswith("proj.weight"):
-            made.linear(name.removesuffix(".weight"), rank)
-    made.embedding(rank=rank)
-    made.linear("lm_head", rank)
+    made.everywhere(rank)
     ref = made.save()
     whole, _ = of(model, ref, Shard())
     shards = [Shard(one, size, whole_experts) for one in range(size)]

@@ -407,7 +407,9 @@ void Head::multiply(Worker& worker, const RowsByAdapter* by_adapter, int rows) c
     to += tokens_from[p.ranks->rank];
   }
   int unit = worker.claim(1);
-  int base = by_adapter ? added[0].shrink(worker, *by_adapter, plain.shared->at, plain.stride, weight.k, unit, p.low_rank()) : 0;
+  int base = 0;
+  if (by_adapter)
+    base = added[0].shrink(worker, *by_adapter, plain.shared->at, plain.stride, weight.k, unit, p.low_rank());
   Product product{operand.shared->at, size_t(operand.stride), weight, n, to, stride, SW_FP32,
                   bias,               0,                      0,      by_adapter ? 0.0f : softcap};
   run_product(worker, product, rows, base, unit);

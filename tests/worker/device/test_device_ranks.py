@@ -19,13 +19,12 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import device_rank
 from device_runs import SMALL
 from factory import model_folders
 from local_engine import LocalEngine
-from made_adapter import LINEAR, Made
+from made_adapter import Made
 from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.engine.link import Allocate, Question
 from slipway.engine.messages import AdapterRef
@@ -153,11 +152,7 @@ def test_adapters_add_before_the_sum(models: Models, run: Callable[..., Said], t
     """To every product, the embedding and the head; they send nothing more."""
     model = models("llama")
     one = Made(model, tmp_path / "adapter", seed=1, r=4, lora_alpha=8)
-    for name in load_file(model / "model.safetensors"):
-        if (stem := name.removesuffix(".weight")).endswith(LINEAR):
-            one.linear(stem, 4)
-    one.embedding(rank=4)
-    one.linear("lm_head", 4)
+    one.everywhere()
     ref: AdapterRef = one.save()
     served = {"max_loras": 1, "max_lora_rank": 4}
     adapter = {"number": ref.number, "name": ref.name, "folder": ref.folder}

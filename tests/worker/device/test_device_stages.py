@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 from test_device_given import table_rows
 
 import followers
@@ -18,7 +17,7 @@ from device_runs import SMALL, assert_same
 from device_stages import stages_here
 from factory import model_folders
 from local_engine import LocalEngine, Output
-from made_adapter import LINEAR, Made
+from made_adapter import Made
 from random_heads import guessing, write_heads
 from repeated_graphs import Repeated
 from slipway.engine.config import DraftConfig
@@ -145,11 +144,7 @@ def test_grammars_processors_adapters_and_rows_are_followed(
 ) -> None:
     model = models("llama")
     made = Made(model, tmp_path / "adapter", seed=1, r=4, lora_alpha=8)
-    for name in load_file(model / "model.safetensors"):
-        if (stem := name.removesuffix(".weight")).endswith(LINEAR):
-            made.linear(stem, 4)
-    made.embedding(rank=4)
-    made.linear("lm_head", 4)
+    made.everywhere()
     added = made.save()
     greedy = SamplingParams(6, temperature=0.0)
     reported = SamplingParams(6, temperature=0.0, num_prompt_logprobs=1)

@@ -62,9 +62,8 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
     before, total = device_memory(device)
     progress("load", 0, plan.checkpoint.total_bytes)
     added = 0 if plan.adapters is None else plan.adapters.own.room
-    layout = RecordLayout(
-        plan.route.vocab + added if plan.draws and not pools else 1
-    )  # what is never drawn takes no workspace
+    drawn = plan.route.vocab + added if plan.draws and not pools else 1  # else it takes no workspace
+    layout = RecordLayout(drawn)
     budget = token_budget(config, plan.max_model_len, TOKEN_BUDGET)
     state = SlotState(
         config.max_num_seqs,

@@ -10,6 +10,8 @@ from slipway_kernels.slots import finish
 
 
 class RowWorker(DeviceWorker):
+    """Its slots go on by the rows that they have computed."""
+
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The rows that the decoder ends with [rows, hidden], twice: they are in the place of logits."""
         self._prepare(batch)
