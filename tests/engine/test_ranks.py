@@ -16,11 +16,9 @@ from factory import model_folders
 from local_engine import LocalEngine, Output
 from lora_folder import lora_folder
 from slipway.dist.beats import Heartbeats
-from slipway.engine.config import EngineConfig
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
-from slipway.engine.planned import StartProgress, planned
-from slipway.exits import ENGINE_DIED, NOT_SUPPORTED, WORKER_KILLED, Exit
+from slipway.exits import ENGINE_DIED, WORKER_KILLED, Exit
 from slipway.load.errors import LoadError
 
 pytestmark = pytest.mark.slow
@@ -166,15 +164,6 @@ def test_what_cannot_be_cut_is_refused_with_what_can(tiny_models: TinyModels) ->
     with pytest.raises((LoadError, Exit), match="--tensor-parallel-size 7 cannot cut 4 heads") as caught:
         LocalEngine(tiny_models("llama"), tensor_parallel_size=7)
     assert "4" in caught.value.hint
-
-
-def test_devices_on_several_hosts_are_refused_before_they_compute(tiny_models: TinyModels) -> None:
-    with pytest.raises(Exit, match="--nnodes 2: on CUDA") as caught:
-        planned(
-            EngineConfig(model=str(tiny_models("llama")), device="cuda", tensor_parallel_size=2, nnodes=2),
-            StartProgress(None),
-        )
-    assert caught.value.exit_code is NOT_SUPPORTED
 
 
 def test_loading_in_turn_gives_the_same(tiny_models: TinyModels) -> None:
