@@ -122,3 +122,20 @@ class Made:
         (folder / "config.json").write_text((self.model / "config.json").read_text())
         save_file(self.weights, folder / "model.safetensors")
         return folder
+
+
+def of_ranks(model: Path, folder: Path, *ranks: int) -> list[AdapterRef]:
+    """Adapters to all linear layers, one after another of each of these ranks in turn; with biases."""
+    refs = []
+    for number in range(len(ranks)):
+        made = Made(model, folder / str(number), seed=number)
+        ends = tuple(f"{one}.weight" for one in LINEAR)
+        modules = [name.removesuffix(".weight") for name in made.weights if name.endswith(ends)]
+        rank_of = made.config["rank_pattern"] = {}
+        for at, module in enumerate(modules):
+            rank_of[module] = ranks[(number + at) % len(ranks)]
+            made.linear(module, rank_of[module])
+            rows = len(made.weights[f"{module}.weight"])
+            made.tensors[f"{PREFIX}{module}.lora_B.bias"] = made.random(rows, scale=0.1)
+        refs.append(made.save())
+    return refs

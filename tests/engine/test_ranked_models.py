@@ -13,7 +13,7 @@ from adapter_runs import GREEDY, assert_alike
 from factory import VOCABULARY, model_folders
 from local_engine import Output
 from local_ranks import engine_of
-from made_adapter import LINEAR, PREFIX, Made
+from made_adapter import PREFIX, Made, of_ranks
 from resized_adapters import ADDED, Resized, new_embeddings, whole
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
@@ -31,7 +31,6 @@ BOUNDS: dict[str, Any] = {"dtype": "float32", "max_model_len": 256, "num_blocks"
 ADAPTED = BOUNDS | {"max_loras": 2, "lora_extra_vocab_size": 8}
 SIZES = pytest.mark.parametrize("size", [2, 3, 4])
 WHOLE_EXPERTS = pytest.mark.parametrize("whole_experts", [False, True], ids=["cut", "whole"])
-LINEAR_WEIGHTS = tuple(f"{one}.weight" for one in LINEAR)
 SMALL = {"head_dim": 24, "vocab_size": 90}
 """Of so few tokens that ranks part within a block of 32."""
 
@@ -114,22 +113,6 @@ def test_an_adapter_adds_what_it_adds_on_one_rank(
     ref = Made(models(name), tmp_path / "it").everywhere().save()
     asked = [(tokens, one) for tokens in prompts(vocab=90) for one in (ref, None)]
     check(models(name), asked, size, enable_expert_parallel=whole_experts, **ADAPTED)
-
-
-def of_ranks(model: Path, folder: Path, *ranks: int) -> list[AdapterRef]:
-    """Adapters to all linear layers, one after another of each of these ranks in turn; with biases."""
-    refs = []
-    for number in range(len(ranks)):
-        made = Made(model, folder / str(number), seed=number)
-        modules = [name.removesuffix(".weight") for name in made.weights if name.endswith(LINEAR_WEIGHTS)]
-        rank_of = made.config["rank_pattern"] = {}
-        for at, module in enumerate(modules):
-            rank_of[module] = ranks[(number + at) % len(ranks)]
-            made.linear(module, rank_of[module])
-            rows = len(made.weights[f"{module}.weight"])
-            made.tensors[f"{PREFIX}{module}.lora_B.bias"] = made.random(rows, scale=0.1)
-        refs.append(made.save())
-    return refs
 
 
 @pytest.mark.parametrize("size", [2, 3])

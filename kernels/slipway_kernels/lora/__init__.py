@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from slipway_kernels.exports import exports
 
 if TYPE_CHECKING:
-    from slipway_kernels.lora.op import add_looked_up, add_lora, expand, shrink, workspace
+    from slipway_kernels.lora.op import add_looked_up, add_lora, expand, fold, shrink, workspace
     from slipway_kernels.lora.op_own import OwnShape, OwnTables, enter_own, own_logits
     from slipway_kernels.lora.pool import Pool, PoolShape
     from slipway_kernels.lora.rows import Rows, sort_rows, unsorted
@@ -20,6 +20,7 @@ __all__ = [
     "add_lora",
     "enter_own",
     "expand",
+    "fold",
     "own_logits",
     "shrink",
     "sort_rows",
@@ -29,7 +30,7 @@ __all__ = [
 
 __getattr__ = exports(
     __name__,
-    op=("add_looked_up", "add_lora", "expand", "shrink", "workspace"),
+    op=("add_looked_up", "add_lora", "expand", "fold", "shrink", "workspace"),
     op_own=("OwnShape", "OwnTables", "enter_own", "own_logits"),
     pool=("Pool", "PoolShape"),
     rows=("Rows", "sort_rows", "unsorted"),

@@ -32,6 +32,8 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
         yield _look_up(device, 6, 50, 40, 8)
         yield _sort(device, 9, 3)
         yield _case(device, 6, SMALL, 16, (16, 8, 3), share=3)
+        yield _case(device, 7, SMALL, 15, (15, 8, 3), turns=2)
+        yield _case(device, 3, (48, (80,)), 16, (16, 7), run=range(40, 80), bias=True)
         yield _own_embedding(device, 6, 50, 40, 8)
         yield _own_logits(device, 6, 50, 40, 8)
         yield _own_logits(device, 5, 50, 40, 3, dtype=FP32, cap=20.0)
@@ -56,6 +58,11 @@ def cases(device: torch.device, size: Size) -> Iterator[Case]:
             yield _case(device, rows, QKV, rank, (rank,) * 8, dtype=FP32)
             yield _case(device, rows, QKV, rank, (rank,) * 8, dtype=FP32, model=FP32)
             yield _look_up(device, rows, VOCAB, HIDDEN, rank)
+        for layer in (QKV, GATE_UP):
+            yield _case(device, rows, layer, 16, (16,) * 8, turns=4)
+        for dtype in (BF16, FP32):
+            part = (DOWN[0] // 4, DOWN[1])
+            yield _case(device, rows, part, 16, (16,) * 8, dtype=dtype, bias=True, run=range(1024, 2048))
         yield _own_embedding(device, rows, VOCAB, HIDDEN, 256)
         for most in (256, VOCAB) if rows == 32 else (256,):
             yield _own_logits(device, rows, VOCAB, HIDDEN, most)
@@ -94,22 +101,28 @@ def _case(
     model: torch.dtype = BF16,
     bias: bool = False,
     share: int = 1,
+    turns: int = 1,
+    run: range | None = None,
 ) -> Case:
-    """dtype: of the adapters. model: of the rows and of what they are added to. share: these by row of x."""
+    """dtype: of the adapters. model: of the rows and of what they are added to. share: these by row of x.
+    turns, run: of a rank's part of the pool, which adds without the others'."""
     k, slices = layer
-    pool = _filled(PoolShape(rank, k, slices, dtype, bias), ranks, k**-0.5, device)
+    shape = PoolShape(rank, k, slices, dtype, bias, turn=turns // 2, turns=turns, run=run)
+    pool = _filled(shape, ranks, k**-0.5, device)
     adapters, by_adapter = _taking_turns(rows, len(ranks), device)
     x = reference.filled((rows // share, k), 1.0, model, device)
     before = reference.filled((rows, sum(slices)), 1.0, model, device)
     out, h = before.clone(), workspace(pool, rows)
     starts = [sum(slices[:index]) for index in range(len(slices) + 1)]
 
-    def run() -> Tensor:
-        return add_lora(x, pool, by_adapter, h, out, share=share)
+    def add() -> Tensor:
+        added_up = (lambda part: part) if shape.is_part else None
+        return add_lora(x, pool, by_adapter, h, out, share=share, added_up=added_up)
 
     def expected() -> Tensor:
         lists = list(ranks), starts, adapters.tolist()
-        return reference.lora(x.repeat_interleave(share, 0), pool.a, pool.b, *lists, before, pool.bias)
+        a, b = _whole(pool)
+        return reference.lora(x.repeat_interleave(share, 0), a, b, *lists, before, pool.bias)
 
     def by_torch() -> Tensor:
         """One adapter: slice by slice."""
@@ -119,19 +132,32 @@ def _case(
         return out
 
     used = min(rows, len(ranks))
+    factors = pool.a.shape[1] * k + pool.b.shape[1] * rank  # of an adapter
     types = [str(one).removeprefix("torch.") for one in (dtype, model)]
     form = "" if types == ["bfloat16"] * 2 else f", {types[0]} to {types[1]}"
     return Case(
         f"{rows} rows, {len(ranks)} of rank {rank}, {k} to {'+'.join(map(str, slices))}"
-        f"{form}{', with biases' if bias else ''}{f', {share} of a row' if share > 1 else ''}",
-        run,
+        f"{form}{', with biases' if bias else ''}{f', {share} of a row' if share > 1 else ''}"
+        f"{f', a turn of {turns}' if turns > 1 else ''}{f', B of {len(run)}' if run else ''}",
+        add,
         expected,
         tolerance=rounding(dtype, model, terms=k),  # x · Aᵀ, and the result
-        bytes=model.itemsize * rows * (k + 2 * sum(slices))
-        + dtype.itemsize * used * rank * (len(slices) * k + sum(slices)),
-        flops=2 * rows * rank * (len(slices) * k + sum(slices)),
+        bytes=model.itemsize * rows * (k + 2 * sum(slices)) + dtype.itemsize * used * factors,
+        flops=2 * rows * factors,
         peers={"torch": by_torch} if len(ranks) == 1 else {},
     )
+
+
+def _whole(pool: Pool) -> tuple[Tensor, Tensor]:
+    """A and B of a pool, with zeros for what other ranks have."""
+    shape, places = pool.shape, len(pool.ranks)
+    a = pool.a.new_zeros(places, len(shape.slices), shape.rank, shape.k)
+    dealt = pool.a.view(places, len(shape.slices), shape.part_rank, shape.k)
+    a[:, :, shape.turn :: shape.turns] = dealt[:, :, : shape.dealt(shape.rank)]
+    b = pool.b.new_zeros(places, shape.n, shape.rank)
+    run = shape.run or range(shape.n)
+    b[:, run.start : run.stop] = pool.b
+    return a.flatten(1, 2), b
 
 
 def _look_up(device: torch.device, rows: int, tokens: int, hidden: int, rank: int) -> Case:

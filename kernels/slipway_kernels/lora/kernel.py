@@ -72,7 +72,7 @@ def sort_kernel(
 @triton.jit
 def shrink_kernel(
     x_ptr,  # [rows / share, k]
-    a_ptr,  # [adapters, width, k]; width = slices · rank
+    a_ptr,  # [adapters, width, k]; width = slices · rank, or the part of it that is this rank's
     ranks_ptr,  # [adapters] int32
     order_ptr,  # [rows] int32
     tiles_ptr,  # [tiles, 3] int32: the adapter or −1, the first place in order, the number of rows
@@ -83,7 +83,9 @@ def shrink_kernel(
     a_stride,
     h_split_stride,
     h_stride,
-    rank,
+    part_rank,  # rows of A in a slice
+    turn,  # of `turns`: the first row of A that is here
+    turns,
     width,
     k,
     share,  # rows of h that are of one row of x
@@ -96,7 +98,7 @@ def shrink_kernel(
     adapter = tl.load(tiles_ptr + tl.program_id(0) * 3).to(tl.int64)
     if adapter < 0:
         return
-    own_rank = tl.load(ranks_ptr + adapter * ranks_stride)
+    own_rank = (tl.load(ranks_ptr + adapter * ranks_stride) - turn + turns - 1) // turns
     if own_rank == 0:
         return
     first = tl.load(tiles_ptr + tl.program_id(0) * 3 + 1)
@@ -105,7 +107,7 @@ def shrink_kernel(
     row = tl.load(order_ptr + first + tl.arange(0, BLOCK_M), mask=inside, other=0).to(tl.int64)
     column = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     # An adapter of a smaller rank than the pool's has nothing beyond its own in each slice: it is not read.
-    known = (column < width) & (column % rank < own_rank)
+    known = (column < width) & (column % part_rank < own_rank)
     part = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLITS) * BLOCK_K
     start = tl.program_id(2) * part
     depth = tl.arange(0, BLOCK_K)
@@ -153,13 +155,43 @@ def look_up_kernel(
         tl.store(h_ptr + row[:, None] * h_stride + depth[None, :], found.to(tl.float32), mask=known)
 
 
+@triton.jit(do_not_specialize=["turn"])
+def fold_kernel(
+    h_ptr,  # [SPLITS, rows, slices · part_rank] fp32
+    out_ptr,  # [rows, width] fp32; width = slices · rank
+    h_split_stride,
+    h_stride,
+    rank,
+    part_rank,
+    turn,
+    turns,
+    width,
+    count,  # numbers of out
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out[row, column] = the sum over the splits of h, where the column is this rank's turn; 0 elsewhere.
+
+    What shrink has not written is not read by expand either, whatever it is.
+    """
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row, column = at // width, at % width
+    depth = column % rank
+    own = (at < count) & (depth % turns == turn)
+    h_at = h_ptr + row.to(tl.int64) * h_stride + column // rank * part_rank + depth // turns
+    total = tl.zeros((BLOCK,), tl.float32)
+    for split in tl.static_range(SPLITS):
+        total += tl.load(h_at + split * h_split_stride, mask=own, other=0.0)
+    tl.store(out_ptr + at, total, mask=at < count)
+
+
 @triton.jit
 def expand_kernel(
     h_ptr,  # [SPLITS, rows, width] fp32; width = slices · rank
-    b_ptr,  # [adapters, n, rank]
+    b_ptr,  # [adapters, n, rank], or [adapters, b_rows, rank] of the columns from b_first on
     ranks_ptr,  # [adapters] int32
     bias_ptr,  # [adapters, n] fp32, or None
-    slices_ptr,  # [slices + 1] int32: the columns at which slices begin, and n
+    slices_ptr,  # [slices + 1] int32: the columns at which slices begin, and where the last one ends
     order_ptr,  # [rows] int32
     tiles_ptr,  # [tiles, 3] int32
     out_ptr,  # [rows, n]
@@ -170,6 +202,8 @@ def expand_kernel(
     b_adapter_stride,
     b_stride,
     out_stride,
+    b_first,  # or None, as b_rows
+    b_rows,
     rank,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -194,6 +228,10 @@ def expand_kernel(
     row = tl.load(order_ptr + first + tl.arange(0, BLOCK_M), mask=inside, other=0).to(tl.int64)
     column = start + tl.arange(0, BLOCK_N)
     out_at = out_ptr + row[:, None] * out_stride + column[None, :]
+    b_row, has_b = column, column < end
+    if b_first is not None:
+        b_row = column - b_first
+        has_b = has_b & (b_row >= 0) & (b_row < b_rows)
     writes = inside[:, None] & (column < end)[None, :]
     before = tl.load(out_at, mask=writes, other=0.0)  # first, so that no load waits for another
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -206,8 +244,8 @@ def expand_kernel(
         h = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
         for split in tl.static_range(SPLITS):
             h += tl.load(h_at + split * h_split_stride, mask=inside[:, None] & known[None, :], other=0.0)
-        b_at = b_ptr + adapter * b_adapter_stride + column.to(tl.int64)[:, None] * b_stride + depth[None, :]
-        b = tl.load(b_at, mask=(column < end)[:, None] & known[None, :], other=0.0)
+        b_at = b_ptr + adapter * b_adapter_stride + b_row.to(tl.int64)[:, None] * b_stride + depth[None, :]
+        b = tl.load(b_at, mask=has_b[:, None] & known[None, :], other=0.0)
         total = tl.dot(h.to(b.dtype), b.T, total, input_precision="ieee")
     y = before.to(tl.float32) + total
     tl.store(out_at, y.to(out_ptr.dtype.element_ty), mask=writes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
-from slipway_kernels.lora.kernel import expand_kernel, look_up_kernel, shrink_kernel
+from slipway_kernels.lora.kernel import expand_kernel, fold_kernel, look_up_kernel, shrink_kernel
 from slipway_kernels.lora.pool import Pool
 from slipway_kernels.lora.rows import FEW_ROWS, Rows
 
@@ -30,6 +32,7 @@ EXPAND = (
     Tile(80, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_R": 32}, 8, 1, {"itemsize": 2}),
     Tile(80, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_R": 16}, 8, 1),
 )
+FOLD = (Tile(80, {"BLOCK": 1024}, 4, 1),)
 LOOK_UP = (
     Tile(80, {"BLOCK_M": 16, "BLOCK_R": 64}, 2, 1, {"block": 16}),
     Tile(80, {"BLOCK_M": 64, "BLOCK_R": 64}, 4, 1),
@@ -46,19 +49,33 @@ def _splits(rows: int) -> int:
     return next((splits for most, splits in SPLITS.items() if rows <= most), 1)
 
 
-def add_lora(x: Tensor, pool: Pool, rows: Rows, h: Tensor, out: Tensor, *, share: int = 1) -> Tensor:
+def add_lora(
+    x: Tensor,
+    pool: Pool,
+    rows: Rows,
+    h: Tensor,
+    out: Tensor,
+    *,
+    share: int = 1,
+    added_up: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """out += x · Aᵀ · Bᵀ + bias by each row's adapter; other rows stay as they are.
 
     x    [rows / share, k]  bf16, fp16 or fp32, multiplied in the pool's type; columns adjacent
     h    the workspace
     out  [rows, n]  bf16, fp16 or fp32, columns adjacent
     share  neighbouring rows of out that each row of x is multiplied for
+    added_up  of parts of x · Aᵀ, the sum over the ranks that share A's rows or columns, as `fold` gives them;
+              None: the pool has all of A
     Returns out. Nothing is launched where no row has an adapter. Raises ValueError where shapes disagree.
     Source: Hu et al. 2021 (LoRA).
     """
-    if rows.active:
-        expand(shrink(x, pool, rows, h, share=share), pool, rows, out)
-    return out
+    if not rows.active:
+        return out
+    h = shrink(x, pool, rows, h, share=share)
+    if added_up is not None:
+        h = added_up(fold(h, pool)).unsqueeze(0)
+    return expand(h, pool, rows, out)
 
 
 def add_looked_up(ids: Tensor, pool: Pool, rows: Rows, h: Tensor, out: Tensor) -> Tensor:
@@ -68,7 +85,7 @@ def add_looked_up(ids: Tensor, pool: Pool, rows: Rows, h: Tensor, out: Tensor) -
     """
     if not rows.active:
         return out
-    count, rank = len(ids), pool.rank
+    count, rank = len(ids), pool.shape.rank
     if pool.a.stride(1) != 1:
         raise ValueError("A lies by rows, and tokens are looked up by column: make the pool `by_token`.")
     _check_room(count, rank, rows, h, 1)
@@ -94,8 +111,9 @@ def add_looked_up(ids: Tensor, pool: Pool, rows: Rows, h: Tensor, out: Tensor) -
 def shrink(x: Tensor, pool: Pool, rows: Rows, h: Tensor, *, share: int = 1) -> Tensor:
     """x · Aᵀ by each row's adapter. The rest is as in `add_lora`.
 
-    Returns h as [splits, rows, slices · rank], whose sum over the splits is the product; rows without an
-    adapter and columns beyond an adapter's rank are not written.
+    Returns h as [splits, rows, slices · rank], or the part of these columns of which A has the rows; its sum
+    over the splits is the product. Rows without an adapter and columns beyond an adapter's rank are not
+    written.
     """
     count, k, width = len(x) * share, x.shape[1], pool.a.shape[1]
     if pool.a.shape[2] != k or 1 not in (k, x.stride(1)) or 1 not in (k, pool.a.stride(2)):
@@ -124,7 +142,9 @@ def shrink(x: Tensor, pool: Pool, rows: Rows, h: Tensor, *, share: int = 1) -> T
         a_stride=pool.a.stride(1),
         h_split_stride=h.stride(0),
         h_stride=h.stride(1),
-        rank=pool.rank,
+        part_rank=pool.shape.part_rank,
+        turn=pool.shape.turn,
+        turns=pool.shape.turns,
         width=width,
         k=k,
         share=share,
@@ -133,13 +153,39 @@ def shrink(x: Tensor, pool: Pool, rows: Rows, h: Tensor, *, share: int = 1) -> T
     return h
 
 
+def fold(h: Tensor, pool: Pool) -> Tensor:
+    """h as `shrink` returns it → [rows, slices · rank] fp32, its sum over the splits, with 0 in other ranks'
+    columns: added up over the ranks it is x · Aᵀ."""
+    shape = pool.shape
+    out = h.new_empty(h.shape[1], len(shape.slices) * shape.rank)
+    tile = pick(FOLD, arch_of(h.device))
+    launch(
+        fold_kernel,
+        (-(-out.numel() // tile.constants["BLOCK"]),),
+        tile=tile,
+        h_ptr=h,
+        out_ptr=out,
+        h_split_stride=h.stride(0),
+        h_stride=h.stride(1),
+        rank=shape.rank,
+        part_rank=shape.part_rank,
+        turn=shape.turn,
+        turns=shape.turns,
+        width=out.shape[1],
+        count=out.numel(),
+        SPLITS=len(h),
+    )
+    return out
+
+
 def expand(h: Tensor, pool: Pool, rows: Rows, out: Tensor) -> Tensor:
-    """out += h · Bᵀ + bias by each row's adapter, h as `shrink` returns it. Returns out."""
-    (count, n), width = out.shape, pool.a.shape[1]
-    if pool.b.shape[1] != n or 1 not in (n, out.stride(1)):
+    """out += h · Bᵀ + bias by each row's adapter, h as `shrink` returns it, or whole. Returns out."""
+    (count, n), shape = out.shape, pool.shape
+    width = len(shape.slices) * shape.rank
+    if shape.n != n or 1 not in (n, out.stride(1)):
         raise ValueError(
-            f"out is {list(out.shape)} by strides of {out.stride()}, B {list(pool.b.shape)}: out has as "
-            "many columns as B rows, and they are adjacent."
+            f"out is {list(out.shape)} by strides of {out.stride()}, and the layer has {shape.n} columns: "
+            "out has as many, and they are adjacent."
         )
     if len(rows.order) != count or h.shape[1:] != (count, width):
         raise ValueError(
@@ -147,7 +193,7 @@ def expand(h: Tensor, pool: Pool, rows: Rows, out: Tensor) -> Tensor:
             f"of one batch, and h is [splits, {count}, {width}]."
         )
     itemsize = max(out.itemsize, pool.b.itemsize)
-    tile = pick(EXPAND, arch_of(out.device), block=rows.block, rank=pool.rank, itemsize=itemsize)
+    tile = pick(EXPAND, arch_of(out.device), block=rows.block, rank=shape.rank, itemsize=itemsize)
     bias = pool.bias
     launch(
         expand_kernel,
@@ -168,7 +214,9 @@ def expand(h: Tensor, pool: Pool, rows: Rows, out: Tensor) -> Tensor:
         b_adapter_stride=pool.b.stride(0),
         b_stride=pool.b.stride(1),
         out_stride=out.stride(0),
-        rank=pool.rank,
+        b_first=None if shape.run is None else shape.run.start,
+        b_rows=None if shape.run is None else len(shape.run),
+        rank=shape.rank,
         SPLITS=len(h),
     )
     return out

@@ -183,7 +183,16 @@ class Native:
                 head=stored(weights.head, stage.is_last),
                 head_bias=None if bias is None else bias.float().cpu().numpy(),
             )
-            low_rank = LowRank(spec, stage, weights, plan.adapters, read, schemes.device)
+            low_rank = LowRank(
+                spec,
+                stage,
+                weights,
+                plan.adapters,
+                read,
+                schemes.device,
+                self.shard,
+                schemes.ranks.added_up,
+            )
         return Decoder(
             spec,
             weights,

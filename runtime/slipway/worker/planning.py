@@ -60,7 +60,7 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
             mesh.shard(config.rank),
             whole_experts=config.enable_expert_parallel,
             whole_vocabulary=pooling is not None and bool(pooling.tokens),
-            cuts_adapters=config.fully_sharded_loras and config.device == "cpu",
+            cuts_adapters=config.fully_sharded_loras,
         )
         route = route.on_rank(checkpoint, shard, dtype)
     if mesh.pp > 1:

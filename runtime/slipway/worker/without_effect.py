@@ -19,11 +19,6 @@ def _of_arguments(config: EngineConfig, route: Route) -> Iterator[str]:
     is_encoder = not route.attentions
     if config.enable_expert_parallel and (why := _without_experts(route, config.tensor_parallel_size)):
         yield f"--enable-expert-parallel has no effect: {why}."
-    if config.fully_sharded_loras and config.device == "cuda" and config.tensor_parallel_size > 1:
-        yield (
-            "--fully-sharded-loras has no effect on CUDA so far: every rank holds one of the two matrices of "
-            "each product whole."
-        )
     if config.load_format == "fastsafetensors":
         yield (
             "--load-format fastsafetensors reads safetensors ahead by threads of our own: that library fills "

@@ -14,7 +14,7 @@ from quantize import quantize, recipe
 from device_runs import SMALL, assert_same
 from factory import VOCABULARY, model_folders
 from local_engine import LocalEngine, Output
-from made_adapter import LINEAR, Made
+from made_adapter import LINEAR, Made, of_ranks
 from slipway.engine.config import DraftConfig
 from slipway.engine.grammar import Grammars
 from slipway.engine.messages import AdapterRef
@@ -31,6 +31,8 @@ GREEDY = SamplingParams(4, temperature=0.0, num_logprobs=2)
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     sizes: dict[str, Any] = {"num_hidden_layers": 2}
     names = {name: (name, sizes) for name in ("llama", "qwen2_moe")}
+    odd = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48}
+    names["thirds"] = ("llama", sizes | odd)
     # Ranks part at whole groups of 32 columns.
     names["grouped"] = ("llama", sizes | {"hidden_size": 128, "head_dim": 32, "intermediate_size": 256})
     blocks = {"hidden_size": 256, "head_dim": 128, "intermediate_size": 256, "num_attention_heads": 2}
@@ -76,6 +78,42 @@ def test_adapters_of_experts_are_shared(models: Models, tmp_path: Path, whole_ex
         if name.endswith(tuple(f"{one}.weight" for one in LINEAR)):
             made.linear(name.removesuffix(".weight"))
     check(models("qwen2_moe"), adapter=made.save(), max_loras=1, enable_expert_parallel=whole_experts)
+
+
+@pytest.mark.parametrize(("name", "size"), [("qwen2_moe", 2), ("thirds", 3)])
+def test_adapters_of_which_ranks_share_both_matrices_add_the_same(
+    models: Models, tmp_path: Path, name: str, size: int
+) -> None:
+    """Of ranks that do not divide, and of fewer than there are of those that share them; with biases."""
+    model = models(name)
+    refs = [*of_ranks(model, tmp_path, 1, 5), None]
+    asked = [(PROMPTS[number % 2], ref) for number, ref in enumerate(refs)]
+    fields: dict[str, Any] = {"max_loras": 2, "max_lora_rank": 5, "enable_lora_bias": True}
+    found = []
+    for ranked in ({}, {"tensor_parallel_size": size, "fully_sharded_loras": True}):
+        with LocalEngine(model, **(SMALL | {"device": "cuda"} | fields | ranked)) as engine:
+            names = [engine.add(tokens, GREEDY, adapter=ref) for tokens, ref in asked]
+            engine.finish()
+            found.append([engine.output(one) for one in names])
+    assert_same(*found)
+
+
+def test_a_place_of_adapters_of_which_ranks_share_both_matrices_is_a_ranks_share(models: Models) -> None:
+    """But for what the embedding and the head have."""
+    fields: dict[str, Any] = {"max_loras": 1, "max_lora_rank": 64}
+
+    def held(**ranked: Any) -> int:
+        with LocalEngine(models("grouped"), **(SMALL | {"device": "cuda"} | fields | ranked)) as engine:
+            worker: Any = engine.worker
+            decoder = getattr(worker, "_worker", worker)._decoder
+            head = decoder._weights.head
+            pools = {linear: pool for linear, pool in decoder.low_rank.products.items() if linear is not head}
+            return sum(pool.shape.nbytes for pool in pools.values())
+
+    alone, usual = held(), held(tensor_parallel_size=2)
+    shared = held(tensor_parallel_size=2, fully_sharded_loras=True)
+    assert shared < 0.51 * alone
+    assert usual > 0.6 * alone
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -161,6 +161,32 @@ def test_adapters_add_before_the_sum(models: Models, run: Callable[..., Said], t
     assert {len(step) for step in said.steps} == {1 + 2 * LAYERS + 2}
 
 
+@pytest.mark.parametrize("peers", [False, True])
+def test_adapters_of_which_ranks_share_both_matrices_meet_once_more_for_each_product(
+    models: Models, run: Callable[..., Said], tmp_path: Path, peers: bool
+) -> None:
+    """In graphs, too: A · x of queries, keys and values as one, of what attention makes, and so on."""
+    model = models("llama")
+    ref: AdapterRef = Made(model, tmp_path / "adapter", seed=1, r=3).everywhere(3).save()
+    served = {"max_loras": 1, "max_lora_rank": 4}
+    adapter = {"number": ref.number, "name": ref.name, "folder": ref.folder}
+    said = run(
+        model, settings=served | {"fully_sharded_loras": True}, adapter=adapter, graphs=[1, 4], peers=peers
+    )
+    assert said.one("tokens") == alone(model, adapter=ref, **served) != alone(model)
+    assert said.one("replayed") > 0
+    sums = 1 + 2 * LAYERS + 4 * LAYERS
+    assert said.one("rounds") == (sums * len(said.steps) if peers else 0)
+    hidden = json.loads((model / "config.json").read_text())["hidden_size"]
+    for step in said.steps:
+        *added_up, joined, agreed = step
+        assert [joined[0], agreed[0]] == ["all_gather", "broadcast"]
+        rows = 0 if peers else added_up[0][1][0]
+        widths = [hidden, *[3 * 4, 4, hidden, 2 * 4, 4, hidden] * LAYERS]
+        expected = [["all_reduce", [rows, width], "torch.float32"] for width in widths]
+        assert added_up == ([] if peers else expected)
+
+
 def test_steps_in_graphs_send_the_same_and_captures_nothing(models: Models, run: Callable[..., Said]) -> None:
     """Each rank captures when it has time: what runs before a capture must not wait for the others."""
     model = models("llama")
@@ -179,7 +205,7 @@ def test_peers_that_reach_each_other_add_up_without_the_group(
     said = run(model, graphs=[1, 4], peers=True)
     assert said.one("tokens") == alone(model)
     assert {tuple(call[0] for call in step) for step in said.steps} == {("all_gather", "broadcast")}
-    assert said.one("rounds") == (1 + 2 * LAYERS) * (1 + len(said.steps))
+    assert said.one("rounds") == (1 + 2 * LAYERS) * len(said.steps)
 
 
 def test_one_rank_that_cannot_reach_a_peer_has_all_use_the_group(

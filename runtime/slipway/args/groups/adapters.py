@@ -18,8 +18,8 @@ class LoRA:
     fully_sharded_loras: bool = arg(False, negatable=True, no_effect_without=("enable_lora",))
     """Split both matrices of an adapter over the tensor parallel ranks, not one.
 
-    On CPU: each rank holds about an Nth of an adapter, and all meet once more for each product to which one
-    adds. On CUDA it has no effect so far. Those of the embedding, the head and experts are as without it.
+    Each rank holds about an Nth of an adapter, and all meet once more for each product to which one adds.
+    What the embedding, the head and experts have is as without it.
     """
 
     long_lora_scaling_factors: list[float] | None = arg(no_effect_without=("enable_lora",))

@@ -23,7 +23,7 @@ from slipway.worker.device.low_rank import LowRank, RowAdapters, SlotAdapters
 from slipway.worker.device.offload import StreamedLayers, move
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.device.products import Move, Rows, move_matrices, normed_for, product, scheme_of
-from slipway.worker.device.ranks import Alone, Ranks
+from slipway.worker.device.ranks import Ranks
 from slipway_kernels.embedding import softcap
 from slipway_kernels.rms_norm import rms_norm
 from slipway_kernels.rope import rope_and_store
@@ -55,21 +55,20 @@ class Decoder:
         max_len: int,
         device: torch.device,
         on_host: Sequence[int],
-        low_rank: LowRank | None = None,
-        taps: Sequence[int] = (),
-        ranks: Ranks | None = None,
-        tokens_from: Sequence[int] = (),
+        low_rank: LowRank | None,
+        taps: Sequence[int],
+        ranks: Ranks,
+        tokens_from: Sequence[int],
         *,
         dtype: torch.dtype,
-        stage: Stage | None = None,
+        stage: Stage,
     ) -> None:
         """spec: this rank's part of all layers, and the whole vocabulary. on_host: layers whose weights stay
-        in host memory, ascending. low_rank: what adapters add. taps: as of `ModelPlan`. ranks: None where
-        there are no others; tokens_from: as of `Sharded`. dtype: of rows. stage: which layers are here;
-        None: all."""
+        in host memory, ascending. low_rank: what adapters add. taps: as of `ModelPlan`. tokens_from: as of
+        `Sharded`. dtype: of rows. stage: which layers are here."""
         self.spec = spec
-        self._stage = stage = stage or Stage.whole(len(spec.layers))
-        self.ranks: Ranks = ranks or Alone()
+        self._stage = stage
+        self.ranks = ranks
         self._tokens_from = tokens_from
         self._taps = taps
         self.told = [torch.empty(0, spec.hidden) for _ in taps or range(not stage.is_last)]

@@ -22,7 +22,6 @@ from slipway.worker.device.batch import Batch
 from slipway.worker.device.feed_forward import fed_forward
 from slipway.worker.device.pages import DevicePages, LayerCache
 from slipway.worker.device.products import Move, Rows, move_matrices, normed_for, product, scheme_of
-from slipway.worker.device.ranks import Alone
 from slipway.worker.device.row_drafts import few_rows
 from slipway.worker.device.schemes import DeviceSchemes
 from slipway.worker.drafts.eagle import Eagle
@@ -57,7 +56,7 @@ class DeviceTensors:
         self._tensors = tensors
         self._schemes = schemes
         self.device = schemes.device
-        self.ranks = schemes.ranks or Alone()
+        self.ranks = schemes.ranks
         self.matrices: list[FusedLinear] = []
 
     def matrix(self, *names: str) -> FusedLinear:

@@ -15,6 +15,7 @@ from slipway.load.torch_arrays import tensor, torch_type
 from slipway.model.adapters import EMBEDDING, HEAD, Addition
 from slipway.model.own_rows import Own
 from slipway.model.roles import Place
+from slipway.model.shard import Shard
 from slipway.model.spec import DecoderSpec
 from slipway.model.stage import Stage
 from slipway.model.weights import MlpWeights, ModelWeights, MoeWeights
@@ -87,17 +88,20 @@ class LowRank:
         limits: AdapterLimits,
         read: ReadParts,
         device: torch.device,
+        shard: Shard,
+        added_up: Callable[[Tensor], Tensor],
     ) -> None:
-        """Raises torch.OutOfMemoryError where the device has no room for the places."""
+        """added_up: the sum of a tensor over the ranks that have the other shards.
+
+        Raises torch.OutOfMemoryError where the device has no room for the places.
+        """
         self.device = device
+        self.added_up = added_up
         self.num_places = limits.in_step
         self._read = read
         linears = dict(_adaptable(spec, stage, weights))
         rank, dtype = limits.max_rank, torch_type(limits.dtype)
-        shapes = [
-            PoolShape(rank, linear.k, tuple(matrices.values()), dtype, limits.bias)
-            for linear, matrices in linears.items()
-        ]
+        shapes = [_shape(linear, matrices, limits, shard) for linear, matrices in linears.items()]
         shapes.append(PoolShape(rank, spec.vocab, (spec.hidden,), dtype, by_token=True))
         *starts, self.place_bytes = accumulate((shape.nbytes for shape in shapes), initial=0)
         biases = [
@@ -166,7 +170,10 @@ class RowAdapters:
 
     def add(self, linear: FusedLinear, x: Tensor, out: Tensor) -> None:
         """To out [rows, n], the product with x [rows, k]; of the head, whatever a rank has of it, to all."""
-        add_lora(x, self.low_rank.products[linear], self.rows, self.low_rank.h, out)
+        low_rank = self.low_rank
+        pool = low_rank.products[linear]
+        added_up = low_rank.added_up if pool.shape.is_part else None
+        add_lora(x, pool, self.rows, low_rank.h, out, added_up=added_up)
 
     def add_embedding(self, ids: Tensor, out: Tensor) -> None:
         """To out [rows, hidden], the embeddings of these tokens [rows] of the model."""
@@ -206,6 +213,24 @@ def _adaptable(
             yield linear, {(number, role, -1): len(one.rows) for role, one in linear.segments.items()}
     if stage.is_last:
         yield weights.head, {HEAD: spec.vocab}
+
+
+def _shape(
+    linear: FusedLinear, matrices: Mapping[Place, int], limits: AdapterLimits, shard: Shard
+) -> PoolShape:
+    """What adapters may add to a rank's part of a product of these matrices."""
+    role, columns = next(iter(matrices))[1], tuple(matrices.values())
+    turn, turns = (shard.rank, shard.size) if shard.deals(role) else (0, 1)
+    return PoolShape(
+        limits.max_rank,
+        linear.k,
+        columns,
+        torch_type(limits.dtype),
+        limits.bias and shard.adds_bias(role),
+        turn=turn,
+        turns=turns,
+        run=range(linear.n)[shard.run(linear.n)] if shard.adds_parts(role) else None,
+    )
 
 
 def _factors(addition: Addition, *, by_token: bool) -> tuple[Tensor, Tensor] | None:

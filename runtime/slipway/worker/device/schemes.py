@@ -21,7 +21,7 @@ from slipway.schemes.left_out import left_out
 from slipway.schemes.scheme import NewScheme
 from slipway.worker.device.products import DeviceScheme, Gate, Move, Operand, Rows
 from slipway.worker.device.quantized import QuantizedTensors, as_tensors
-from slipway.worker.device.ranks import Ranks
+from slipway.worker.device.ranks import Alone, Ranks
 from slipway.worker.device.transfer import Transfer
 from slipway_kernels.cuda.launch import arch_of, device_in_use
 from slipway_kernels.embedding import embed
@@ -77,7 +77,7 @@ class DeviceSchemes:
         ranks: Ranks | None = None,
     ) -> None:
         self.dtype = dtype
-        self.ranks = ranks
+        self.ranks: Ranks = ranks or Alone()
         self._kind = torch_type(dtype)
         self.gates_alternate = False
         self._transfer = transfer
