@@ -7,8 +7,9 @@ carry of a rounded mantissa; here torch's stand in for them, and what is too lar
 device. It spreads the comparison of two scalars as if it were of their type. With numpy 2.4, triton 3.6's
 also refuses a loop whose bounds are numbers of the launch.
 
-Before every call of a function within a kernel it looks through triton.language for what to replace, which
-took a third of its time; here once a launch for each module is enough.
+Its time goes into Python, not into numbers. Before every call of a function within a kernel it looks through
+triton.language for what to replace, and for every result it makes and names the type anew: here once is
+enough.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from inspect import getmembers
 from typing import Any
 
 import numpy as np
@@ -119,3 +121,84 @@ def _hasten() -> None:
     # Whether each sum of integers fits takes nine operations to tell, and only debugging is told of it.
     running = interpreter.interpreter_builder
     running.options = replace(running.options, sanitize_overflow=False)
+    interpreter._patch_builtin = _patch_builtin
+    _remember_types()
+    _pass_over_equal_types()
+
+
+def _patch_builtin(target: Any, builder: Any, scope: Any) -> None:
+    """Have the operations of the language that are found here interpreted, until the scope ends."""
+    for name, operation in _interpreted(target):
+        scope.set_attr(target, name, operation)
+
+
+@cache
+def _interpreted(target: Any) -> list[tuple[str, Callable[..., Any]]]:
+    """By name. Asked for outside of launches first, when none is in another's place."""
+    return [
+        (name, _with_semantic(member)) for name, member in getmembers(target) if tl.core.is_builtin(member)
+    ]
+
+
+def _with_semantic(operation: Callable[..., Any]) -> Callable[..., Any]:
+    semantic = interpreter.interpreter_semantic
+
+    def interpreted(*args: Any, **named: Any) -> Any:
+        named["_semantic"] = semantic
+        return operation(*args, **named)
+
+    return interpreted
+
+
+def _remember_types() -> None:
+    """Make each type of blocks once, and what numpy and a tensor tell of a type."""
+    block: Any = tl.core.block_type
+    tensor: Any = tl.core.tensor
+    make: Callable[..., None] = block.__init__
+    describe: Callable[..., None] = tensor.__init__
+    in_numpy: Callable[[Any], Any] = interpreter._get_np_dtype
+    made: dict[Any, Any] = {}
+    by_name: dict[str, Any] = {}
+
+    def of_numpy(type: Any) -> Any:
+        if type.name not in by_name:
+            by_name[type.name] = in_numpy(type)
+        return by_name[type.name]
+
+    def key_of(element: Any, shape: Any) -> Any:
+        return element.name, *[size.value if isinstance(size, tl.constexpr) else size for size in shape]
+
+    def new_block(cls: Any, element_ty: Any, shape: Any) -> Any:
+        return made.get(key_of(element_ty, shape)) or object.__new__(cls)
+
+    def init_block(self: Any, element_ty: Any, shape: Any) -> None:
+        if "numel" not in vars(self):
+            make(self, element_ty, shape)
+            made[key_of(element_ty, shape)] = self
+
+    def init_tensor(self: Any, handle: Any, type: Any) -> None:
+        known = vars(type).get("told_by_tensors")
+        if known is None:
+            describe(self, handle, type)
+            type.told_by_tensors = self.numel, self.dtype, self.shape
+        else:
+            self.handle, self.type = handle, type
+            self.numel, self.dtype, self.shape = known
+
+    block.__new__, block.__init__, tensor.__init__ = new_block, init_block, init_tensor
+    interpreter._get_np_dtype = of_numpy
+
+
+def _pass_over_equal_types() -> None:
+    """A value that has the type that is wanted is the result."""
+    semantic = type(interpreter.interpreter_semantic)
+    broadcast: Callable[..., Any] = semantic.broadcast_impl_value
+    cast: Callable[..., Any] = semantic.cast
+
+    def broadcast_others(self: Any, left: Any, right: Any) -> Any:
+        return (left, right) if left.type is right.type else broadcast(self, left, right)
+
+    def cast_others(self: Any, value: Any, wanted: Any, *rest: Any, **named: Any) -> Any:
+        return value if value.dtype is wanted.scalar else cast(self, value, wanted, *rest, **named)
+
+    semantic.broadcast_impl_value, semantic.cast = broadcast_others, cast_others
