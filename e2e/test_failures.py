@@ -22,9 +22,7 @@ def devices(vendor: str = "nvidia", **more: object) -> Object:
 WITHOUT_A_NODE = {
     "eight-of-four": Case(
         spec={"devices": devices(count=8), "engine": {"tensorParallelSize": 8}},
-        summary="MultiNodeNotSupported: wants nvidia.com/gpu 8, and the largest node has 4",
-        advice="lower spec.engine.tensorParallelSize",
-        stalled=True,
+        summary="Unschedulable: wants nvidia.com/gpu 8, node has 4",
     ),
     "busy-devices": Case(
         spec={"devices": devices()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,7 @@ def test_every_right_is_used_and_none_is_missing(operator: Operator, namespace: 
     )
     for place in ("servicemonitor/by-service", "podmonitor/by-pod", "deployment/with-gpu"):
         until(lambda: namespace.get(*place.split("/")), place)  # noqa: B023
+    refuse(namespace, "with-gpu")
     assert namespace.the("servicemonitor", "by-service")["metadata"]["labels"]["release"] == "main"
     assert namespace.the("deployment", "cached")["spec"]["strategy"]["type"] == "Recreate"
     owner = namespace.the("inferenceservices.slipway.dev", "by-pod")
@@ -130,6 +132,20 @@ def test_every_right_is_used_and_none_is_missing(operator: Operator, namespace: 
     assert used(operator) == rights()
 
 
+def refuse(namespace: Namespace, name: str) -> None:
+    """Have the service's pod find no node, as a scheduler says it; none runs here."""
+    selector = ("--selector", f"app.kubernetes.io/instance={name}")
+    pod = until(lambda: next(iter(namespace.all("pods", *selector)), None), f"a pod of {name}")
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+    }
+    patch = json.dumps({"status": {"conditions": [condition]}})
+    namespace.kubectl("patch", "pod", pod["metadata"]["name"], "--subresource=status", "-p", patch)
+
+
 def rights() -> set[tuple[str, str]]:
     return {
         (verb, resource)
@@ -149,27 +165,6 @@ def used(operator: Operator) -> set[tuple[str, str]]:
             if event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201:
                 found.add(("create", reference["resource"]))
     return found
-
-
-@pytest.fixture
-def node_with_four(plane: ControlPlane) -> Iterator[None]:
-    """A node with four devices. It comes before the operator, which remembers the nodes for a minute."""
-    name = f"node-{uuid.uuid4().hex[:8]}"
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-    plane.kubectl("create", "-f", "-", input=yaml.safe_dump(node))
-    capacity = '{"status":{"capacity":{"nvidia.com/gpu":"4"},"allocatable":{"nvidia.com/gpu":"4"}}}'
-    plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", capacity)
-    yield
-    plane.kubectl("delete", "node", name)
-
-
-def test_what_no_node_can_hold_gets_no_pod(
-    node_with_four: None, operator: Operator, namespace: Namespace
-) -> None:
-    namespace.apply(service(devices={"vendor": "nvidia"}, engine={"tensorParallelSize": 8}))
-    until(lambda: namespace.condition("demo", "Valid").get("reason") == "MultiNodeNotSupported", "the reason")
-    assert "nvidia.com/gpu 8" in namespace.condition("demo", "Valid")["message"]
-    assert namespace.get("deployment", "demo") is None
 
 
 def test_a_monitor_is_made_once_its_kind_appears(

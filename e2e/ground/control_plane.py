@@ -141,10 +141,11 @@ class ControlPlane:
         self._api.wait_until(self._api_ready, "readiness")
         self._controllers = self._start_controllers()
 
-    def kwok(self, count: int = 1, devices: Mapping[str, int] | None = None) -> None:
+    def kwok(self, count: int = 1, devices: Mapping[str, int] | None = None, pool: str = "fake") -> None:
         """Add nodes without machines, `fake-0` and on; pods are scheduled onto them and pretend to run.
 
         devices  such as {"nvidia.com/gpu": 8}, of each node
+        pool     a label of theirs, and how their names begin
         """
         self._start_scheduler()
         if self._kwok is None:
@@ -160,7 +161,7 @@ class ControlPlane:
                 # Without leases to renew, the controllers take the nodes for dead after 50 s.
                 "--node-lease-duration-seconds=40",
             )
-        self.kubectl("apply", "-f", "-", input=fakes.nodes(count, devices or {}))
+        self.kubectl("apply", "-f", "-", input=fakes.nodes(count, devices or {}, pool))
         wait = ("wait", "nodes", "-l", "type=kwok", "--for=condition=Ready", "--timeout=60s")
         self.kubectl(*wait)
 

@@ -11,16 +11,19 @@ STAGES = "kustomize/stage/fast"
 MARK = "kwok.x-k8s.io/node"
 
 
-def nodes(count: int, devices: Mapping[str, int]) -> str:
-    """A list of `count` nodes for kubectl, each with 32 CPUs, 256 GiB and the devices, by resource name."""
+def nodes(count: int, devices: Mapping[str, int], pool: str) -> str:
+    """A list of `count` nodes for kubectl, each with 32 CPUs, 256 GiB and the devices, by resource name.
+
+    pool  is a label of theirs, and how their names begin
+    """
     amounts = {"cpu": "32", "memory": "256Gi", "pods": "250", **{k: str(v) for k, v in devices.items()}}
     items = [
         {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {
-                "name": f"fake-{number}",
-                "labels": {"kubernetes.io/hostname": f"fake-{number}", "type": "kwok"},
+                "name": f"{pool}-{number}",
+                "labels": {"kubernetes.io/hostname": f"{pool}-{number}", "type": "kwok", "pool": pool},
                 "annotations": {MARK: "fake"},
             },
             "status": {"capacity": amounts, "allocatable": amounts},

@@ -84,12 +84,6 @@ class Claims:
         return exclusive
 
 
-def largest(nodes: list[Object], resource: str) -> int | None:
-    """The most of an extended resource that one node has; None where none has any: one may be added."""
-    counts = [int(node["status"]["allocatable"].get(resource, 0)) for node in nodes]
-    return max(counts, default=0) or None
-
-
 def _slim(node: Object) -> Object:
     metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
     return {

@@ -1,4 +1,4 @@
-"""Events: those we post when a condition changes, and those we read of a pod that waits without a cause."""
+"""Events: those we post when a condition changes, and those we read of a pod that waits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slipway_operator.cluster import EVENT, POD_EVENT, Cluster, Object, Refused, Unreachable
+from slipway_operator.shapes import is_going, is_true
 from slipway_operator.writer import NotActive, Writer
 
 CALM = frozenset(
@@ -160,8 +161,6 @@ class PodEvents:
 
 
 def waits(pod: Object) -> bool:
-    """Whether the pod is not ready, without the scheduler having said why."""
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
-    conditions = {item["type"]: item["status"] for item in pod.get("status", {}).get("conditions") or ()}
-    return conditions.get("Ready") != "True" and conditions.get("PodScheduled") != "False"
+    """Whether the pod is not ready, and is to become so. What an autoscaler does for one that no node takes,
+    its events alone say."""
+    return not is_going(pod) and not is_true(pod, "Ready")

@@ -82,7 +82,7 @@ def pods_summary(
         return refused
     serving = [pod for pod in pods if is_ready(pod) and pod not in mine]
     for pod in mine:
-        if found := unschedulable(pod, nodes) or unclaimed(pod, events):
+        if found := unschedulable(pod, nodes, events) or unclaimed(pod, events):
             return _spare(found) if serving and lacks_room(pod) else found
     if not mine and (found := _over(pods, events, current)):
         return found

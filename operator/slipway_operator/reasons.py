@@ -60,7 +60,7 @@ _OWN = (
     Reason(
         "MultiNodeNotSupported",
         VALID,
-        "The model wants more devices than one node can have. Lower the parallel sizes, or use larger nodes.",
+        "Data parallel copies are spread over several nodes. Raise spec.replicas instead.",
         True,
     ),
     Reason("Scheduled", SCHEDULED, "Every pod of the current template has a node."),

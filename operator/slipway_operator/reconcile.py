@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, render
-from slipway.service.devices import needs_one_node, resource_name
+from slipway.service.devices import needs_several_nodes
 from slipway.service.facts import Owner, Policy
 from slipway.service.intent import pod_template
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
 from slipway_operator.differences import foreign_env, needs_apply
-from slipway_operator.discovery import Claims, Nodes, largest
+from slipway_operator.discovery import Claims, Nodes
 from slipway_operator.events import PodEvents, Recorder, transitions
 from slipway_operator.explain import refusal as refusal_by_admission
 from slipway_operator.informer import MANAGER, Children, Key, Store, controller, slim
@@ -113,7 +113,7 @@ class Reconciler:
         document = {**resource, "metadata": {**resource["metadata"]}}
         try:
             spec = from_mapping(document, facts.policy.permitted_env, allow_code=facts.policy.allow_code)
-            if sentence := needs_one_node(spec, await self._largest(spec)):
+            if sentence := needs_several_nodes(spec):
                 return Wanted(spec, invalid=finding("MultiNodeNotSupported", sentence))
             facts = replace(facts, exclusive_claims=await self._exclusive_claims(resource, spec))
             pinned = self._pinned(resource, spec, facts)
@@ -141,11 +141,6 @@ class Reconciler:
         revisions = self._children.of("ControllerRevision", _key(resource))
         own = [revision for revision in revisions if _controls(resource, revision)]
         return pin(spec, facts, in_force(own, spec), pod_template)
-
-    async def _largest(self, spec: ServiceSpec) -> int | None:
-        """The most of the wanted device that one node has, where that is known."""
-        resource = resource_name(spec)
-        return largest(await self._nodes.all(), resource) if resource else None
 
     async def _exclusive_claims(self, resource: Object, spec: ServiceSpec) -> frozenset[str]:
         """The claim of the cache, if only pods of one node can mount it and the document does not say so."""
@@ -266,7 +261,7 @@ class Reconciler:
             await self._writer.set_status(current, after, self._resources)
             for transition in transitions(before, after):
                 await self._recorder.post(current, transition)
-        if outcome.conflict or outcome.left_over or (wanted.invalid and wanted.spec):
+        if outcome.conflict or outcome.left_over:
             return LOOK_AGAIN
         return min((wait for wait in (next_event, next_answer) if wait is not None), default=None)
 

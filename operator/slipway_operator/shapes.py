@@ -63,9 +63,17 @@ def _revision(replica_set: Object) -> int:
 
 def messages(events: Iterable[Object], thing: Object, *reasons: str) -> list[str]:
     """What events of these reasons say of an object, newest first."""
-    about = [event for event in events if event.get("reason") in reasons and _regards(event, thing)]
-    said = [(_seen(event), str(event.get("message") or event.get("note") or "")) for event in about]
-    return [text for _, text in sorted(said, reverse=True)]
+    return [spoken(event) for event in about(events, thing, *reasons)]
+
+
+def about(events: Iterable[Object], thing: Object, *reasons: str) -> list[Object]:
+    """The events of these reasons that regard an object, newest first."""
+    found = [event for event in events if event.get("reason") in reasons and _regards(event, thing)]
+    return sorted(found, key=lambda event: (_seen(event), spoken(event)), reverse=True)
+
+
+def spoken(event: Object) -> str:
+    return str(event.get("message") or event.get("note") or "")
 
 
 def _regards(event: Object, thing: Object) -> bool:

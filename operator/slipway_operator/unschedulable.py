@@ -9,7 +9,17 @@ from typing import Any
 
 from slipway_operator.quantities import amount
 from slipway_operator.reasons import Finding, finding
-from slipway_operator.shapes import Object, Objects, condition, first_line, messages, name, shortened
+from slipway_operator.shapes import (
+    Object,
+    Objects,
+    about,
+    condition,
+    first_line,
+    messages,
+    name,
+    shortened,
+    spoken,
+)
 
 _NODES = re.compile(r"(\d+)/(\d+) nodes are available:\s*(.*)", re.DOTALL)
 _POST_FILTER = re.compile(
@@ -33,8 +43,17 @@ _ADVICE = (
 )
 
 
-def unschedulable(pod: Object, nodes: Objects = ()) -> Finding | None:
-    """Why the pod has no node; None where it has one, or the scheduler has not spoken yet."""
+_OUTLOOK = {
+    "TriggeredScaleUp": "; the autoscaler adds a node",
+    "Nominated": "; the autoscaler adds a node",
+    "NotTriggerScaleUp": "; the autoscaler adds no node",
+}
+"""By the reason of an event of a pod's: the Cluster Autoscaler's, and Karpenter's where it makes a node."""
+
+
+def unschedulable(pod: Object, nodes: Objects = (), events: Objects = ()) -> Finding | None:
+    """Why the pod has no node, and whether one is being added; None where it has one, or the scheduler has
+    not spoken yet."""
     scheduled = condition(pod, "PodScheduled")
     if scheduled is None or scheduled.get("status") != "False":
         return None
@@ -42,20 +61,29 @@ def unschedulable(pod: Object, nodes: Objects = ()) -> Finding | None:
     if scheduled.get("reason") == "SchedulingGated":
         gates = ", ".join(gate["name"] for gate in pod["spec"].get("schedulingGates") or ())
         return finding("SchedulingGated", f"waits for the scheduling gate {gates}.")
-    words = f" The scheduler says: {shortened(message, 600)}"
+    outlook, added = _autoscaler(pod, events)
+    words = f"{added} The scheduler says: {shortened(message, 600)}"
     cause = _POST_FILTER.sub("", message).strip().rstrip(".")
     match = _NODES.match(cause)
     if missing := missing_resource(pod):
-        return finding("Unschedulable", f"wants {_shortage(pod, missing, nodes, match)}.{words}")
+        return finding("Unschedulable", f"wants {_shortage(pod, missing, nodes, match)}{outlook}.{words}")
     if _UNALLOCATED in cause:
-        return finding("Unschedulable", f"wants {_claims(pod)}, and no node has them free.{words}")
+        return finding("Unschedulable", f"wants {_claims(pod)}, and no node has them free{outlook}.{words}")
     total, rest = (int(match[2]), match[3].strip().rstrip(".")) if match else (0, cause or "no node fits")
     if _CLAIM.search(rest):
         return finding("ClaimMissing", f"{_claim(rest)}{words if match else ''}")
     if not total:
-        return finding("Unschedulable", f"{rest}.")
+        return finding("Unschedulable", f"{rest}{outlook}.{added}")
     advice = " ".join(text for pattern, text in _ADVICE if pattern.search(rest))
-    return finding("Unschedulable", f"none of {_counted(total)} fits: {rest}. {advice}{words}")
+    return finding("Unschedulable", f"none of {_counted(total)} fits: {rest}{outlook}. {advice}{words}")
+
+
+def _autoscaler(pod: Object, events: Objects) -> tuple[str, str]:
+    """What an autoscaler does for the pod, in a clause and in its own words; empty before it has spoken."""
+    event = next(iter(about(events, pod, *_OUTLOOK)), None)
+    if event is None:
+        return "", ""
+    return _OUTLOOK[event["reason"]], f" The autoscaler says: {first_line(spoken(event)).rstrip('.')}."
 
 
 def unclaimed(pod: Object, events: Objects) -> Finding | None:
@@ -109,15 +137,21 @@ def _shortage(pod: Object, resource: str, nodes: Objects, match: re.Match[str] |
     asked = f"{resource} {_readable(resource, text)}".rstrip()
     if resource == "memory" and (shared := _shared_memory(pod)):
         asked += f" ({shared} of it /dev/shm)"
-    has = {name(node): _allocatable(node, resource) for node in nodes}
+    has = {name(node): _allocatable(node, resource) for node in nodes if _selected(node, pod)}
     best = max(sorted(has), key=lambda node: has[node][0], default=None)
     if best is None:
         short = _lacking(match, resource) if match else ""
         return f"{asked}{short}"
     if not has[best][0]:
-        return f"{asked}, no node has any"
+        admitted = " that spec.scheduling.nodeSelector admits" if len(has) < len(nodes) else ""
+        return f"{asked}, no node{admitted} has any"
     free = "" if has[best][0] < wanted else ", not enough of it free"
     return f"{asked}, {best} has {_readable(resource, has[best][1])}{free}"
+
+
+def _selected(node: Object, pod: Object) -> bool:
+    """Whether the pod's nodeSelector admits the node."""
+    return (pod["spec"].get("nodeSelector") or {}).items() <= (node["metadata"].get("labels") or {}).items()
 
 
 def _readable(resource: str, text: str) -> str:

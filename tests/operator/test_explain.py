@@ -55,6 +55,59 @@ def test_a_device_in_use_is_told_apart_from_one_that_is_not_there():
     assert first(found) == "wants nvidia.com/gpu 1, node0 has 1, not enough of it free"
 
 
+def test_nodes_that_the_selector_does_not_admit_do_not_count():
+    wants = unscheduled(GPU_SHORT, {"nvidia.com/gpu": "8"})
+    wants["spec"]["nodeSelector"] = {"pool": "large"}
+    small, large = node(**{"nvidia.com/gpu": "16"}), node("node1")
+    large["metadata"]["labels"] = {"pool": "large", "zone": "a"}
+    assert first(explained(wants, nodes=[small, large])) == (
+        "wants nvidia.com/gpu 8, no node that spec.scheduling.nodeSelector admits has any"
+    )
+    large["status"]["allocatable"]["nvidia.com/gpu"] = "4"
+    assert first(explained(wants, nodes=[small, large])) == "wants nvidia.com/gpu 8, node1 has 4"
+
+
+@pytest.mark.parametrize(
+    ("reason", "said", "outlook"),
+    [
+        ("TriggeredScaleUp", "pod triggered scale-up: [{large 0->1 (max: 3)}]", "the autoscaler adds a node"),
+        ("Nominated", "Pod should schedule on: nodeclaim/large-x7k2p", "the autoscaler adds a node"),
+        (
+            "NotTriggerScaleUp",
+            "pod didn't trigger scale-up: 1 max node group size reached",
+            "the autoscaler adds no node",
+        ),
+    ],
+)
+def test_what_an_autoscaler_does_is_part_of_the_reason(reason, said, outlook):
+    wants = unscheduled(GPU_SHORT, {"nvidia.com/gpu": "8"})
+    older = event(wants, "NotTriggerScaleUp", "not yet", seen="2026-08-22T11:00:00Z")
+    newer = event(wants, reason, said, seen="2026-08-22T11:00:01Z")
+    found = explained(wants, events=[older, newer], nodes=[node()])
+    assert found.reason == "Unschedulable"
+    assert first(found) == f"wants nvidia.com/gpu 8, no node has any; {outlook}"
+    assert f"The autoscaler says: {said}. The scheduler says: 0/1" in found.message
+
+
+@pytest.mark.parametrize(
+    ("words", "summary"),
+    [
+        ("no nodes available to schedule pods", "no nodes available to schedule pods"),
+        (
+            "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.",
+            "none of 2 nodes fits: 2 node(s) didn't match Pod's node affinity/selector",
+        ),
+        ("0/1 nodes are available: 1 cannot allocate all claims.", "and no node has them free"),
+    ],
+)
+def test_an_autoscaler_is_heard_whatever_is_in_the_way(words, summary):
+    wants = unscheduled(words)
+    said = event(wants, "TriggeredScaleUp", "pod triggered scale-up: [{large 0->1 (max: 3)}]")
+    found = explained(wants, events=[said])
+    assert f"{summary}; the autoscaler adds a node." in found.message
+    assert "The autoscaler says: pod triggered scale-up: [{large 0->1 (max: 3)}]." in found.message
+
+
 def test_without_sight_of_nodes_the_scheduler_s_count_stands_in():
     message = (
         "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient memory, "

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN, Refused
-from slipway_operator.discovery import largest
 from slipway_operator.events import BORROWED, CALM, Transition, transitions, waits
 from slipway_operator.health import Vitals, sick, unready
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
@@ -63,26 +62,13 @@ def pod(*conditions: tuple[str, str], deleted: bool = False) -> Object:
     [
         (pod(), True),
         (pod(("PodScheduled", "True"), ("Ready", "False")), True),
-        (pod(("PodScheduled", "False")), False),
+        (pod(("PodScheduled", "False")), True),
         (pod(("PodScheduled", "True"), ("Ready", "True")), False),
         (pod(deleted=True), False),
     ],
 )
-def test_a_pod_waits_while_it_is_not_ready_and_the_scheduler_has_not_said_why(
-    item: Object, expected: bool
-) -> None:
+def test_a_pod_waits_while_it_is_not_ready(item: Object, expected: bool) -> None:
     assert waits(item) is expected
-
-
-def node(**allocatable: str) -> Object:
-    return {"status": {"allocatable": {name.replace("_", "/"): value for name, value in allocatable.items()}}}
-
-
-def test_the_largest_node_is_that_with_the_most_of_the_device_and_unknown_where_none_has_it() -> None:
-    nodes = [node(gpu="4", cpu="8"), node(gpu="2"), node(cpu="64")]
-    assert largest(nodes, "gpu") == 4
-    assert largest(nodes, "tpu") is None
-    assert largest([], "gpu") is None
 
 
 WELL = Vitals(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.service import InvalidService, from_mapping, load, warnings
-from slipway.service.devices import needs_one_node
+from slipway.service.devices import needs_several_nodes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -345,26 +345,18 @@ def test_a_grace_too_short_for_endpoints_to_leave_is_said():
 
 
 @pytest.mark.parametrize(
-    ("spec", "largest", "words"),
+    ("spec", "words"),
     [
-        ({}, 0, None),
-        ({"devices": {"vendor": "nvidia"}}, 1, None),
-        ({"devices": {"vendor": "nvidia"}}, None, None),
-        ({"devices": {"claims": ["x"]}, "engine": {"tensorParallelSize": 8}}, 0, None),
-        (
-            {"devices": {"vendor": "nvidia"}, "engine": {"tensorParallelSize": 8}},
-            4,
-            "wants nvidia.com/gpu 8, and the largest node has 4",
-        ),
+        ({}, None),
+        ({"devices": {"vendor": "nvidia"}, "engine": {"tensorParallelSize": 8}}, None),
         (
             {"engine": {"dataParallelSize": 4, "dataParallelSizeLocal": 2}},
-            None,
             "dataParallelSize 4 with 2 on each node needs several nodes",
         ),
     ],
 )
-def test_what_no_single_node_can_run_is_told_with_the_numbers(spec, largest, words):
-    found = needs_one_node(from_mapping(document(**spec)), largest)
+def test_what_no_single_node_can_run_is_told_with_the_numbers(spec, words):
+    found = needs_several_nodes(from_mapping(document(**spec)))
     assert (found is None) if words is None else (words in found)
 
 

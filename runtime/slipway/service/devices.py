@@ -101,12 +101,8 @@ def check_devices(spec: ServiceSpec, resolved: Resolved) -> None:
         )
 
 
-def needs_one_node(spec: ServiceSpec, largest: int | None) -> str | None:
-    """Why no single node can run a pod of this service, in a sentence; None where one can.
-
-    `largest` is the most devices of `resource_name` that any node of the cluster has, or None where
-    that is not known. A service that needs several nodes is the condition MultiNodeNotSupported.
-    """
+def needs_several_nodes(spec: ServiceSpec) -> str | None:
+    """Why no single node can run this service, in a sentence; None where one can, present or not."""
     from slipway.service.engine import resolved_of
 
     resolved = resolved_of(spec)
@@ -116,13 +112,7 @@ def needs_one_node(spec: ServiceSpec, largest: int | None) -> str | None:
             f"spec.engine.dataParallelSize {copies} with {local} on each node needs several nodes, which is "
             "not supported yet. Raise spec.replicas instead."
         )
-    wanted = count(spec, resolved)
-    if largest is None or wanted <= largest:
-        return None
-    return (
-        f"wants {resource_name(spec)} {wanted}, and the largest node has {largest}. A model over several "
-        "nodes is not supported yet: lower spec.engine.tensorParallelSize or pipelineParallelSize."
-    )
+    return None
 
 
 def _product(resolved: Resolved) -> str:
