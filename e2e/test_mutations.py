@@ -207,7 +207,7 @@ class Trial:
             self.unchanged(after, old, new, KINDS_MADE)
             return "explained"
         if valid["status"] == "False":
-            reasons = ("MultiNodeNotSupported", "API server refuses")
+            reasons = ("NotSupported", "API server refuses")
             assert any(reason in f"{valid['reason']} {valid['message']}" for reason in reasons), said
             return "explained"
         deployment = new[KINDS["Deployment"].path(self.namespace.name, after.name)]

@@ -167,6 +167,18 @@ def used(operator: Operator) -> set[tuple[str, str]]:
     return found
 
 
+def test_what_the_release_does_not_have_gets_no_pods_unless_the_image_is_another(
+    operator: Operator, namespace: Namespace
+) -> None:
+    engine = {"kvTransferConfig": {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}
+    newer = service("newer", engine=engine, runtime={"image": "registry.example/newer:2"})
+    namespace.apply(service(engine=engine), newer)
+    until(lambda: namespace.condition("demo", "Valid").get("reason") == "NotSupported", "the reason")
+    assert "spec.engine.kvTransferConfig" in namespace.condition("demo", "Valid")["message"]
+    until(lambda: namespace.get("deployment", "newer"), "the Deployment")
+    assert namespace.get("deployment", "demo") is None
+
+
 def test_a_monitor_is_made_once_its_kind_appears(
     plane: ControlPlane, namespace: Namespace, tmp_path: Path
 ) -> None:

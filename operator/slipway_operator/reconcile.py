@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, render
-from slipway.service.devices import needs_several_nodes
+from slipway.service.engine import check_supported
 from slipway.service.facts import Owner, Policy
 from slipway.service.intent import pod_template
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
@@ -113,8 +113,7 @@ class Reconciler:
         document = {**resource, "metadata": {**resource["metadata"]}}
         try:
             spec = from_mapping(document, facts.policy.permitted_env, allow_code=facts.policy.allow_code)
-            if sentence := needs_several_nodes(spec):
-                return Wanted(spec, invalid=finding("MultiNodeNotSupported", sentence))
+            check_supported(spec)
             facts = replace(facts, exclusive_claims=await self._exclusive_claims(resource, spec))
             pinned = self._pinned(resource, spec, facts)
             objects = render(spec, replace(facts, template=pinned.template))

@@ -61,7 +61,7 @@ class Observed:
     conflict: str | None = None
     """A sentence: which object of a needed name belongs to someone else."""
     invalid: Finding | None = None
-    """Why the spec is refused: `refusal(error)`, or finding("MultiNodeNotSupported", sentence)."""
+    """Why the spec is refused: `refusal(error)`."""
     drift: Sequence[str] = ()
     """`foreign_env` of the Deployment."""
     upgrade: str | None = None
@@ -106,8 +106,7 @@ class View:
 
 def refusal(error: InvalidService) -> Finding:
     """The finding for a spec that cannot be rendered."""
-    reason = "PolicyDenied" if getattr(error, "policy", False) else "InvalidSpec"
-    return finding(reason, str(error))
+    return Finding(error.reason, VALID, str(error))
 
 
 def status(observed: Observed, spec: ServiceSpec | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.service import InvalidService, ServiceSpec, from_mapping
-from slipway_operator.reasons import BY_NAME, CONDITIONS, READY, RECONCILING, STALLED, finding
+from slipway_operator.reasons import BY_NAME, CONDITIONS, READY, RECONCILING, STALLED
 from slipway_operator.status import Observed, refusal, status
 
 ALWAYS = ("Valid", "Scheduled", "ModelLoaded", "Available", "Progressing")
@@ -207,9 +207,10 @@ def test_an_invalid_spec_is_told_with_its_field_and_what_serves_serves_on():
     assert kstatus(whole, 1) == "Failed"
 
 
-@pytest.mark.parametrize("reason", ["PolicyDenied", "MultiNodeNotSupported"])
+@pytest.mark.parametrize("reason", ["PolicyDenied", "MultiNodeNotSupported", "NotSupported"])
 def test_a_refused_resource_without_pods_has_nothing_to_say_of_them(reason):
-    whole = told(Observed(resource=resource(), invalid=finding(reason, "No."), now=NOW))
+    error = InvalidService("spec.engine", "No.", reason=reason)
+    whole = told(Observed(resource=resource(), invalid=refusal(error), now=NOW))
     assert conditions(whole)["Valid"] == ("False", reason)
     assert conditions(whole)["Scheduled"] == ("Unknown", "NoPods")
     assert kstatus(whole, 1) == "Failed"

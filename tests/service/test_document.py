@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.service import InvalidService, from_mapping, load, warnings
-from slipway.service.devices import needs_several_nodes
+from slipway.service.engine import check_supported
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -32,8 +33,10 @@ def refusal(of: object) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
-def test_every_example_is_accepted(path):
-    assert load(path.read_text()).name == path.stem
+def test_every_example_is_accepted_and_supported(path):
+    spec = load(path.read_text())
+    assert spec.name == path.stem
+    check_supported(spec)
 
 
 def test_the_smallest_document_names_a_model():
@@ -286,7 +289,7 @@ def test_who_runs_the_cluster_can_permit_a_variable():
 def test_code_of_a_user_runs_where_the_policy_admits_it(engine):
     with pytest.raises(InvalidService, match=r"set policy\.allowCode") as failure:
         from_mapping(document(engine=engine))
-    assert failure.value.policy
+    assert failure.value.reason == "PolicyDenied"
     assert failure.value.path == f"spec.engine.{next(iter(engine))}"
     assert from_mapping(document(engine=engine), allow_code=True)
 
@@ -298,10 +301,10 @@ def test_an_argument_that_asks_for_no_code_needs_no_policy():
 def test_policy_is_told_from_what_is_wrong_anywhere():
     with pytest.raises(InvalidService) as failure:
         from_mapping(document(env=[{"name": "VLLM_SERVER_DEV_MODE", "value": "1"}]))
-    assert failure.value.policy
+    assert failure.value.reason == "PolicyDenied"
     with pytest.raises(InvalidService) as failure:
         from_mapping(document(env=[{"name": "VLLM_PORT", "value": "1"}]))
-    assert not failure.value.policy
+    assert failure.value.reason == "InvalidSpec"
 
 
 def test_the_bucket_s_keys_have_one_place():
@@ -344,20 +347,40 @@ def test_a_grace_too_short_for_endpoints_to_leave_is_said():
     assert not warnings(from_mapping(document()))
 
 
+NOT_BUILT = {"kvTransferConfig": {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}
+
+
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "reason", "words"),
     [
-        ({}, None),
-        ({"devices": {"vendor": "nvidia"}, "engine": {"tensorParallelSize": 8}}, None),
+        (
+            {"engine": NOT_BUILT},
+            "NotSupported",
+            "spec.engine.kvTransferConfig: --kv-transfer-config asks for",
+        ),
         (
             {"engine": {"dataParallelSize": 4, "dataParallelSizeLocal": 2}},
-            "dataParallelSize 4 with 2 on each node needs several nodes",
+            "MultiNodeNotSupported",
+            "spec.engine.dataParallelSize: 4 with 2 on each node needs several nodes",
         ),
     ],
 )
-def test_what_no_single_node_can_run_is_told_with_the_numbers(spec, words):
-    found = needs_several_nodes(from_mapping(document(**spec)))
-    assert (found is None) if words is None else (words in found)
+def test_what_this_release_does_not_have_is_told_with_the_argument(spec, reason, words):
+    with pytest.raises(InvalidService, match=re.escape(words)) as failure:
+        check_supported(from_mapping(document(**spec)))
+    assert failure.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"devices": {"vendor": "nvidia"}, "engine": {"tensorParallelSize": 8}},
+        {"runtime": {"image": "registry.example/newer:2"}, "engine": NOT_BUILT},
+    ],
+)
+def test_what_this_release_or_an_image_of_ones_own_has_is_supported(spec):
+    check_supported(from_mapping(document(**spec)))
 
 
 def test_what_has_no_effect_is_said():

@@ -328,7 +328,7 @@ def test_what_the_policy_does_not_admit_is_not_rendered():
     spec = changed("demo", engine={"trustRemoteCode": True})
     with pytest.raises(InvalidService) as failure:
         render(spec, FACTS)
-    assert failure.value.policy
+    assert failure.value.reason == "PolicyDenied"
     assert render(spec, replace(FACTS, policy=Policy(allow_code=True)))
 
 

@@ -101,20 +101,6 @@ def check_devices(spec: ServiceSpec, resolved: Resolved) -> None:
         )
 
 
-def needs_several_nodes(spec: ServiceSpec) -> str | None:
-    """Why no single node can run this service, in a sentence; None where one can, present or not."""
-    from slipway.service.engine import resolved_of
-
-    resolved = resolved_of(spec)
-    copies, local = resolved["data_parallel_size"], copies_here(resolved)
-    if copies > local:
-        return (
-            f"spec.engine.dataParallelSize {copies} with {local} on each node needs several nodes, which is "
-            "not supported yet. Raise spec.replicas instead."
-        )
-    return None
-
-
 def _product(resolved: Resolved) -> str:
     return (
         f"tensor parallel size {resolved['tensor_parallel_size']} × pipeline parallel size "

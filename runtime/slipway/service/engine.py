@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from slipway.args.data_parallel import copies_here
 from slipway.service.facts import Policy
 from slipway.service.fields import InvalidService, shown, unknown_field
 from slipway.service.spec import ServiceSpec
@@ -105,8 +106,25 @@ def check_policy(spec: ServiceSpec, policy: Policy) -> None:
                 "the policy admits nothing that runs code or reads files in the server. With "
                 f"{shown(value)} here whoever writes this document could. Leave it out, or ask whoever runs "
                 "the cluster to set policy.allowCode.",
-                policy=True,
+                reason="PolicyDenied",
             )
+
+
+def check_supported(spec: ServiceSpec) -> None:
+    """Raises InvalidService where the document asks for what this release does not have, and its pods would
+    only say so one after another. What an image of the user's own has, that image knows."""
+    resolved = resolved_of(spec)
+    copies, local = resolved["data_parallel_size"], copies_here(resolved)
+    if copies > local:
+        raise InvalidService(
+            "spec.engine.dataParallelSize",
+            f"{copies} with {local} on each node needs several nodes, which is not supported yet. Raise "
+            "spec.replicas instead.",
+            reason="MultiNodeNotSupported",
+        )
+    unbuilt = [] if spec.runtime.image else resolved.unbuilt()
+    for argument, sentence in unbuilt:
+        raise InvalidService(f"spec.engine.{argument.camel}", sentence, reason="NotSupported")
 
 
 def grace_seconds(resolved: Resolved) -> int:

@@ -16,14 +16,15 @@ T = TypeVar("T")
 class InvalidService(ValueError):
     """A service document that cannot be accepted; `path` is the field, such as spec.model.hub.
 
-    `policy` tells what only whoever runs the cluster can permit from what is wrong anywhere.
+    `reason` is how the resource's status tells it: InvalidSpec is wrong anywhere, PolicyDenied is for whoever
+    runs the cluster to permit, and NotSupported is for another release.
     """
 
-    def __init__(self, path: str, sentence: str, *, policy: bool = False) -> None:
+    def __init__(self, path: str, sentence: str, *, reason: str = "InvalidSpec") -> None:
         super().__init__(f"{path}: {sentence}")
         self.path = path
         self.sentence = sentence
-        self.policy = policy
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

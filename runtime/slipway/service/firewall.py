@@ -57,7 +57,7 @@ def _check_known(
         raise InvalidService(
             path,
             f"{variable.name} may not be set: {variable.action_reason}. Who runs the cluster can permit it.",
-            policy=True,
+            reason="PolicyDenied",
         )
     if refusal := _refusal(variable, entry, spec):
         raise InvalidService(path, f"{variable.name} may not be set: {refusal}.")
