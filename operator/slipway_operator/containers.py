@@ -39,6 +39,7 @@ _MISSING_KEY = re.compile(
     r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) [^/\s]+/(?P<name>\S+)"
 )
 _MISSING_FILE = re.compile(r"(?P<config>configmap )?references non-existent \w+ key: (?P<key>\S+)")
+_ELSEWHERE = "Multi-Attach error"
 _VOLUME = re.compile(r'volume "([^"]+)"')
 _RPC = re.compile(r"rpc error: code = \w+ desc = ")
 _LAYERS = re.compile(
@@ -239,6 +240,12 @@ def _volume_finding(pod: Object, events: Objects) -> Finding | None:
             volume, kind = _volume(pod, text)
             key = f"{volume} has no key {match['key']}. Add it, or correct the key in the spec."
             return _missing_finding("configmap" if match["config"] or kind == "configmap" else "secret", key)
+    if said and said[0].startswith(_ELSEWHERE):
+        return finding(
+            "VolumeNotMounted",
+            f"a claim for one node is mounted on another: {_sentence(first_line(said[0]))} Keep its pods on "
+            "one node by spec.scheduling.affinity, or name a ReadWriteMany claim.",
+        )
     if said:
         return finding("VolumeNotMounted", _sentence(first_line(said[0])))
     if prepared := messages(events, pod, "FailedPrepareDynamicResources"):

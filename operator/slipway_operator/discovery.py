@@ -59,14 +59,16 @@ class Nodes:
 
 
 class Claims:
-    """Whether a PersistentVolumeClaim is for one node, remembered for ten minutes."""
+    """For how many a PersistentVolumeClaim is, remembered for ten minutes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._known: dict[tuple[str, str], tuple[bool, float]] = {}
+        self._known: dict[tuple[str, str], tuple[str | None, float]] = {}
 
-    async def exclusive(self, namespace: str, name: str) -> bool:
-        """False for a claim that is not there: its pods wait for it, and the next look asks again.
+    async def exclusive(self, namespace: str, name: str) -> str | None:
+        """ReadWriteOnce, ReadWriteOncePod, or None where every node can mount it.
+
+        None for a claim that is not there, too: its pods wait for it, and the next look asks again.
 
         Raises Unreachable and Refused.
         """
@@ -78,10 +80,12 @@ class Claims:
         except Refused as problem:
             if problem.status != 404:
                 raise
-            return False
-        exclusive = not SHARED & set(claim["spec"]["accessModes"])
-        self._known[namespace, name] = (exclusive, time.monotonic())
-        return exclusive
+            return None
+        modes = set(claim["spec"]["accessModes"])
+        one_pod = modes == {"ReadWriteOncePod"}
+        mode = None if SHARED & modes else "ReadWriteOncePod" if one_pod else "ReadWriteOnce"
+        self._known[namespace, name] = (mode, time.monotonic())
+        return mode
 
 
 def _slim(node: Object) -> Object:

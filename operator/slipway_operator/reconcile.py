@@ -141,13 +141,15 @@ class Reconciler:
         own = [revision for revision in revisions if _controls(resource, revision)]
         return pin(spec, facts, in_force(own, spec), pod_template)
 
-    async def _exclusive_claims(self, resource: Object, spec: ServiceSpec) -> frozenset[str]:
-        """The claim of the cache, if only pods of one node can mount it and the document does not say so."""
-        cache = spec.model.cache
-        if cache.pvc is None or cache.access_mode is not None:
-            return frozenset()
-        exclusive = await self._claims.exclusive(resource["metadata"]["namespace"], cache.pvc)
-        return frozenset({cache.pvc} if exclusive else ())
+    async def _exclusive_claims(self, resource: Object, spec: ServiceSpec) -> dict[str, str]:
+        """The claims of the document that not every node can mount, with their modes."""
+        model, cache = spec.model.pvc, spec.model.cache
+        named = {model.name if model else None, None if cache.access_mode else cache.pvc} - {None}
+        namespace = resource["metadata"]["namespace"]
+        modes = {
+            claim: await self._claims.exclusive(namespace, claim) for claim in sorted(filter(None, named))
+        }
+        return {claim: mode for claim, mode in modes.items() if mode}
 
     async def _apply(self, resource: Object, wanted: Wanted) -> Outcome:
         """Write what differs, remove what is no longer rendered. Raises Gone, NotActive and Unreachable."""

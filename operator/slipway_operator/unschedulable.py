@@ -30,6 +30,7 @@ _CLAIM = re.compile(r"persistentvolumeclaim|pvc\(s\)|resource ?claim|device ?cla
 _NO_VOLUME = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _NO_TEMPLATE = re.compile(r'resourceclaimtemplate\S* "([^"]+)" not found')
 _UNALLOCATED = "cannot allocate all claims"
+_HELD = "ReadWriteOncePod access mode"
 _BYTES = ("memory", "ephemeral-storage", "hugepages")
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"))
 _ADVICE = (
@@ -70,6 +71,12 @@ def unschedulable(pod: Object, nodes: Objects = (), events: Objects = ()) -> Fin
     if _UNALLOCATED in cause:
         return finding("Unschedulable", f"wants {_claims(pod)}, and no node has them free{outlook}.{words}")
     total, rest = (int(match[2]), match[3].strip().rstrip(".")) if match else (0, cause or "no node fits")
+    if _HELD in rest:
+        return finding(
+            "Unschedulable",
+            f"another pod holds {_volume_claims(pod)}, which one pod at a time can mount. End that pod, or "
+            f"name a ReadWriteMany claim.{words}",
+        )
     if _CLAIM.search(rest):
         return finding("ClaimMissing", f"{_claim(rest)}{words if match else ''}")
     if not total:
@@ -119,6 +126,15 @@ def _claims(pod: Object) -> str:
     """`the devices of claim two-gpus`"""
     named = [str(one.get("resourceClaimTemplateName")) for one in pod["spec"].get("resourceClaims") or ()]
     return f"the devices of {'claim' if len(named) == 1 else 'claims'} {', '.join(named)}"
+
+
+def _volume_claims(pod: Object) -> str:
+    """`claim weights`"""
+    volumes = pod["spec"].get("volumes") or ()
+    named = sorted(
+        {one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one}
+    )
+    return f"{'claim' if len(named) == 1 else 'one of the claims'} {', '.join(named)}"
 
 
 def missing_resource(pod: Object) -> str | None:

@@ -144,6 +144,17 @@ def test_a_rule_that_keeps_nodes_away_is_told_with_the_field_that_answers_it(wor
     assert part in found.message
 
 
+def test_a_claim_for_one_pod_that_another_has_is_named():
+    message = (
+        "0/2 nodes are available: 2 node has pod using PersistentVolumeClaim with the same name and "
+        "ReadWriteOncePod access mode. preemption: 0/2 nodes are available"
+    )
+    volume = {"name": "model", "persistentVolumeClaim": {"claimName": "weights", "readOnly": True}}
+    found = explained(unscheduled(message, volumes=[volume]))
+    assert found.reason == "Unschedulable"
+    assert first(found) == "another pod holds claim weights, which one pod at a time can mount"
+
+
 def test_a_cluster_without_nodes_is_told():
     found = explained(unscheduled("no nodes available to schedule pods"))
     assert (found.reason, found.message) == ("Unschedulable", "no nodes available to schedule pods.")

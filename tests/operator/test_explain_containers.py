@@ -118,6 +118,11 @@ def test_what_a_variable_needs_and_is_not_there_is_named(message, reason, start)
             "ConfigMap tuning has no key a.json",
         ),
         (
+            'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) demo-5d4f1-a',
+            "VolumeNotMounted",
+            "a claim for one node is mounted on another: Multi-Attach error",
+        ),
+        (
             "Unable to attach or mount volumes: unmounted volumes=[cache]: timed out waiting",
             "VolumeNotMounted",
             "Unable to attach or mount volumes",

@@ -251,23 +251,51 @@ def test_the_cache_is_a_bounded_folder_or_a_claim(model, volume):
 
 
 @pytest.mark.parametrize(
-    ("cache", "exclusive", "kind"),
+    ("model", "exclusive", "kind"),
     [
-        ({}, set(), "RollingUpdate"),
-        ({"pvc": "c"}, set(), "RollingUpdate"),
-        ({"pvc": "c"}, {"c"}, "Recreate"),
-        ({"pvc": "c", "accessMode": "ReadWriteOnce"}, set(), "Recreate"),
-        ({"pvc": "c", "accessMode": "ReadWriteOncePod"}, set(), "Recreate"),
-        ({"pvc": "c", "accessMode": "ReadWriteMany"}, {"c"}, "RollingUpdate"),
+        ({"path": "/x"}, {}, "RollingUpdate"),
+        ({"path": "/x", "cache": {"pvc": "c"}}, {}, "RollingUpdate"),
+        ({"path": "/x", "cache": {"pvc": "c"}}, {"c": "ReadWriteOnce"}, "Recreate"),
+        ({"path": "/x", "cache": {"pvc": "c", "accessMode": "ReadWriteOnce"}}, {}, "Recreate"),
+        ({"path": "/x", "cache": {"pvc": "c", "accessMode": "ReadWriteOncePod"}}, {}, "Recreate"),
+        (
+            {"path": "/x", "cache": {"pvc": "c", "accessMode": "ReadWriteMany"}},
+            {"c": "ReadWriteOnce"},
+            "RollingUpdate",
+        ),
+        ({"pvc": {"name": "c"}}, {}, "RollingUpdate"),
+        ({"pvc": {"name": "c"}}, {"c": "ReadWriteOnce"}, "Recreate"),
+        ({"pvc": {"name": "c"}, "cache": {"pvc": "other"}}, {"c": "ReadWriteOncePod"}, "Recreate"),
     ],
 )
-def test_a_cache_that_one_node_can_mount_lets_the_old_pods_end_first_and_says_why(cache, exclusive, kind):
-    spec = changed("demo", model={"path": "/x", "cache": cache})
-    made = made_of(spec, "Deployment", replace(FACTS, exclusive_claims=frozenset(exclusive)))
+def test_a_claim_that_one_node_can_mount_lets_the_old_pods_end_first_and_says_why(model, exclusive, kind):
+    spec = changed("demo", model=model)
+    made = made_of(spec, "Deployment", replace(FACTS, exclusive_claims=exclusive))
     reason = made["metadata"].get("annotations", {}).get("slipway.dev/rollout")
     assert made["spec"]["strategy"]["type"] == kind
     assert (reason is not None) == (kind == "Recreate")
     assert reason is None or "the claim c is ReadWriteOnce" in reason
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_several_pods_of_a_claim_for_one_node_are_told_that_they_need_one(replicas):
+    spec = changed("demo", model={"pvc": {"name": "c"}}, replicas=replicas)
+    made = made_of(spec, "Deployment", replace(FACTS, exclusive_claims={"c": "ReadWriteOnce"}))
+    reason = made["metadata"]["annotations"]["slipway.dev/rollout"]
+    assert ("All 3 pods need one node." in reason) == (replicas == 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "exclusive"),
+    [
+        ({"path": "/x", "cache": {"pvc": "c", "accessMode": "ReadWriteOncePod"}}, {}),
+        ({"pvc": {"name": "c"}}, {"c": "ReadWriteOncePod"}),
+    ],
+)
+def test_more_pods_than_can_mount_a_claim_are_refused(model, exclusive):
+    spec = changed("demo", model=model, replicas=3)
+    with pytest.raises(InvalidService, match="3 pods cannot mount the claim c, which is ReadWriteOncePod"):
+        render(spec, replace(FACTS, exclusive_claims=exclusive))
 
 
 def test_shared_memory_counts_into_the_limit():

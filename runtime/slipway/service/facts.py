@@ -40,9 +40,9 @@ class Facts:
     namespace: str | None = None
     """Where the objects go; the document's own namespace where unset."""
     owner: Owner | None = None
-    exclusive_claims: frozenset[str] = frozenset()
-    """Claims of the namespace that one node at a time can mount, where that is known and the document
-    does not say it: ReadWriteOnce and ReadWriteOncePod."""
+    exclusive_claims: Mapping[str, str] = field(default_factory=dict)
+    """Claims of the namespace that not every node can mount at a time, where that is known, with how it is:
+    ReadWriteOnce for one node, ReadWriteOncePod for one pod."""
     openshift: bool = False
     """The platform gives each namespace a range of user ids: the pod names none."""
     monitoring_labels: Mapping[str, str] = field(default_factory=dict)

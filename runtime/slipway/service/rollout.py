@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from slipway.service.facts import Facts
+from slipway.service.fields import InvalidService
 from slipway.service.spec import ServiceSpec
 
+SHARED, ONE_POD = "ReadWriteMany", "ReadWriteOncePod"
 REASON = "slipway.dev/rollout"
 """Annotation of a Deployment that says why its rollout is not the usual one."""
 
@@ -22,16 +24,34 @@ def strategy(spec: ServiceSpec, facts: Facts) -> dict[str, Any]:
 
 def recreate_reason(spec: ServiceSpec, facts: Facts) -> str | None:
     """Why the old pods must end before new ones start, in a sentence; None where they need not."""
-    cache = spec.model.cache
-    if cache.pvc is None:
-        return None
-    if cache.access_mode in ("ReadWriteOnce", "ReadWriteOncePod"):
-        mode = cache.access_mode
-    elif cache.access_mode is None and cache.pvc in facts.exclusive_claims:
-        mode = "ReadWriteOnce"
-    else:
-        return None
-    return (
-        f"Recreate: the claim {cache.pvc} is {mode}, so that a new pod on another node could not mount it "
-        "beside an old one. A ReadWriteMany claim, or none, lets rollouts keep serving."
-    )
+    for claim, mode in exclusive_claims(spec, facts).items():
+        together = f" All {spec.replicas} pods need one node." if spec.replicas > 1 else ""
+        return (
+            f"Recreate: the claim {claim} is {mode}, so that a new pod on another node could not mount it "
+            f"beside an old one.{together} A ReadWriteMany claim, or none, lets rollouts keep serving."
+        )
+    return None
+
+
+def check_replicas(spec: ServiceSpec, facts: Facts) -> None:
+    """Raises InvalidService where more pods are asked for than can mount a claim."""
+    for claim, mode in exclusive_claims(spec, facts).items():
+        if mode == ONE_POD and spec.replicas > 1:
+            raise InvalidService(
+                "spec.replicas",
+                f"{spec.replicas} pods cannot mount the claim {claim}, which is {mode}. Set it to 1, or name "
+                "a claim that is ReadWriteMany.",
+            )
+
+
+def exclusive_claims(spec: ServiceSpec, facts: Facts) -> dict[str, str]:
+    """The claims of the pods that not every node can mount at a time, and how each is instead.
+
+    What the document says of the cache's claim goes before what is known of it.
+    """
+    model, cache = spec.model.pvc, spec.model.cache
+    named = [*([model.name] if model else []), *([cache.pvc] if cache.pvc else [])]
+    modes = {claim: facts.exclusive_claims.get(claim, SHARED) for claim in named}
+    if cache.pvc and cache.access_mode:
+        modes[cache.pvc] = cache.access_mode
+    return {claim: mode for claim, mode in modes.items() if mode != SHARED}
