@@ -78,7 +78,7 @@ def test_what_kubectl_prints_is_accepted_again():
         ({"env": [{"name": "A", "value": 1}]}, "spec.env[0].value: 1 is not text. Put it in quotes."),
         ({"scheduling": {"nodeSelector": {1: "x"}}}, "the key 1 is not text. Put it in quotes."),
         ({"files": [{"configMap": "x"}]}, "spec.files[0].mountPath: it must be given."),
-        ({"files": [{"mountPath": "/a/../b", "secret": "x"}]}, "is not an absolute path without .."),
+        ({"files": [{"mountPath": "/a/../b", "secret": "x"}]}, "is not an absolute path without ., .."),
         ({"files": [{"mountPath": "/a"}]}, "exactly one of configMap and secret"),
         ({"model": {"pvc": {"name": "c", "path": "../x"}}}, "is not a path inside the volume"),
         ({"rollout": {"maxSurge": "120%"}}, "'120%' is not a number or a percentage."),

@@ -12,11 +12,14 @@ from slipway.service.engine import check_policy, literals, resolved_of
 from slipway.service.facts import Policy
 from slipway.service.fields import InvalidService, read, shown, unknown_field
 from slipway.service.spec import API_VERSION, KIND, Metadata, ServiceSpec
+from slipway.service.storage import hidden_by, within
 
 LEAST_GRACE = 2
 """Seconds from a pod's deletion until no node sends it new connections, with some to spare."""
 SOURCES = ("hub", "pvc", "image", "s3", "path")
 CERTIFICATE_REQUIRED = 2
+ELSEWHERE = "Choose another folder, such as one below /etc"
+NO_ROOM = "needs a maxUnavailable above 0: with neither no pod can take another's place"
 SET_BY_SERVER = frozenset(
     {
         "creationTimestamp",
@@ -132,15 +135,21 @@ def _check_model(spec: ServiceSpec) -> None:
 
 def _check_choices(spec: ServiceSpec) -> None:
     """Fields of which one excludes or needs another."""
-    mounted: set[str] = set()
     for index, files in enumerate(spec.files):
-        if files.mount_path in mounted:
-            path = f"spec.files[{index}].mountPath"
-            raise InvalidService(path, f"{files.mount_path} is mounted twice. Choose another folder.")
-        mounted.add(files.mount_path)
+        path, folder = f"spec.files[{index}].mountPath", files.mount_path
+        others = [other.mount_path for other in spec.files[:index]]
+        if folder in others:
+            raise InvalidService(path, f"{folder} is mounted twice. Choose another folder.")
+        if other := next((one for one in others if within(one, folder) or within(folder, one)), None):
+            raise InvalidService(path, f"{folder} and {other} lie in each other, and cannot both be mounted.")
+        if hidden := hidden_by(folder):
+            raise InvalidService(path, f"{folder} would hide {hidden}, which the server needs. {ELSEWHERE}.")
         if (files.config_map is None) == (files.secret is None):
             path = f"spec.files[{index}]"
             raise InvalidService(path, "exactly one of configMap and secret is needed.")
+    rollout = spec.rollout
+    if _nothing(rollout.max_surge) and _nothing(rollout.max_unavailable):
+        raise InvalidService("spec.rollout.maxSurge", f"{rollout.max_surge} {NO_ROOM}.")
     disruption = spec.disruption
     if disruption.min_available is not None and disruption.max_unavailable is not None:
         raise InvalidService(
@@ -169,3 +178,8 @@ def _check_choices(spec: ServiceSpec) -> None:
             "2 asks every client for a certificate, which the kubelet's probes do not have: no pod would "
             "ever be ready. Use 1, which checks those that are given.",
         )
+
+
+def _nothing(share: int | str) -> bool:
+    """Whether a number or a percentage is zero."""
+    return int(str(share).removesuffix("%")) == 0

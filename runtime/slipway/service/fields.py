@@ -35,6 +35,8 @@ class Form:
     words: str
     numbers: bool = False
     """A bare number is taken as its text, as Kubernetes does for quantities."""
+    longest: int | None = None
+    """Characters, where rules of the CRD compare many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ def _constrained(wanted: Any, rules: tuple[object, ...], value: object, path: st
         match rule, result:
             case Form(pattern, words), str() if not re.fullmatch(pattern, result):
                 raise InvalidService(path, f"{shown(result)} is not {words}.")
+            case Form(longest=int(longest)), str() if len(result) > longest:
+                raise InvalidService(path, f"it has {len(result)} characters, and may have {longest}.")
             case Range(least, most), int() if not least <= result <= most:
                 raise InvalidService(path, f"{result} is not between {least} and {most}.")
     return result

@@ -99,7 +99,8 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.runtime.image_pull_secrets]
     if spec.devices.claims:
         pod["resourceClaims"] = [
-            {"name": name, "resourceClaimTemplateName": name} for name in spec.devices.claims
+            {"name": claim, "resourceClaimTemplateName": template}
+            for claim, template in zip(_claims(spec), spec.devices.claims, strict=True)
         ]
     return pod | _scheduling(spec)
 
@@ -240,7 +241,7 @@ def _resources(spec: ServiceSpec, resolved: Resolved) -> Object:
         amounts[devices.resource_name(spec)] = str(number)
     resources: Object = {"requests": amounts, "limits": dict(amounts)} if amounts else {}
     if spec.devices.claims:
-        resources["claims"] = [{"name": name} for name in spec.devices.claims]
+        resources["claims"] = [{"name": claim} for claim in _claims(spec)]
     return resources
 
 
@@ -282,3 +283,8 @@ def _without_null(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_null(item) for item in value]
     return value
+
+
+def _claims(spec: ServiceSpec) -> list[str]:
+    """What the pod calls its claims: names of templates may have dots, which these may not."""
+    return [f"devices-{index}" for index in range(len(spec.devices.claims))]

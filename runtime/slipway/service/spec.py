@@ -26,6 +26,11 @@ Key = Annotated[str, Form(r"[-._a-zA-Z0-9]{1,253}", "a key of a Secret or Config
 _STEP = r"(\.{0,2}[^/.][^/]*|\.{3}[^/]*|\.)"
 """One name of a path, but not `..`: without looking around, which the API server's RE2 cannot."""
 AbsolutePath = Annotated[str, Form(rf"(/{_STEP}?)+", "an absolute path without ..")]
+_NAME = r"(\.{0,2}[^/.][^/]*|\.{3}[^/]*)"
+"""One name of a path, but neither `.` nor `..`."""
+MountPath = Annotated[
+    str, Form(rf"(/{_NAME})+", "an absolute path without ., .. and a slash at its end", longest=512)
+]
 RelativePath = Annotated[
     str, Form(rf"{_STEP}(/{_STEP}?)*", "a path inside the volume, without .. and a first slash")
 ]
@@ -186,7 +191,7 @@ class Secrets:
 class Files:
     """The keys of a ConfigMap or Secret as files of a folder, for arguments that are paths."""
 
-    mount_path: AbsolutePath
+    mount_path: MountPath
     config_map: ObjectName | None = None
     secret: ObjectName | None = None
 

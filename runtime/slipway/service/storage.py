@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from slipway.service.engine import CACHE, MODEL_FOLDER, TLS_FOLDER
@@ -10,6 +11,11 @@ from slipway.service.spec import ServiceSpec
 
 Object = dict[str, Any]
 
+PROGRAM = "/opt/slipway"
+"""Where our images have their own code."""
+WRITABLE = (str(CACHE), "/dev/shm", "/tmp")
+READ_ONLY = (PROGRAM, str(MODEL_FOLDER), str(TLS_FOLDER))
+"""What a container finds beside `spec.files`, which may lie in the former and in none of the latter."""
 DOWNLOADS = "100Gi"
 """Of an emptyDir that holds a model: a bound for a model gone wrong, which nothing reserves."""
 CACHED = "10Gi"
@@ -59,3 +65,14 @@ def _volume(name: str, source: Object, path: str, fixed: bool = False) -> tuple[
     if fixed:
         mount["readOnly"] = True
     return {"name": name, **source}, mount
+
+
+def hidden_by(folder: str) -> str | None:
+    """What of a container's own folders a mount at `folder` would hide, or lie in where nothing may."""
+    above = (one for one in (*WRITABLE, *READ_ONLY) if one == folder or within(one, folder))
+    return next(chain(above, (one for one in READ_ONLY if within(folder, one))), None)
+
+
+def within(folder: str, other: str) -> bool:
+    """Whether a folder lies below another."""
+    return folder.startswith(f"{other}/")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from slipway.args.openapi import Node
 from slipway.service.devices import WITH_IMAGE
-from slipway.service.document import CERTIFICATE_REQUIRED, SOURCES
+from slipway.service.document import CERTIFICATE_REQUIRED, ELSEWHERE, NO_ROOM, SOURCES
+from slipway.service.storage import READ_ONLY, WRITABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,32 @@ DEVICES = (
     ),
 )
 
+_HIDING = (
+    f"{listed([*WRITABLE, *READ_ONLY])}.exists(own, own == self.mountPath || "
+    "own.startsWith(self.mountPath + '/'))"
+    f" || {listed(READ_ONLY)}.exists(own, self.mountPath.startsWith(own + '/'))"
+)
+_ZERO = "string({0}).matches('^0+%?$')"
+
 WORK = (
+    Rule(
+        "spec.files[]",
+        f"!({_HIDING})",
+        f"it would hide what the server needs: {', '.join((*WRITABLE, *READ_ONLY))}. {ELSEWHERE}",
+        field=".mountPath",
+    ),
+    Rule(
+        "spec.files",
+        "self.all(one, !self.exists(other, other.mountPath.startsWith(one.mountPath + '/')))",
+        "folders that lie in each other cannot both be mounted",
+    ),
+    Rule(
+        "spec.rollout",
+        f"!(has(self.maxSurge) && {_ZERO.format('self.maxSurge')}) || "
+        f"(has(self.maxUnavailable) && !{_ZERO.format('self.maxUnavailable')})",
+        f"0 {NO_ROOM}",
+        field=".maxSurge",
+    ),
     _exactly_one("spec.files[]", ("configMap", "secret"), "exactly one of configMap and secret is needed"),
     _not_both(
         "spec.disruption",

@@ -83,7 +83,8 @@ def _constrained(wanted: Any, rules: tuple[object, ...]) -> Node:
     node = node_of(wanted)
     for rule in rules:
         match rule:
-            case Form(words=words, numbers=numbers):
+            case Form(words=words, numbers=numbers, longest=longest):
+                node |= {"maxLength": longest} if longest else {}
                 guard = OF_TEXT if numbers else ""
                 node = _int_or_string() if numbers else node
                 node |= {"description": _sentence(words), RULES: [_in_words(rule, guard)]}
