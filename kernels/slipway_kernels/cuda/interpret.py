@@ -128,18 +128,18 @@ def _hasten() -> None:
 
 def _patch_builtin(target: Any, builder: Any, scope: Any) -> None:
     """Have the operations of the language that are found here interpreted, until the scope ends."""
-    for name, operation in _interpreted(target):
-        scope.set_attr(target, name, operation)
+    for name in _operations(target):
+        if tl.core.is_builtin(member := getattr(target, name)):  # a test may have put another in its place
+            scope.set_attr(target, name, _with_semantic(member))
 
 
 @cache
-def _interpreted(target: Any) -> list[tuple[str, Callable[..., Any]]]:
-    """By name. Asked for outside of launches first, when none is in another's place."""
-    return [
-        (name, _with_semantic(member)) for name, member in getmembers(target) if tl.core.is_builtin(member)
-    ]
+def _operations(target: Any) -> list[str]:
+    """By name. First asked for when none is interpreted yet."""
+    return [name for name, member in getmembers(target) if tl.core.is_builtin(member)]
 
 
+@cache
 def _with_semantic(operation: Callable[..., Any]) -> Callable[..., Any]:
     semantic = interpreter.interpreter_semantic
 
