@@ -123,19 +123,19 @@ def main(job: Path, rank: int) -> None:
                 pass
             repeated.replayed = 0
         peers = engine.worker._meeting.met.peers  # type: ignore[attr-defined]
-        before, rounds = len(calls), 0 if peers is None else int(peers.rounds[0])
-        steps.clear()
+        before, rounds_before = len(calls), 0 if peers is None else int(peers.rounds[0])
         found = answers()
         steps.append(len(calls))
         replayed = repeated.replayed if told["graphs"] else 0
-        rounds = 0 if peers is None else int(peers.rounds[0]) - rounds
+    rounds = 0 if peers is None else int(peers.rounds[0])
     said = {
         "tokens": found,
         "calls": calls[before:],
         "before": calls[:before],
-        "steps": [step - before for step in steps],
+        "steps": [step - before for step in steps if step >= before],
         "replayed": replayed,
         "rounds": rounds,
+        "rounds before": rounds_before,
     }
     (folder / f"said{rank}").write_bytes(msgspec.json.encode(said))
 

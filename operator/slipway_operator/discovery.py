@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from slipway.service.rollout import ONE_NODE, ONE_POD
 from slipway_operator.cluster import CLAIM, NODE, OPTIONAL, Cluster, Kind, Object, Refused
 
 LOOK_EVERY = 60.0
@@ -82,8 +83,8 @@ class Claims:
                 raise
             return None
         modes = set(claim["spec"]["accessModes"])
-        one_pod = modes == {"ReadWriteOncePod"}
-        mode = None if SHARED & modes else "ReadWriteOncePod" if one_pod else "ReadWriteOnce"
+        exclusive = ONE_POD if modes == {ONE_POD} else ONE_NODE
+        mode = None if SHARED & modes else exclusive
         self._known[namespace, name] = (mode, time.monotonic())
         return mode
 

@@ -13,6 +13,7 @@ from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, re
 from slipway.service.engine import check_supported
 from slipway.service.facts import Owner, Policy
 from slipway.service.intent import pod_template
+from slipway.service.rollout import claims_of
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
 from slipway_operator.differences import foreign_env, needs_apply
 from slipway_operator.discovery import Claims, Nodes
@@ -142,13 +143,10 @@ class Reconciler:
         return pin(spec, facts, in_force(own, spec), pod_template)
 
     async def _exclusive_claims(self, resource: Object, spec: ServiceSpec) -> dict[str, str]:
-        """The claims of the document that not every node can mount, with their modes."""
-        model, cache = spec.model.pvc, spec.model.cache
-        named = {model.name if model else None, None if cache.access_mode else cache.pvc} - {None}
+        """The claims that not every node can mount, with their modes, where the document does not say it."""
         namespace = resource["metadata"]["namespace"]
-        modes = {
-            claim: await self._claims.exclusive(namespace, claim) for claim in sorted(filter(None, named))
-        }
+        unsaid = [claim for claim, mode in claims_of(spec).items() if mode is None]
+        modes = {claim: await self._claims.exclusive(namespace, claim) for claim in unsaid}
         return {claim: mode for claim, mode in modes.items() if mode}
 
     async def _apply(self, resource: Object, wanted: Wanted) -> Outcome:

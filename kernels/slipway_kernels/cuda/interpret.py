@@ -177,10 +177,10 @@ def _remember_types() -> None:
             made[key_of(element_ty, shape)] = self
 
     def init_tensor(self: Any, handle: Any, type: Any) -> None:
-        known = vars(type).get("told_by_tensors")
+        known = vars(type).get("description")
         if known is None:
             describe(self, handle, type)
-            type.told_by_tensors = self.numel, self.dtype, self.shape
+            type.description = self.numel, self.dtype, self.shape
         else:
             self.handle, self.type = handle, type
             self.numel, self.dtype, self.shape = known

@@ -47,12 +47,11 @@ class Pool:
         anything is written, where the adapter does not fit.
         """
         shape = self.shape
-        rows_of_b = [len(shape.run)] if shape.run is not None else shape.slices
         if len(parts) != len(shape.slices):
             raise ValueError(f"the adapter has {len(parts)} slices and the layer {len(shape.slices)}.")
         given = [(index, *part) for index, part in enumerate(parts) if part is not None]
         for index, a, b in given:
-            columns, rank = rows_of_b[index], b.shape[1]
+            columns, rank = shape.rows_of_b[index], b.shape[1]
             if a.shape != (shape.dealt(rank), shape.k) or len(b) != columns or rank > shape.rank:
                 raise ValueError(
                     f"slice {index} of the adapter has A {list(a.shape)} and B {list(b.shape)}: here they "
@@ -66,7 +65,7 @@ class Pool:
         if given:  # slices are read up to the largest rank of them
             self.a[place].zero_()
             self.b[place].zero_()
-        starts = [0, *accumulate(rows_of_b)]
+        starts = [0, *accumulate(shape.rows_of_b)]
         for index, a, b in given:
             first = index * shape.part_rank
             self.a[place, first : first + len(a)] = a
@@ -102,6 +101,11 @@ class PoolShape:
     @property
     def n(self) -> int:
         return sum(self.slices)
+
+    @property
+    def rows_of_b(self) -> tuple[int, ...]:
+        """By slice."""
+        return self.slices if self.run is None else (len(self.run),)
 
     @property
     def part_rank(self) -> int:
@@ -157,7 +161,7 @@ class PoolShape:
 
     @property
     def _tensors(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        high, rows = len(self.slices) * self.part_rank, self.n if self.run is None else len(self.run)
+        high, rows = len(self.slices) * self.part_rank, sum(self.rows_of_b)
         parts: list[tuple[tuple[int, ...], torch.dtype]] = [
             ((1,), torch.int32),
             ((rows, self.rank), self.dtype),

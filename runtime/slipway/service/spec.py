@@ -23,13 +23,12 @@ ObjectName = Annotated[
     Form(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a Kubernetes object"),
 ]
 Key = Annotated[str, Form(r"[-._a-zA-Z0-9]{1,253}", "a key of a Secret or ConfigMap")]
-_STEP = r"(\.{0,2}[^/.][^/]*|\.{3}[^/]*|\.)"
-"""One name of a path, but not `..`: without looking around, which the API server's RE2 cannot."""
+_NAME = r"\.{0,2}[^/.][^/]*|\.{3}[^/]*"
+"""One name of a path, neither `.` nor `..`: without looking around, which the API server's RE2 cannot."""
+_STEP = rf"({_NAME}|\.)"
 AbsolutePath = Annotated[str, Form(rf"(/{_STEP}?)+", "an absolute path without ..")]
-_NAME = r"(\.{0,2}[^/.][^/]*|\.{3}[^/]*)"
-"""One name of a path, but neither `.` nor `..`."""
 MountPath = Annotated[
-    str, Form(rf"(/{_NAME})+", "an absolute path without ., .. and a slash at its end", longest=512)
+    str, Form(rf"(/({_NAME}))+", "an absolute path without ., .. and a slash at its end", longest=512)
 ]
 RelativePath = Annotated[
     str, Form(rf"{_STEP}(/{_STEP}?)*", "a path inside the volume, without .. and a first slash")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 from slipway.service.engine import CACHE, MODEL_FOLDER, TLS_FOLDER
@@ -69,8 +68,10 @@ def _volume(name: str, source: Object, path: str, fixed: bool = False) -> tuple[
 
 def hidden_by(folder: str) -> str | None:
     """What of a container's own folders a mount at `folder` would hide, or lie in where nothing may."""
-    above = (one for one in (*WRITABLE, *READ_ONLY) if one == folder or within(one, folder))
-    return next(chain(above, (one for one in READ_ONLY if within(folder, one))), None)
+    for own in (*WRITABLE, *READ_ONLY):
+        if own == folder or within(own, folder) or (own in READ_ONLY and within(folder, own)):
+            return own
+    return None
 
 
 def within(folder: str, other: str) -> bool:
