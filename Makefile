@@ -29,19 +29,20 @@ OLDEST := $(CACHE)/triton-$(OLDEST_TRITON)
 SUITE := $(CACHE)/jsonschema-4.26.0
 export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
-.PHONY: help run python test check lint fast here aot programs product e2e soak bench
+.PHONY: help run python test check lint fast here exhaustive aot programs product e2e soak bench
 .PHONY: generate setup setup-dev kernels browser clean cluster cluster-shell cluster-down
 
 help:
-	@echo "make run       serve the demo model at http://$(HOST):$(PORT)"
-	@echo "make test      lint, types, all tests on this machine, the product on a real cluster"
-	@echo "make check     lint, types and the fast tests"
-	@echo "make e2e       all tests on real clusters: operator, charts, images, monitoring"
-	@echo "make aot       compile every CUDA kernel for every architecture under both Tritons, without a GPU"
-	@echo "make cluster   such a cluster to try things on; cluster-shell enters it, cluster-down ends it"
-	@echo "make soak      ten minutes of load, fuzzing in full, 500 services at rest"
-	@echo "make bench     the CPU benchmarks (bench/cpu.md)"
-	@echo "make generate  write what is generated from the schema"
+	@echo "make run         serve the demo model at http://$(HOST):$(PORT)"
+	@echo "make test        lint, types, the tests on this machine, the product on a real cluster"
+	@echo "make check       lint, types and the fast tests"
+	@echo "make exhaustive  the cells of matrices that make test leaves out"
+	@echo "make e2e         all tests on real clusters: operator, charts, images, monitoring"
+	@echo "make aot         compile every CUDA kernel for every architecture under both Tritons, without a GPU"
+	@echo "make cluster     such a cluster to try things on; cluster-shell enters it, cluster-down ends it"
+	@echo "make soak        ten minutes of load, fuzzing in full, 500 services at rest"
+	@echo "make bench       the CPU benchmarks (bench/cpu.md)"
+	@echo "make generate    write what is generated from the schema"
 
 run: setup
 	@exec $(CPU_VENV)/bin/python -m slipway demo --host $(HOST) --port $(PORT) $(SERVE)
@@ -55,12 +56,13 @@ test: setup-dev
 	@$(MAKE) --no-print-directory -j2 programs PROGRAMS=product here
 	@$(MAKE) --no-print-directory product
 	@echo "make test: passed. Left to other commands: the rest of the tests on clusters (make e2e), each kernel"
-	@echo "for each architecture under both Tritons (make aot), minutes of load (make soak)."
+	@echo "for each architecture under both Tritons (make aot), matrices in full (make exhaustive), minutes of"
+	@echo "load (make soak)."
 
 # All that needs no cluster, one after the other: each takes both cores.
 here: lint
 	$(BIN)/python -m slipway.generate --check
-	$(TESTS) -m "not soak"
+	$(TESTS) -m "not soak and not exhaustive"
 	$(AOT) --quiet --pairwise 0
 	$(AOT_OLDEST) --quiet --pairwise 1
 
@@ -75,6 +77,9 @@ lint:
 TESTS := $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 fast:
 	$(TESTS) -m "not slow and not soak"
+
+exhaustive: setup-dev
+	$(TESTS) -m exhaustive
 
 # What has not changed since it was last compiled is not compiled again.
 AOT := $(BIN)/python -m slipway_kernels.cuda.ahead

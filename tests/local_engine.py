@@ -78,7 +78,7 @@ class LocalEngine:
     """`with LocalEngine(model, dtype="float32") as engine: engine.run([...])`."""
 
     def __init__(self, model: Path | str, **fields: object) -> None:
-        defaults: dict[str, object] = {"use_tqdm_on_load": False, "max_num_seqs": 32, "threads": 2}
+        defaults: dict[str, object] = {"use_tqdm_on_load": False, "max_num_seqs": 32, "threads": 1}
         self.config = EngineConfig(model=str(model), **(defaults | fields))  # type: ignore[arg-type]
         self.hub = LocalHub()
         self.start = Start.of(self.config, self.hub)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def test_company_changes_no_bit_with_or_without_an_adapter(served: Served) -> No
     for axis in (
         {},
         {"max_num_batched_tokens": 7},
-        {"threads": 1},
+        {"threads": 2},
         {"max_loras": 1},
         {"num_blocks": 16, "max_num_batched_tokens": 64},
         {"enable_prefix_caching": True},

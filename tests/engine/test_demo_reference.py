@@ -104,7 +104,7 @@ def test_greedy_text_is_that_of_transformers(
 
 def test_company_changes_no_token(prompts: list[list[int]], alone: list[Output], demo_model: Path) -> None:
     """Chunked prefill, prefix cache and forced preemption, all at once in one ragged batch on two threads."""
-    fields: dict[str, object] = {"dtype": "float32", "max_model_len": 2048}
+    fields: dict[str, object] = {"dtype": "float32", "max_model_len": 2048, "threads": 2}
     with LocalEngine(demo_model, **fields, max_num_batched_tokens=64, num_blocks=130) as engine:
         outputs = engine.run([(prompt, GREEDY) for prompt in prompts])
     assert sum(output.num_preemptions for output in outputs) > 0

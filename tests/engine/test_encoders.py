@@ -26,7 +26,7 @@ AXES: dict[str, dict[str, Any]] = {
     "one step": {"max_num_batched_tokens": 4096},
     "what decoders have": {"enable_chunked_prefill": True, "enable_prefix_caching": True, "num_blocks": 4},
     "overlap": {"overlap": True},
-    "one thread": {"threads": 1},
+    "two threads": {"threads": 2},
     "three threads": {"threads": 3},
 }
 

@@ -136,7 +136,7 @@ def test_company_changes_no_bit_of_an_adapter_of_experts(
     settings = BOUNDS | {"dtype": "bfloat16", "quantization": quantization, "enable_prefix_caching": False}
     with LocalEngine(model, **settings, max_loras=3) as engine:
         alone = [outputs(engine, [one])[0] for one in asked]
-    for axis in ({}, {"max_num_batched_tokens": 7}, {"threads": 1}, {"max_loras": 1, "max_cpu_loras": 1}):
+    for axis in ({}, {"max_num_batched_tokens": 7}, {"threads": 2}, {"max_loras": 1, "max_cpu_loras": 1}):
         with LocalEngine(model, **settings | {"max_loras": 3} | axis) as engine:
             together = outputs(engine, asked)
         assert [one.logprobs for one in together] == [one.logprobs for one in alone]

@@ -59,7 +59,7 @@ AXES: dict[str, dict[str, object]] = {
     "windows kept whole": {"disable_hybrid_kv_cache_manager": True},
     "overlap": {"overlap": True, "max_num_batched_tokens": 64},
     "overlap with preemption": {"overlap": True, "num_blocks": 16, "max_num_batched_tokens": 64},
-    "one thread": {"threads": 1},
+    "two threads": {"threads": 2},
     "three threads": {"threads": 3},
     "whole prompts": {"enable_chunked_prefill": False},
     "two partial prompts": {"max_num_batched_tokens": 32, "max_num_partial_prefills": 2},
@@ -179,7 +179,7 @@ def marks(case: str, axis: str = FEWER_AXES[0]) -> tuple[pytest.MarkDecorator, .
 def cases(
     tiny_models: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Case]:
-    """Each is made once, whatever the order of tests. Alone its requests run on one thread, then on two."""
+    """Each is made once, whatever the order of tests. Alone its requests run on one thread."""
 
     @cache
     def made(name: str) -> Case:
@@ -198,7 +198,7 @@ def cases(
         if architecture not in OF_TRANSFORMERS:
             added = ref(adapter(stored, folder / "adapter"))
             settings["max_loras"] = 1
-        with engine_of(model, **(BASE | settings | AXES["one thread"])) as engine:
+        with engine_of(model, **(BASE | settings)) as engine:
             work = requests(engine.start.plan.route.vocab, added)
             return Case(model, settings, work, [run(engine, [one])[0] for one in work])
 

@@ -44,7 +44,7 @@ AXES: dict[str, dict[str, Any]] = {
         "max_long_partial_prefills": 8,
     },
     "overlap": {"overlap": True, "max_num_batched_tokens": 24},
-    "one thread": {"threads": 1},
+    "two threads": {"threads": 2},
     "three threads": {"threads": 3},
     "whole prompts": {"enable_chunked_prefill": False},
 }

@@ -56,7 +56,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pytest.param({"num_blocks": 9}, id="preemption"),
         pytest.param({"overlap": True}, id="overlap"),
         pytest.param({"num_drafts": 3, "prompt_lookup_min": 1}, id="drafts"),
-        pytest.param({"threads": 1}, id="one-thread"),
+        pytest.param({"threads": 2}, id="two-threads"),
         pytest.param({"model_impl": "transformers"}, id="fallback"),
         pytest.param({"processor_threads": 1}, id="one-thread-of-theirs"),
     ],

@@ -30,6 +30,13 @@ def test_make_test_and_what_it_leaves_are_all_the_tests_on_clusters() -> None:
     assert re.search(r'pytest e2e .*-m "not soak"$', make("-n", "e2e"), re.MULTILINE)
 
 
+def test_make_test_and_what_it_leaves_are_all_the_tests_on_this_machine() -> None:
+    of_test, left = make("-n", "test"), make("-n", "exhaustive")
+    assert re.search(r'pytest tests .*-m "not soak and not exhaustive"$', of_test, re.MULTILINE)
+    assert re.search(r"pytest tests .*-m exhaustive$", left, re.MULTILINE)
+    assert re.search(r"pytest tests/soak .*-m soak ", make("-n", "soak"), re.MULTILINE)
+
+
 def test_ci_runs_the_readmes_command_and_what_it_leaves() -> None:
     commands = re.findall(r"^make (.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert [one for one in commands if not one.startswith(("setup-dev", "programs"))] == [

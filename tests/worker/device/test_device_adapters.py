@@ -14,6 +14,7 @@ from device_runs import SMALL, assert_near, assert_same, launches
 from factory import model_folders
 from local_engine import LocalEngine, Output
 from made_adapter import LINEAR, Made
+from matrices import diagonals, few
 from repeated_graphs import Repeated
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
@@ -31,6 +32,8 @@ GREEDY = SamplingParams(3, temperature=0.0, num_logprobs=3)
 PROMPTS = [list(range(20, 26)), [40, 41], [7]]
 SERVED: dict[str, object] = {"max_loras": 2, "max_lora_rank": 9}
 CUDA: dict[str, object] = {"device": "cuda"}
+QUANTIZED = few([("int4", 0.25), ("int8", 0.25), ("fp8", 0.5)], ("fp8", 0.5))
+"""Ways, and by how much log-probabilities may differ from the CPU's."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +81,7 @@ def outputs(model: Path, asked: Asked, **settings: object) -> list[Output]:
         return run(engine, asked)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen2_moe"])
+@pytest.mark.parametrize("name", few(["llama", "gemma2", "qwen2_moe"], "gemma2"))
 def test_a_batch_over_two_adapters_and_none_is_the_cpus(
     models: Models, pair: Callable[[str], list[AdapterRef]], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -92,7 +95,7 @@ def test_a_batch_over_two_adapters_and_none_is_the_cpus(
     assert same == [False, False, True]
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("name", few(["mixtral", "qwen3_moe"], "qwen3_moe"))
 def test_a_batch_with_factors_of_experts_is_the_cpus(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -108,7 +111,7 @@ def test_a_batch_with_factors_of_experts_is_the_cpus(
     assert same == [False, False, True, False]
 
 
-@pytest.mark.parametrize(("quantization", "largest"), [("int4", 0.25), ("int8", 0.25), ("fp8", 0.5)])
+@pytest.mark.parametrize(("quantization", "largest"), QUANTIZED)
 def test_quantized_experts_with_adapters_agree_with_the_cpus(
     models: Models, tmp_path: Path, quantization: str, largest: float
 ) -> None:
@@ -195,7 +198,7 @@ def test_biases_are_added_and_take_the_place_of_others_as_on_a_cpu(models: Model
 
 
 # As in test_device_engine.py: fp8 rounds activations to three bits of mantissa on the device alone.
-@pytest.mark.parametrize(("quantization", "largest"), [("int4", 0.25), ("int8", 0.25), ("fp8", 0.5)])
+@pytest.mark.parametrize(("quantization", "largest"), QUANTIZED)
 def test_a_quantized_model_with_adapters_agrees_with_the_cpus(
     models: Models, pair: Callable[[str], list[AdapterRef]], quantization: str, largest: float
 ) -> None:
@@ -279,7 +282,7 @@ def test_an_adapter_for_which_the_host_has_no_room_ends_its_request_alone(
         assert engine.output(names[1]).finish_reason == "length"
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("quantization", few([None, "int8"], "int8"))
 def test_a_batch_without_adapters_launches_what_an_engine_without_them_does(
     models: Models, pair: Callable[[str], list[AdapterRef]], quantization: str | None
 ) -> None:
@@ -401,13 +404,13 @@ def test_factors_of_experts_wake_to_the_same_answers(models: Models, tmp_path: P
         assert_same(run(engine, asked), before)
 
 
-@pytest.mark.parametrize("level", ["1", "2"])
-@pytest.mark.parametrize("settings", [{}, {"offload_bytes": 1 << 30}], ids=["resident", "streamed"])
+@pytest.mark.parametrize(("offload_bytes", "level"), diagonals([0, 1 << 30], ["1", "2"], 2))
 def test_it_wakes_to_the_same_answers(
-    models: Models, pair: Callable[[str], list[AdapterRef]], level: str, settings: dict[str, object]
+    models: Models, pair: Callable[[str], list[AdapterRef]], offload_bytes: int, level: str
 ) -> None:
     asked = [(PROMPTS[1], ref) for ref in (*pair("llama"), None)]
-    with LocalEngine(models("llama"), **SMALL | SERVED | CUDA | settings) as engine:
+    settings = SMALL | SERVED | CUDA | {"offload_bytes": offload_bytes}
+    with LocalEngine(models("llama"), **settings) as engine:
         before = run(engine, asked)
         memory = low_rank_of(engine).memory
         assert engine.call("sleep", level) == "ok"
