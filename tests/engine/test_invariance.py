@@ -172,6 +172,8 @@ def requests(vocab: int, added: AdapterRef | None, count: int = 8) -> list[Reque
 
 def marks(case: str, axis: str = FEWER_AXES[0]) -> tuple[pytest.MarkDecorator, ...]:
     """`make check` has two models and an axis of each kind."""
+    if case == "gemma3_text bfloat16" and axis not in FEWER_AXES:  # torch's steps take ten times ours
+        return (pytest.mark.slow, pytest.mark.exhaustive)
     return () if case in ("llama float32", "qwen2_moe gguf") and axis in FEWER_AXES else (pytest.mark.slow,)
 
 

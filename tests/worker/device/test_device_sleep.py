@@ -11,6 +11,7 @@ import torch
 from device_runs import SMALL, assert_same
 from factory import model_folders
 from local_engine import LocalEngine
+from matrices import diagonals
 from repeated_graphs import Repeated
 from slipway.engine.messages import Ready
 from slipway.engine.params import SamplingParams
@@ -22,6 +23,16 @@ WORK = [
 Models = Callable[[str], Path]
 FALLBACK: dict[str, object] = {"model_impl": "transformers"}
 BOTH = ("weights", "kv_cache")
+SERVERS: dict[str, tuple[str, dict[str, object]]] = {
+    "llama": ("llama", {}),
+    "experts": ("mixtral", {}),
+    "streamed": ("deep", {"offload_bytes": 1 << 30}),
+    "int8": ("llama", {"quantization": "int8"}),
+    "fallback": ("llama", FALLBACK),
+    "quantized fallback": ("llama", FALLBACK | {"quantization": "int8"}),
+    "found scales": ("llama", {"kv_cache_dtype": "fp8", "calculate_kv_scales": True}),
+}
+"""A model, and how it is served."""
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +50,9 @@ def matrices(engine: LocalEngine) -> list[torch.UntypedStorage]:
     return [storage for storage in storages.values() if storage.resizable()]
 
 
-@pytest.mark.parametrize("level", ["1", "2"])
-@pytest.mark.parametrize(
-    ("model", "settings"),
-    [
-        pytest.param("llama", {}, id="llama"),
-        pytest.param("mixtral", {}, id="experts"),
-        pytest.param("deep", {"offload_bytes": 1 << 30}, id="streamed"),
-        pytest.param("llama", {"quantization": "int8"}, id="int8"),
-        pytest.param("llama", {"model_impl": "transformers"}, id="fallback"),
-        pytest.param(
-            "llama", {"model_impl": "transformers", "quantization": "int8"}, id="quantized-fallback"
-        ),
-        pytest.param("llama", {"kv_cache_dtype": "fp8", "calculate_kv_scales": True}, id="found-scales"),
-    ],
-)
-def test_it_wakes_to_the_same_answers(
-    models: Models, model: str, settings: dict[str, object], level: str
-) -> None:
+@pytest.mark.parametrize(("server", "level"), diagonals([*SERVERS], ["1", "2"], 2))
+def test_it_wakes_to_the_same_answers(models: Models, server: str, level: str) -> None:
+    model, settings = SERVERS[server]
     with LocalEngine(models(model), **SMALL | {"device": "cuda"} | settings) as engine:
         before = engine.run(WORK)  # scales are found
         weights = matrices(engine)
