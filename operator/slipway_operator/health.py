@@ -13,7 +13,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from slipway.metrics.operator import OPERATOR_METRICS
+from slipway.sockets import everywhere
 
+BACKLOG = 128
 TOO_OLD = 300.0
 ANSWERING = 20.0
 """The API server answers if it did so this many seconds ago: the Lease asks it every few."""
@@ -131,16 +133,15 @@ class HealthServer:
         """The one listened on, once started: the system chooses where 0 was asked for."""
 
     async def start(self) -> None:
-        """Raises OSError where the port is taken."""
+        """Listen on every address. Raises OSError where the port is taken."""
         app = web.Application()
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._show_metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        # Every address of both families; a chosen port would differ between the two.
-        site = web.TCPSite(self._runner, None if self._port else "0.0.0.0", self._port)
-        await site.start()
+        for opened in everywhere(self._port, BACKLOG):
+            await web.SockSite(self._runner, opened).start()
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:

@@ -199,7 +199,7 @@ ADDRESS_UNUSABLE = ExitCode(
     41,
     "AddressUnusable",
     "This machine has no such address, or the port needs more rights.",
-    "Use --host 0.0.0.0 for all addresses, and a --port above 1023.",
+    "Use --host :: for all addresses, and a --port above 1023.",
     retry=False,
 )
 TLS_FILES_BAD = ExitCode(

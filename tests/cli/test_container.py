@@ -18,7 +18,7 @@ def test_flags_may_follow_an_images_name_and_the_server_listens_everywhere(given
     assert main(words([*given, "--pipeline-parallel-size", "2", "--dry-run"], {})) == 0
     resolved = json.loads(capsys.readouterr().out)
     assert (resolved["model"], resolved["pipeline_parallel_size"]) == ("org/name", 2)
-    assert resolved["host"] == "0.0.0.0"
+    assert resolved["host"] == "::"
 
 
 def test_a_host_that_the_user_gives_wins(capsys):

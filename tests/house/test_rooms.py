@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 RUNTIME, KERNELS = ROOT / "runtime" / "slipway", ROOT / "kernels" / "slipway_kernels"
 
 ROOMS = (
-    ("driver", "machine", "envs", "exits", "features", "processes"),
+    ("driver", "machine", "envs", "exits", "features", "processes", "sockets"),
     ("contract", "extras", "plugins", "call_trace", "logs"),
     ("begin",),
     ("metrics",),

@@ -142,7 +142,7 @@ def test_the_container_listens_on_all_addresses():
         "serve",
         "HuggingFaceTB/SmolLM2-135M-Instruct",
         "--host",
-        "0.0.0.0",
+        "::",
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from slipway.api.configure import Arguments, Settings
 from slipway.api.texts import Texts
 from slipway.engine.messages import Pools, Ready
+from slipway.sockets import EVERYWHERE
 
 QUESTION = '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
 
@@ -57,7 +58,7 @@ def _first_request(texts: Texts, pools: Pools | None) -> tuple[str | None, str, 
 
 def _reachable(host: str) -> str:
     """An address that a client on this machine can use."""
-    local = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
+    local = dict.fromkeys(("0.0.0.0", EVERYWHERE, ""), "127.0.0.1")
     if host in local:
         return local[host]
     return f"[{host}]" if ":" in host else host

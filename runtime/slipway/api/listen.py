@@ -7,6 +7,7 @@ import resource
 import socket
 
 from slipway.exits import ADDRESS_UNUSABLE, PORT_IN_USE, Exit
+from slipway.sockets import EVERYWHERE, bound, everywhere
 
 BACKLOG = 2048
 _OTHER_FILES = 256
@@ -26,6 +27,11 @@ def room_for(connections: int) -> int:
 def listen(host: str, port: int, argument: str = "host") -> list[socket.socket]:
     """A socket for each address of `host`, which `argument` names. Raises Exit with the reason where there
     is none."""
+    if host == EVERYWHERE:
+        try:
+            return everywhere(port, BACKLOG)
+        except OSError as error:
+            raise _refusal(error, host, port, argument) from None
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -33,25 +39,13 @@ def listen(host: str, port: int, argument: str = "host") -> list[socket.socket]:
         raise Exit(ADDRESS_UNUSABLE, message, argument=argument) from None
     sockets: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            sockets.append(_bound(socket.socket(family, kind, protocol), address))
+        for family, _, _, _, address in dict.fromkeys(found):
+            sockets.append(bound(family, address, BACKLOG))
     except OSError as error:
         for opened in sockets:
             opened.close()
         raise _refusal(error, host, port, argument) from None
     return sockets
-
-
-def _bound(opened: socket.socket, address: object) -> socket.socket:
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(address)  # type: ignore[arg-type]
-        opened.listen(BACKLOG)
-        opened.setblocking(False)
-    except OSError:
-        opened.close()
-        raise
-    return opened
 
 
 def _refusal(error: OSError, host: str, port: int, argument: str) -> Exit:

@@ -11,12 +11,13 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 
+from slipway import sockets
 from slipway.args import ArgumentError
 from slipway.args.resolved import given_in
 from slipway.cli.main import main
 from slipway.envs import BY_NAME, InvalidEnvironment
 
-EVERYWHERE = ("--host", "0.0.0.0")
+EVERYWHERE = ("--host", sockets.EVERYWHERE)
 OF_THE_COMMAND = ("-h", "--help", "-v", "--version", "--print-schema")
 """Options of `slipway` itself; every other one is the server's."""
 

@@ -11,6 +11,7 @@ from slipway.args.data_parallel import copies_here
 from slipway.service.facts import Policy
 from slipway.service.fields import InvalidService, shown, unknown_field
 from slipway.service.spec import ServiceSpec
+from slipway.sockets import EVERYWHERE
 
 if TYPE_CHECKING:
     from slipway.args import Resolved
@@ -59,7 +60,7 @@ def arguments(spec: ServiceSpec, *, model: str, host: str, port: int, tls: bool)
 
 def container_arguments(spec: ServiceSpec, port: int) -> list[str]:
     """The same in a container, which listens on all of its addresses."""
-    words = arguments(spec, model=model_in_container(spec), host="0.0.0.0", port=port, tls=True)
+    words = arguments(spec, model=model_in_container(spec), host=EVERYWHERE, port=port, tls=True)
     if spec.devices.vendor in (None, "nvidia") and spec.devices.present and "device" not in spec.engine:
         words += ["--device", "cuda"]  # a pod that finds no GPU must fail, not serve slowly
     return words

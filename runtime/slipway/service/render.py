@@ -66,7 +66,12 @@ def service(spec: ServiceSpec, facts: Facts) -> Object:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(spec, facts, wanted.labels, wanted.annotations),
-        "spec": {"type": wanted.type, "selector": selector(spec), "ports": [port]},
+        "spec": {
+            "type": wanted.type,
+            "ipFamilyPolicy": "PreferDualStack",  # a cluster of one family gives that one
+            "selector": selector(spec),
+            "ports": [port],
+        },
     }
 
 

@@ -94,7 +94,7 @@ class Frontend:
     """
 
     host: str = arg("127.0.0.1", in_spec=False)
-    """Address to listen on. A container passes 0.0.0.0."""
+    """Address to listen on. A container passes `::`: every address of IPv6 and of IPv4."""
 
     log_config_file: FilePath | None = arg()
     """Logging configuration, JSON, for the engine's and the HTTP server's loggers.
