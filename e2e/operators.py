@@ -115,8 +115,12 @@ class Operator:
         *flags: str,
         namespaces: Sequence[str] = (),
         code: str = "import sys; from slipway_operator.main import main; sys.exit(main())",
+        kubeconfig: Path | None = None,
     ) -> None:
-        """`name` is the user; `code` the program, which a test replaces to have another version of it."""
+        """`name` is the user; `code` the program, which a test replaces to have another version of it.
+
+        kubeconfig  where it is not that of the ground for this user
+        """
         self.plane = plane
         self.user = f"operator:{name}"
         self.namespaces = tuple(namespaces)
@@ -125,7 +129,7 @@ class Operator:
         grant(plane, self.user, self.namespaces, lease)
         scope = [f"--namespace={namespace}" for namespace in namespaces]
         environment = {
-            "KUBECONFIG": str(plane.kubeconfig_for(self.user)),
+            "KUBECONFIG": str(kubeconfig or plane.kubeconfig_for(self.user)),
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("runtime", "operator")),
         }
         with self.log.open("w") as log:

@@ -168,6 +168,27 @@ print(torch.version.cuda is not None, triton.__version__)
     assert told.split()[0] == "True"
 
 
+def test_the_image_for_devices_finds_a_driver_that_is_mounted_beside_it(tmp_path):
+    """A false one, where GKE mounts the real one: by the loader, and by Triton, which links against it."""
+    code = """
+import ctypes, pathlib, subprocess
+from triton.backends.nvidia.driver import libcuda_dirs
+source = pathlib.Path("/tmp/driver.c")
+source.write_text("int cuInit(unsigned flags) { return 4242; }")
+place = "/usr/local/nvidia/lib64"
+subprocess.run(["gcc", "-shared", "-fPIC", "-o", f"{place}/libcuda.so.1", source], check=True)
+print(ctypes.CDLL("libcuda.so.1").cuInit(0), place in libcuda_dirs())
+"""
+    driver = tmp_path / "driver"
+    driver.mkdir()
+    driver.chmod(0o777)
+    mounted = ("--volume", f"{driver}:/usr/local/nvidia/lib64")
+    options = ("--entrypoint", "python", "--read-only", "--tmpfs", "/tmp", *mounted)
+    status, told = ended(build("runtime-cuda"), "-c", code, folder=tmp_path, options=options)
+    assert status == 0, told
+    assert told.split() == ["4242", "True"]
+
+
 def test_the_demo_model_is_one_file_and_nothing_else():
     image = inspected(build("demo-model"))
     assert len(image["RootFS"]["Layers"]) == 1

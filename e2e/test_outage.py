@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections import Counter
@@ -12,6 +13,8 @@ import pytest
 
 from e2e.ground.build import Binaries
 from e2e.ground.control_plane import ControlPlane
+from e2e.ground.names import API_PORT
+from e2e.ground.pki import Authority
 from e2e.operators import (
     WRITES,
     Namespace,
@@ -92,6 +95,44 @@ def outage(namespace: Namespace, folder: Path, seconds: float) -> None:
     assert operator.metric('slipway_operator_reconciles_total{outcome="failed"}') == 0
     operator.stop()
     assert operator.forbidden() == set()
+    assert "Traceback" not in operator.log.read_text(), operator.log.read_text()
+
+
+def test_an_authority_that_was_replaced_is_trusted_as_soon_as_its_certificate_is_there(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    """To who asks it for `localhost`, the API server comes back with a certificate of another authority."""
+    plane = namespace.plane
+    trusted = tmp_path / "ca.crt"
+    trusted.write_bytes(plane.authority.certificate.read_bytes())
+    kubeconfig = plane.kubeconfig_for(f"operator:{namespace.name}")
+    document = json.loads(kubeconfig.read_text())
+    document["clusters"][0]["cluster"] = {
+        "server": f"https://localhost:{API_PORT}",
+        "certificate-authority": str(trusted),
+    }
+    kubeconfig.write_text(json.dumps(document))
+    operator = Operator(plane, tmp_path, namespace.name, namespaces=[namespace.name], kubeconfig=kubeconfig)
+    operator.wait_active()
+    standing = [f"standing-{number}" for number in range(10)]
+    create(namespace, standing)
+    until(lambda: complete(namespace, standing), "the first services are made", 60)
+    replaced = Authority(tmp_path / "replaced")
+    shown = replaced.issue("apiserver", "kube-apiserver", hosts=("localhost",))
+    plane.stop_api(abruptly=True)
+    plane.start_api(f"--tls-sni-cert-key={shown.certificate},{shown.key}:localhost")
+    late = [f"late-{number}" for number in range(10)]
+    create(namespace, late)
+    until(lambda: "certificate verify failed" in operator.log.read_text(), "it does not trust that one", 60)
+    assert operator.get("/healthz")[0] == 200
+    trusted.write_bytes(replaced.certificate.read_bytes())
+    began = time.monotonic()
+    until(lambda: complete(namespace, [*standing, *late]), "all services are made", 60)
+    namespace.kubectl("scale", "slip", *standing, "--replicas=3")
+    until(lambda: {item["spec"]["replicas"] for item in namespace.all("deployments")} == {2, 3}, "scaled", 30)
+    print(f"\nall is made and scaled {time.monotonic() - began:.0f} s after the certificate was there")
+    assert operator.process.poll() is None
+    operator.stop()
     assert "Traceback" not in operator.log.read_text(), operator.log.read_text()
 
 

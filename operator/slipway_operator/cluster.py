@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +86,10 @@ class Unreachable(Exception):
     """No answer from the API server: refused, cut or too late. What was asked may have happened."""
 
 
+class Untrusted(Unreachable):
+    """No TLS with what answers: as far as we know, its certificate is none of the cluster's."""
+
+
 class Refused(Exception):
     """An answer that is no success. `status` is HTTP's, `reason` and the text are the API server's."""
 
@@ -122,6 +126,10 @@ class Cluster:
         """By the monotonic clock: when the API server last answered anything."""
         self.unanswered_at = 0.0
         """When it last did not."""
+        self.trusted_again: Callable[[], None] = lambda: None
+        """Called, in any thread, at the first answer after certificates that we did not trust: whoever reads
+        the authority's only once must read it anew."""
+        self._distrusted = False
         self._connect()
 
     def _connect(self) -> None:
@@ -171,17 +179,27 @@ class Cluster:
             response.close()
 
     def _send(self, request: Request) -> Any:
-        response = self._try(request)
-        if response.status == 401:  # the token was rotated or revoked: read it anew, once
-            response.close()
-            with self._lock:
-                self._connect()
+        try:
             response = self._try(request)
+        except Untrusted:  # the authority was replaced: read it anew, once, as a token
+            self._distrusted = True
+            response = self._try_with_credentials_read_anew(request)
+        if response.status == 401:  # the token was rotated or revoked
+            response.close()
+            response = self._try_with_credentials_read_anew(request)
         self.answered_at = time.monotonic()
         self.calls[request.method, response.status] += 1
+        if self._distrusted:
+            self._distrusted = False
+            self.trusted_again()
         if response.status >= 400:
             raise _refusal(response)
         return response
+
+    def _try_with_credentials_read_anew(self, request: Request) -> Any:
+        with self._lock:
+            self._connect()
+        return self._try(request)
 
     def _try(self, request: Request) -> Any:
         configuration = self._configuration
@@ -203,7 +221,8 @@ class Cluster:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             self.unanswered_at = time.monotonic()
             self.calls[request.method, 0] += 1
-            raise Unreachable(f"{request.method} {request.path}: {error}") from None
+            kind = Untrusted if isinstance(error, urllib3.exceptions.SSLError) else Unreachable
+            raise kind(f"{request.method} {request.path}: {error}") from None
 
 
 def _load() -> Any:

@@ -19,6 +19,8 @@ BACKLOG = 128
 TOO_OLD = 300.0
 ANSWERING = 20.0
 """The API server answers if it did so this many seconds ago: the Lease asks it every few."""
+DEAF = 900.0
+"""Seconds after which an outage may be our own: a start reads names, addresses and credentials anew."""
 _DECLARED = {metric.name: metric for metric in OPERATOR_METRICS}
 
 
@@ -26,6 +28,7 @@ _DECLARED = {metric.name: metric for metric in OPERATOR_METRICS}
 class Vitals:
     """The operator at one moment; ages in seconds."""
 
+    running_for: float
     synced: bool
     active: bool
     watching: bool
@@ -49,10 +52,12 @@ class Vitals:
 
 
 def sick(vitals: Vitals) -> str | None:
-    """Why a restart would help; None where it would not. An API server that is away is no such reason, nor
-    what an outage left behind a minute ago."""
+    """Why a restart would help; None where it would not. An API server that is away is no such reason for a
+    while, nor what an outage left behind a minute ago."""
     if not vitals.watching:
         return "The thread that watches InferenceServices has ended."
+    if (silence := min(vitals.answer_age, vitals.running_for)) > DEAF:
+        return f"The API server has not answered for {silence:.0f} s: it may answer one that starts anew."
     if vitals.answer_age > ANSWERING or vitals.outage_age < 60.0:
         return None
     if vitals.queue_age > TOO_OLD:

@@ -55,6 +55,8 @@ class Operator:
         recorder = Recorder(self.writer, identity)
         self.reconciler = Reconciler(cluster, settings, self.resources, self.children, self.writer, recorder)
         self.watch = Watch(cluster, self.resources, settings, identity, asyncio.get_running_loop())
+        cluster.trusted_again = self.watch.renew
+        self.began_at = time.monotonic()
         self.metrics = Metrics(self.vitals)
         self.health = HealthServer(settings.health_port, self.vitals, self.metrics)
 
@@ -67,6 +69,7 @@ class Operator:
         return Vitals(
             synced=self.children.all_synced,
             active=self.lease.may_write(),
+            running_for=age(self.began_at),
             watching=self.watch.alive,
             begun=self.watch.begun,
             queue_depth=len(self.queue),

@@ -58,6 +58,8 @@ class Watch:
         self._loop = loop
         self._begun = threading.Event()
         self._stop = threading.Event()
+        self._ending = threading.Event()
+        """What ends kopf, which may then begin again."""
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
     def start(self) -> None:
@@ -66,7 +68,12 @@ class Watch:
     def stop(self) -> None:
         """End the watch; returns once kopf has ended, or after 5 s."""
         self._stop.set()
+        self._ending.set()
         self._thread.join(5.0)
+
+    def renew(self) -> None:
+        """Have kopf begin again, which reads certificates only then."""
+        self._ending.set()
 
     @property
     def alive(self) -> bool:
@@ -78,7 +85,10 @@ class Watch:
         return self._begun.is_set()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while True:
+            self._ending.clear()
+            if self._stop.is_set():
+                return
             if self._defined():
                 try:
                     kopf.run(
@@ -89,13 +99,13 @@ class Watch:
                         namespaces=self._settings.namespaces,
                         identity=self._identity,
                         ready_flag=self._begun,
-                        stop_flag=self._stop,
+                        stop_flag=self._ending,
                     )
                 except Exception as problem:  # whatever it was, the next list mends it
                     log.warning("The watch of %s ended and starts again: %r", SERVICE.plural, problem)
                 finally:
                     self._begun.clear()
-            self._stop.wait(LOOK_SECONDS)
+            self._ending.wait(LOOK_SECONDS)
 
     def _defined(self) -> bool:
         """Whether the API server knows the resource: kopf looks for it only once, as it starts."""

@@ -77,6 +77,7 @@ WELL = Vitals(
     watching=True,
     begun=True,
     queue_depth=0,
+    running_for=1e5,
     queue_age=0.0,
     watch_age=30.0,
     answer_age=1.0,
@@ -97,6 +98,8 @@ WELL = Vitals(
         ({"watching": False}, True, False),
         ({"answer_age": 100.0, "queue_age": 900.0, "watch_age": 900.0}, False, True),
         ({"outage_age": 10.0, "queue_age": 900.0, "watch_age": 900.0}, False, False),
+        ({"answer_age": 901.0}, True, True),
+        ({"answer_age": 1e6, "running_for": 800.0}, False, True),
     ],
 )
 def test_a_stuck_operator_is_restarted_and_one_without_an_api_server_is_only_not_ready(
