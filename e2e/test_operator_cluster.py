@@ -189,8 +189,10 @@ def test_a_monitor_is_made_once_its_kind_appears(
         running.wait_active()
         namespace.apply(service(monitoring={"enabled": True}))
         until(lambda: namespace.get("deployment", "demo"), "the Deployment")
+        until(lambda: "ServiceMonitor" in str(namespace.condition("demo", "Unmonitored")), "the condition")
         plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(taking_anything(monitor)))
         served(plane, f"{MONITORING}/v1/servicemonitors")
         until(lambda: namespace.get("servicemonitor", "demo"), "the ServiceMonitor")
+        until(lambda: not namespace.condition("demo", "Unmonitored"), "the condition's end")
     finally:
         running.stop()

@@ -141,7 +141,7 @@ class Operator:
 
     async def _discover(self) -> None:
         """Follow optional kinds as they come and go."""
-        known: frozenset[str] = frozenset()
+        known: frozenset[str] | None = None
         while True:
             try:
                 found = await optional_kinds(self.cluster)
@@ -151,10 +151,11 @@ class Operator:
                 continue
             names = frozenset(kind.name for kind in found)
             if names != known:
+                before = known or frozenset()
                 for kind in OPTIONAL:
-                    if kind.name in names - known:
+                    if kind.name in names - before:
                         self.children.follow(kind)
-                    elif kind.name in known - names:
+                    elif kind.name in before - names:
                         self.children.leave(kind)
                 log.info("Optional kinds: %s", ", ".join(sorted(names)) or "none")
                 known = self.reconciler.kinds = names

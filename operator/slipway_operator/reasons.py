@@ -15,6 +15,7 @@ PROGRESSING = "Progressing"
 READY = "Ready"
 DRIFTED = "Drifted"
 UPGRADE_AVAILABLE = "UpgradeAvailable"
+UNMONITORED = "Unmonitored"
 RECONCILING = "Reconciling"
 STALLED = "Stalled"
 
@@ -28,6 +29,7 @@ CONDITIONS: Mapping[str, str] = {
     "requests. Absent while no replica is asked for, so that `helm --wait` ends and `kubectl wait` does not.",
     DRIFTED: "Only there while true: the Deployment has a variable that someone else added.",
     UPGRADE_AVAILABLE: "Only there while true: this operator would render other pods; they stay as they are.",
+    UNMONITORED: "Only there while true: the cluster lacks the kind that would have the metrics scraped.",
     RECONCILING: "Only there while true: kstatus reads it as *InProgress*.",
     STALLED: "Only there while true: nothing moves until someone acts. kstatus reads it as *Failed*.",
 }
@@ -151,6 +153,12 @@ _OWN = (
         DRIFTED,
         "Someone else added a VLLM_* or SLIPWAY_* variable to the Deployment. Remove it there and set it "
         "in spec.env.",
+    ),
+    Reason(
+        "MonitorKindMissing",
+        UNMONITORED,
+        "spec.monitoring is enabled, and the cluster has no such kind: nobody scrapes the pods. Install the "
+        "Prometheus Operator, whose coming is noticed within a minute, or leave spec.monitoring out.",
     ),
     Reason(
         "RolloutNeedsSpareDevice",

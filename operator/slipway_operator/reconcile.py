@@ -86,8 +86,8 @@ class Reconciler:
         self._claims = Claims(cluster)
         self.pod_events = PodEvents(cluster)
         self.loading = Loading()
-        self.kinds: frozenset[str] = frozenset()
-        """Optional kinds that the cluster has."""
+        self.kinds: frozenset[str] | None = None
+        """Optional kinds that the cluster has; None until it has been asked."""
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to look again, or None: an event will tell.
@@ -129,7 +129,7 @@ class Reconciler:
         return Facts(
             cpu_image=settings.cpu_image,
             cuda_image=settings.cuda_image,
-            kinds=self.kinds,
+            kinds=self.kinds or frozenset(),
             namespace=metadata["namespace"],
             owner=Owner(metadata["name"], metadata["uid"]),
             openshift=settings.openshift,
@@ -250,6 +250,7 @@ class Reconciler:
             invalid=wanted.invalid or outcome.refused,
             drift=foreign_env(deployment, MANAGER) if deployment else (),
             upgrade=wanted.upgrade,
+            missing_monitor=self._missing_monitor(wanted.spec),
             nodes=await self._nodes.all() if any(_unschedulable(pod) for pod in pods) else (),
             progress=progress,
             now=now,
@@ -263,6 +264,11 @@ class Reconciler:
         if outcome.conflict or outcome.left_over:
             return LOOK_AGAIN
         return min((wait for wait in (next_event, next_answer) if wait is not None), default=None)
+
+    def _missing_monitor(self, spec: ServiceSpec | None) -> str | None:
+        if spec is None or not spec.monitoring.enabled or self.kinds is None:
+            return None
+        return None if spec.monitoring.kind in self.kinds else spec.monitoring.kind
 
     def _current(self, resource: Object) -> Object | None:
         """The resource as it is known now, while it still asks for what `resource` does."""

@@ -27,6 +27,7 @@ from slipway_operator.reasons import (
     RECONCILING,
     SCHEDULED,
     STALLED,
+    UNMONITORED,
     UPGRADE_AVAILABLE,
     VALID,
     Finding,
@@ -66,6 +67,8 @@ class Observed:
     """`foreign_env` of the Deployment."""
     upgrade: str | None = None
     """`Pinned.upgrade`."""
+    missing_monitor: str | None = None
+    """The kind that the spec wants and the cluster does not have."""
     nodes: Sequence[Object] = ()
     """Only for the numbers in an Unschedulable message; may stay empty."""
     progress: Mapping[str, Progress] = field(default_factory=dict)
@@ -186,6 +189,9 @@ def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Itera
         yield Verdict(DRIFTED, "True", "Drifted", text)
     if observed.upgrade:
         yield Verdict(UPGRADE_AVAILABLE, "True", "UpgradeAvailable", observed.upgrade)
+    if observed.missing_monitor:
+        text = f"the cluster has no kind {observed.missing_monitor}, so that nobody scrapes the pods."
+        yield Verdict(UNMONITORED, "True", "MonitorKindMissing", text)
     moving = not view.arrived if ready is None else ready.status == "False"
     cause = ready or progressing
     if progressing.status == "False" and BY_NAME[progressing.reason].stalled:
@@ -285,7 +291,8 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
     by_type = {verdict.condition: verdict for verdict in verdicts}
     shown = by_type.get(READY) or by_type[PROGRESSING]
     if shown.status == "True" and shown.condition == READY:
-        shown = by_type.get(DRIFTED) or by_type.get(UPGRADE_AVAILABLE) or shown
+        known = (by_type.get(one) for one in (DRIFTED, UNMONITORED, UPGRADE_AVAILABLE))
+        shown = next(filter(None, known), shown)
     sentence = _SENTENCE_END.split(" ".join(shown.message.split()), maxsplit=1)[0].rstrip(".")
     return shortened(f"{shown.reason}: {sentence}", SUMMARY_LENGTH)
 

@@ -13,6 +13,7 @@ import pytest
 from platform_pages import RELEASE, ROOT, chart_schema, check_helm, check_kubectl, crd, reasons_named
 from slipway.metrics.promql import DECLARED
 from slipway.service.charts import spec_schema
+from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
 from slipway_operator.reasons import BY_NAME, CONDITIONS
 
 PAGES = [ROOT / "docs/kubernetes.md", ROOT / "docs/operator.md", *sorted(ROOT.glob("docs/kubernetes/*.md"))]
@@ -95,6 +96,18 @@ def test_the_operators_deployment_is_called_as_the_pages_say():
     names = (ROOT / "helm/slipway/templates/_names.tpl").read_text()
     assert '{{- define "slipway.name" -}}\n{{ .Release.Name }}-operator\n' in names
     assert RELEASE == "slipway"
+
+
+def test_the_page_on_installing_names_what_the_operator_has_rights_on_and_nothing_else():
+    page = (ROOT / "docs/kubernetes/install.md").read_text()
+    section = re.search(
+        r"^## What the operator may do$(.*?)\*\*It has no right", page, re.MULTILINE | re.DOTALL
+    )
+    assert section
+    named = {word.lower().removesuffix("s") for word in re.findall(r"\b[A-Z]\w*[a-z]s?\b", section[1])}
+    rules = (*SERVICE_RULES, *CLUSTER_RULES, *LEASE_RULES)
+    given = {resource.split("/")[0].removesuffix("s") for rule in rules for resource in rule.resources}
+    assert named - {"the", "it"} == given
 
 
 def test_the_pages_are_all_in_the_table_of_pages():

@@ -249,6 +249,14 @@ def test_a_foreign_variable_is_told_and_harms_no_readiness():
     assert whole["summary"] == "Drifted: someone else added VLLM_FOO to the Deployment"
 
 
+def test_a_kind_of_monitor_that_the_cluster_lacks_is_told_and_harms_no_readiness():
+    whole = told(serving(missing_monitor="ServiceMonitor", upgrade="template.spec.x 1 → 2."))
+    assert conditions(whole)["Unmonitored"] == ("True", "MonitorKindMissing")
+    assert conditions(whole)["Ready"] == ("True", "Serving")
+    assert whole["summary"].startswith("MonitorKindMissing: the cluster has no kind ServiceMonitor")
+    assert kstatus(whole, 1) == "Current"
+
+
 def test_an_upgrade_is_told_where_pods_are_not_ready_too():
     whole = told(broken(pod(), upgrade="containers[server].image a → b. Latest takes it."))
     assert conditions(whole)["UpgradeAvailable"] == ("True", "UpgradeAvailable")
@@ -301,6 +309,7 @@ def observations(draw: st.DrawFn) -> Observed:
         pods=pods,
         conflict=draw(st.sampled_from([None, "Taken. " * 60])),
         drift=draw(st.sampled_from([[], ["VLLM_X"]])),
+        missing_monitor=draw(st.sampled_from([None, "PodMonitor"])),
         now=NOW,
     )
 
