@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import urllib3
@@ -23,6 +23,7 @@ from kubernetes import client, config
 from kubernetes.config.config_exception import ConfigException
 
 Object = dict[str, Any]
+Kept = TypeVar("Kept")
 
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
@@ -30,6 +31,7 @@ CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 8.0
 """Also the deadline that the server is given, so that no write takes effect after we gave it up."""
 MAX_STREAMS = 256
+PAGE = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,27 @@ class Cluster:
         """`call` off the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: self.call(*arguments, **named))
+
+    async def ask_for_all(self, path: str, keep: Callable[[Object], Kept], accept: str = JSON) -> list[Kept]:
+        """What `keep` leaves of each item of a list, off the event loop. Raises as `call`."""
+
+        def read() -> list[Kept]:
+            pages = self.pages(path, accept=accept)
+            return [keep(item) for page in pages for item in page.get("items") or ()]
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+
+    def pages(
+        self, path: str, query: Mapping[str, Any] | None = None, accept: str = JSON
+    ) -> Iterator[Object]:
+        """A list in parts, so that neither side holds all of it at once. Raises as `call`."""
+        query = {**(query or {}), "limit": PAGE}
+        while True:
+            page = self.call("GET", path, query, accept=accept)
+            yield page
+            if not page["metadata"].get("continue"):
+                return
+            query["continue"] = page["metadata"]["continue"]
 
     def call(
         self,

@@ -11,7 +11,6 @@ LOOK_EVERY = 60.0
 NODES_FOR = 60.0
 CLAIMS_FOR = 600.0
 SHARED = {"ReadWriteMany", "ReadOnlyMany"}
-PAGE = 250
 
 
 async def optional_kinds(cluster: Cluster) -> frozenset[Kind]:
@@ -44,19 +43,9 @@ class Nodes:
         if not self._permitted:
             return []
         if self._asked_at is None or time.monotonic() > self._asked_at + NODES_FOR:
-            self._nodes = await self._list()
+            self._nodes = await self._cluster.ask_for_all(NODE.path(None), _slim)
             self._asked_at = time.monotonic()
         return self._nodes
-
-    async def _list(self) -> list[Object]:
-        nodes: list[Object] = []
-        query: Object = {"limit": PAGE}
-        while True:
-            page = await self._cluster.ask("GET", NODE.path(None), query)
-            nodes += (_slim(node) for node in page["items"])
-            if not page["metadata"].get("continue"):
-                return nodes
-            query["continue"] = page["metadata"]["continue"]
 
 
 class Claims:

@@ -20,7 +20,6 @@ MANAGER = "slipway-operator"
 """Our name as the manager of fields."""
 SELECTOR = "app.kubernetes.io/managed-by=slipway"
 INSTANCE = "app.kubernetes.io/instance"
-PAGE = 250
 WATCH_SECONDS = 540
 SILENCE_SECONDS = 100.0
 """The API server sends a bookmark each minute or so: longer silence means a dead connection."""
@@ -189,17 +188,13 @@ class Informer:
     def _list(self) -> str:
         """All pages into the store; the resource version from which to watch."""
         items: list[Object] = []
-        query: Object = {"labelSelector": SELECTOR, "limit": PAGE}
-        while True:
-            page = self._cluster.call("GET", self._path, query)
+        since = ""
+        for page in self._cluster.pages(self._path, {"labelSelector": SELECTOR}):
             items += (slim(item, self._store.kind) for item in page.get("items") or ())
+            since = page["metadata"]["resourceVersion"]
             self.heard_at = time.monotonic()
-            if not page["metadata"].get("continue"):
-                break
-            query["continue"] = page["metadata"]["continue"]
         self._notify(self._store.replace, self._namespace, items)
         self._notify(self.synced.set)
-        since: str = page["metadata"]["resourceVersion"]
         return since
 
     def _watch(self, since: str) -> str:

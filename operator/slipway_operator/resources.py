@@ -20,7 +20,6 @@ from slipway_operator.informer import Key, Store
 from slipway_operator.settings import Settings
 
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-PAGE = 500
 LOOK_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -153,16 +152,14 @@ class Watch:
         there: set[str] = set()
         known = self._store.items()  # before the list: what comes meanwhile stays
         for scope in self._settings.scopes:
-            query: Object = {"limit": PAGE}
-            while True:
-                page = await self._cluster.ask("GET", SERVICE.path(scope), query, accept=METADATA_ONLY)
-                there |= {item["metadata"]["uid"] for item in page["items"]}
-                if not page["metadata"].get("continue"):
-                    break
-                query["continue"] = page["metadata"]["continue"]
+            there.update(await self._cluster.ask_for_all(SERVICE.path(scope), _uid, METADATA_ONLY))
         for item in known:
             if item["metadata"]["uid"] not in there:
                 self._store.drop(item)
+
+
+def _uid(item: Object) -> str:
+    return str(item["metadata"]["uid"])
 
 
 def kopf_settings() -> kopf.OperatorSettings:
