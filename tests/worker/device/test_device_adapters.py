@@ -291,6 +291,7 @@ def test_a_batch_without_adapters_launches_what_an_engine_without_them_does(
     for served in (SERVED, {}):
         settings = SMALL | CUDA | {"dtype": "bfloat16", "quantization": quantization} | served
         with LocalEngine(models("llama"), **settings) as engine:
+            engine.worker.largest_step()  # workspaces are there
             if served:
                 run(engine, [(PROMPTS[0], adapter)])
             with launches() as noted:
