@@ -1,4 +1,4 @@
-"""One rank of an engine on a device: `device_rank.py JOB RANK`, a process of its own.
+"""One rank of an engine on a device, a process of its own: `main`.
 
 Each rank has a whole engine here, which plans the same steps of the same requests: what they share is the
 model's matrices, over gloo. JOB is a JSON file; what a rank gave is written beside it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,9 @@ def noted(group: type[Group], calls: list[tuple[str, list[int], str]]) -> None:
         setattr(group, name, call)
 
 
-def main(job: Path, rank: int) -> None:
+def main(job: Path, rank: int, variables: Mapping[str, str]) -> None:
+    """variables  of the environment, for this rank alone"""
+    os.environ.update(variables)
     told = json.loads(job.read_text())
     folder = job.parent
     repair()
@@ -138,7 +140,3 @@ def main(job: Path, rank: int) -> None:
         "rounds before": rounds_before,
     }
     (folder / f"said{rank}").write_bytes(msgspec.json.encode(said))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -40,6 +40,8 @@ from slipway_kernels.collective import Peers, all_reduce
 from slipway_kernels.cpu import RankLeft
 
 Models = Callable[[str], Path]
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload([device_rank.__name__])  # imports take a rank longer than what it computes
 LAYERS = 2
 PROMPTS = [[5, 9, 31, 7, 120, 44, 3, 17, 260], [40, 41], [7]]
 GREEDY = {"max_tokens": 4, "temperature": 0.0}
@@ -89,11 +91,16 @@ def run(tmp_path: Path) -> Callable[..., Said]:
             "peers": False,
         }
         (tmp_path / "job.json").write_text(json.dumps(told | job))
-        begin = [sys.executable, device_rank.__file__, tmp_path / "job.json"]
-        environ = os.environ | variables
-        processes = [subprocess.Popen([*begin, str(rank)], env=environ) for rank in range(size)]
+        job_file = tmp_path / "job.json"
+        processes = [
+            FORKING.Process(target=device_rank.main, args=(job_file, rank, variables)) for rank in range(size)
+        ]
+        for process in processes:
+            process.start()
         try:
-            assert [process.wait(timeout=240) for process in processes] == [0] * size
+            for process in processes:
+                process.join(240)
+            assert [process.exitcode for process in processes] == [0] * size
         finally:
             for process in processes:
                 process.kill()
