@@ -215,6 +215,7 @@ class DeviceWorker:
             self._progress("warmup", done, len(keys))
             self._capture(key)
 
+    @torch.inference_mode()  # as in any step, or what is kept from one to the next could not be changed
     def largest_step(self) -> None:
         """Compute, draw and report as much as a step can, all of it padding.
 
