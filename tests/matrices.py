@@ -20,16 +20,18 @@ def few(values: Iterable[Any], *kept: Any) -> list[ParameterSet]:
     return [_cell(value, value in kept) for value in every]
 
 
-def diagonals(rows: Sequence[Any], columns: Sequence[Any], step: int) -> list[ParameterSet]:
-    """All pairs, of which each `step`-th diagonal is kept: each value is in one of them."""
+def diagonals(
+    rows: Sequence[Any], columns: Sequence[Any], step: int, *marks: pytest.MarkDecorator
+) -> list[ParameterSet]:
+    """All pairs, of which each `step`-th diagonal is kept, with these marks: each value is in one of them."""
     assert step <= min(len(rows), len(columns))
     return [
-        _cell((row, column), (i + j) % step == 0)
+        _cell((row, column), (i + j) % step == 0, *marks)
         for i, row in enumerate(rows)
         for j, column in enumerate(columns)
     ]
 
 
-def _cell(value: Any, kept: bool) -> ParameterSet:
+def _cell(value: Any, kept: bool, *marks: pytest.MarkDecorator) -> ParameterSet:
     values = value if isinstance(value, tuple) else (value,)
-    return pytest.param(*values, marks=() if kept else (pytest.mark.slow, pytest.mark.exhaustive))
+    return pytest.param(*values, marks=marks if kept else (pytest.mark.slow, pytest.mark.exhaustive))

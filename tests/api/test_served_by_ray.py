@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from live_server import live_server
+from matrices import few
 from namespaces import needs_hosts
 from ray_hosts import RayHosts, ray_hosts
 from served_hosts import OURS, PORT, ServedHosts, answering, answers, begin_stream, begun, long
@@ -43,16 +44,19 @@ def served_by_ray(cluster: RayHosts, model: Path, *arguments: str) -> Iterator[S
         yield ends.enter_context(answering(ServedHosts(cluster.hosts, [server])))
 
 
-def test_ranks_that_ray_places_answer_what_one_answers(cluster: RayHosts, tiny_models: TinyModels) -> None:
+@pytest.mark.parametrize("ranks", few(["two by two", "four"], "two by two"))
+def test_ranks_that_ray_places_answer_what_one_answers(
+    cluster: RayHosts, tiny_models: TinyModels, ranks: str
+) -> None:
+    parallel = RANKS if ranks == "two by two" else (*BY_RAY, "--tensor-parallel-size", "4")
     with live_server(tiny_models("llama"), *long()) as alone:
         expected = answers(alone.url)
-    for ranks in (RANKS, (*BY_RAY, "--tensor-parallel-size", "4")):
-        with served_by_ray(cluster, tiny_models("llama"), *ranks) as served:
-            assert answers(served.server.url) == expected, served.said()
-            assert "There is no --cluster-key-file" not in served.said()
-            served.server.process.terminate()
-            assert served.server.process.wait(20) == 0, served.said()
-            assert served.left(5) == [], served.said()
+    with served_by_ray(cluster, tiny_models("llama"), *parallel) as served:
+        assert answers(served.server.url) == expected, served.said()
+        assert "There is no --cluster-key-file" not in served.said()
+        served.server.process.terminate()
+        assert served.server.process.wait(20) == 0, served.said()
+        assert served.left(5) == [], served.said()
 
 
 def test_engines_that_ray_places_share_requests(cluster: RayHosts, tiny_models: TinyModels) -> None:

@@ -20,6 +20,7 @@ import torch
 
 from as_tensors import numbers_of
 from local_engine import LocalEngine, Output
+from matrices import few
 from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.arrays import FP32
@@ -84,45 +85,50 @@ def differences(reference: Any, prompt: list[int], output: list[int]) -> list[st
 
 
 @pytest.fixture(scope="module")
-def alone(prompts: list[list[int]], demo_model: Path) -> list[Output]:
-    """What follows each prompt when nothing else runs, on one thread."""
-    with LocalEngine(demo_model, dtype="float32", max_model_len=2048, threads=1) as engine:
-        return [engine.run([(prompt, GREEDY)])[0] for prompt in prompts]
-
-
-def test_greedy_text_is_that_of_transformers(
-    reference: Any, prompts: list[list[int]], alone: list[Output]
-) -> None:
-    wrong = [
-        (i, problem)
-        for i, (prompt, output) in enumerate(zip(prompts, alone, strict=True))
-        for problem in differences(reference, prompt, output.tokens)
-    ]
-    assert wrong == []
-    assert sum(len(output.tokens) for output in alone) == 30 * 64
-
-
-def test_company_changes_no_token(prompts: list[list[int]], alone: list[Output], demo_model: Path) -> None:
-    """Chunked prefill, prefix cache and forced preemption, all at once in one ragged batch on two threads."""
+def outputs(prompts: list[list[int]], demo_model: Path) -> list[Output]:
+    """What follows each prompt, with chunked prefill, prefix cache and forced preemption, all at once in one
+    ragged batch on two threads."""
     fields: dict[str, object] = {"dtype": "float32", "max_model_len": 2048, "threads": 2}
     with LocalEngine(demo_model, **fields, max_num_batched_tokens=64, num_blocks=130) as engine:
         outputs = engine.run([(prompt, GREEDY) for prompt in prompts])
     assert sum(output.num_preemptions for output in outputs) > 0
-    assert [output.tokens for output in outputs] == [output.tokens for output in alone]
-    assert [output.logprobs for output in outputs] == [output.logprobs for output in alone]
+    return outputs
+
+
+def test_greedy_text_is_that_of_transformers(
+    reference: Any, prompts: list[list[int]], outputs: list[Output]
+) -> None:
+    wrong = [
+        (i, problem)
+        for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
+        for problem in differences(reference, prompt, output.tokens)
+    ]
+    assert wrong == []
+    assert sum(len(output.tokens) for output in outputs) == 30 * 64
+
+
+@pytest.mark.parametrize("first", few(range(3), 0))
+def test_company_changes_no_token(
+    prompts: list[list[int]], outputs: list[Output], demo_model: Path, first: int
+) -> None:
+    """Of every third prompt, when nothing else runs, on one thread."""
+    with LocalEngine(demo_model, dtype="float32", max_model_len=2048) as engine:
+        alone = [engine.run([(prompt, GREEDY)])[0] for prompt in prompts[first::3]]
+    assert [output.tokens for output in alone] == [output.tokens for output in outputs[first::3]]
+    assert [output.logprobs for output in alone] == [output.logprobs for output in outputs[first::3]]
 
 
 def test_log_probabilities_of_packed_weights_are_close(
-    prompts: list[list[int]], alone: list[Output], demo_model: Path
+    prompts: list[list[int]], outputs: list[Output], demo_model: Path
 ) -> None:
     """Of the tokens that the dequantized model draws: half of them within 0.02, nearly all within 0.15."""
     scored = SamplingParams(1, temperature=0.0, num_prompt_logprobs=0)
-    texts = [prompt + output.tokens for prompt, output in zip(prompts, alone, strict=True)]
+    texts = [prompt + output.tokens for prompt, output in zip(prompts, outputs, strict=True)]
     with LocalEngine(demo_model, dtype="bfloat16", max_model_len=2048) as engine:
         packed = engine.run([(text, scored) for text in texts])
     differences = sorted(
         abs(ours.logprob - theirs.logprob)
-        for one, exact, prompt in zip(packed, alone, prompts, strict=True)
+        for one, exact, prompt in zip(packed, outputs, prompts, strict=True)
         for ours, theirs in zip(one.prompt_logprobs[len(prompt) :], exact.logprobs, strict=True)
         if ours is not None
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from counted import Counted
 from factory import VOCABULARY, model_folders
 from gguf_convert import to_gguf
 from local_engine import LocalEngine, Output
+from matrices import diagonals
 from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.engine.replay import read_record, replay
@@ -60,6 +62,8 @@ PAIRS = [
     "gemma3 float32 / other qwen3",
 ]
 FAST = PAIRS[:1]
+CELLS = [*product(FAST, AXES), *diagonals(PAIRS[1:], [*AXES], 2, pytest.mark.slow)]
+"""A pair, and how it is served."""
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +148,7 @@ def case(request: pytest.FixtureRequest, models: Callable[[str], Path]) -> Case:
     return models(name), models(draft), settings, alone
 
 
-@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize(("case", "axis"), CELLS, indirect=["case"])
 def test_a_draft_model_changes_no_token_and_no_logprob(case: Case, axis: str) -> None:
     target, draft, settings, alone = case
     with going_on(target, **(settings | drafting(draft) | AXES[axis])) as engine:
@@ -158,7 +162,7 @@ def test_a_draft_model_changes_no_token_and_no_logprob(case: Case, axis: str) ->
         assert sum(one.num_preemptions for one in together) > 0
 
 
-@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize(("case", "axis"), CELLS, indirect=["case"])
 def test_each_draft_is_what_its_model_would_say(case: Case, axis: str) -> None:
     target, draft, settings, _ = case
     with going_on(target, **(settings | drafting(draft) | AXES[axis])) as engine:
