@@ -53,6 +53,14 @@ def copied_tree(place: Path) -> Path:
     return Path(shutil.copytree(ROOT, place / "tree", ignore=ignored))
 
 
+def with_objects(tree: Path) -> Path:
+    """The tree with what was compiled of it here: to compile again what is up to date would prove no more."""
+    objects = ROOT / "build" / "kernels"
+    if objects.is_dir():
+        shutil.copytree(objects, tree / "build" / "kernels")
+    return tree
+
+
 def wheel_of(source: Path, place: Path, env: Mapping[str, str] | None = None) -> tuple[zipfile.ZipFile, str]:
     """The wheel that pip builds, and what pip printed meanwhile."""
     words = ("pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
@@ -97,11 +105,7 @@ def wheel_without_compiler(tmp_path_factory: pytest.TempPathFactory) -> tuple[zi
 
 
 def test_a_wheel_of_the_tree_holds_the_runtime_and_the_compiled_kernels_and_runs(tmp_path: Path):
-    tree = copied_tree(tmp_path)
-    objects = ROOT / "build" / "kernels"
-    if objects.is_dir():  # compiling again what is up to date would prove no more
-        shutil.copytree(objects, tree / "build" / "kernels")
-    wheel, _ = wheel_of(tree, tmp_path)
+    wheel, _ = wheel_of(with_objects(copied_tree(tmp_path)), tmp_path)
     names = wheel.namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {
         "slipway",
@@ -121,7 +125,10 @@ def test_a_wheel_of_the_tree_holds_the_runtime_and_the_compiled_kernels_and_runs
 
 
 def test_a_wheel_of_the_source_archive_has_the_kernels_too(source_archive: Path, tmp_path: Path):
-    wheel, _ = wheel_of(source_archive, tmp_path)
+    with tarfile.open(source_archive) as archive:
+        archive.extractall(tmp_path / "archive", filter="data")
+    (tree,) = (tmp_path / "archive").iterdir()
+    wheel, _ = wheel_of(with_objects(tree), tmp_path)
     assert LIBRARY in wheel.namelist()
 
 
