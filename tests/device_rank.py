@@ -1,7 +1,7 @@
 """One rank of an engine on a device, a process of its own: `main`.
 
 Each rank has a whole engine here, which plans the same steps of the same requests: what they share is the
-model's matrices, over gloo. JOB is a JSON file; what a rank gave is written beside it.
+model's matrices, over gloo. `job` is a JSON file; what a rank gave is written beside it.
 """
 
 from __future__ import annotations

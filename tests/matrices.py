@@ -1,7 +1,7 @@
 """What `make test` runs of a matrix, and what is left to `make exhaustive`.
 
-A cell is worth its seconds once: in `make test` each value of each axis has one at least, on two cores all of
-them take hours.
+On two cores all cells take hours. Where axes are crossed `make test` has each value of each of them; of one
+long axis alone it has the values that are named.
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from typing import Any
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+Mark = pytest.MarkDecorator
+LEFT: tuple[Mark, ...] = (pytest.mark.slow, pytest.mark.exhaustive)
+"""Marks of what only `make exhaustive` runs."""
 
-def few(values: Iterable[Any], *kept: Any) -> list[ParameterSet]:
-    """Each value, or tuple of values; all but those that are kept are for `make exhaustive`."""
+
+def few(values: Iterable[Any], *kept: Any, marks: Sequence[Mark] = ()) -> list[ParameterSet]:
+    """Each value, or tuple of values, of which those that are kept get `marks`; the others are left."""
     every = list(values)
     assert all(value in every for value in kept), f"{kept} of {every}"
-    return [_cell(value, value in kept) for value in every]
+    return [_cell(value, marks if value in kept else LEFT) for value in every]
 
 
 def diagonals(
-    rows: Sequence[Any], columns: Sequence[Any], step: int, *marks: pytest.MarkDecorator
+    rows: Sequence[Any], columns: Sequence[Any], step: int, marks: Sequence[Mark] = ()
 ) -> list[ParameterSet]:
-    """All pairs, of which each `step`-th diagonal is kept, with these marks: each value is in one of them."""
+    """All pairs, of which each `step`-th diagonal is kept and gets `marks`: each value is in one of them."""
     assert step <= min(len(rows), len(columns))
     return [
-        _cell((row, column), (i + j) % step == 0, *marks)
+        _cell((row, column), LEFT if (i + j) % step else marks)
         for i, row in enumerate(rows)
         for j, column in enumerate(columns)
     ]
 
 
-def _cell(value: Any, kept: bool, *marks: pytest.MarkDecorator) -> ParameterSet:
-    values = value if isinstance(value, tuple) else (value,)
-    return pytest.param(*values, marks=marks if kept else (pytest.mark.slow, pytest.mark.exhaustive))
+def _cell(value: Any, marks: Sequence[Mark]) -> ParameterSet:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks)

@@ -62,7 +62,7 @@ PAIRS = [
     "gemma3 float32 / other qwen3",
 ]
 FAST = PAIRS[:1]
-CELLS = [*product(FAST, AXES), *diagonals(PAIRS[1:], [*AXES], 2, pytest.mark.slow)]
+CELLS = [*product(FAST, AXES), *diagonals(PAIRS[1:], [*AXES], 2, [pytest.mark.slow])]
 """A pair, and how it is served."""
 
 

@@ -321,8 +321,7 @@ def test_requests_that_ask_for_two_get_what_each_gives(folders: Folders, referen
     [
         ("n-grams", "tensor parallelism"),
         *(pytest.param(one, "tensor parallelism", marks=pytest.mark.slow) for one in DRAFTS[1:]),
-        pytest.param("n-grams", "", marks=pytest.mark.slow),
-        *few(((one, "") for one in DRAFTS[1:]), ("draft model", "")),
+        *few(((one, "") for one in DRAFTS), ("n-grams", ""), ("draft model", ""), marks=[pytest.mark.slow]),
     ],
 )
 def test_all_at_once_give_what_each_request_gives_alone(
