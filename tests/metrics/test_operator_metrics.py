@@ -10,6 +10,7 @@ from slipway_operator.health import Metrics, Vitals
 from slipway_operator.unready import unready_services
 
 VITALS = Vitals(
+    running_for=1000.0,
     begun=True,
     synced=True,
     active=True,
