@@ -78,6 +78,8 @@ class Failures:
 
     def service(self, name: str, program: str = "serves", **spec: Any) -> Object:
         """An InferenceService that runs one of PROGRAMS, where `runtime` names no other image."""
+        if "devices" in spec:  # by default they want more CPU and memory than this node may have
+            spec = {"resources": {"cpu": "100m", "memory": "64Mi", "sharedMemory": "64Mi"}, **spec}
         return service(
             name, **{**spec, "runtime": {"image": self.images[program], **spec.get("runtime", {})}}
         )

@@ -11,6 +11,7 @@ from slipway.service.devices import check_devices
 from slipway.service.engine import check_policy, literals, resolved_of
 from slipway.service.facts import Policy
 from slipway.service.fields import InvalidService, read, shown, unknown_field
+from slipway.service.resources import check_resources
 from slipway.service.spec import API_VERSION, KIND, Metadata, ServiceSpec
 from slipway.service.storage import hidden_by, within
 
@@ -70,6 +71,7 @@ def from_mapping(
     _check_choices(spec)
     firewall.check_env(spec, permitted_env)
     check_devices(spec, resolved_of(spec))
+    check_resources(spec)
     check_policy(spec, Policy(allow_code=allow_code))
     return spec
 

@@ -19,7 +19,7 @@ from slipway.service.engine import (
 )
 from slipway.service.facts import Facts
 from slipway.service.firewall import FETCH_SECRET
-from slipway.service.quantity import amount, written
+from slipway.service.resources import of_fetch, of_server, shared_memory
 from slipway.service.spec import EnvVar, KeyReference, S3Model, ServiceSpec
 from slipway.service.storage import volumes
 
@@ -80,7 +80,7 @@ def as_given(text: str) -> str:
 
 def _pod(spec: ServiceSpec, facts: Facts) -> Object:
     resolved = resolved_of(spec)
-    mounted = volumes(spec, _shared_memory(spec, resolved))
+    mounted = volumes(spec, shared_memory(spec, resolved))
     pod: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -92,7 +92,7 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
     }
     if spec.model.s3:
         cache = [mount for volume, mount in mounted if volume["name"] in ("cache", "tmp")]
-        pod["initContainers"] = [_fetch(spec, spec.model.s3, facts, cache)]
+        pod["initContainers"] = [_fetch(spec, spec.model.s3, facts, resolved, cache)]
     pod["containers"] = [_server(spec, facts, resolved, [mount for _, mount in mounted])]
     pod["volumes"] = [volume for volume, _ in mounted]
     if spec.runtime.image_pull_secrets:
@@ -116,7 +116,9 @@ def _server(spec: ServiceSpec, facts: Facts, resolved: Resolved, mounts: list[Ob
     }
 
 
-def _fetch(spec: ServiceSpec, source: S3Model, facts: Facts, mounts: list[Object]) -> Object:
+def _fetch(
+    spec: ServiceSpec, source: S3Model, facts: Facts, resolved: Resolved, mounts: list[Object]
+) -> Object:
     """It alone sees the keys of the bucket."""
     words = ["fetch", source.uri, str(fetched_to(source.uri, CACHE))]
     if source.endpoint:
@@ -133,8 +135,8 @@ def _fetch(spec: ServiceSpec, source: S3Model, facts: Facts, mounts: list[Object
             reference["optional"] = True
         entries.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
     container = _container(spec, facts, "fetch", words, entries, mounts)
-    amounts = _amounts(spec)  # a pod needs the larger of what its containers ask for: this costs nothing
-    return container | ({"resources": {"requests": amounts, "limits": dict(amounts)}} if amounts else {})
+    amounts = of_fetch(spec, resolved)
+    return container | ({"resources": amounts} if amounts else {})
 
 
 def _container(
@@ -217,32 +219,9 @@ def _probes(spec: ServiceSpec) -> Object:
     }
 
 
-def _shared_memory(spec: ServiceSpec, resolved: Resolved) -> str:
-    return spec.resources.shared_memory or f"{devices.workers(resolved)}Gi"
-
-
-def _amounts(spec: ServiceSpec) -> dict[str, str]:
-    wanted = {
-        "cpu": spec.resources.cpu,
-        "memory": spec.resources.memory,
-        "ephemeral-storage": spec.resources.ephemeral_storage,
-    }
-    return {name: quantity for name, quantity in wanted.items() if quantity is not None}
-
-
 def _resources(spec: ServiceSpec, resolved: Resolved) -> Object:
-    amounts = _amounts(spec)
-    if spec.resources.memory:
-        # What lies in /dev/shm counts against the container's limit: without its share there, a server
-        # that fills it would be killed for memory that it was promised.
-        shared = amount(_shared_memory(spec, resolved))
-        amounts["memory"] = written(amount(spec.resources.memory) + shared)
-    if number := devices.count(spec, resolved):
-        amounts[devices.resource_name(spec)] = str(number)
-    resources: Object = {"requests": amounts, "limits": dict(amounts)} if amounts else {}
-    if spec.devices.claims:
-        resources["claims"] = [{"name": claim} for claim in _claims(spec)]
-    return resources
+    claims = [{"name": claim} for claim in _claims(spec)]
+    return of_server(spec, resolved) | ({"claims": claims} if claims else {})
 
 
 def _pod_security(spec: ServiceSpec, facts: Facts) -> Object:

@@ -214,15 +214,30 @@ class Devices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """What a pod gets, as request and as limit."""
+class Limits:
+    """What a pod may use at most, where that is not what it is promised."""
 
     cpu: Quantity | None = None
+    """Unset, `resources.cpu` on CPU, whose server has a thread for each, and none with devices."""
     memory: Quantity | None = None
-    """For the processes; the pod's limit is this and `sharedMemory`."""
+    """For the processes, as `resources.memory`, which it is where unset."""
+    ephemeral_storage: Quantity | None = None
+    """Unset, `resources.ephemeralStorage`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a pod is promised. It is the limit of memory and storage too, unless `limits` says more."""
+
+    cpu: Quantity | None = None
+    """Unset, with devices one for each of the pod's parallel workers and API servers."""
+    memory: Quantity | None = None
+    """For the processes; the pod has `sharedMemory` on top. Unset, with devices 4Gi for each parallel worker,
+    without a limit."""
     shared_memory: Quantity | None = None
     """Size of /dev/shm. Unset, 1Gi for each of the pod's parallel workers."""
     ephemeral_storage: Quantity | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
