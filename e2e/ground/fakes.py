@@ -23,7 +23,12 @@ def nodes(count: int, devices: Mapping[str, int], pool: str) -> str:
             "kind": "Node",
             "metadata": {
                 "name": f"{pool}-{number}",
-                "labels": {"kubernetes.io/hostname": f"{pool}-{number}", "type": "kwok", "pool": pool},
+                "labels": {
+                    "kubernetes.io/hostname": f"{pool}-{number}",
+                    "kubernetes.io/arch": "amd64",
+                    "type": "kwok",
+                    "pool": pool,
+                },
                 "annotations": {MARK: "fake"},
             },
             "status": {"capacity": amounts, "allocatable": amounts},

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from e2e.ground.node import Cluster
 from e2e.images.build import build
 from slipway import __version__
+from slipway.service.facts import REGISTRY
 
 RELEASED = ("runtime-cpu", "operator", "demo-model")
 """Targets of the Containerfile that a cluster without devices runs."""
@@ -35,5 +36,5 @@ def release(cluster: Cluster, say: Callable[[str], None] = lambda line: None) ->
         say(f"Image {name}: pushing")
         cluster.push(built, name)
     cluster.keep(*names)
-    # Without a registry: what docker.io would hold, the node gets from the cluster's own.
-    return Released(*names)
+    # What docker.io would hold, the node gets from the cluster's own.
+    return Released(*(f"{REGISTRY}/{name}" for name in names))

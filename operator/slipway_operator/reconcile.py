@@ -129,6 +129,8 @@ class Reconciler:
         return Facts(
             cpu_image=settings.cpu_image,
             cuda_image=settings.cuda_image,
+            cpu_architecture=settings.cpu_architecture,
+            cuda_architecture=settings.cuda_architecture,
             kinds=self.kinds or frozenset(),
             namespace=metadata["namespace"],
             owner=Owner(metadata["name"], metadata["uid"]),

@@ -25,6 +25,8 @@ class Settings:
     lease_name: str = "slipway-operator"
     cpu_image: str = DEFAULTS.cpu_image
     cuda_image: str = DEFAULTS.cuda_image
+    cpu_architecture: str = DEFAULTS.cpu_architecture
+    cuda_architecture: str = DEFAULTS.cuda_architecture
     openshift: bool = False
     allow_code: bool = False
     permitted_env: frozenset[str] = frozenset()
@@ -102,6 +104,8 @@ FLAGS = (
     Flag("lease-name", "lease_name", "the name of that Lease", _last),
     Flag("cpu-image", "cpu_image", "the runtime's image for services without devices", _last),
     Flag("cuda-image", "cuda_image", "the runtime's image for NVIDIA devices", _last),
+    Flag("cpu-architecture", "cpu_architecture", "the nodes' that can run the former; empty: all can", _last),
+    Flag("cuda-architecture", "cuda_architecture", "the nodes' that can run the latter", _last),
     Flag("openshift", "openshift", "leave user ids to the namespace's range", _yes, switch=True),
     Flag("allow-code", "allow_code", "permit arguments that load code of a model", _yes, switch=True),
     Flag("permit-env", "permitted_env", "permit this environment variable in services", _words, repeats=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -31,6 +31,7 @@ _NO_VOLUME = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _NO_TEMPLATE = re.compile(r'resourceclaimtemplate\S* "([^"]+)" not found')
 _UNALLOCATED = "cannot allocate all claims"
 _HELD = "ReadWriteOncePod access mode"
+_ARCHITECTURE = "kubernetes.io/arch"
 _BYTES = ("memory", "ephemeral-storage", "hugepages")
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"))
 _ADVICE = (
@@ -81,7 +82,7 @@ def unschedulable(pod: Object, nodes: Objects = (), events: Objects = ()) -> Fin
         return finding("ClaimMissing", f"{_claim(rest)}{words if match else ''}")
     if not total:
         return finding("Unschedulable", f"{rest}{outlook}.{added}")
-    advice = " ".join(text for pattern, text in _ADVICE if pattern.search(rest))
+    advice = _foreign(pod, nodes) or " ".join(text for pattern, text in _ADVICE if pattern.search(rest))
     return finding("Unschedulable", f"none of {_counted(total)} fits: {rest}{outlook}. {advice}{words}")
 
 
@@ -159,7 +160,7 @@ def _shortage(pod: Object, resource: str, nodes: Objects, match: re.Match[str] |
         short = _lacking(match, resource) if match else ""
         return f"{asked}{short}"
     if not has[best][0]:
-        admitted = " that spec.scheduling.nodeSelector admits" if len(has) < len(nodes) else ""
+        admitted = " that its nodeSelector admits" if len(has) < len(nodes) else ""
         return f"{asked}, no node{admitted} has any"
     free = "" if has[best][0] < wanted else ", not enough of it free"
     return f"{asked}, {best} has {_readable(resource, has[best][1])}{free}"
@@ -167,7 +168,19 @@ def _shortage(pod: Object, resource: str, nodes: Objects, match: re.Match[str] |
 
 def _selected(node: Object, pod: Object) -> bool:
     """Whether the pod's nodeSelector admits the node."""
-    return (pod["spec"].get("nodeSelector") or {}).items() <= (node["metadata"].get("labels") or {}).items()
+    return (pod["spec"].get("nodeSelector") or {}).items() <= _labels(node).items()
+
+
+def _foreign(pod: Object, nodes: Objects) -> str:
+    """What to do where no node can run the pod's image."""
+    wanted = (pod["spec"].get("nodeSelector") or {}).get(_ARCHITECTURE)
+    if not wanted or not nodes or any(_labels(node).get(_ARCHITECTURE) == wanted for node in nodes):
+        return ""
+    return f"No node is {wanted}, as the image is. Add one, or name another image in spec.runtime.image."
+
+
+def _labels(node: Object) -> Mapping[str, str]:
+    return node["metadata"].get("labels") or {}
 
 
 def _readable(resource: str, text: str) -> str:

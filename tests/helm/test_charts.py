@@ -56,6 +56,21 @@ def test_generated_parts_are_what_generate_writes(path, content):
     )
 
 
+def test_the_charts_of_a_released_version_name_its_images_by_digest():
+    digest = f"sha256:{'0' * 64}"
+    of_this, of_another = {__version__: {"slipway/operator": digest}}, {"0.0.0": {"slipway/operator": digest}}
+    named = charts.image("", "slipway/operator", of_this).members["digest"]
+    assert named.default == digest
+    assert re.fullmatch(named.schema["pattern"], digest)
+    assert charts.image("", "slipway/operator", of_another).members["digest"].default == ""
+    assert charts.image("", "slipway/runtime-cpu", of_this).members["digest"].default == ""
+
+
+@pytest.mark.parametrize("digests", charts.RELEASED.values())
+def test_released_versions_have_the_digest_of_each_image(digests):
+    assert digests.keys() == {"slipway/operator", "slipway/runtime-cpu", "slipway/runtime-cuda"}
+
+
 @pytest.mark.parametrize("chart", CHARTS)
 def test_the_schema_is_json_schema_and_closed(chart):
     schema = schema_of(chart)

@@ -61,10 +61,23 @@ def test_nodes_that_the_selector_does_not_admit_do_not_count():
     small, large = node(**{"nvidia.com/gpu": "16"}), node("node1")
     large["metadata"]["labels"] = {"pool": "large", "zone": "a"}
     assert first(explained(wants, nodes=[small, large])) == (
-        "wants nvidia.com/gpu 8, no node that spec.scheduling.nodeSelector admits has any"
+        "wants nvidia.com/gpu 8, no node that its nodeSelector admits has any"
     )
     large["status"]["allocatable"]["nvidia.com/gpu"] = "4"
     assert first(explained(wants, nodes=[small, large])) == "wants nvidia.com/gpu 8, node1 has 4"
+
+
+def test_an_image_that_no_node_can_run_is_told_by_its_architecture():
+    wants = unscheduled("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.")
+    wants["spec"]["nodeSelector"] = {"kubernetes.io/arch": "amd64"}
+    arm = node()
+    arm["metadata"]["labels"] = {"kubernetes.io/arch": "arm64"}
+    amd = node("node1")
+    amd["metadata"]["labels"] = {"kubernetes.io/arch": "amd64"}
+    advice = "No node is amd64, as the image is. Add one, or name another image in spec.runtime.image."
+    assert advice in explained(wants, nodes=[arm]).message
+    assert advice not in explained(wants, nodes=[arm, amd]).message
+    assert advice not in explained(wants).message
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ def test_every_flag_has_an_effect_and_an_environment_twin() -> None:
         "lease-name": ("lease", "lease"),
         "cpu-image": ("cpu:1", "cpu:1"),
         "cuda-image": ("cuda:1", "cuda:1"),
+        "cpu-architecture": ("arm64", "arm64"),
+        "cuda-architecture": ("", ""),
         "openshift": ("true", True),
         "allow-code": ("1", True),
         "permit-env": ("A,B", frozenset({"A", "B"})),

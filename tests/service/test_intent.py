@@ -22,7 +22,7 @@ EXAMPLES = HERE.parents[1] / "examples"
 HASHES = {
     "bucket": "c339ccf8f8",
     "claims": "beed8be7ba",
-    "demo": "ddd8cc4be3",
+    "demo": "857786ba87",
     "everything": "49a89df1ff",
     "gpu": "e7e73cf616",
     "hub": "8e0e5f4a33",

@@ -127,6 +127,16 @@ def test_a_user_and_a_group_are_set_unless_the_platform_gives_them():
     assert pod_of(own)["securityContext"]["fsGroup"] == 7
 
 
+def test_pods_go_to_nodes_that_can_run_their_image():
+    facts = replace(FACTS, cpu_architecture="arm64")
+    assert pod_of(spec_of("demo"), facts)["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
+    assert pod_of(spec_of("gpu"), facts)["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+    assert "nodeSelector" not in pod_of(spec_of("demo"), replace(FACTS, cpu_architecture=""))
+    assert "nodeSelector" not in pod_of(changed("demo", runtime={"image": "example.com/mine:1"}))
+    own = changed("demo", scheduling={"nodeSelector": {"kubernetes.io/arch": "s390x", "pool": "models"}})
+    assert pod_of(own)["nodeSelector"] == {"kubernetes.io/arch": "s390x", "pool": "models"}
+
+
 def test_the_root_file_system_is_read_only_unless_there_are_devices_or_it_is_asked_otherwise():
     def read_only(spec: ServiceSpec) -> bool:
         return bool(server_of(spec)["securityContext"]["readOnlyRootFilesystem"])

@@ -28,6 +28,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{- /* Where the operator can run: its image's architecture, which a selector of the user's own goes before. */}}
+{{- define "slipway.nodes" -}}
+{{- $known := dict }}
+{{- with .Values.image.architecture }}{{ $known = dict "kubernetes.io/arch" . }}{{ end }}
+{{- with merge (dict) .Values.nodeSelector $known }}{{ toYaml . }}{{ end }}
+{{- end }}
+
 {{- /* What of this release is cluster-wide has one fixed name, so that a second one cannot be made unseen. */}}
 {{- define "slipway.cluster" -}}
 {{ empty .Values.namespaces | ternary "yes" "" }}

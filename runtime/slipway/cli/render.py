@@ -62,7 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     policy = Policy(arguments.allow_code, frozenset(arguments.permit_env))
     facts = Facts(kinds=frozenset(arguments.has), openshift=arguments.openshift, policy=policy)
     if arguments.image:
-        facts = replace(facts, cpu_image=arguments.image, cuda_image=arguments.image)
+        facts = replace(
+            facts,
+            cpu_image=arguments.image,
+            cuda_image=arguments.image,
+            cpu_architecture="",
+            cuda_architecture="",
+        )
     try:
         spec = read_document(arguments.file, policy.permitted_env, allow_code=policy.allow_code)
         to_text = {"k8s": _yaml, "podman": _command, "quadlet": quadlet_unit}[arguments.target]

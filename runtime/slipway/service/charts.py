@@ -14,6 +14,7 @@ from textwrap import wrap
 from typing import Any
 
 from slipway import __version__
+from slipway.service.facts import ARCHITECTURE, REGISTRY
 
 Node = dict[str, Any]
 
@@ -22,6 +23,7 @@ WIDTH = 100
 NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 REPOSITORY = r"^[a-z0-9][-a-z0-9._/:]*$"
+DIGEST = r"^(sha256:[0-9a-f]{64})?$"
 DURATION = r"^([0-9]+(ms|s|m|h))+$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 TEXTS: Node = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -62,7 +64,12 @@ def _list(text: str, pattern: str) -> Value:
     return Value(text, [], {"type": "array", "uniqueItems": True, "items": items})
 
 
-def _image(text: str, repository: str) -> Group:
+RELEASED: Mapping[str, Mapping[str, str]] = {}
+"""Version → image → digest. The charts of a version that stands here name its images by them."""
+
+
+def image(text: str, repository: str, released: Mapping[str, Mapping[str, str]] = RELEASED) -> Group:
+    """The values that name an image, whose tag someone could move and whose digest nobody can."""
     return Group(
         text,
         {
@@ -70,8 +77,13 @@ def _image(text: str, repository: str) -> Group:
             "tag": _word("Empty: the version of this chart.", "", pattern=r"^[A-Za-z0-9_.-]{0,128}$"),
             "digest": _word(
                 "sha256:…, which names the image beyond doubt; the tag is then left out.",
-                "",
-                pattern=r"^(sha256:[0-9a-f]{64})?$",
+                released.get(__version__, {}).get(repository, ""),
+                pattern=DIGEST,
+            ),
+            "architecture": _word(
+                "Of the nodes that can run it, as their label kubernetes.io/arch says. Empty: all can.",
+                ARCHITECTURE,
+                pattern=r"^[a-z0-9]*$",
             ),
         },
     )
@@ -109,11 +121,12 @@ SCOPE: Mapping[str, Value | Group] = {
 
 IMAGES: Mapping[str, Value | Group] = {
     "registry": _word(
-        "Goes before the names of all three images, such as registry.example.com/mirror.",
-        "",
+        "Goes before the names of all three images, such as registry.example.com/mirror. Empty where the "
+        "names have one of their own.",
+        REGISTRY,
         pattern=r"^([A-Za-z0-9][-A-Za-z0-9._/:]*[A-Za-z0-9])?$",
     ),
-    "image": _image("The operator's image.", "slipway/operator"),
+    "image": image("The operator's image.", "slipway/operator"),
     "imagePullPolicy": _word(
         "When the operator's image is pulled.", "IfNotPresent", enum=["Always", "IfNotPresent", "Never"]
     ),
@@ -121,8 +134,8 @@ IMAGES: Mapping[str, Value | Group] = {
     "runtime": Group(
         "The images in which models run, where a resource names none of its own.",
         {
-            "cpu": _image("For services without devices.", "slipway/runtime-cpu"),
-            "cuda": _image("For services with devices of NVIDIA.", "slipway/runtime-cuda"),
+            "cpu": image("For services without devices.", "slipway/runtime-cpu"),
+            "cuda": image("For services with devices of NVIDIA.", "slipway/runtime-cuda"),
         },
     ),
 }

@@ -8,6 +8,11 @@ from typing import Any
 
 from slipway import __version__
 
+REGISTRY = "docker.io"
+"""Of the released images, in their names: without one each node's runtime would look where it is told to."""
+ARCHITECTURE = "amd64"
+"""For which they are built, as the label kubernetes.io/arch of nodes has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -31,8 +36,11 @@ class Policy:
 class Facts:
     """What the place of the service offers, and what the operator has settled before."""
 
-    cpu_image: str = f"slipway/runtime-cpu:{__version__}"
-    cuda_image: str = f"slipway/runtime-cuda:{__version__}"
+    cpu_image: str = f"{REGISTRY}/slipway/runtime-cpu:{__version__}"
+    cuda_image: str = f"{REGISTRY}/slipway/runtime-cuda:{__version__}"
+    cpu_architecture: str = ARCHITECTURE
+    """Of the nodes that can run the image; empty where all can."""
+    cuda_architecture: str = ARCHITECTURE
     kinds: frozenset[str] = frozenset()
     """Optional kinds that the cluster has, such as ServiceMonitor."""
     template: Mapping[str, Any] | None = None

@@ -62,6 +62,12 @@ def image(spec: ServiceSpec, facts: Facts) -> str:
     return spec.runtime.image or (facts.cuda_image if spec.devices.present else facts.cpu_image)
 
 
+def architecture(spec: ServiceSpec, facts: Facts) -> dict[str, str]:
+    """The label of the nodes that can run that image, where it is known: a user's own may have several."""
+    known = facts.cuda_architecture if spec.devices.present else facts.cpu_architecture
+    return {"kubernetes.io/arch": known} if known and not spec.runtime.image else {}
+
+
 def read_only(spec: ServiceSpec) -> bool:
     """Whether the container's root file system is; device hooks of older drivers write into it."""
     wanted = spec.security.read_only_root_filesystem
@@ -102,7 +108,7 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
             {"name": claim, "resourceClaimTemplateName": template}
             for claim, template in zip(_claims(spec), spec.devices.claims, strict=True)
         ]
-    return pod | _scheduling(spec)
+    return pod | _scheduling(spec, facts)
 
 
 def _server(spec: ServiceSpec, facts: Facts, resolved: Resolved, mounts: list[Object]) -> Object:
@@ -238,13 +244,13 @@ def _pod_security(spec: ServiceSpec, facts: Facts) -> Object:
     return context | {"fsGroupChangePolicy": "OnRootMismatch"}
 
 
-def _scheduling(spec: ServiceSpec) -> Object:
+def _scheduling(spec: ServiceSpec, facts: Facts) -> Object:
     wanted = spec.scheduling
     tolerations: list[Object] = [dict(toleration) for toleration in wanted.tolerations]
     if key := devices.taint(spec):
         tolerations.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
     fields: Object = {
-        "nodeSelector": dict(wanted.node_selector),
+        "nodeSelector": architecture(spec, facts) | dict(wanted.node_selector),
         "affinity": dict(wanted.affinity),
         "tolerations": tolerations,
         "topologySpreadConstraints": [dict(c) for c in wanted.topology_spread_constraints],
