@@ -32,7 +32,6 @@ from e2e.operators import (
 from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, render
 from slipway.service.intent import intent_hash
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Kind, Refused
-from slipway_operator.events import CALM
 from slipway_operator.reasons import BY_NAME
 
 SUBJECTS = 6
@@ -315,7 +314,7 @@ def told(resource: Object) -> bool:
     if fulfilled(resource):
         return True
     ready = condition(resource, "Ready") or condition(resource, "Progressing")
-    return ready["reason"] in BY_NAME and ready["reason"] not in CALM and bool(ready["message"])
+    return not BY_NAME[ready["reason"]].calm and bool(ready["message"])
 
 
 def summary(subject: Subject) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 from slipway.args.schema import ARGUMENTS
 from slipway.exits import BY_CODE, BY_REASON, ExitCode
-from slipway_operator.reasons import Finding, finding
+from slipway_operator import reasons
+from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, Objects, first_line, messages
 
 FETCH = "fetch"
@@ -80,7 +81,7 @@ def _begun(pod: Object) -> bool:
 
 
 def _named(found: Finding, container: str) -> Finding:
-    return Finding(found.reason, found.condition, f"init container {container}: {found.message}")
+    return found.reason.found(f"init container {container}: {found.message}", found.condition)
 
 
 def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
@@ -92,9 +93,9 @@ def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
             message = said[0]  # older kubelets leave the cause to the event
         return _image_finding(pod, str(status.get("image") or ""), reason, message)
     if reason == "CreateContainerConfigError":
-        return _missing(message) or finding("ContainerRefused", _sentence(message))
+        return _missing(message) or reasons.CONTAINER_REFUSED.found(_sentence(message))
     if reason in _REFUSALS:
-        return finding("ContainerRefused", _sentence(_LAYERS.sub("", message or reason)))
+        return reasons.CONTAINER_REFUSED.found(_sentence(_LAYERS.sub("", message or reason)))
     return None
 
 
@@ -106,23 +107,21 @@ def _image_finding(pod: Object, image: str, reason: str, message: str) -> Findin
     field = "spec.model.image.reference" if of_model else "spec.runtime.image"
     words = first_line(_RPC.sub("", message.rpartition("ErrImagePull: ")[2]))
     if reason == "InvalidImageName":
-        return finding("ImageNotFound", f"{image} is not the name of an image. Correct {field}. {words}")
+        return reasons.IMAGE_NOT_FOUND.found(f"{image} is not the name of an image. Correct {field}. {words}")
     if reason == "ErrImageNeverPull":
-        return finding(
-            "ImageNotFound",
+        return reasons.IMAGE_NOT_FOUND.found(
             f"{image} is not on the node, and its pull policy is Never. Put it there, or set another policy.",
         )
     if _DENIED.search(words):
-        return finding(
-            "ImagePullDenied",
+        return reasons.IMAGE_PULL_DENIED.found(
             f"the registry refuses {image}. Name a Secret with its credentials in "
             f"spec.runtime.imagePullSecrets, or correct {field}. The node says: {words}",
         )
     if _NOT_FOUND.search(words):
-        return finding(
-            "ImageNotFound", f"{image} is not in its registry. Correct {field}. The node says: {words}"
+        return reasons.IMAGE_NOT_FOUND.found(
+            f"{image} is not in its registry. Correct {field}. The node says: {words}"
         )
-    return finding("ImagePullFailed", f"{image} cannot be pulled: {_sentence(_LAYERS.sub('', words))}")
+    return reasons.IMAGE_PULL_FAILED.found(f"{image} cannot be pulled: {_sentence(_LAYERS.sub('', words))}")
 
 
 def _missing(message: str) -> Finding | None:
@@ -137,8 +136,8 @@ def _missing(message: str) -> Finding | None:
 
 def _missing_finding(kind: str, text: str) -> Finding:
     if kind == "secret":
-        return finding("SecretMissing", f"Secret {text}")
-    return finding("ConfigMapMissing", f"ConfigMap {text}")
+        return reasons.SECRET_MISSING.found(f"Secret {text}")
+    return reasons.CONFIG_MAP_MISSING.found(f"ConfigMap {text}")
 
 
 def _ended(pod: Object, status: Object, events: Objects, initial: bool) -> Finding | None:
@@ -161,27 +160,27 @@ def _succeeded(state: Mapping[str, Any]) -> bool:
 def _end_finding(pod: Object, container: str, ended: Object, events: Objects) -> Finding:
     code, message = int(ended.get("exitCode") or 0), str(ended.get("message") or "")
     if ended.get("reason") == "OOMKilled":
-        return finding("OutOfMemory", _out_of_memory(pod, container))
+        return reasons.OUT_OF_MEMORY.found(_out_of_memory(pod, container))
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
-        return finding(
-            "ContainerRefused", f"the container cannot start: {_sentence(_LAYERS.sub('', message))}"
+        return reasons.CONTAINER_REFUSED.found(
+            f"the container cannot start: {_sentence(_LAYERS.sub('', message))}"
         )
     if (cause := _cause(message)) is not None:
         known, text = cause
-        return finding(known.reason, text)
+        return reasons.BY_NAME[known.reason].found(text)
     if code in (0, 137, 143) and (probe := _failed_probe(pod, container, events)):
-        return finding(
-            "Unresponsive",
+        return reasons.UNRESPONSIVE.found(
             f"the kubelet restarts {container} because its {probe} probe fails. "
             "`kubectl logs --previous` shows what it did.",
         )
     words = _last_words(message)
     if code in BY_CODE:
         known = BY_CODE[code]
-        return finding(known.reason, f"{_sentence(words) if words else known.message} {known.hint}")
+        text = f"{_sentence(words) if words else known.message} {known.hint}"
+        return reasons.BY_NAME[known.reason].found(text)
     how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
     said = f": {_sentence(words)}" if words else "."
-    return finding("CrashLoop", f"{container} ended with {how}{said} `kubectl logs --previous` has more.")
+    return reasons.CRASH_LOOP.found(f"{container} ended with {how}{said} `kubectl logs --previous` has more.")
 
 
 def _out_of_memory(pod: Object, container: str) -> str:
@@ -241,16 +240,17 @@ def _volume_finding(pod: Object, events: Objects) -> Finding | None:
             key = f"{volume} has no key {match['key']}. Add it, or correct the key in the spec."
             return _missing_finding("configmap" if match["config"] or kind == "configmap" else "secret", key)
     if said and said[0].startswith(_ELSEWHERE):
-        return finding(
-            "VolumeNotMounted",
+        return reasons.VOLUME_NOT_MOUNTED.found(
             f"a claim for one node is mounted on another: {_sentence(first_line(said[0]))} Keep its pods on "
             "one node by spec.scheduling.affinity, or name a ReadWriteMany claim.",
         )
     if said:
-        return finding("VolumeNotMounted", _sentence(first_line(said[0])))
+        return reasons.VOLUME_NOT_MOUNTED.found(_sentence(first_line(said[0])))
     if prepared := messages(events, pod, "FailedPrepareDynamicResources"):
         cause = _LAYERS.sub("", first_line(prepared[0]))
-        return finding("ContainerRefused", f"the node cannot prepare the claimed devices: {_sentence(cause)}")
+        return reasons.CONTAINER_REFUSED.found(
+            f"the node cannot prepare the claimed devices: {_sentence(cause)}"
+        )
     return None
 
 
@@ -268,7 +268,7 @@ def _volume(pod: Object, text: str) -> tuple[str, str]:
 
 def _sandbox_finding(pod: Object, events: Objects) -> Finding | None:
     said = messages(events, pod, "FailedCreatePodSandBox")
-    return finding("ContainerRefused", _sentence(first_line(said[0]))) if said else None
+    return reasons.CONTAINER_REFUSED.found(_sentence(first_line(said[0]))) if said else None
 
 
 def _sentence(text: str) -> str:

@@ -10,30 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from slipway_operator import reasons
 from slipway_operator.cluster import EVENT, POD_EVENT, Cluster, Object, Refused, Unreachable
+from slipway_operator.conditions import READY, RECONCILING, STALLED
 from slipway_operator.shapes import is_going, is_true
 from slipway_operator.writer import NotActive, Writer
 
-CALM = frozenset(
-    {
-        "Accepted",
-        "Fetching",
-        "Loaded",
-        "Loading",
-        "NoPods",
-        "NoReadyPod",
-        "RolledOut",
-        "RollingOut",
-        "Scheduled",
-        "Scheduling",
-        "Serving",
-        "Starting",
-        "Suspended",
-        "UpgradeAvailable",
-    }
-)
-"""Reasons that belong to a good life; every other one is a warning."""
-BORROWED = frozenset({"Ready", "Reconciling", "Stalled"})
+BORROWED = frozenset({READY, RECONCILING, STALLED})
 """Conditions that repeat the reason of another."""
 FIRST_LOOK = 20.0
 LONGEST_INTERVAL = 600.0
@@ -60,10 +43,12 @@ def transitions(before: Object, after: Object) -> list[Transition]:
         reason = item.get("reason") or item["type"]
         if item["type"] in BORROWED or old.get(item["type"]) == (item["status"], item.get("reason")):
             continue
-        if item["status"] != "True" and reason in CALM:
+        known = reasons.BY_NAME.get(reason)
+        calm = known is not None and known.calm
+        if item["status"] != "True" and calm:
             continue  # not yet is no news
         note = (item.get("message") or reason)[:1024]
-        found.setdefault(reason, Transition("Normal" if reason in CALM else "Warning", reason, note))
+        found.setdefault(reason, Transition("Normal" if calm else "Warning", reason, note))
     return [*found.values()]
 
 

@@ -6,9 +6,10 @@ import datetime
 import re
 from collections.abc import Mapping
 
+from slipway_operator import reasons
 from slipway_operator.containers import FETCH, container_finding
 from slipway_operator.progress import Progress
-from slipway_operator.reasons import Finding, finding
+from slipway_operator.reasons import Finding
 from slipway_operator.shapes import (
     Object,
     Objects,
@@ -24,7 +25,7 @@ from slipway_operator.shapes import (
 )
 from slipway_operator.unschedulable import lacks_room, unclaimed, unschedulable
 
-__all__ = ["Finding", "current_pods", "finding", "pods_summary", "refusal"]
+__all__ = ["Finding", "current_pods", "pods_summary", "refusal"]
 
 _QUOTA = re.compile(
     r"exceeded quota: (?P<quota>\S+), requested: (?P<asked>.+?), "
@@ -89,11 +90,11 @@ def pods_summary(
     if waiting := next((pod for pod in mine if not is_ready(pod)), None):
         step = _step(waiting, progress or {})
         if ended := _over([pod for pod in pods if _replaces(waiting, pod)], events, current):
-            return finding(ended.reason, f"{ended.message} In its place: {step.message}")
+            return ended.reason.found(f"{ended.message} In its place: {step.message}")
         return step
     wanted = _wanted(current)
     if wanted > len(mine):
-        return finding("Scheduling", f"{len(mine)} of {wanted} pods are made.")
+        return reasons.SCHEDULING.found(f"{len(mine)} of {wanted} pods are made.")
     return None
 
 
@@ -110,8 +111,7 @@ def _wanted(current: Object | None) -> int:
 
 def _spare(found: Finding) -> Finding:
     short, _, said = found.message.partition(". ")
-    return finding(
-        "RolloutNeedsSpareDevice",
+    return reasons.ROLLOUT_NEEDS_SPARE_DEVICE.found(
         f"a new pod {short}; the old ones serve on. Set spec.rollout.maxSurge to 0 and "
         f"spec.rollout.maxUnavailable to 1, or add what is missing. {said}",
     )
@@ -129,19 +129,18 @@ def _not_created(current: Object, events: Objects, deployment: Object | None) ->
         return None
     words = first_line(re.sub(r'^(?:Error creating: )?pods "[^"]*" is forbidden: ', "", message), 600)
     if match := _QUOTA.search(words):
-        return finding(
-            "QuotaExceeded",
+        return reasons.QUOTA_EXCEEDED.found(
             f"wants {match['asked']}, quota {match['quota']} has {match['limit']}, of which "
             f"{match['used']} is used. Lower spec.resources or spec.replicas, or have the quota raised.",
         )
     if _LIMIT_RANGE.search(words):
-        return finding("QuotaExceeded", f"{words.rstrip('.')}. Change spec.resources.")
+        return reasons.QUOTA_EXCEEDED.found(f"{words.rstrip('.')}. Change spec.resources.")
     if _ADMISSION.search(words):
-        return finding("AdmissionRefused", refusal(words, "the pod") or f"{words.rstrip('.')}.")
+        return reasons.ADMISSION_REFUSED.found(refusal(words, "the pod") or f"{words.rstrip('.')}.")
     for pattern, advice in _LACKING:
         if match := pattern.search(words):
-            return finding("PodsNotCreated", advice.format(*match.groups()))
-    return finding("PodsNotCreated", f"{words.rstrip('.')}.")
+            return reasons.PODS_NOT_CREATED.found(advice.format(*match.groups()))
+    return reasons.PODS_NOT_CREATED.found(f"{words.rstrip('.')}.")
 
 
 def refusal(words: str, what: str) -> str | None:
@@ -159,7 +158,7 @@ def _over(pods: Objects, events: Objects, current: Object | None) -> Finding | N
     for pod in sorted(mine, key=_last_seen, reverse=True):
         if is_over(pod) and not is_going(pod):
             node = pod["spec"].get("nodeName") or "the node"
-            return finding("NodeRefused", f"{node} ended the pod{_ending(pod, events)}")
+            return reasons.NODE_REFUSED.found(f"{node} ended the pod{_ending(pod, events)}")
     return None
 
 
@@ -195,30 +194,29 @@ def _step(pod: Object, progress: Mapping[str, Progress]) -> Finding:
     """How far a pod has come that nothing is wrong with."""
     status = pod.get("status") or {}
     if not pod["spec"].get("nodeName"):
-        return finding("Scheduling", "waits for the scheduler.")
+        return reasons.SCHEDULING.found("waits for the scheduler.")
     for container in status.get("initContainerStatuses") or ():
         if "running" in (container.get("state") or {}):
             what = "the model is fetched" if container["name"] == FETCH else f"{container['name']} runs"
-            return finding("Fetching", f"{what} before the server starts.")
+            return reasons.FETCHING.found(f"{what} before the server starts.")
     states = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
     if not any("running" in state for state in states):
-        return finding("Starting", f"the container starts on {pod['spec']['nodeName']}.")
+        return reasons.STARTING.found(f"the container starts on {pod['spec']['nodeName']}.")
     return _loading(progress.get(name(pod)))
 
 
 def _loading(progress: Progress | None) -> Finding:
     if progress is None:
-        return finding("Loading", "the server loads the model.")
+        return reasons.LOADING.found("the server loads the model.")
     if progress.phase == "draining":
-        return finding("Starting", "the server drains its requests and ends.")
+        return reasons.STARTING.found("the server drains its requests and ends.")
     phase = "weights" if progress.phase == "load" else progress.phase
     if not progress.total:
-        return finding("Loading", f"{phase}.")
+        return reasons.LOADING.found(f"{phase}.")
     so_far = f"{phase} {int(100 * progress.done / progress.total)} %{_of(progress)}"
     if progress.still_since is None:
-        return finding("Loading", f"{so_far}.")
-    return finding(
-        "LoadStalled",
+        return reasons.LOADING.found(f"{so_far}.")
+    return reasons.LOAD_STALLED.found(
         f"no byte since {progress.still_since:%H:%M} UTC, {so_far}. Check the network and the volume; after "
         "spec.engine.loadTimeout seconds the server starts again by itself.",
     )

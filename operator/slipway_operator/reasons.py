@@ -5,35 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slipway.exits import CATALOGUE as EXITS
-
-VALID = "Valid"
-SCHEDULED = "Scheduled"
-MODEL_LOADED = "ModelLoaded"
-AVAILABLE = "Available"
-PROGRESSING = "Progressing"
-READY = "Ready"
-DRIFTED = "Drifted"
-UPGRADE_AVAILABLE = "UpgradeAvailable"
-UNMONITORED = "Unmonitored"
-RECONCILING = "Reconciling"
-STALLED = "Stalled"
-
-CONDITIONS: Mapping[str, str] = {
-    VALID: "The operator can render the spec, and its policy admits it.",
-    SCHEDULED: "Every pod of the current template exists and has a node.",
-    MODEL_LOADED: "A server of the current template has loaded the model.",
-    AVAILABLE: "At least one pod admits requests: the URL answers.",
-    PROGRESSING: "The rollout moves on, or has arrived.",
-    READY: "All that the spec asks for is there: every replica runs the current template and admits "
-    "requests. Absent while no replica is asked for, so that `helm --wait` ends and `kubectl wait` does not.",
-    DRIFTED: "Only there while true: the Deployment has a variable that someone else added.",
-    UPGRADE_AVAILABLE: "Only there while true: this operator would render other pods; they stay as they are.",
-    UNMONITORED: "Only there while true: the cluster lacks the kind that would have the metrics scraped.",
-    RECONCILING: "Only there while true: kstatus reads it as *InProgress*.",
-    STALLED: "Only there while true: nothing moves until someone acts. kstatus reads it as *Failed*.",
-}
-"""Condition → what it says when it is True."""
+from slipway import exits
+from slipway_operator import conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,148 +20,12 @@ class Reason:
     sentence: str
     stalled: bool = False
     """Whether waiting is in vain: a person has to change the spec or the cluster."""
+    calm: bool = False
+    """Whether it belongs to a good life; every other one is a warning."""
 
-
-_OWN = (
-    Reason("Accepted", VALID, "The spec is rendered into objects."),
-    Reason("InvalidSpec", VALID, "A field of the spec cannot be accepted; the message names it.", True),
-    Reason(
-        "PolicyDenied",
-        VALID,
-        "An argument that loads code is set, and the operator's policy does not admit it. Ask who installed "
-        "the operator for `policy.allowCode`, or remove the argument.",
-        True,
-    ),
-    Reason(
-        "MultiNodeNotSupported",
-        VALID,
-        "Data parallel copies are spread over several nodes. Raise spec.replicas instead.",
-        True,
-    ),
-    Reason("Scheduled", SCHEDULED, "Every pod of the current template has a node."),
-    Reason("Scheduling", SCHEDULED, "Pods are being made or wait for the scheduler."),
-    Reason("NoPods", SCHEDULED, "There is no pod that could tell."),
-    Reason(
-        "Unschedulable",
-        SCHEDULED,
-        "No node fits; the message names the resource or rule that is in the way. An added or freed node "
-        "lets the pod go on by itself.",
-    ),
-    Reason("SchedulingGated", SCHEDULED, "A scheduling gate holds the pod back; who set it has to lift it."),
-    Reason(
-        "ClaimMissing",
-        SCHEDULED,
-        "A PersistentVolumeClaim or a ResourceClaimTemplate does not exist, or a claim is not bound. Create "
-        "it, or correct the name.",
-    ),
-    Reason(
-        "QuotaExceeded",
-        SCHEDULED,
-        "The namespace's ResourceQuota or LimitRange refuses the pod. Lower spec.resources or "
-        "spec.replicas, or have it raised.",
-    ),
-    Reason(
-        "AdmissionRefused",
-        SCHEDULED,
-        "Pod Security, a webhook or a policy refuses the pod; the message is its own.",
-    ),
-    Reason("PodsNotCreated", SCHEDULED, "The pods cannot be created; the message is the API server's."),
-    Reason("NodeRefused", SCHEDULED, "A node would not take or keep the pod; the message is the kubelet's."),
-    Reason("Loaded", MODEL_LOADED, "A server has loaded the model."),
-    Reason("Starting", MODEL_LOADED, "Images are pulled, volumes mounted, containers started."),
-    Reason(
-        "Loading",
-        MODEL_LOADED,
-        "The server downloads, loads or warms up the model. The message says how far it is where the "
-        "operator can reach the pod.",
-    ),
-    Reason("Fetching", MODEL_LOADED, "The init container fetches the model into the cache."),
-    Reason(
-        "ImageNotFound",
-        MODEL_LOADED,
-        "The registry has no such image or tag. Correct spec.runtime.image or spec.model.image.reference.",
-        True,
-    ),
-    Reason(
-        "ImagePullDenied",
-        MODEL_LOADED,
-        "The registry wants other credentials. Name a Secret in spec.runtime.imagePullSecrets that exists.",
-        True,
-    ),
-    Reason("ImagePullFailed", MODEL_LOADED, "The image cannot be pulled; the message is the node's."),
-    Reason("SecretMissing", MODEL_LOADED, "A Secret, or a key of it, that the spec names does not exist."),
-    Reason(
-        "ConfigMapMissing", MODEL_LOADED, "A ConfigMap, or a key of it, that the spec names does not exist."
-    ),
-    Reason("VolumeNotMounted", MODEL_LOADED, "A volume cannot be mounted; the message is the node's."),
-    Reason(
-        "ContainerRefused",
-        MODEL_LOADED,
-        "The node cannot create or start the container, or prepare the devices that it claims; the message "
-        "is its own.",
-    ),
-    Reason(
-        "CrashLoop",
-        MODEL_LOADED,
-        "The server ends again and again without saying why. `kubectl logs --previous` has its last words.",
-    ),
-    Reason(
-        "Unresponsive",
-        MODEL_LOADED,
-        "The kubelet restarts the server because its probe fails. `kubectl logs --previous` shows what it "
-        "did.",
-    ),
-    Reason("Serving", AVAILABLE, "Pods admit requests."),
-    Reason("NoReadyPod", AVAILABLE, "No pod admits requests yet."),
-    Reason("RolledOut", PROGRESSING, "Every replica runs the current template."),
-    Reason("RollingOut", PROGRESSING, "Pods are being made, replaced or removed."),
-    Reason(
-        "UpgradeAvailable",
-        UPGRADE_AVAILABLE,
-        "This operator would render other pods; they stay as they are. `spec.rollout.template: Latest` takes "
-        "the new template, at the price of a rollout.",
-    ),
-    Reason(
-        "Drifted",
-        DRIFTED,
-        "Someone else added a VLLM_* or SLIPWAY_* variable to the Deployment. Remove it there and set it "
-        "in spec.env.",
-    ),
-    Reason(
-        "MonitorKindMissing",
-        UNMONITORED,
-        "spec.monitoring is enabled, and the cluster has no such kind: nobody scrapes the pods. Install the "
-        "Prometheus Operator, whose coming is noticed within a minute, or leave spec.monitoring out.",
-    ),
-    Reason(
-        "RolloutNeedsSpareDevice",
-        PROGRESSING,
-        "The new pod finds no room beside the old ones, which serve on. Set spec.rollout.maxSurge 0 and "
-        "maxUnavailable 1, or add what is missing.",
-    ),
-    Reason(
-        "ProgressDeadlineExceeded",
-        PROGRESSING,
-        "The rollout did not move for spec.rollout.progressDeadlineSeconds.",
-        True,
-    ),
-    Reason(
-        "NameConflict",
-        PROGRESSING,
-        "An object of a name that this resource needs belongs to someone else; it is left alone. Rename "
-        "the resource, or remove the object.",
-        True,
-    ),
-    Reason("Suspended", PROGRESSING, "spec.suspend is true or spec.replicas is 0: no pod should run."),
-)
-
-_FROM_EXITS = tuple(
-    Reason(known.reason, MODEL_LOADED, f"{known.message} {known.hint}", stalled=not known.retry)
-    for known in EXITS
-)
-
-CATALOGUE: tuple[Reason, ...] = (*_OWN, *_FROM_EXITS)
-BY_NAME: Mapping[str, Reason] = {reason.name: reason for reason in CATALOGUE}
+    def found(self, message: str, condition: str | None = None) -> Finding:
+        """That it is so, under the condition at home with it or under another."""
+        return Finding(self, message, condition or self.condition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +33,200 @@ class Finding:
     """What stands between a resource and being ready. `message` is one or more sentences: the first is
     the summary, so it says what is wrong with the values."""
 
-    reason: str
-    """The name of a catalogued reason."""
-    condition: str
+    reason: Reason
     message: str
+    condition: str
 
 
-def finding(reason: str, message: str) -> Finding:
-    """A finding under the condition at home with its reason. Raises KeyError outside of the catalogue."""
-    return Finding(reason, BY_NAME[reason].condition, message)
+_OWN: list[Reason] = []
 
+
+def _reason(name: str, condition: str, sentence: str, stalled: bool = False, calm: bool = False) -> Reason:
+    _OWN.append(Reason(name, condition, sentence, stalled, calm))
+    return _OWN[-1]
+
+
+ACCEPTED = _reason("Accepted", conditions.VALID, "The spec is rendered into objects.", calm=True)
+INVALID_SPEC = _reason(
+    "InvalidSpec",
+    conditions.VALID,
+    "A field of the spec cannot be accepted; the message names it.",
+    stalled=True,
+)
+POLICY_DENIED = _reason(
+    "PolicyDenied",
+    conditions.VALID,
+    "An argument that loads code is set, and the operator's policy does not admit it. Ask who installed "
+    "the operator for `policy.allowCode`, or remove the argument.",
+    stalled=True,
+)
+MULTI_NODE_NOT_SUPPORTED = _reason(
+    "MultiNodeNotSupported",
+    conditions.VALID,
+    "Data parallel copies are spread over several nodes. Raise spec.replicas instead.",
+    stalled=True,
+)
+SCHEDULED = _reason(
+    "Scheduled", conditions.SCHEDULED, "Every pod of the current template has a node.", calm=True
+)
+SCHEDULING = _reason(
+    "Scheduling", conditions.SCHEDULED, "Pods are being made or wait for the scheduler.", calm=True
+)
+NO_PODS = _reason("NoPods", conditions.SCHEDULED, "There is no pod that could tell.", calm=True)
+UNSCHEDULABLE = _reason(
+    "Unschedulable",
+    conditions.SCHEDULED,
+    "No node fits; the message names the resource or rule that is in the way. An added or freed node "
+    "lets the pod go on by itself.",
+)
+SCHEDULING_GATED = _reason(
+    "SchedulingGated",
+    conditions.SCHEDULED,
+    "A scheduling gate holds the pod back; who set it has to lift it.",
+)
+CLAIM_MISSING = _reason(
+    "ClaimMissing",
+    conditions.SCHEDULED,
+    "A PersistentVolumeClaim or a ResourceClaimTemplate does not exist, or a claim is not bound. Create "
+    "it, or correct the name.",
+)
+QUOTA_EXCEEDED = _reason(
+    "QuotaExceeded",
+    conditions.SCHEDULED,
+    "The namespace's ResourceQuota or LimitRange refuses the pod. Lower spec.resources or "
+    "spec.replicas, or have it raised.",
+)
+ADMISSION_REFUSED = _reason(
+    "AdmissionRefused",
+    conditions.SCHEDULED,
+    "Pod Security, a webhook or a policy refuses the pod; the message is its own.",
+)
+PODS_NOT_CREATED = _reason(
+    "PodsNotCreated", conditions.SCHEDULED, "The pods cannot be created; the message is the API server's."
+)
+NODE_REFUSED = _reason(
+    "NodeRefused",
+    conditions.SCHEDULED,
+    "A node would not take or keep the pod; the message is the kubelet's.",
+)
+LOADED = _reason("Loaded", conditions.MODEL_LOADED, "A server has loaded the model.", calm=True)
+STARTING = _reason(
+    "Starting", conditions.MODEL_LOADED, "Images are pulled, volumes mounted, containers started.", calm=True
+)
+LOADING = _reason(
+    "Loading",
+    conditions.MODEL_LOADED,
+    "The server downloads, loads or warms up the model. The message says how far it is where the "
+    "operator can reach the pod.",
+    calm=True,
+)
+FETCHING = _reason(
+    "Fetching", conditions.MODEL_LOADED, "The init container fetches the model into the cache.", calm=True
+)
+IMAGE_NOT_FOUND = _reason(
+    "ImageNotFound",
+    conditions.MODEL_LOADED,
+    "The registry has no such image or tag. Correct spec.runtime.image or spec.model.image.reference.",
+    stalled=True,
+)
+IMAGE_PULL_DENIED = _reason(
+    "ImagePullDenied",
+    conditions.MODEL_LOADED,
+    "The registry wants other credentials. Name a Secret in spec.runtime.imagePullSecrets that exists.",
+    stalled=True,
+)
+IMAGE_PULL_FAILED = _reason(
+    "ImagePullFailed", conditions.MODEL_LOADED, "The image cannot be pulled; the message is the node's."
+)
+SECRET_MISSING = _reason(
+    "SecretMissing", conditions.MODEL_LOADED, "A Secret, or a key of it, that the spec names does not exist."
+)
+CONFIG_MAP_MISSING = _reason(
+    "ConfigMapMissing",
+    conditions.MODEL_LOADED,
+    "A ConfigMap, or a key of it, that the spec names does not exist.",
+)
+VOLUME_NOT_MOUNTED = _reason(
+    "VolumeNotMounted", conditions.MODEL_LOADED, "A volume cannot be mounted; the message is the node's."
+)
+CONTAINER_REFUSED = _reason(
+    "ContainerRefused",
+    conditions.MODEL_LOADED,
+    "The node cannot create or start the container, or prepare the devices that it claims; the message "
+    "is its own.",
+)
+CRASH_LOOP = _reason(
+    "CrashLoop",
+    conditions.MODEL_LOADED,
+    "The server ends again and again without saying why. `kubectl logs --previous` has its last words.",
+)
+UNRESPONSIVE = _reason(
+    "Unresponsive",
+    conditions.MODEL_LOADED,
+    "The kubelet restarts the server because its probe fails. `kubectl logs --previous` shows what it did.",
+)
+SERVING = _reason("Serving", conditions.AVAILABLE, "Pods admit requests.", calm=True)
+NO_READY_POD = _reason("NoReadyPod", conditions.AVAILABLE, "No pod admits requests yet.", calm=True)
+ROLLED_OUT = _reason(
+    "RolledOut", conditions.PROGRESSING, "Every replica runs the current template.", calm=True
+)
+ROLLING_OUT = _reason(
+    "RollingOut", conditions.PROGRESSING, "Pods are being made, replaced or removed.", calm=True
+)
+UPGRADE_AVAILABLE = _reason(
+    "UpgradeAvailable",
+    conditions.UPGRADE_AVAILABLE,
+    "This operator would render other pods; they stay as they are. `spec.rollout.template: Latest` "
+    "takes the new template, at the price of a rollout.",
+    calm=True,
+)
+DRIFTED = _reason(
+    "Drifted",
+    conditions.DRIFTED,
+    "Someone else added a VLLM_* or SLIPWAY_* variable to the Deployment. Remove it there and set it in "
+    "spec.env.",
+)
+MONITOR_KIND_MISSING = _reason(
+    "MonitorKindMissing",
+    conditions.UNMONITORED,
+    "spec.monitoring is enabled, and the cluster has no such kind: nobody scrapes the pods. Install the "
+    "Prometheus Operator, whose coming is noticed within a minute, or leave spec.monitoring out.",
+)
+ROLLOUT_NEEDS_SPARE_DEVICE = _reason(
+    "RolloutNeedsSpareDevice",
+    conditions.PROGRESSING,
+    "The new pod finds no room beside the old ones, which serve on. Set spec.rollout.maxSurge 0 and "
+    "maxUnavailable 1, or add what is missing.",
+)
+PROGRESS_DEADLINE_EXCEEDED = _reason(
+    "ProgressDeadlineExceeded",
+    conditions.PROGRESSING,
+    "The rollout did not move for spec.rollout.progressDeadlineSeconds.",
+    stalled=True,
+)
+NAME_CONFLICT = _reason(
+    "NameConflict",
+    conditions.PROGRESSING,
+    "An object of a name that this resource needs belongs to someone else; it is left alone. Rename the "
+    "resource, or remove the object.",
+    stalled=True,
+)
+SUSPENDED = _reason(
+    "Suspended",
+    conditions.PROGRESSING,
+    "spec.suspend is true or spec.replicas is 0: no pod should run.",
+    calm=True,
+)
+
+_FROM_EXITS = tuple(
+    Reason(known.reason, conditions.MODEL_LOADED, f"{known.message} {known.hint}", stalled=not known.retry)
+    for known in exits.CATALOGUE
+)
+
+CATALOGUE: tuple[Reason, ...] = (*_OWN, *_FROM_EXITS)
+BY_NAME: Mapping[str, Reason] = {reason.name: reason for reason in CATALOGUE}
+OUT_OF_MEMORY = BY_NAME[exits.OUT_OF_MEMORY.reason]
+LOAD_STALLED = BY_NAME[exits.LOAD_STALLED.reason]
 
 _MANUAL_HEAD = """\
 <!-- Generated from slipway_operator.reasons by `make generate`. -->
@@ -231,9 +252,9 @@ that decides. Where the last column says *yes* nothing moves until someone acts:
 
 def manual() -> str:
     """The page docs/reference/conditions.md."""
-    conditions = [f"| `{name}` | {sentence} |" for name, sentence in CONDITIONS.items()]
+    lines = [f"| `{name}` | {sentence} |" for name, sentence in conditions.CONDITIONS.items()]
     reasons = [
         f"| `{one.name}` | `{one.condition}` | {one.sentence} | {'yes' if one.stalled else 'no'} |"
         for one in CATALOGUE
     ]
-    return "\n".join((_MANUAL_HEAD, *conditions, _MANUAL_REASONS, *reasons)) + "\n"
+    return "\n".join((_MANUAL_HEAD, *lines, _MANUAL_REASONS, *reasons)) + "\n"

@@ -14,6 +14,7 @@ from slipway.service.engine import check_supported
 from slipway.service.facts import Owner, Policy
 from slipway.service.intent import pod_template
 from slipway.service.rollout import claims_of
+from slipway_operator import reasons
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
 from slipway_operator.differences import foreign_env, needs_apply
 from slipway_operator.discovery import Claims, Nodes
@@ -21,7 +22,7 @@ from slipway_operator.events import PodEvents, Recorder, transitions
 from slipway_operator.explain import refusal as refusal_by_admission
 from slipway_operator.informer import MANAGER, Children, Key, Store, controller, slim
 from slipway_operator.progress import Loading
-from slipway_operator.reasons import Finding, finding
+from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
 from slipway_operator.status import Observed, refusal, status
 from slipway_operator.template_pin import Pinned, in_force, pin
@@ -315,10 +316,11 @@ def refused(item: Object, problem: Refused) -> Finding:
     """What to report of an object that the API server will not have."""
     what = f"{item['kind']} {item['metadata']['name']}"
     if sentence := refusal_by_admission(str(problem), what):
-        return finding("AdmissionRefused", sentence)
+        return reasons.ADMISSION_REFUSED.found(sentence)
     words, malformed = _MALFORMED.subn("", str(problem))
-    reason = "InvalidSpec" if malformed or problem.status in (400, 422) else "AdmissionRefused"
-    return finding(reason, f"The API server refuses {what}: {words}")
+    invalid = malformed or problem.status in (400, 422)
+    reason = reasons.INVALID_SPEC if invalid else reasons.ADMISSION_REFUSED
+    return reason.found(f"The API server refuses {what}: {words}")
 
 
 def may_pass(problem: Refused) -> bool:

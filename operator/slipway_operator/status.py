@@ -15,11 +15,9 @@ from typing import Any
 
 from slipway.service import InvalidService, ServiceSpec
 from slipway.service.rollout import REASON as ROLLOUT_REASON
-from slipway_operator.explain import current_pods, pods_summary
-from slipway_operator.progress import Progress
-from slipway_operator.reasons import (
+from slipway_operator import reasons
+from slipway_operator.conditions import (
     AVAILABLE,
-    BY_NAME,
     DRIFTED,
     MODEL_LOADED,
     PROGRESSING,
@@ -30,9 +28,10 @@ from slipway_operator.reasons import (
     UNMONITORED,
     UPGRADE_AVAILABLE,
     VALID,
-    Finding,
-    finding,
 )
+from slipway_operator.explain import current_pods, pods_summary
+from slipway_operator.progress import Progress
+from slipway_operator.reasons import Finding, Reason
 from slipway_operator.shapes import (
     Object,
     condition,
@@ -82,7 +81,7 @@ class Verdict:
 
     condition: str
     status: str
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -109,7 +108,7 @@ class View:
 
 def refusal(error: InvalidService) -> Finding:
     """The finding for a spec that cannot be rendered."""
-    return Finding(error.reason, VALID, str(error))
+    return reasons.BY_NAME[error.reason].found(str(error), VALID)
 
 
 def status(observed: Observed, spec: ServiceSpec | None) -> dict[str, Any]:
@@ -139,7 +138,7 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
     seen = deployment is not None and counts.get("observedGeneration", 0) >= _generation(deployment)
     found = observed.invalid
     if found is None and observed.conflict:
-        found = finding("NameConflict", observed.conflict)
+        found = reasons.NAME_CONFLICT.found(observed.conflict)
     # Before the Deployment's controller has seen it, what fails is what it was before.
     if found is None and wanted and (seen or deployment is None):
         found = pods_summary(
@@ -186,15 +185,15 @@ def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Itera
     if observed.drift:
         names = ", ".join(observed.drift)
         text = f"someone else added {names} to the Deployment. Remove it there, and set it in spec.env."
-        yield Verdict(DRIFTED, "True", "Drifted", text)
+        yield Verdict(DRIFTED, "True", reasons.DRIFTED, text)
     if observed.upgrade:
-        yield Verdict(UPGRADE_AVAILABLE, "True", "UpgradeAvailable", observed.upgrade)
+        yield Verdict(UPGRADE_AVAILABLE, "True", reasons.UPGRADE_AVAILABLE, observed.upgrade)
     if observed.missing_monitor:
         text = f"the cluster has no kind {observed.missing_monitor}, so that nobody scrapes the pods."
-        yield Verdict(UNMONITORED, "True", "MonitorKindMissing", text)
+        yield Verdict(UNMONITORED, "True", reasons.MONITOR_KIND_MISSING, text)
     moving = not view.arrived if ready is None else ready.status == "False"
     cause = ready or progressing
-    if progressing.status == "False" and BY_NAME[progressing.reason].stalled:
+    if progressing.status == "False" and progressing.reason.stalled:
         yield Verdict(STALLED, "True", progressing.reason, progressing.message)
     elif moving:
         yield Verdict(RECONCILING, "True", cause.reason, cause.message)
@@ -203,57 +202,64 @@ def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Itera
 def _valid(found: Finding | None) -> Verdict:
     if found is not None and found.condition == VALID:
         return Verdict(VALID, "False", found.reason, found.message)
-    return Verdict(VALID, "True", "Accepted", "The spec is accepted.")
+    return Verdict(VALID, "True", reasons.ACCEPTED, "The spec is accepted.")
 
 
 def _scheduled(view: View) -> Verdict:
     placed = sum(1 for pod in view.current if pod["spec"].get("nodeName"))
     said = f"{placed} of {view.wanted} pods have a node."
     if not view.wanted or (not view.current and _refused(view.found)):
-        return Verdict(SCHEDULED, "Unknown", "NoPods", "There is no pod.")
-    if view.found is not None and view.found.reason == "RolloutNeedsSpareDevice":
-        return Verdict(SCHEDULED, "False", "Unschedulable", view.found.message)
-    if view.found is not None and view.found.condition == SCHEDULED and view.found.reason != "Scheduling":
+        return Verdict(SCHEDULED, "Unknown", reasons.NO_PODS, "There is no pod.")
+    if view.found is not None and view.found.reason == reasons.ROLLOUT_NEEDS_SPARE_DEVICE:
+        return Verdict(SCHEDULED, "False", reasons.UNSCHEDULABLE, view.found.message)
+    if (
+        view.found is not None
+        and view.found.condition == SCHEDULED
+        and view.found.reason != reasons.SCHEDULING
+    ):
         return Verdict(SCHEDULED, "False", view.found.reason, view.found.message)
     if placed < view.wanted:
-        return Verdict(SCHEDULED, "Unknown", "Scheduling", said)
-    return Verdict(SCHEDULED, "True", "Scheduled", said)
+        return Verdict(SCHEDULED, "Unknown", reasons.SCHEDULING, said)
+    return Verdict(SCHEDULED, "True", reasons.SCHEDULED, said)
 
 
 def _model_loaded(view: View) -> Verdict:
     loaded = sum(1 for pod in view.current if is_ready(pod))
     if loaded:
         said = f"{loaded} of {len(view.current)} pods of the current template have loaded the model."
-        return Verdict(MODEL_LOADED, "True", "Loaded", said)
+        return Verdict(MODEL_LOADED, "True", reasons.LOADED, said)
     if view.found is not None and view.found.condition == MODEL_LOADED:
         return Verdict(MODEL_LOADED, "False", view.found.reason, view.found.message)
-    return Verdict(MODEL_LOADED, "Unknown", "NoPods", "No pod of the current template has started.")
+    return Verdict(MODEL_LOADED, "Unknown", reasons.NO_PODS, "No pod of the current template has started.")
 
 
 def _available(view: View) -> Verdict:
     if view.ready:
         return Verdict(
-            AVAILABLE, "True", "Serving", f"{view.ready} of {view.wanted} replicas admit requests."
+            AVAILABLE,
+            "True",
+            reasons.SERVING,
+            f"{view.ready} of {view.wanted} replicas admit requests.",
         )
     if not view.wanted:
-        return Verdict(AVAILABLE, "False", "Suspended", "No pod runs.")
-    return Verdict(AVAILABLE, "False", "NoReadyPod", f"0 of {view.wanted} replicas admit requests.")
+        return Verdict(AVAILABLE, "False", reasons.SUSPENDED, "No pod runs.")
+    return Verdict(AVAILABLE, "False", reasons.NO_READY_POD, f"0 of {view.wanted} replicas admit requests.")
 
 
 def _progressing(spec: ServiceSpec | None, view: View) -> Verdict:
     found = view.found
-    if found is not None and (found.condition == PROGRESSING or BY_NAME[found.reason].stalled):
+    if found is not None and (found.condition == PROGRESSING or found.reason.stalled):
         return Verdict(PROGRESSING, "False", found.reason, found.message)
     if spec is not None and not view.wanted:
         why = "spec.suspend is true" if spec.suspend else "spec.replicas is 0"
-        return Verdict(PROGRESSING, "True", "Suspended", f"{why}, so no pod runs.")
+        return Verdict(PROGRESSING, "True", reasons.SUSPENDED, f"{why}, so no pod runs.")
     said = f"{view.updated} of {view.wanted} replicas run the current template.{view.unusual}"
     if view.arrived:
-        return Verdict(PROGRESSING, "True", "RolledOut", said)
+        return Verdict(PROGRESSING, "True", reasons.ROLLED_OUT, said)
     if view.overdue is not None:
-        why = f"{found.reason}: {found.message}" if found else view.overdue
-        return Verdict(PROGRESSING, "False", "ProgressDeadlineExceeded", why)
-    return Verdict(PROGRESSING, "True", "RollingOut", said)
+        why = f"{found.reason.name}: {found.message}" if found else view.overdue
+        return Verdict(PROGRESSING, "False", reasons.PROGRESS_DEADLINE_EXCEEDED, why)
+    return Verdict(PROGRESSING, "True", reasons.ROLLING_OUT, said)
 
 
 def _ready(view: View, progressing: Verdict) -> Verdict | None:
@@ -262,7 +268,12 @@ def _ready(view: View, progressing: Verdict) -> Verdict | None:
     if not view.wanted and not _refused(found):
         return None
     if view.arrived and not _refused(found):
-        return Verdict(READY, "True", "Serving", f"{view.ready} of {view.wanted} replicas admit requests.")
+        return Verdict(
+            READY,
+            "True",
+            reasons.SERVING,
+            f"{view.ready} of {view.wanted} replicas admit requests.",
+        )
     if found is not None:
         return Verdict(READY, "False", found.reason, found.message)
     return Verdict(READY, "False", progressing.reason, progressing.message)
@@ -270,7 +281,7 @@ def _ready(view: View, progressing: Verdict) -> Verdict | None:
 
 def _refused(found: Finding | None) -> bool:
     """Whether the resource is refused as a whole, whatever its pods do."""
-    return found is not None and (found.condition == VALID or found.reason == "NameConflict")
+    return found is not None and (found.condition == VALID or found.reason == reasons.NAME_CONFLICT)
 
 
 def _timed(verdict: Verdict, observed: Observed) -> dict[str, Any]:
@@ -279,7 +290,7 @@ def _timed(verdict: Verdict, observed: Observed) -> dict[str, Any]:
     return {
         "type": verdict.condition,
         "status": verdict.status,
-        "reason": verdict.reason,
+        "reason": verdict.reason.name,
         "message": shortened(verdict.message, MESSAGE_LENGTH),
         "observedGeneration": _generation(observed.resource),
         "lastTransitionTime": since or observed.now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -294,7 +305,7 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
         known = (by_type.get(one) for one in (DRIFTED, UNMONITORED, UPGRADE_AVAILABLE))
         shown = next(filter(None, known), shown)
     sentence = _SENTENCE_END.split(" ".join(shown.message.split()), maxsplit=1)[0].rstrip(".")
-    return shortened(f"{shown.reason}: {sentence}", SUMMARY_LENGTH)
+    return shortened(f"{shown.reason.name}: {sentence}", SUMMARY_LENGTH)
 
 
 def _url(service: Object, spec: ServiceSpec | None) -> str:

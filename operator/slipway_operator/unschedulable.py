@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+from slipway_operator import reasons
 from slipway_operator.quantities import amount
-from slipway_operator.reasons import Finding, finding
+from slipway_operator.reasons import Finding
 from slipway_operator.shapes import (
     Object,
     Objects,
@@ -62,28 +63,29 @@ def unschedulable(pod: Object, nodes: Objects = (), events: Objects = ()) -> Fin
     message = str(scheduled.get("message") or "")
     if scheduled.get("reason") == "SchedulingGated":
         gates = ", ".join(gate["name"] for gate in pod["spec"].get("schedulingGates") or ())
-        return finding("SchedulingGated", f"waits for the scheduling gate {gates}.")
+        return reasons.SCHEDULING_GATED.found(f"waits for the scheduling gate {gates}.")
     outlook, added = _autoscaler(pod, events)
     words = f"{added} The scheduler says: {shortened(message, 600)}"
     cause = _POST_FILTER.sub("", message).strip().rstrip(".")
     match = _NODES.match(cause)
     if missing := missing_resource(pod):
-        return finding("Unschedulable", f"wants {_shortage(pod, missing, nodes, match)}{outlook}.{words}")
+        return reasons.UNSCHEDULABLE.found(f"wants {_shortage(pod, missing, nodes, match)}{outlook}.{words}")
     if _UNALLOCATED in cause:
-        return finding("Unschedulable", f"wants {_claims(pod)}, and no node has them free{outlook}.{words}")
+        return reasons.UNSCHEDULABLE.found(
+            f"wants {_claims(pod)}, and no node has them free{outlook}.{words}"
+        )
     total, rest = (int(match[2]), match[3].strip().rstrip(".")) if match else (0, cause or "no node fits")
     if _HELD in rest:
-        return finding(
-            "Unschedulable",
+        return reasons.UNSCHEDULABLE.found(
             f"another pod holds {_volume_claims(pod)}, which one pod at a time can mount. End that pod, or "
             f"name a ReadWriteMany claim.{words}",
         )
     if _CLAIM.search(rest):
-        return finding("ClaimMissing", f"{_claim(rest)}{words if match else ''}")
+        return reasons.CLAIM_MISSING.found(f"{_claim(rest)}{words if match else ''}")
     if not total:
-        return finding("Unschedulable", f"{rest}{outlook}.{added}")
+        return reasons.UNSCHEDULABLE.found(f"{rest}{outlook}.{added}")
     advice = _foreign(pod, nodes) or " ".join(text for pattern, text in _ADVICE if pattern.search(rest))
-    return finding("Unschedulable", f"none of {_counted(total)} fits: {rest}{outlook}. {advice}{words}")
+    return reasons.UNSCHEDULABLE.found(f"none of {_counted(total)} fits: {rest}{outlook}. {advice}{words}")
 
 
 def _autoscaler(pod: Object, events: Objects) -> tuple[str, str]:
@@ -99,7 +101,7 @@ def unclaimed(pod: Object, events: Objects) -> Finding | None:
     if pod["spec"].get("nodeName"):
         return None
     said = next(iter(messages(events, pod, "FailedResourceClaimCreation")), None)
-    return finding("ClaimMissing", _claim(first_line(said))) if said else None
+    return reasons.CLAIM_MISSING.found(_claim(first_line(said))) if said else None
 
 
 def lacks_room(pod: Object) -> bool:

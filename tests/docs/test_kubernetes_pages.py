@@ -13,8 +13,9 @@ import pytest
 from platform_pages import RELEASE, ROOT, chart_schema, check_helm, check_kubectl, crd, reasons_named
 from slipway.metrics.promql import DECLARED
 from slipway.service.charts import spec_schema
+from slipway_operator.conditions import CONDITIONS
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
-from slipway_operator.reasons import BY_NAME, CONDITIONS
+from slipway_operator.reasons import BY_NAME
 
 PAGES = [ROOT / "docs/kubernetes.md", ROOT / "docs/operator.md", *sorted(ROOT.glob("docs/kubernetes/*.md"))]
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from as_printed import Object, deployment, event, pod, replica_set
 
 from slipway_operator.explain import pods_summary
-from slipway_operator.reasons import BY_NAME, Finding
+from slipway_operator.reasons import Finding
 
 SETS = [replica_set(1, replicas=0), replica_set(2)]
 
@@ -15,7 +15,7 @@ def explained(
 ) -> Finding:
     found = pods_summary(pods, events or [], SETS, deployment(), nodes or [])
     assert found is not None
-    assert found.condition == BY_NAME[found.reason].condition
+    assert found.condition == found.reason.condition
     return found
 
 

@@ -21,9 +21,9 @@ from as_printed import (
 )
 from explaining import SETS, explained, first
 
+from slipway_operator import reasons
 from slipway_operator.explain import pods_summary
 from slipway_operator.progress import Progress
-from slipway_operator.reasons import Finding
 
 NO_PREEMPTION = (
     "no new claims to deallocate, preemption: 0/1 nodes are available: "
@@ -37,7 +37,7 @@ def test_too_few_devices_are_told_with_what_the_node_has():
         unscheduled(GPU_SHORT, {"nvidia.com/gpu": "8"}),
         nodes=[node(**{"nvidia.com/gpu": "4"}), node("node1")],
     )
-    assert found.reason == "Unschedulable"
+    assert found.reason.name == "Unschedulable"
     assert first(found) == "wants nvidia.com/gpu 8, node0 has 4"
     assert "0/1 nodes are available: 1 Insufficient nvidia.com/gpu" in found.message
 
@@ -97,7 +97,7 @@ def test_what_an_autoscaler_does_is_part_of_the_reason(reason, said, outlook):
     older = event(wants, "NotTriggerScaleUp", "not yet", seen="2026-08-22T11:00:00Z")
     newer = event(wants, reason, said, seen="2026-08-22T11:00:01Z")
     found = explained(wants, events=[older, newer], nodes=[node()])
-    assert found.reason == "Unschedulable"
+    assert found.reason.name == "Unschedulable"
     assert first(found) == f"wants nvidia.com/gpu 8, no node has any; {outlook}"
     assert f"The autoscaler says: {said}. The scheduler says: 0/1" in found.message
 
@@ -153,7 +153,7 @@ def test_without_sight_of_nodes_the_scheduler_s_count_stands_in():
 )
 def test_a_rule_that_keeps_nodes_away_is_told_with_the_field_that_answers_it(words, reason, part):
     found = explained(unscheduled(f"0/1 nodes are available: {words}. {NO_PREEMPTION}"))
-    assert found.reason == reason
+    assert found.reason.name == reason
     assert part in found.message
 
 
@@ -164,18 +164,18 @@ def test_a_claim_for_one_pod_that_another_has_is_named():
     )
     volume = {"name": "model", "persistentVolumeClaim": {"claimName": "weights", "readOnly": True}}
     found = explained(unscheduled(message, volumes=[volume]))
-    assert found.reason == "Unschedulable"
+    assert found.reason.name == "Unschedulable"
     assert first(found) == "another pod holds claim weights, which one pod at a time can mount"
 
 
 def test_a_cluster_without_nodes_is_told():
     found = explained(unscheduled("no nodes available to schedule pods"))
-    assert (found.reason, found.message) == ("Unschedulable", "no nodes available to schedule pods.")
+    assert (found.reason.name, found.message) == ("Unschedulable", "no nodes available to schedule pods.")
 
 
 def test_a_claim_that_is_still_to_be_made_is_told():
     found = explained(unscheduled('waiting for dynamic resource controller to create the resourceclaim "g"'))
-    assert found.reason == "ClaimMissing"
+    assert found.reason.name == "ClaimMissing"
 
 
 def test_a_scheduling_gate_is_named():
@@ -188,7 +188,7 @@ def test_a_rollout_without_a_spare_device_says_which_fields_to_set():
     new = unscheduled(GPU_SHORT, {"nvidia.com/gpu": "1"})
     nodes = [node(**{"nvidia.com/gpu": "1"})]
     found = explained(new, ready_pod("demo-5d4f1-old", revision=1), nodes=nodes)
-    assert found.reason == "RolloutNeedsSpareDevice"
+    assert found.reason.name == "RolloutNeedsSpareDevice"
     assert first(found) == (
         "a new pod wants nvidia.com/gpu 1, node0 has 1, not enough of it free; the old ones serve on"
     )
@@ -201,7 +201,7 @@ def test_a_rollout_without_spare_devices_for_a_claim_says_it_too():
     new["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]
     assert first(explained(new)) == "wants the devices of claim two-gpus, and no node has them free"
     found = explained(new, ready_pod("demo-5d4f1-old", revision=1))
-    assert found.reason == "RolloutNeedsSpareDevice"
+    assert found.reason.name == "RolloutNeedsSpareDevice"
     assert first(found) == (
         "a new pod wants the devices of claim two-gpus, and no node has them free; the old ones serve on"
     )
@@ -215,7 +215,7 @@ def test_a_claim_without_its_template_is_told_though_the_scheduler_is_silent():
         'resourceclaimtemplate.resource.k8s.io "two-gpus" not found'
     )
     found = explained(waits, events=[event(waits, "FailedResourceClaimCreation", said)])
-    assert found.reason == "ClaimMissing"
+    assert found.reason.name == "ClaimMissing"
     assert first(found) == "ResourceClaimTemplate two-gpus does not exist"
 
 
@@ -230,7 +230,7 @@ def test_amounts_of_memory_are_told_in_units_that_people_compare():
 def test_a_first_pod_without_a_device_is_unschedulable_and_no_rollout():
     gone = ready_pod("demo-5d4f1-old", revision=1)
     gone["metadata"]["deletionTimestamp"] = "2026-08-22T11:59:00Z"
-    assert explained(unscheduled(GPU_SHORT, {"nvidia.com/gpu": "1"}), gone).reason == "Unschedulable"
+    assert explained(unscheduled(GPU_SHORT, {"nvidia.com/gpu": "1"}), gone).reason.name == "Unschedulable"
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_pods_that_may_not_be_made_are_told_from_their_replica_set(message, reas
     events = [event(failing, "FailedCreate", f"Error creating: {message}")] if place == "event" else []
     found = pods_summary([], events, [failing], deployment(made=0))
     assert found is not None
-    assert found.reason == reason
+    assert found.reason.name == reason
     assert part in found.message
 
 
@@ -293,7 +293,7 @@ def test_a_refusal_of_the_past_says_nothing_of_pods_that_are_there():
     failing = replica_set(failure="exceeded quota")
     found = pods_summary([pod(containers=[running()])], [], [failing], deployment())
     assert found is not None
-    assert found.reason == "Loading"
+    assert found.reason.name == "Loading"
 
 
 @pytest.mark.parametrize(
@@ -339,14 +339,14 @@ def test_a_pod_that_its_node_ended_is_told_until_the_one_in_its_place_is_ready()
     successor = pod("demo-5d4f2-next", containers=[running()])
     successor["metadata"]["creationTimestamp"] = "2026-08-22T11:30:01Z"
     found = explained(evicted, successor)
-    assert (found.reason, found.message) == (
+    assert (found.reason.name, found.message) == (
         "NodeRefused",
         f"{ended} In its place: the server loads the model.",
     )
     assert pods_summary([evicted, ready_pod("demo-5d4f2-next")], [], SETS, deployment()) is None
     later = pod("demo-5d4f2-later", containers=[running()])
     later["metadata"]["creationTimestamp"] = "2026-08-22T11:45:00Z"
-    assert explained(evicted, later).reason == "Loading"
+    assert explained(evicted, later).reason.name == "Loading"
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_a_pod_that_its_node_ended_is_told_until_the_one_in_its_place_is_ready()
 def test_loading_is_told_in_percent_where_the_server_says_how_far_it_is(told, message):
     loading = pod(containers=[running()])
     found = pods_summary([loading], [], SETS, deployment(), progress={"demo-5d4f2-abcde": told})
-    assert found == Finding("Loading", "ModelLoaded", message)
+    assert found == reasons.LOADING.found(message)
 
 
 def test_a_load_that_stands_still_is_told_with_the_hour_and_how_far_it_came():
@@ -370,7 +370,7 @@ def test_a_load_that_stands_still_is_told_with_the_hour_and_how_far_it_came():
         [pod(containers=[running()])], [], SETS, deployment(), progress={"demo-5d4f2-abcde": still}
     )
     assert found is not None
-    assert found.reason == "LoadStalled"
+    assert found.reason.name == "LoadStalled"
     assert first(found) == "no byte since 12:00 UTC, download 45 % of 1.0 GB"
 
 
@@ -386,7 +386,7 @@ def test_a_load_that_stands_still_is_told_with_the_hour_and_how_far_it_came():
 def test_each_step_of_a_start_has_its_reason(step, reason):
     if reason == "Scheduling":
         step["status"]["conditions"] = []
-    assert explained(step).reason == reason
+    assert explained(step).reason.name == reason
 
 
 def test_pods_of_an_older_template_are_no_matter():

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN, Refused
-from slipway_operator.events import BORROWED, CALM, Transition, transitions, waits
+from slipway_operator.events import Transition, transitions, waits
 from slipway_operator.health import Vitals, sick, unready
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
-from slipway_operator.reasons import BY_NAME, CONDITIONS
 from slipway_operator.reconcile import may_pass, refused
 
 Object = dict[str, Any]
@@ -44,9 +43,10 @@ def test_a_good_end_is_an_event_and_the_way_to_it_is_none() -> None:
     ]
 
 
-def test_calm_reasons_and_borrowed_conditions_are_in_the_catalogue() -> None:
-    assert set(BY_NAME) >= CALM
-    assert set(CONDITIONS) >= BORROWED
+def test_a_reason_of_another_version_is_no_calm_one() -> None:
+    assert transitions({}, status(("Available", "False", "Unheard"))) == [
+        Transition("Warning", "Unheard", "Unheard.")
+    ]
 
 
 def pod(*conditions: tuple[str, str], deleted: bool = False) -> Object:
@@ -148,5 +148,5 @@ TYPED = (
 def test_a_refusal_that_waiting_does_not_mend_is_told(problem: Refused, passes: bool, reason: str) -> None:
     assert may_pass(problem) is passes
     found = refused({"kind": "Deployment", "metadata": {"name": "demo"}}, problem)
-    assert found.reason == reason
+    assert found.reason.name == reason
     assert "typed patch object" not in found.message

@@ -26,7 +26,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.service import InvalidService, ServiceSpec, from_mapping
-from slipway_operator.reasons import BY_NAME, CONDITIONS, READY, RECONCILING, STALLED
+from slipway_operator.conditions import CONDITIONS, READY, RECONCILING, STALLED
+from slipway_operator.reasons import BY_NAME
 from slipway_operator.status import Observed, refusal, status
 
 ALWAYS = ("Valid", "Scheduled", "ModelLoaded", "Available", "Progressing")
