@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from typing import Literal
 from slipway_operator import reasons
 from slipway_operator.cluster import EVENT, POD_EVENT, Cluster, Object, Refused, Unreachable
 from slipway_operator.conditions import READY, RECONCILING, STALLED
-from slipway_operator.shapes import is_going, is_true
+from slipway_operator.looks import Look, Looks
+from slipway_operator.shapes import is_going, is_true, uid
 from slipway_operator.writer import NotActive, Writer
 
 BORROWED = frozenset({READY, RECONCILING, STALLED})
@@ -91,12 +91,10 @@ class Recorder:
 
 
 @dataclass(slots=True)
-class Look:
-    """The last answer for one pod, and when to ask again."""
+class Seen(Look):
+    """The events of one pod."""
 
-    events: list[Object]
-    again_at: float
-    interval: float
+    events: Sequence[Object] = ()
 
 
 class PodEvents:
@@ -104,14 +102,14 @@ class PodEvents:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._looks: dict[str, Look] = {}
+        self.looks: Looks[Seen] = Looks()
 
     async def of(self, pods: Sequence[Object], now: datetime.datetime) -> tuple[list[Object], float | None]:
         """The events, and in how many seconds more may be known; None where no pod waits. Raises as `ask`."""
         waiting = [pod for pod in pods if waits(pod)]
         for pod in pods:
             if pod not in waiting:
-                self._looks.pop(pod["metadata"]["uid"], None)
+                self.looks.forget(pod)
         waiting.sort(key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
         events: list[Object] = []
         waits_left: list[float] = []
@@ -124,24 +122,17 @@ class PodEvents:
                 continue
             look = await self._look(pod)
             events += look.events
-            waits_left.append(max(look.again_at - time.monotonic(), 1.0))
+            waits_left.append(look.wait)
         return events, min(waits_left, default=None)
 
-    def tidy(self) -> None:
-        """Forget pods that nobody asked about for long: they are gone."""
-        limit = time.monotonic() - 2 * LONGEST_INTERVAL
-        self._looks = {uid: look for uid, look in self._looks.items() if look.again_at > limit}
-
-    async def _look(self, pod: Object) -> Look:
-        metadata = pod["metadata"]
-        last = self._looks.get(metadata["uid"])
-        if last and time.monotonic() < last.again_at:
-            return last
-        query = {"fieldSelector": f"involvedObject.uid={metadata['uid']}", "limit": 50}
-        page = await self._cluster.ask("GET", POD_EVENT.path(metadata["namespace"]), query)
-        interval = min(last.interval * 2, LONGEST_INTERVAL) if last else FIRST_LOOK
-        look = Look(page["items"], time.monotonic() + interval, interval)
-        self._looks[metadata["uid"]] = look
+    async def _look(self, pod: Object) -> Seen:
+        look = self.looks.at(pod, lambda: Seen(FIRST_LOOK))
+        if look.due:
+            query = {"fieldSelector": f"involvedObject.uid={uid(pod)}", "limit": 50}
+            page = await self._cluster.ask("GET", POD_EVENT.path(pod["metadata"]["namespace"]), query)
+            look.events = page["items"]
+            look.begin()
+            look.interval = min(look.interval * 2, LONGEST_INTERVAL)
         return look
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from slipway_operator.cluster import MADE, SEEN, SERVICE, Cluster, Kind, Object, Refused, Unreachable
+from slipway_operator.shapes import controller
 
 MANAGER = "slipway-operator"
 """Our name as the manager of fields."""
@@ -29,12 +30,6 @@ log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """Namespace and name of an InferenceService."""
-
-
-def controller(item: Object) -> Object | None:
-    """The owner that controls the object."""
-    owners: list[Object] = item["metadata"].get("ownerReferences") or []
-    return next((owner for owner in owners if owner.get("controller")), None)
 
 
 def key_of(item: Object) -> Key | None:

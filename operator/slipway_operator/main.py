@@ -24,7 +24,7 @@ from slipway_operator.health import HealthServer, Metrics, Vitals, age
 from slipway_operator.informer import Children, Key, Store
 from slipway_operator.lease import Lease
 from slipway_operator.queue import LONGEST_BACK_OFF, Queue
-from slipway_operator.reconcile import Reconciler, Unsettled
+from slipway_operator.reconcile import NotApplied, Reconciler
 from slipway_operator.resources import Watch, own_key
 from slipway_operator.settings import Settings, read_settings
 from slipway_operator.unready import unready_services
@@ -122,7 +122,7 @@ class Operator:
             began = time.monotonic()
             try:
                 again = await self.reconciler.reconcile(key)
-            except (Refused, Unreachable, NotActive, Unsettled) as problem:
+            except (Refused, Unreachable, NotActive, NotApplied) as problem:
                 away = isinstance(problem, Unreachable | NotActive)
                 wait = self.queue.failed(key, LONGEST_WAIT_FOR_SERVER if away else LONGEST_BACK_OFF)
                 self.metrics.reconciles.labels("retry").inc()
@@ -170,8 +170,8 @@ class Operator:
                 await self.watch.purge()
             except (Refused, Unreachable) as problem:
                 log.info("Resync: %s", problem)
-            self.reconciler.pod_events.tidy()
-            self.reconciler.loading.tidy()
+            self.reconciler.pod_events.looks.tidy()
+            self.reconciler.loading.looks.tidy()
             self.want_all(RESYNC_SPREAD)
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
 
-from slipway_operator.shapes import Object, is_going, is_ready, uid
+from slipway_operator.looks import Look, Looks
+from slipway_operator.shapes import Object, is_going, is_ready
 
 INTERVAL = 5.0
 LONGEST_INTERVAL = 60.0
@@ -45,11 +45,9 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Look:
-    """What is known of one pod, and when to ask again by the monotonic clock."""
+class Answer(Look):
+    """What one pod answered."""
 
-    interval: float
-    again_at: float = 0.0
     progress: Progress | None = None
     moved_at: datetime.datetime | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -59,7 +57,7 @@ class Loading:
     """Progress of the pods that load, by their uid. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, Look] = {}
+        self.looks: Looks[Answer] = Looks()
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def of(self, pods: Sequence[Object], now: datetime.datetime) -> tuple[dict[str, Progress], float | None]:
@@ -69,23 +67,18 @@ class Loading:
         for pod in pods:
             address = ready_url(pod) if loads(pod) else None
             if address is None:
-                self._looks.pop(uid(pod), None)
+                self.looks.forget(pod)
                 continue
-            look = self._looks.setdefault(uid(pod), Look(INTERVAL))
-            if time.monotonic() >= look.again_at:
-                look.again_at = time.monotonic() + look.interval
+            look = self.looks.at(pod, lambda: Answer(INTERVAL))
+            if look.due:
+                look.begin()
                 look.task = asyncio.create_task(self._ask(look, address))
             if look.progress is not None:
                 known[pod["metadata"]["name"]] = _stalled(look.progress, look.moved_at, now)
-            waits.append(max(look.again_at - time.monotonic(), 1.0))
+            waits.append(look.wait)
         return known, min(waits, default=None)
 
-    def tidy(self) -> None:
-        """Forget pods about which nobody asked for long: they are gone."""
-        limit = time.monotonic() - 2 * LONGEST_INTERVAL
-        self._looks = {key: look for key, look in self._looks.items() if look.again_at > limit}
-
-    async def _ask(self, look: Look, address: str) -> None:
+    async def _ask(self, look: Answer, address: str) -> None:
         async with self._room:
             try:
                 answer = await asked(address)

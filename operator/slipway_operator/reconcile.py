@@ -20,10 +20,11 @@ from slipway_operator.differences import foreign_env, needs_apply
 from slipway_operator.discovery import Claims, Nodes
 from slipway_operator.events import PodEvents, Recorder, transitions
 from slipway_operator.explain import refusal as refusal_by_admission
-from slipway_operator.informer import MANAGER, Children, Key, Store, controller, slim
+from slipway_operator.informer import MANAGER, Children, Key, Store, slim
 from slipway_operator.progress import Loading
 from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
+from slipway_operator.shapes import controller, owned_by
 from slipway_operator.status import Observed, refusal, status
 from slipway_operator.template_pin import Pinned, in_force, pin
 from slipway_operator.writer import Writer
@@ -41,7 +42,7 @@ class Gone(Exception):
     """The resource was deleted while nobody told us."""
 
 
-class Unsettled(Exception):
+class NotApplied(Exception):
     """The status is written, but something still has to be written: try again after a back-off."""
 
 
@@ -93,7 +94,7 @@ class Reconciler:
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to look again, or None: an event will tell.
 
-        Raises NotActive, Refused, Unreachable and Unsettled: the caller tries again after a back-off.
+        Raises NotActive, Refused, Unreachable and NotApplied: the caller tries again after a back-off.
         """
         resource = self._resources.get(*key)
         if resource is None or resource["metadata"].get("deletionTimestamp"):
@@ -106,7 +107,7 @@ class Reconciler:
             return None
         again = await self._update_status(resource, wanted, outcome)
         if outcome.refused and self._current(resource):
-            raise Unsettled(outcome.refused.message)
+            raise NotApplied(outcome.refused.message)
         return again
 
     async def _wanted(self, resource: Object) -> Wanted:
@@ -142,7 +143,7 @@ class Reconciler:
 
     def _pinned(self, resource: Object, spec: ServiceSpec, facts: Facts) -> Pinned:
         revisions = self._children.of("ControllerRevision", _key(resource))
-        own = [revision for revision in revisions if _controls(resource, revision)]
+        own = [revision for revision in revisions if owned_by(revision, resource)]
         return pin(spec, facts, in_force(own, spec), pod_template)
 
     async def _exclusive_claims(self, resource: Object, spec: ServiceSpec) -> dict[str, str]:
@@ -164,7 +165,7 @@ class Reconciler:
                 if live is None and not checked:
                     await self._check_owner(resource)
                     checked = True
-                if live is not None and not _controls(resource, live):
+                if live is not None and not owned_by(live, resource):
                     if _left_over(resource, live):
                         outcome.left_over = True
                     else:
@@ -225,7 +226,7 @@ class Reconciler:
                 continue
             for item in store.of(_key(resource)):
                 item_name = item["metadata"]["name"]
-                if (name, item_name) in kept or not _controls(resource, item):
+                if (name, item_name) in kept or not owned_by(item, resource):
                     continue
                 log.info("%s: deleting %s %s", "/".join(_key(resource)), name, item_name)
                 await self._writer.delete(item, store)
@@ -237,8 +238,9 @@ class Reconciler:
         if current is None:
             return None  # what we rendered is not what is asked for now: the key is in the queue again
         deployment = self._own(resource, "Deployment")
-        replica_sets = _controlled(self._children.of("ReplicaSet", key), [deployment] if deployment else [])
-        pods = _controlled(self._children.of("Pod", key), replica_sets)
+        owner = [deployment] if deployment else []
+        replica_sets = [one for one in self._children.of("ReplicaSet", key) if owned_by(one, *owner)]
+        pods = [one for one in self._children.of("Pod", key) if owned_by(one, *replica_sets)]
         now = datetime.datetime.now(datetime.UTC)
         events, next_event = await self.pod_events.of(pods, now)
         progress, next_answer = self.loading.of(pods, now)
@@ -282,16 +284,11 @@ class Reconciler:
     def _own(self, resource: Object, kind: str) -> Object | None:
         """The resource's Deployment or Service, which carries its name."""
         item = self._children.stores[kind].get(*_key(resource))
-        return item if item and _controls(resource, item) else None
+        return item if item and owned_by(item, resource) else None
 
 
 def _key(resource: Object) -> Key:
     return resource["metadata"]["namespace"], resource["metadata"]["name"]
-
-
-def _controls(resource: Object, item: Object) -> bool:
-    owner = controller(item)
-    return owner is not None and owner["uid"] == resource["metadata"]["uid"]
 
 
 def _left_over(resource: Object, item: Object) -> bool:
@@ -327,11 +324,6 @@ def may_pass(problem: Refused) -> bool:
     """Whether another try may succeed though nobody changes anything."""
     lasting = _MALFORMED.search(str(problem)) or "calling webhook" in str(problem)
     return problem.status in (401, 404, 409, 429) or (problem.status >= 500 and not lasting)
-
-
-def _controlled(items: list[Object], owners: list[Object]) -> list[Object]:
-    uids = {owner["metadata"]["uid"] for owner in owners}
-    return [item for item in items if (owner := controller(item)) and owner["uid"] in uids]
 
 
 def _unschedulable(pod: Object) -> bool:

@@ -30,10 +30,16 @@ def is_true(thing: Object | None, kind: str) -> bool:
     return found is not None and found.get("status") == "True"
 
 
-def owned_by(thing: Object, owner: Object) -> bool:
-    """Whether `owner` controls it."""
-    owners = thing["metadata"].get("ownerReferences") or ()
-    return any(one.get("uid") == uid(owner) and one.get("controller") for one in owners)
+def controller(thing: Object) -> Object | None:
+    """The reference to the owner that controls it."""
+    owners: Objects = thing["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def owned_by(thing: Object, *owners: Object) -> bool:
+    """Whether one of them controls it."""
+    reference = controller(thing)
+    return reference is not None and any(reference["uid"] == uid(owner) for owner in owners)
 
 
 def is_ready(pod: Object) -> bool:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slipway.service import InvalidService, ServiceSpec
+from slipway.service.pod import selector
 from slipway.service.rollout import REASON as ROLLOUT_REASON
 from slipway_operator import reasons
 from slipway_operator.conditions import (
@@ -329,10 +330,7 @@ def _image(deployment: Object | None) -> str | None:
 def _selector(observed: Observed) -> str:
     """The label selector of the pods, as /scale gives it to an autoscaler."""
     spec = (observed.deployment or {}).get("spec") or {}
-    labels = (spec.get("selector") or {}).get("matchLabels") or {
-        "app.kubernetes.io/name": "slipway",
-        "app.kubernetes.io/instance": name(observed.resource),
-    }
+    labels = (spec.get("selector") or {}).get("matchLabels") or selector(name(observed.resource))
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway import __version__
-from slipway.service import API_VERSION, KIND, Facts, ServiceSpec
+from slipway.service import Facts, ServiceSpec
 from slipway.service.intent import intent, intent_hash
+from slipway.service.render import metadata
 from slipway_operator.differences import changes
 
 Object = Mapping[str, Any]
@@ -91,24 +92,10 @@ def _revision(
     spec: ServiceSpec, facts: Facts, kept: Object, number: int, name: str | None = None
 ) -> dict[str, Any]:
     digest = hashlib.sha256(f"{kept['intentHash']} {_text(kept['template'])}".encode()).hexdigest()[:10]
-    metadata: dict[str, Any] = {
-        "name": name or f"{spec.name}-{digest}",
-        "labels": {
-            "app.kubernetes.io/name": "slipway",
-            "app.kubernetes.io/instance": spec.name,
-            "app.kubernetes.io/managed-by": "slipway",
-        },
-    }
-    namespace = facts.namespace or spec.metadata.namespace
-    if namespace:
-        metadata["namespace"] = namespace
-    if facts.owner:
-        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": facts.owner.name, "uid": facts.owner.uid}
-        metadata["ownerReferences"] = [{**owner, "controller": True}]
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
-        "metadata": metadata,
+        "metadata": metadata(spec, facts, name=name or f"{spec.name}-{digest}"),
         "revision": number,
         "data": dict(kept),
     }

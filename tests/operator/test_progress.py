@@ -60,7 +60,7 @@ def loading_pod(port: int = 8000, scheme: str = "HTTP", host: str = "127.0.0.1")
 
 
 async def settled(loading: Loading) -> None:
-    await asyncio.gather(*(look.task for look in loading._looks.values() if look.task))
+    await asyncio.gather(*(look.task for look in loading.looks.values() if look.task))
 
 
 async def test_a_pod_that_loads_is_asked_what_its_readiness_probe_asks(runtime):
@@ -97,7 +97,7 @@ async def test_what_stands_still_is_known_by_when_it_last_moved(runtime):
     loading, one = Loading(), loading_pod(port)
     loading.of([one], NOW)
     await settled(loading)
-    (look,) = loading._looks.values()
+    (look,) = loading.looks.values()
     moved = look.moved_at
     assert moved is not None
     (still,) = loading.of([one], moved + LATER)[0].values()
@@ -127,7 +127,7 @@ async def test_a_pod_that_does_not_answer_is_asked_less_and_less(unused_tcp_port
     for _ in range(5):
         loading.of([one], NOW)
         await settled(loading)
-        (look,) = loading._looks.values()
+        (look,) = loading.looks.values()
         intervals.append(look.interval)
         look.again_at = 0.0
     assert intervals == [10.0, 20.0, 40.0, 60.0, 60.0]
@@ -163,14 +163,14 @@ async def test_nobody_is_asked_once_all_are_ready_or_gone(runtime):
     loading.of([one], NOW)
     await settled(loading)
     told.status = 200
-    (look,) = loading._looks.values()
+    (look,) = loading.looks.values()
     look.again_at = 0.0
     loading.of([one], NOW)
     await settled(loading)
     assert loading.of([one], NOW)[0] == {}
     ready = {**ready_pod(), "metadata": one["metadata"]}
     assert loading.of([ready], NOW) == ({}, None)
-    assert loading._looks == {}
+    assert loading.looks == {}
 
 
 async def test_a_service_with_tls_is_asked_without_trust_in_its_name(runtime, tmp_path: Path):

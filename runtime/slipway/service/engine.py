@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -71,14 +72,14 @@ def resolved_of(spec: ServiceSpec) -> Resolved:
 
     Raises InvalidService at the field of `spec.engine` that the schema refuses, or at the variables.
     """
-    from slipway.args import ArgumentError, resolve
+    from slipway.args import ArgumentError
     from slipway.args.schema import ARGUMENTS
     from slipway.envs import InvalidEnvironment
 
     try:
         _check_types(spec.engine)
         words = container_arguments(_without_files(spec), spec.service.port)
-        return resolve(words, literals(spec), dry_run=True)
+        return _resolved(tuple(words), tuple(literals(spec).items()))
     except InvalidEnvironment as error:
         path = "spec.env" if error.variable in literals(spec) else "spec.engine"
         raise InvalidService(path, str(error)) from None
@@ -86,6 +87,13 @@ def resolved_of(spec: ServiceSpec) -> Resolved:
         argument = ARGUMENTS.get(error.argument)
         path = f"spec.engine.{argument.camel}" if argument else "spec.engine"
         raise InvalidService(path, error.message) from None
+
+
+@lru_cache(maxsize=64)  # a document is asked about more than once on its way to objects
+def _resolved(words: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Resolved:
+    from slipway.args import resolve
+
+    return resolve(words, dict(variables), dry_run=True)
 
 
 def literals(spec: ServiceSpec) -> dict[str, str]:

@@ -34,17 +34,14 @@ USER = 1001
 """Of the images; any other may run them too."""
 
 
-def selector(spec: ServiceSpec) -> dict[str, str]:
-    """Labels that tell the service's pods from all others."""
-    return {
-        "app.kubernetes.io/name": "slipway",
-        "app.kubernetes.io/instance": spec.name,
-    }
+def selector(name: str) -> dict[str, str]:
+    """Labels that tell the pods of the service of that name from all others."""
+    return {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/instance": name}
 
 
 def labels(spec: ServiceSpec) -> dict[str, str]:
     """Those of every object that is made for the service."""
-    return {**selector(spec), "app.kubernetes.io/managed-by": "slipway"}
+    return {**selector(spec.name), "app.kubernetes.io/managed-by": "slipway"}
 
 
 def pod_template(spec: ServiceSpec, facts: Facts) -> Object:

@@ -36,13 +36,13 @@ def deployment(spec: ServiceSpec, facts: Facts) -> Object:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(spec, facts, annotations={REASON: reason} if reason else {}),
+        "metadata": metadata(spec, facts, annotations={REASON: reason} if reason else {}),
         "spec": {
             "replicas": 0 if spec.suspend else spec.replicas,
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": spec.rollout.progress_deadline_seconds,
             "strategy": strategy(spec, facts),
-            "selector": {"matchLabels": selector(spec)},
+            "selector": {"matchLabels": selector(spec.name)},
             "template": pod_template(spec, facts),
         },
     }
@@ -65,11 +65,11 @@ def service(spec: ServiceSpec, facts: Facts) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(spec, facts, wanted.labels, wanted.annotations),
+        "metadata": metadata(spec, facts, wanted.labels, wanted.annotations),
         "spec": {
             "type": wanted.type,
             "ipFamilyPolicy": "PreferDualStack",  # a cluster of one family gives that one
-            "selector": selector(spec),
+            "selector": selector(spec.name),
             "ports": [port],
         },
     }
@@ -90,10 +90,10 @@ def monitor(spec: ServiceSpec, facts: Facts) -> Object:
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": spec.monitoring.kind,
-        "metadata": _metadata(spec, facts, {**facts.monitoring_labels, **spec.monitoring.labels}),
+        "metadata": metadata(spec, facts, {**facts.monitoring_labels, **spec.monitoring.labels}),
         "spec": {
             "jobLabel": "app.kubernetes.io/instance",
-            "selector": {"matchLabels": selector(spec)},
+            "selector": {"matchLabels": selector(spec.name)},
             "endpoints" if by_service else "podMetricsEndpoints": [endpoint],
         },
     }
@@ -108,28 +108,31 @@ def disruption_budget(spec: ServiceSpec, facts: Facts) -> Object:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": _metadata(spec, facts),
+        "metadata": metadata(spec, facts),
         "spec": {
             **budget,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": selector(spec)},
+            "selector": {"matchLabels": selector(spec.name)},
         },
     }
 
 
-def _metadata(
+def metadata(
     spec: ServiceSpec,
     facts: Facts,
     extra: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
+    name: str | None = None,
 ) -> Object:
-    metadata: Object = {"name": spec.name, "labels": {**(extra or {}), **labels(spec)}}
+    """Of an object that is made for the service and goes with it; it has its name where it has no other.
+    `extra` are labels beside our own."""
+    made: Object = {"name": name or spec.name, "labels": {**(extra or {}), **labels(spec)}}
     if namespace := facts.namespace or spec.metadata.namespace:
-        metadata["namespace"] = namespace
+        made["namespace"] = namespace
     if annotations:
-        metadata["annotations"] = dict(annotations)
+        made["annotations"] = dict(annotations)
     if facts.owner:
         # Without blockOwnerDeletion, which OpenShift refuses to whoever may not set finalizers.
         owner = {"apiVersion": API_VERSION, "kind": KIND, "name": facts.owner.name, "uid": facts.owner.uid}
-        metadata["ownerReferences"] = [owner | {"controller": True}]
-    return metadata
+        made["ownerReferences"] = [owner | {"controller": True}]
+    return made
