@@ -16,7 +16,7 @@ from e2e.operators import defined, service
 from slipway.service import Facts, ServiceSpec, from_mapping, render
 from slipway.service.facts import Owner
 from slipway.service.pod import pod_template
-from slipway_operator.differences import foreign_env, needs_apply
+from slipway_operator.differences import ATOMIC_MAPS, foreign_env, merge_keys, needs_apply
 from slipway_operator.template_pin import pin
 
 Object = dict[str, Any]
@@ -110,6 +110,62 @@ def test_what_was_applied_needs_no_apply(plane: ControlPlane, name: str) -> None
         assert needs_apply(item, None, MANAGER) is not None
         apply(plane, item)
         assert needs_apply(item, live(plane, item), MANAGER) is None
+
+
+def resolved(node: Object, schemas: Object) -> Object:
+    """The schema behind a reference, with what stands beside that."""
+    for one in (node, *node.get("allOf", ())):
+        if "$ref" in one:
+            return {**schemas[one["$ref"].rpartition("/")[2]], **node}
+    return node
+
+
+def fields(
+    node: Object, schemas: Object, within: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Object, Object]]:
+    """Every field below a schema: its name, its schema, and that of its items where it is a list. Of what
+    holds itself, once."""
+    for name, field in node.get("properties", {}).items():
+        field = resolved(field, schemas)
+        items = resolved(field.get("items", {}), schemas)
+        yield name, field, items
+        for inner in (field, items):
+            known = ",".join(inner.get("properties", {}))
+            if known not in within:
+                yield from fields(inner, schemas, (*within, known))
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("apis/apps/v1", "Deployment"),
+        ("apis/apps/v1", "ControllerRevision"),
+        ("apis/policy/v1", "PodDisruptionBudget"),
+        ("api/v1", "Service"),
+    ],
+)
+def test_lists_and_maps_are_merged_as_the_server_says(plane: ControlPlane, place: str, kind: str) -> None:
+    schemas = json.loads(plane.kubectl("get", "--raw", f"/openapi/v3/{place}"))["components"]["schemas"]
+    whole = next(
+        one
+        for one in schemas.values()
+        if any(known["kind"] == kind for known in one.get("x-kubernetes-group-version-kind", ()))
+    )
+    without_status = {**whole, "properties": {k: v for k, v in whole["properties"].items() if k != "status"}}
+    atomic: dict[str, set[bool]] = {}
+    lists = 0
+    for name, field, items in fields(without_status, schemas):
+        if field.get("type") == "array":
+            by_key = field.get("x-kubernetes-list-type") == "map"
+            keys = field["x-kubernetes-list-map-keys"] if by_key else []
+            assert {*merge_keys((name,), [items.get("properties", {})])} == {*keys}, name
+            lists += by_key
+        elif field.get("type") == "object":
+            atomic.setdefault(name, set()).add(field.get("x-kubernetes-map-type") == "atomic")
+    assert lists
+    # Two types have a field of this name, which we never render.
+    assert {name for name, said in atomic.items() if len(said) > 1} <= {"secretRef"}
+    assert {name for name in atomic if name in ATOMIC_MAPS} == {n for n in atomic if atomic[n] == {True}}
 
 
 def test_a_restart_and_an_annotation_are_left_alone(plane: ControlPlane) -> None:

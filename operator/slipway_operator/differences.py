@@ -20,6 +20,7 @@ Path = tuple[str, ...]
 _MERGE_KEYS: Mapping[str, Path] = {
     "containers": ("name",),
     "initContainers": ("name",),
+    "ephemeralContainers": ("name",),
     "env": ("name",),
     "volumes": ("name",),
     "volumeMounts": ("mountPath",),
@@ -33,7 +34,7 @@ _MERGE_KEYS: Mapping[str, Path] = {
     "ownerReferences": ("uid",),
 }
 _KEY_DEFAULTS = {"protocol": "TCP"}
-_ATOMIC_MAPS = frozenset(
+ATOMIC_MAPS = frozenset(
     {
         "nodeSelector",
         "selector",
@@ -41,7 +42,10 @@ _ATOMIC_MAPS = frozenset(
         "namespaceSelector",
         "secretKeyRef",
         "configMapKeyRef",
+        "fieldRef",
+        "fileKeyRef",
         "resourceFieldRef",
+        "nodePublishSecretRef",
         "requiredDuringSchedulingIgnoredDuringExecution",
         "preference",
     }
@@ -133,7 +137,7 @@ def _differences(wanted: object, found: object, path: Path, exact: bool = False)
     if wanted is None:
         return
     if isinstance(wanted, Mapping):
-        yield from _map_differences(wanted, found, path, exact or path[-1] in _ATOMIC_MAPS)
+        yield from _map_differences(wanted, found, path, exact or path[-1] in ATOMIC_MAPS)
     elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
         yield from _list_differences(wanted, found, path, exact)
     elif not _same_leaf(wanted, found, path):
@@ -156,7 +160,7 @@ def _map_differences(
 
 def _list_differences(wanted: Sequence[Any], found: object, path: Path, exact: bool) -> Iterator[Difference]:
     items = found if isinstance(found, Sequence) and not isinstance(found, str) else ()
-    keys = _merge_keys(path, wanted)
+    keys = merge_keys(path, wanted)
     if keys:
         by_key = {_identity(item, keys): item for item in items}
         for item in wanted:
@@ -190,7 +194,7 @@ def _shown(value: object) -> str:
     return shortened(text, 80) or '""'
 
 
-def _merge_keys(path: Path, items: Sequence[Any]) -> Path:
+def merge_keys(path: Path, items: Sequence[Any]) -> Path:
     """What tells the items of the list at `path` from each other; empty for a list that is one value."""
     if not all(isinstance(item, Mapping) for item in items):
         return ()
