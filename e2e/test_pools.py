@@ -17,8 +17,8 @@ GPU = "nvidia.com/gpu"
 EIGHT = {"devices": {"vendor": "nvidia"}, "engine": {"tensorParallelSize": 8}}
 IMPATIENT = """
 import sys
-from slipway_operator import discovery, events, main
-events.FIRST_LOOK, events.LONGEST_INTERVAL, discovery.NODES_FOR = 1.0, 1.0, 1.0
+from slipway_operator import events, main
+events.FIRST_LOOK, events.LONGEST_INTERVAL = 1.0, 1.0
 sys.exit(main.main())
 """
 

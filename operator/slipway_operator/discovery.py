@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 
 from slipway.service.rollout import ONE_NODE, ONE_POD
-from slipway_operator.cluster import CLAIM, NODE, OPTIONAL, Cluster, Kind, Object, Refused
+from slipway_operator.cluster import ANSWER_SECONDS, CLAIM, NODE, OPTIONAL, Cluster, Kind, Object, Refused
+from slipway_operator.informer import Informer, Store
 
 LOOK_EVERY = 60.0
-NODES_FOR = 60.0
+NODES_FOR = 600.0
 CLAIMS_FOR = 600.0
 SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 
@@ -29,23 +32,36 @@ async def optional_kinds(cluster: Cluster) -> frozenset[Kind]:
 
 
 class Nodes:
-    """The nodes, asked for where a service wants devices, and remembered for a minute."""
+    """The nodes, watched while pods find none that fits: numbers for what the scheduler says. Their metadata
+    alone, which would be less to send, does not have what a node has."""
 
     def __init__(self, cluster: Cluster, permitted: bool) -> None:
-        """permitted  whether we may list nodes: only where the operator serves the whole cluster"""
+        """permitted  whether we may see nodes: only where the operator serves the whole cluster"""
         self._cluster = cluster
         self._permitted = permitted
-        self._nodes: list[Object] = []
-        self._asked_at: float | None = None
+        self._informer: Informer | None = None
+        self._store = Store(NODE, lambda key: None, lambda node: None)
+        self._asked_at = 0.0
 
     async def all(self) -> list[Object]:
-        """Name, labels and what pods may take of each node; empty where we may not ask. Raises as `ask`."""
+        """Name, labels and what pods may take of each node; empty where we may not ask, and where the API
+        server does not answer in time."""
         if not self._permitted:
             return []
-        if self._asked_at is None or time.monotonic() > self._asked_at + NODES_FOR:
-            self._nodes = await self._cluster.ask_for_all(NODE.path(None), _slim)
-            self._asked_at = time.monotonic()
-        return self._nodes
+        self._asked_at = time.monotonic()
+        if self._informer is None:
+            loop = asyncio.get_running_loop()
+            self._informer = Informer(self._cluster, self._store, None, loop, selector="")
+            self._informer.start()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._informer.synced.wait(), ANSWER_SECONDS)
+        return self._store.items()
+
+    def tidy(self) -> None:
+        """Watch nodes no more once nobody has asked for long: each tells of itself every few minutes."""
+        if self._informer is not None and time.monotonic() > self._asked_at + NODES_FOR:
+            self._informer.stop()
+            self._informer = None
 
 
 class Claims:
@@ -76,12 +92,3 @@ class Claims:
         mode = None if SHARED & modes else exclusive
         self._known[namespace, name] = (mode, time.monotonic())
         return mode
-
-
-def _slim(node: Object) -> Object:
-    metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
-    return {
-        "metadata": {"name": metadata["name"], "labels": metadata.get("labels") or {}},
-        "spec": {name: spec[name] for name in ("taints", "unschedulable") if name in spec},
-        "status": {"allocatable": status.get("allocatable") or {}},
-    }

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from slipway_operator.cluster import MADE, SEEN, SERVICE, Cluster, Kind, Object, Refused, Unreachable
+from slipway_operator.cluster import MADE, NODE, SEEN, SERVICE, Cluster, Kind, Object, Refused, Unreachable
 from slipway_operator.shapes import controller
 
 MANAGER = "slipway-operator"
@@ -52,8 +52,8 @@ def version(item: Object) -> int:
 def slim(item: Object, kind: Kind) -> Object:
     """The object as it is kept: with its kind, which lists leave out, and without what nobody reads.
 
-    That is each entry of managedFields but ours, half of an object's size, and the template of a ReplicaSet,
-    of which a Deployment leaves some behind.
+    That is each entry of managedFields but ours, half of an object's size, the template of a ReplicaSet, of
+    which a Deployment leaves some behind, and of a node all but its labels and what it has.
     """
     item.setdefault("kind", kind.name)
     item.setdefault("apiVersion", kind.api_version)
@@ -62,7 +62,18 @@ def slim(item: Object, kind: Kind) -> Object:
     metadata["managedFields"] = [entry for entry in fields if entry.get("manager") == MANAGER]
     if kind.name == "ReplicaSet":
         item["spec"].pop("template", None)
+    if kind is NODE:
+        item["metadata"] = {
+            name: metadata[name] for name in ("name", "uid", "resourceVersion", "labels") if name in metadata
+        }
+        item["status"] = {"allocatable": (item.get("status") or {}).get("allocatable") or {}}
+        item.pop("spec", None)
     return item
+
+
+def place_of(item: Object) -> tuple[str, str]:
+    """Namespace and name; no namespace for what has none."""
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
 class Store:
@@ -95,7 +106,7 @@ class Store:
 
     def learn(self, item: Object) -> None:
         """An object as an answer or an event shows it; an older one than ours is ignored."""
-        place = (item["metadata"]["namespace"], item["metadata"]["name"])
+        place = place_of(item)
         known = self._items.get(place)
         if known and known["metadata"]["uid"] == item["metadata"]["uid"] and version(item) <= version(known):
             return
@@ -107,14 +118,14 @@ class Store:
 
     def drop(self, item: Object) -> None:
         """The object is gone, unless one of the same name has taken its place."""
-        place = (item["metadata"]["namespace"], item["metadata"]["name"])
+        place = place_of(item)
         known = self._items.get(place)
         if known and known["metadata"]["uid"] == item["metadata"]["uid"]:
             self._forget(place)
 
     def replace(self, namespace: str | None, items: Iterable[Object]) -> None:
         """A whole list, of one namespace or of all: what it does not hold is gone."""
-        listed = {(item["metadata"]["namespace"], item["metadata"]["name"]): item for item in items}
+        listed = {place_of(item): item for item in items}
         for place in [
             place for place in self._items if namespace in (None, place[0]) and place not in listed
         ]:
@@ -139,9 +150,16 @@ class Informer:
     """Keeps one store equal to what the API server has, for one kind in one namespace or all, in a thread."""
 
     def __init__(
-        self, cluster: Cluster, store: Store, namespace: str | None, loop: asyncio.AbstractEventLoop
+        self,
+        cluster: Cluster,
+        store: Store,
+        namespace: str | None,
+        loop: asyncio.AbstractEventLoop,
+        selector: str = SELECTOR,
     ) -> None:
+        """selector  of labels; empty: all objects"""
         self._cluster = cluster
+        self._selector = {"labelSelector": selector} if selector else {}
         self._store = store
         self._namespace = namespace
         self._path = store.kind.path(namespace)
@@ -184,7 +202,7 @@ class Informer:
         """All pages into the store; the resource version from which to watch."""
         items: list[Object] = []
         since = ""
-        for page in self._cluster.pages(self._path, {"labelSelector": SELECTOR}):
+        for page in self._cluster.pages(self._path, self._selector):
             items += (slim(item, self._store.kind) for item in page.get("items") or ())
             since = page["metadata"]["resourceVersion"]
             self.heard_at = time.monotonic()
@@ -208,7 +226,7 @@ class Informer:
 
     def _events(self, since: str) -> Iterator[tuple[str, Object]]:
         query = {
-            "labelSelector": SELECTOR,
+            **self._selector,
             "resourceVersion": since,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": WATCH_SECONDS + random.randrange(60),

@@ -172,6 +172,7 @@ class Operator:
                 log.info("Resync: %s", problem)
             self.reconciler.pod_events.looks.tidy()
             self.reconciler.loading.looks.tidy()
+            self.reconciler.nodes.tidy()
             self.want_all(RESYNC_SPREAD)
 
 

@@ -49,8 +49,8 @@ SERVICE_RULES = (
 )
 
 CLUSTER_RULES = (
-    # The largest node tells a service that no node can hold.
-    Rule("", ("nodes",), ("list",)),
+    # What nodes have tells a service that none can hold by how much.
+    Rule("", ("nodes",), READ),
 )
 
 LEASE_RULES = (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),)

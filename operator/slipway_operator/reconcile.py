@@ -84,7 +84,7 @@ class Reconciler:
         self._children = children
         self._writer = writer
         self._recorder = recorder
-        self._nodes = Nodes(cluster, permitted=not settings.namespaces)
+        self.nodes = Nodes(cluster, permitted=not settings.namespaces)
         self._claims = Claims(cluster)
         self.pod_events = PodEvents(cluster)
         self.loading = Loading()
@@ -256,7 +256,7 @@ class Reconciler:
             drift=foreign_env(deployment, MANAGER) if deployment else (),
             upgrade=wanted.upgrade,
             missing_monitor=self._missing_monitor(wanted.spec),
-            nodes=await self._nodes.all() if any(_unschedulable(pod) for pod in pods) else (),
+            nodes=await self.nodes.all() if any(_unschedulable(pod) for pod in pods) else (),
             progress=progress,
             now=now,
         )
