@@ -104,6 +104,36 @@ def taking_anything(kind: Kind) -> Object:
     }
 
 
+def bind(plane: ControlPlane, pod: Object, node: str) -> None:
+    """Place a pod as a scheduler would."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
+    plane.kubectl("create", f"--raw={path}", "-f", "-", input=json.dumps(binding))
+
+
+def happen(namespace: Namespace, pod: Object, reason: str, message: str, component: str) -> None:
+    """Write an event about a pod, as a controller does that this cluster has not."""
+    metadata = pod["metadata"]
+    regarded = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace.name}
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name']}.{reason.lower()}"},
+        "involvedObject": {**regarded, "name": metadata["name"], "uid": metadata["uid"]},
+        "reason": reason,
+        "message": message,
+        "type": "Normal",
+        "source": {"component": component},
+    }
+    namespace.kubectl("create", "-f", "-", input=json.dumps(event))
+
+
 class Operator:
     """`python -m slipway_operator` in the ground's network; ended by the ground at the latest."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from e2e.failing import KIND, Case, Failures, explaining
 from e2e.ground.names import NODE
 from e2e.ground.node import Cluster
-from e2e.operators import Namespace, Object, until
+from e2e.operators import Namespace, Object, bind, until
 
 GPUS = {"vendor": "nvidia"}
 
@@ -79,21 +78,43 @@ def test_a_pod_has_a_limit_of_the_device_plugin_or_a_claim_and_never_both(failur
     failures.namespace.kubectl("delete", KIND, "counted", "claimed")
 
 
-def test_a_cache_for_one_node_switches_to_recreate_and_says_why(failures: Failures, tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir(mode=0o777)
-    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    name = f"{failures.namespace.name}-cache"
-    place = {"hostPath": {"path": str(tmp_path / "cache")}, "capacity": {"storage": "1Gi"}}
-    volume = {**place, "accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+def claim(failures: Failures, folder: Path, name: str, mode: str) -> Iterator[None]:
+    """A claim of this mode, bound to a folder of the node."""
+    folder.mkdir(mode=0o777)
+    size = {"storage": "1Gi"}
+    volume = f"{failures.namespace.name}-{name}"
+    of_both = {"accessModes": [mode], "storageClassName": ""}
     failures.namespace.apply(
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume},
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": volume},
+            "spec": {**of_both, "capacity": size, "hostPath": {"path": str(folder)}},
+        },
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "cache"},
-            "spec": {**claim, "storageClassName": "", "volumeName": name},
+            "metadata": {"name": name},
+            "spec": {**of_both, "resources": {"requests": size}, "volumeName": volume},
         },
     )
+    yield
+    failures.namespace.kubectl("delete", "persistentvolumeclaim", name)
+    failures.namespace.kubectl("delete", "persistentvolume", volume)
+
+
+@pytest.fixture
+def for_one_node(failures: Failures, tmp_path: Path) -> Iterator[None]:
+    yield from claim(failures, tmp_path / "cache", "cache", "ReadWriteOnce")
+
+
+@pytest.fixture
+def for_one_pod(failures: Failures, tmp_path: Path) -> Iterator[None]:
+    yield from claim(failures, tmp_path / "own", "own", "ReadWriteOncePod")
+
+
+@pytest.mark.usefixtures("for_one_node")
+def test_a_cache_for_one_node_switches_to_recreate_and_says_why(failures: Failures) -> None:
     model = {"path": "/models/demo", "cache": {"pvc": "cache"}}
     failures.namespace.apply(failures.service("cached", model=model))
     failures.until_summary("cached", "Serving: .*")
@@ -102,8 +123,30 @@ def test_a_cache_for_one_node_switches_to_recreate_and_says_why(failures: Failur
     assert "Recreate: the claim cache is ReadWriteOnce" in message
     assert "A ReadWriteMany claim, or none, lets rollouts keep serving." in message
     failures.namespace.kubectl("delete", KIND, "cached")
-    failures.namespace.kubectl("delete", "persistentvolumeclaim", "cache")
-    failures.namespace.kubectl("delete", "persistentvolume", name)
+
+
+@pytest.mark.usefixtures("for_one_pod")
+def test_a_claim_for_one_pod_is_held_by_one_and_the_other_is_told(failures: Failures) -> None:
+    model = {"path": "/models/demo", "cache": {"pvc": "own"}}
+    failures.namespace.apply(failures.service("first", model=model))
+    failures.until_summary("first", "Serving: .*")
+    failures.namespace.apply(failures.service("second", model=model))
+    failures.until_summary(
+        "second", "Unschedulable: another pod holds claim own, which one pod at a time can mount"
+    )
+    refused = {
+        "several": Case(
+            spec={"model": model, "replicas": 2},
+            summary="InvalidSpec: spec.replicas: 2 pods cannot mount the claim own, which is .*",
+            advice="Set it to 1",
+            stalled=True,
+        )
+    }
+    failures.apply(refused)
+    failures.until_status("several", refused["several"])
+    failures.namespace.kubectl("delete", KIND, "first")
+    failures.until_summary("second", "Serving: .*")
+    failures.namespace.kubectl("delete", KIND, "second", "several")
 
 
 def test_an_object_of_someone_else_is_named_and_left_alone(failures: Failures) -> None:
@@ -142,14 +185,7 @@ def test_a_pod_that_its_node_refuses_is_told_in_the_kubelet_s_words(failures: Fa
     )
     until(lambda: pods(failures, "refused"), "a pod")
     (pod,) = pods(failures, "refused")
-    path = f"/api/v1/namespaces/{failures.namespace.name}/pods/{pod['metadata']['name']}/binding"
-    binding = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": pod["metadata"]["name"]},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
-    }
-    failures.cluster.kubectl("create", f"--raw={path}", "-f", "-", input=json.dumps(binding))
+    bind(failures.cluster, pod, NODE)
     case = Case(
         summary="NodeRefused: node ended the pod as OutOfcpu: .*",
         advice="In its place: waits for the scheduler.",

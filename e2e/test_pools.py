@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from e2e.ground.build import Binaries
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import Namespace, Operator, define, service, until
+from e2e.operators import Namespace, Object, Operator, bind, define, happen, service, until
 
 KIND = "inferenceservices.slipway.dev"
 GPU = "nvidia.com/gpu"
@@ -51,22 +51,9 @@ def until_summary(models: Namespace, name: str, summary: str) -> None:
     until(lambda: found() == summary, lambda: f"{name}: {found()!r} is {summary!r}", 60)
 
 
-def autoscaler_says(models: Namespace, name: str, reason: str, message: str) -> None:
-    """What the Cluster Autoscaler writes about a pod of the service."""
+def pod_of(models: Namespace, name: str) -> Object:
     (pod,) = models.all("pods", "--selector", f"app.kubernetes.io/instance={name}")
-    metadata = pod["metadata"]
-    regarded = {"apiVersion": "v1", "kind": "Pod", "namespace": models.name}
-    event = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{name}.{reason.lower()}"},
-        "involvedObject": {**regarded, "name": metadata["name"], "uid": metadata["uid"]},
-        "reason": reason,
-        "message": message,
-        "type": "Normal",
-        "source": {"component": "cluster-autoscaler"},
-    }
-    models.kubectl("create", "-f", "-", input=yaml.safe_dump(event))
+    return pod
 
 
 def test_a_pool_at_zero_grows_for_what_no_present_node_can_hold(
@@ -79,10 +66,11 @@ def test_a_pool_at_zero_grows_for_what_no_present_node_can_hold(
     nowhere = "Unschedulable: none of 1 node fits: 1 node(s) didn't match Pod's node affinity/selector"
     until_summary(models, "anywhere", anywhere)
     until_summary(models, "placed", nowhere)
-    autoscaler_says(
-        models, "anywhere", "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max size reached"
-    )
-    autoscaler_says(models, "placed", "TriggeredScaleUp", "pod triggered scale-up: [{large 0->1 (max: 2)}]")
+    for name, reason, said in (
+        ("anywhere", "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max size reached"),
+        ("placed", "TriggeredScaleUp", "pod triggered scale-up: [{large 0->1 (max: 2)}]"),
+    ):
+        happen(models, pod_of(models, name), reason, said, "cluster-autoscaler")
     until_summary(models, "anywhere", f"{anywhere}; the autoscaler adds no node")
     until_summary(models, "placed", f"{nowhere}; the autoscaler adds a node")
     plane.kwok(2, {GPU: 8}, pool="large")
@@ -90,3 +78,25 @@ def test_a_pool_at_zero_grows_for_what_no_present_node_can_hold(
         until(lambda: models.condition(name, "Ready").get("status") == "True", f"{name} serves", 60)  # noqa: B023
     pods = models.all("pods")
     assert {pod["spec"]["nodeName"] for pod in pods} == {"large-0", "large-1"}
+
+
+def test_a_claim_that_another_node_holds_is_told_from_the_controller_s_event(
+    plane: ControlPlane, models: Namespace
+) -> None:
+    """No volume of this cluster is attached to nodes, so that the event is written as its controller does."""
+    machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "machine"}}
+    plane.kubectl("create", "-f", "-", input=json.dumps(machine))
+    cached = {"path": "/models/demo", "cache": {"pvc": "cache", "accessMode": "ReadWriteOnce"}}
+    models.apply(service("cached", model=cached, scheduling={"schedulerName": "by-hand"}))
+    until(lambda: models.all("pods", "--selector", "app.kubernetes.io/instance=cached"), "a pod")
+    pod = pod_of(models, "cached")
+    bind(plane, pod, "machine")
+    said = 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) other'
+    happen(models, pod, "FailedAttachVolume", said, "attachdetach-controller")
+    until_summary(
+        models,
+        "cached",
+        "VolumeNotMounted: a claim for one node is mounted on another: Multi-Attach error for volume "
+        '"pvc-1" Volume is already us…',
+    )
+    assert "name a ReadWriteMany claim." in models.condition("cached", "Ready")["message"]
