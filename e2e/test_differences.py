@@ -56,7 +56,7 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 def spec_of(name: str, document: Object) -> ServiceSpec:
     metadata = {"name": name, "labels": document.get("metadata", {}).get("labels", {})}
-    return from_mapping({**document, "metadata": metadata}, frozenset())
+    return from_mapping({**document, "metadata": metadata})
 
 
 def documents() -> dict[str, Object]:

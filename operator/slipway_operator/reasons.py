@@ -56,8 +56,8 @@ INVALID_SPEC = _reason(
 POLICY_DENIED = _reason(
     "PolicyDenied",
     conditions.VALID,
-    "An argument that loads code is set, and the operator's policy does not admit it. Ask who installed "
-    "the operator for `policy.allowCode`, or remove the argument.",
+    "The operator's policy does not admit what a field asks for. Remove it, or ask who installed the "
+    "operator for the value under `policy` that the message names.",
     stalled=True,
 )
 MULTI_NODE_NOT_SUPPORTED = _reason(

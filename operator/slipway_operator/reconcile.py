@@ -11,7 +11,7 @@ from typing import Any
 
 from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, render
 from slipway.service.engine import check_supported
-from slipway.service.facts import Owner, Policy
+from slipway.service.facts import Owner
 from slipway.service.intent import pod_template
 from slipway.service.rollout import claims_of
 from slipway_operator import reasons
@@ -115,7 +115,7 @@ class Reconciler:
         facts = self._facts(resource)
         document = {**resource, "metadata": {**resource["metadata"]}}
         try:
-            spec = from_mapping(document, facts.policy.permitted_env, allow_code=facts.policy.allow_code)
+            spec = from_mapping(document, self._settings.policy)
             check_supported(spec)
             facts = replace(facts, exclusive_claims=await self._exclusive_claims(resource, spec))
             pinned = self._pinned(resource, spec, facts)
@@ -138,7 +138,6 @@ class Reconciler:
             owner=Owner(metadata["name"], metadata["uid"]),
             openshift=settings.openshift,
             monitoring_labels=settings.monitoring_labels,
-            policy=Policy(allow_code=settings.allow_code, permitted_env=settings.permitted_env),
         )
 
     def _pinned(self, resource: Object, spec: ServiceSpec, facts: Facts) -> Pinned:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from slipway.service.facts import Facts
+from slipway.service import Facts, Policy
 
 PREFIX = "SLIPWAY_OPERATOR_"
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -29,7 +29,11 @@ class Settings:
     cuda_architecture: str = DEFAULTS.cuda_architecture
     openshift: bool = False
     allow_code: bool = False
+    permitted_arguments: frozenset[str] = frozenset()
     permitted_env: frozenset[str] = frozenset()
+    images: tuple[str, ...] = ()
+    service_accounts: frozenset[str] = frozenset()
+    file_paths: tuple[str, ...] = ()
     monitoring_labels: Mapping[str, str] = field(default_factory=dict)
     log_format: Literal["text", "json"] = "text"
     health_port: int = 8080
@@ -38,6 +42,18 @@ class Settings:
     def scopes(self) -> tuple[str | None, ...]:
         """Where to list and watch: each namespace, or None for all of them."""
         return self.namespaces or (None,)
+
+    @property
+    def policy(self) -> Policy:
+        """What documents may ask for."""
+        return Policy(
+            allow_code=self.allow_code,
+            arguments=self.permitted_arguments,
+            env=self.permitted_env,
+            images=self.images,
+            service_accounts=self.service_accounts,
+            file_paths=self.file_paths,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,10 @@ class Flag:
 def _words(values: list[str]) -> tuple[str, ...]:
     """Values of a flag that may be repeated; commas part them too."""
     return tuple(dict.fromkeys(word for value in values for word in value.split(",") if word))
+
+
+def _names(values: list[str]) -> frozenset[str]:
+    return frozenset(_words(values))
 
 
 def _yes(values: list[str]) -> bool:
@@ -108,7 +128,11 @@ FLAGS = (
     Flag("cuda-architecture", "cuda_architecture", "the nodes' that can run the latter", _last),
     Flag("openshift", "openshift", "leave user ids to the namespace's range", _yes, switch=True),
     Flag("allow-code", "allow_code", "permit arguments that load code of a model", _yes, switch=True),
-    Flag("permit-env", "permitted_env", "permit this environment variable in services", _words, repeats=True),
+    Flag("permit-argument", "permitted_arguments", "permit this one of them", _names, repeats=True),
+    Flag("permit-env", "permitted_env", "permit this environment variable in services", _names, repeats=True),
+    Flag("admit-image", "images", "admit images of this name, registry or folder only", _words, repeats=True),
+    Flag("admit-service-account", "service_accounts", "admit this account only", _names, repeats=True),
+    Flag("admit-file-path", "file_paths", "admit files below this folder only", _words, repeats=True),
     Flag("monitoring-label", "monitoring_labels", "KEY=VALUE on every monitor", _labels, repeats=True),
     Flag("log-format", "log_format", "text or json", _format),
     Flag("health-port", "health_port", "the port of /healthz, /readyz and /metrics", _port),
@@ -142,7 +166,6 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.
             values[flag.field] = flag.read(texts)
         except ValueError as error:
             parser.error(f"{source}: {error}")
-    values["permitted_env"] = frozenset(values.get("permitted_env", ()))
     return Settings(**values)
 
 

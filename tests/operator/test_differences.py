@@ -31,7 +31,7 @@ FACTS = Facts(
 def rendered(**changed: Any) -> list[Object]:
     document = yaml.safe_load(EVERYTHING.read_text(encoding="utf-8"))
     document["spec"] |= changed
-    return render(from_mapping(document, frozenset()), FACTS)
+    return render(from_mapping(document), FACTS)
 
 
 RENDERED = rendered()

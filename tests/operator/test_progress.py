@@ -50,7 +50,7 @@ async def runtime() -> AsyncIterator[tuple[Runtime, int]]:
 
 def loading_pod(port: int = 8000, scheme: str = "HTTP", host: str = "127.0.0.1") -> Object:
     one = pod(containers=[running()])
-    template = pod_template(from_mapping(resource(), frozenset()), Facts())
+    template = pod_template(from_mapping(resource()), Facts())
     server = template["spec"]["containers"][0]
     server["ports"][0]["containerPort"] = port
     server["readinessProbe"]["httpGet"]["scheme"] = scheme
@@ -89,7 +89,7 @@ async def test_the_status_says_how_far_the_server_is(runtime):
         progress=loading.of([one], NOW)[0],
         now=NOW,
     )
-    assert status(observed, from_mapping(document, frozenset()))["summary"] == "Loading: weights 45 %"
+    assert status(observed, from_mapping(document))["summary"] == "Loading: weights 45 %"
 
 
 async def test_what_stands_still_is_known_by_when_it_last_moved(runtime):

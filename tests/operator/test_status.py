@@ -35,7 +35,7 @@ LATER = NOW + datetime.timedelta(hours=1)
 
 
 def spec_of(document: Object) -> ServiceSpec:
-    return from_mapping(document, frozenset())
+    return from_mapping(document)
 
 
 def told(observed: Observed, refused: bool = False) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway.service import InvalidService, from_mapping, load, warnings
+from slipway.service import InvalidService, Policy, from_mapping, load, warnings
 from slipway.service.engine import check_supported
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -274,28 +274,7 @@ def test_an_argument_and_its_variable_may_not_differ():
 
 def test_who_runs_the_cluster_can_permit_a_variable():
     env = [{"name": "VLLM_SERVER_DEV_MODE", "value": "1"}]
-    assert from_mapping(document(env=env), frozenset({"VLLM_SERVER_DEV_MODE"}))
-
-
-@pytest.mark.parametrize(
-    "engine",
-    [
-        {"trustRemoteCode": True},
-        {"middleware": ["module.Class"]},
-        {"toolParserPlugin": "/etc/plugin.py"},
-        {"allowedLocalMediaPath": "/media"},
-    ],
-)
-def test_code_of_a_user_runs_where_the_policy_admits_it(engine):
-    with pytest.raises(InvalidService, match=r"set policy\.allowCode") as failure:
-        from_mapping(document(engine=engine))
-    assert failure.value.reason == "PolicyDenied"
-    assert failure.value.path == f"spec.engine.{next(iter(engine))}"
-    assert from_mapping(document(engine=engine), allow_code=True)
-
-
-def test_an_argument_that_asks_for_no_code_needs_no_policy():
-    assert from_mapping(document(engine={"trustRemoteCode": False, "middleware": []}))
+    assert from_mapping(document(env=env), Policy(env=frozenset({"VLLM_SERVER_DEV_MODE"})))
 
 
 def test_policy_is_told_from_what_is_wrong_anywhere():

@@ -23,9 +23,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "slipway.image" -}}
 {{- $root := first . }}
 {{- $image := last . }}
-{{- with $root.Values.registry }}{{ . }}/{{ end }}
-{{- $image.repository }}
+{{- include "slipway.repository" . }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- /* The same without tag and digest. */}}
+{{- define "slipway.repository" -}}
+{{- with (first .).Values.registry }}{{ . }}/{{ end }}
+{{- (last .).repository }}
+{{- end }}
+
+{{- /* The images that a resource may name, as JSON: none bounds nothing, and the chart's own are always among them. */}}
+{{- define "slipway.images" -}}
+{{- $own := list (include "slipway.repository" (list . .Values.runtime.cpu)) (include "slipway.repository" (list . .Values.runtime.cuda)) }}
+{{- empty .Values.policy.images | ternary list (concat $own .Values.policy.images) | toJson }}
 {{- end }}
 
 {{- /* Where the operator can run: its image's architecture, which a selector of the user's own goes before. */}}

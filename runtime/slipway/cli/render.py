@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Status 2 where the document cannot be accepted."""
     if arguments.target in UNBUILT_TARGETS:
         return _refuse(f"--target {arguments.target} is not supported yet. Use k8s, podman or quadlet.")
-    policy = Policy(arguments.allow_code, frozenset(arguments.permit_env))
-    facts = Facts(kinds=frozenset(arguments.has), openshift=arguments.openshift, policy=policy)
+    policy = Policy(allow_code=arguments.allow_code, env=frozenset(arguments.permit_env))
+    facts = Facts(kinds=frozenset(arguments.has), openshift=arguments.openshift)
     if arguments.image:
         facts = replace(
             facts,
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             cuda_architecture="",
         )
     try:
-        spec = read_document(arguments.file, policy.permitted_env, allow_code=policy.allow_code)
+        spec = read_document(arguments.file, policy)
         to_text = {"k8s": _yaml, "podman": _command, "quadlet": quadlet_unit}[arguments.target]
         text = to_text(spec, facts)
     except InvalidService as error:
@@ -91,9 +91,7 @@ def add_document(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_document(
-    name: str, permitted_env: frozenset[str] = frozenset(), *, allow_code: bool = False
-) -> ServiceSpec:
+def read_document(name: str, policy: Policy) -> ServiceSpec:
     """The document in the file, or in standard input for `-`. Raises InvalidService."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
@@ -101,7 +99,7 @@ def read_document(
         raise InvalidService(name, f"it cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise InvalidService(name, "it is not UTF-8 text.") from None
-    return load(text, permitted_env, allow_code=allow_code)
+    return load(text, policy)
 
 
 def _command(spec: ServiceSpec, facts: Facts) -> str:

@@ -10,7 +10,7 @@ import sys
 
 from slipway import envs, exits
 from slipway.cli.render import add_document, read_document
-from slipway.service import InvalidService, LocalStart, local_start
+from slipway.service import InvalidService, LocalStart, Policy, local_start
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         start = local_start(
             # Who runs the cluster has no say on this machine.
-            read_document(arguments.file, frozenset(envs.BY_NAME), allow_code=True),
+            read_document(arguments.file, Policy(allow_code=True, env=frozenset(envs.BY_NAME))),
             os.environ,
             model=arguments.model,
             host=arguments.host,

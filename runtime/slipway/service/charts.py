@@ -11,10 +11,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipway import __version__
 from slipway.service.facts import ARCHITECTURE, REGISTRY
+
+if TYPE_CHECKING:
+    from slipway.args.declare import Argument
 
 Node = dict[str, Any]
 
@@ -23,6 +26,8 @@ WIDTH = 100
 NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 REPOSITORY = r"^[a-z0-9][-a-z0-9._/:]*$"
+REPOSITORY_AND_MORE = r"^[a-z0-9][-A-Za-z0-9._/:@]*$"
+ARGUMENT = r"^[a-z][A-Za-z0-9]*$"
 DIGEST = r"^(sha256:[0-9a-f]{64})?$"
 DURATION = r"^([0-9]+(ms|s|m|h))+$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -148,11 +153,33 @@ BEHAVIOUR: Mapping[str, Value | Group] = {
         "What those who write InferenceServices may ask for.",
         {
             "allowCode": _flag(
-                "Admit arguments that run code from outside the image, such as trustRemoteCode.", False
+                "Admit arguments that run code from outside the image, such as trustRemoteCode, or have the "
+                "server read files for its clients.",
+                False,
+            ),
+            "permittedArguments": _list(
+                "Single ones of these that are admitted all the same, as spec.engine spells them.", ARGUMENT
             ),
             "permittedEnv": _list(
                 "Environment variables that a resource may set although they are refused by default.",
                 VARIABLE,
+            ),
+            "images": _list(
+                "Images, registries and folders of images, such as registry.example.com/models, that a "
+                "resource may name. Empty: any.",
+                REPOSITORY_AND_MORE,
+            ),
+            "serviceAccounts": _list(
+                "Service accounts that a resource may name, beside default. Empty: any.", NAME
+            ),
+            "filePaths": _list(
+                "Folders below which the arguments of a resource may name files. Empty: any.", r"^/\S*$"
+            ),
+            "admission": _flag(
+                "Have the API server refuse what this policy does, by a ValidatingAdmissionPolicy on "
+                "InferenceServices and their pods. Without it the operator says so in the status. Without "
+                "effect where `namespaces` is set.",
+                False,
             ),
         },
     ),
@@ -316,12 +343,40 @@ def outputs(crd: Mapping[str, Any], rules: Mapping[str, Sequence[Mapping[str, An
     return {
         "helm/slipway/values.yaml": operator_values(),
         "helm/slipway/values.schema.json": _json(operator_schema()),
+        "helm/slipway/files/arguments.yaml": _yaml(arguments()),
         "helm/slipway/files/crd-spec.yaml": _yaml({"spec": crd["spec"]}),
         **{f"helm/slipway/files/rules-{place}.yaml": _yaml(list(rules[place])) for place in PLACES},
         "helm/slipway-model/values.yaml": model_values(crd),
         "helm/slipway-model/values.schema.json": _json(model_schema(crd)),
         **{f"helm/{chart}/Chart.yaml": _chart(chart, text) for chart, text in CHARTS.items()},
     }
+
+
+def arguments() -> Node:
+    """What an admission policy asks of spec.engine: by which expression an argument that runs code is used,
+    which arguments are files, and which texts may be."""
+    from slipway.args.declare import Kind
+    from slipway.args.schema import CAMEL
+    from slipway.service.policy import NO_FILES
+
+    known = {name: one for name, one in CAMEL.items() if one.in_spec}
+    single = {name: one for name, one in known.items() if not one.is_list and name not in NO_FILES}
+    return {
+        "sensitive": {name: _asks(name, one) for name, one in known.items() if one.security_sensitive},
+        "paths": [name for name, one in single.items() if one.kind is Kind.PATH],
+        "texts": [name for name, one in single.items() if one.kind is Kind.STR and not one.choices],
+    }
+
+
+def _asks(name: str, argument: Argument) -> str:
+    """CEL that holds where a document gives the argument a value of its own."""
+    value = f"variables.engine.?{name}"
+    if argument.is_list:
+        return f"{value}.hasValue() && type({value}.value()) == list && size({value}.value()) > 0"
+    if argument.default is False:
+        return f"{value}.orValue(false) == true"
+    usual = json.dumps(["", *([argument.default] if argument.default else [])])
+    return f"{value}.hasValue() && type({value}.value()) == string && !({value}.value() in {usual})"
 
 
 PLACES = ("service", "cluster", "lease")

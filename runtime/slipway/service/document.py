@@ -8,9 +8,9 @@ from typing import Any
 from slipway import envs
 from slipway.service import firewall
 from slipway.service.devices import check_devices
-from slipway.service.engine import check_policy, literals, resolved_of
-from slipway.service.facts import Policy
+from slipway.service.engine import literals, resolved_of
 from slipway.service.fields import InvalidService, read, shown, unknown_field
+from slipway.service.policy import Policy, check_policy
 from slipway.service.resources import check_resources
 from slipway.service.spec import API_VERSION, KIND, Metadata, ServiceSpec
 from slipway.service.storage import hidden_by, within
@@ -39,18 +39,19 @@ SET_BY_SERVER = frozenset(
 """Fields of metadata in what `kubectl get -o yaml` prints; they say nothing about the service."""
 
 
-def load(text: str, permitted_env: frozenset[str] = frozenset(), *, allow_code: bool = False) -> ServiceSpec:
-    """The one InferenceService in the YAML text, with every rule checked.
+STRICT = Policy()
+"""What anyone may ask for."""
 
-    `permitted_env` are environment variables allowed beside the usual ones, `allow_code` admits
-    arguments that run a user's code. Raises InvalidService.
+
+def load(text: str, policy: Policy = STRICT) -> ServiceSpec:
+    """The one InferenceService in the YAML text, with every rule and the policy checked.
+
+    Raises InvalidService.
     """
-    return from_mapping(parse_yaml(text), permitted_env, allow_code=allow_code)
+    return from_mapping(parse_yaml(text), policy)
 
 
-def from_mapping(
-    document: object, permitted_env: frozenset[str] = frozenset(), *, allow_code: bool = False
-) -> ServiceSpec:
+def from_mapping(document: object, policy: Policy = STRICT) -> ServiceSpec:
     """The same from a document that is parsed already, such as an event's object."""
     if not isinstance(document, Mapping):
         raise InvalidService("document", f"{shown(document)} is not an {KIND}.")
@@ -69,10 +70,10 @@ def from_mapping(
     _check_name(spec)
     _check_model(spec)
     _check_choices(spec)
-    firewall.check_env(spec, permitted_env)
+    firewall.check_env(spec, policy.env)
     check_devices(spec, resolved_of(spec))
     check_resources(spec)
-    check_policy(spec, Policy(allow_code=allow_code))
+    check_policy(spec, policy)
     return spec
 
 

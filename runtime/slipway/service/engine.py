@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from slipway.args.data_parallel import copies_here
-from slipway.service.facts import Policy
 from slipway.service.fields import InvalidService, shown, unknown_field
 from slipway.service.spec import ServiceSpec
 from slipway.sockets import EVERYWHERE
@@ -99,24 +98,6 @@ def _resolved(words: tuple[str, ...], variables: tuple[tuple[str, str], ...]) ->
 def literals(spec: ServiceSpec) -> dict[str, str]:
     """The variables whose values stand in the document."""
     return {entry.name: entry.value for entry in spec.env if entry.value is not None}
-
-
-def check_policy(spec: ServiceSpec, policy: Policy) -> None:
-    """Raises InvalidService, by policy, at an argument that runs a user's code where none may be run."""
-    from slipway.args.schema import CAMEL
-
-    if policy.allow_code:
-        return
-    for name, value in spec.engine.items():
-        argument = CAMEL.get(name)
-        if argument and argument.security_sensitive and value and value != argument.default:
-            raise InvalidService(
-                f"spec.engine.{name}",
-                "the policy admits nothing that runs code or reads files in the server. With "
-                f"{shown(value)} here whoever writes this document could. Leave it out, or ask whoever runs "
-                "the cluster to set policy.allowCode.",
-                reason="PolicyDenied",
-            )
 
 
 def check_supported(spec: ServiceSpec) -> None:

@@ -22,16 +22,6 @@ class Owner:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What whoever runs the cluster admits beyond the safe."""
-
-    allow_code: bool = False
-    """Arguments by which a user runs code of their own in the server."""
-    permitted_env: frozenset[str] = frozenset()
-    """Environment variables that the firewall refuses without an opt-in."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the place of the service offers, and what the operator has settled before."""
@@ -55,7 +45,6 @@ class Facts:
     """The platform gives each namespace a range of user ids: the pod names none."""
     monitoring_labels: Mapping[str, str] = field(default_factory=dict)
     """On every monitor, for the Prometheus that selects by them; the document's labels win."""
-    policy: Policy = field(default_factory=Policy)
 
     def has(self, kind: str) -> bool:
         return kind in self.kinds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipway.service.engine import check_policy
 from slipway.service.facts import Facts
 from slipway.service.pod import Object, labels, pod_template, selector
 from slipway.service.rollout import REASON, check_replicas, recreate_reason, strategy
@@ -15,10 +14,8 @@ def render(spec: ServiceSpec, facts: Facts) -> list[Object]:
     """Every object that this service should have, and nothing else. Same input, same output: no
     clock, no network.
 
-    Raises InvalidService where `facts.policy` does not admit what the document asks for, and where its claims
-    are for fewer pods.
+    Raises InvalidService where its claims are for fewer pods.
     """
-    check_policy(spec, facts.policy)
     check_replicas(spec, facts)
     monitored = spec.monitoring.enabled and facts.has(spec.monitoring.kind)
     evictable = spec.replicas > 1 and not spec.suspend

@@ -1,0 +1,125 @@
+"""The policy as the API server enforces it: on services as the operator does, and on their pods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.ground.children import GroundFailed
+from e2e.ground.control_plane import ControlPlane
+from e2e.helm.command import VALUES, golden_of
+from e2e.operators import Object, defined, service, until
+from slipway.service import InvalidService, Policy, from_mapping
+
+NAMESPACE = "admitting"
+OF_CHART = next(path for path in VALUES if path.stem == "admission")
+SET = yaml.safe_load(OF_CHART.read_text())["policy"]
+POLICY = Policy(
+    arguments=frozenset(SET["permittedArguments"]),
+    images=("docker.io/slipway/runtime-cpu", "docker.io/slipway/runtime-cuda", *SET["images"]),
+    service_accounts=frozenset(SET["serviceAccounts"]),
+    file_paths=tuple(SET["filePaths"]),
+)
+ADMITTED: dict[str, Object] = {
+    "plain": {},
+    "own-image": {"runtime": {"image": "slipway/runtime-cpu:7"}},
+    "image": {"runtime": {"image": "registry.example.com/models/mine:1"}},
+    "image-by-digest": {"runtime": {"image": f"registry.example.com/models/mine@sha256:{'0' * 64}"}},
+    "model-image": {"model": {"image": {"reference": "registry.example.com/models/weights:1"}}},
+    "account": {"runtime": {"serviceAccountName": "models"}},
+    "default-account": {"runtime": {"serviceAccountName": "default"}},
+    "permitted-argument": {"engine": {"trustRemoteCode": True}},
+    "argument-at-its-default": {"engine": {"workerCls": "auto", "middleware": []}},
+    "template-text": {"engine": {"chatTemplate": "{{ messages }}"}},
+    "file": {"engine": {"chatTemplate": "/etc/models/chat.jinja"}},
+    "tokenizer-of-the-hub": {"engine": {"tokenizer": "org/name"}},
+}
+REFUSED: dict[str, tuple[Object, str]] = {
+    "short-image": ({"runtime": {"image": "nginx"}}, "not docker.io/library/nginx"),
+    "other-folder": ({"runtime": {"image": "registry.example.com/modelsx/a"}}, "by policy.images"),
+    "model-image": ({"model": {"image": {"reference": "quay.io/weights:1"}}}, "not quay.io/weights:1"),
+    "account": ({"runtime": {"serviceAccountName": "admin"}}, "by policy.serviceAccounts, not admin"),
+    "worker": ({"engine": {"workerCls": "a.B"}}, "spec.engine.workerCls: it runs code"),
+    "middleware": ({"engine": {"middleware": ["a.B"]}}, "spec.engine.middleware: it runs code"),
+    "media": ({"engine": {"allowedLocalMediaPath": "/cache"}}, "spec.engine.allowedLocalMediaPath"),
+    "template": ({"engine": {"chatTemplate": "/etc/passwd"}}, "by policy.filePaths, not in /etc/passwd"),
+    "upwards": ({"engine": {"chatTemplate": "/cache/../etc/passwd"}}, "by policy.filePaths"),
+    "log": ({"engine": {"logConfigFile": "/etc/log.json"}}, "by policy.filePaths"),
+    "model-path": ({"model": {"path": "/root/model"}}, "by policy.filePaths, not in /root/model"),
+}
+
+
+def document(name: str, spec: Object) -> Object:
+    return service(name, **{"model": {"hub": {"id": "org/name"}}, **spec})
+
+
+def told(plane: ControlPlane, item: Object) -> str:
+    """What the API server says to its creation, which is not carried out; empty where it admits it."""
+    try:
+        words = ("create", "--dry-run=server", "-n", NAMESPACE, "-f", "-")
+        plane.kubectl(*words, input=json.dumps(item))
+    except GroundFailed as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    rendered = yaml.safe_load_all(golden_of(OF_CHART).read_text())
+    policies = [one for one in rendered if one["kind"].startswith("ValidatingAdmissionPolicy")]
+    assert len(policies) == 4
+    whole = yaml.safe_dump_all(policies)
+    control_plane.kubectl("create", "namespace", NAMESPACE)
+    with defined(control_plane):
+        control_plane.kubectl("apply", "-f", "-", input=whole)
+        for item in (document("first", REFUSED["account"][0]), pod("first", image="nginx")):
+            until(lambda: "denied request" in told(control_plane, item), "the policies work")  # noqa: B023
+        yield control_plane
+        control_plane.kubectl("delete", "-f", "-", input=whole)
+    control_plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def pod(name: str, ours: bool = True, image: str = "slipway/runtime-cpu:1", **spec: Any) -> Object:
+    labels = {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/managed-by": "slipway"}
+    sidecar = {"name": "proxy", "image": "mesh.example.com/proxy:1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels if ours else {}},
+        "spec": {"containers": [{"name": "server", "image": image}, sidecar], **spec},
+    }
+
+
+@pytest.mark.parametrize("name", ADMITTED)
+def test_what_the_policy_admits_both_admit(plane: ControlPlane, name: str) -> None:
+    item = document(name, ADMITTED[name])
+    assert from_mapping(item, POLICY)
+    assert told(plane, item) == ""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_policy_refuses_both_refuse(plane: ControlPlane, name: str) -> None:
+    spec, words = REFUSED[name]
+    item = document(name, spec)
+    with pytest.raises(InvalidService) as failure:
+        from_mapping(item, POLICY)
+    assert failure.value.reason == "PolicyDenied"
+    said = told(plane, item)
+    assert "ValidatingAdmissionPolicy 'slipway-inferenceservices'" in said
+    assert words in said
+
+
+def test_a_pod_outside_the_policy_is_refused_and_one_of_no_service_is_none_of_its_business(
+    plane: ControlPlane,
+) -> None:
+    assert told(plane, pod("own")) == ""
+    assert told(plane, pod("other", ours=False, image="nginx")) == ""
+    assert "not docker.io/library/nginx" in told(plane, pod("image", image="nginx"))
+    weights = {"name": "model", "image": {"reference": "quay.io/weights:1"}}
+    assert "quay.io/weights:1" in told(plane, pod("weights", volumes=[weights]))
+    fetch = [{"name": "fetch", "image": "quay.io/fetch:1"}]
+    assert "quay.io/fetch:1" in told(plane, pod("fetch", initContainers=fetch))
