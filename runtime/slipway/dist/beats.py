@@ -2,7 +2,7 @@
 
 A byte each second, over a socket of its own. Who is silent for ten seconds is dead, whatever its process
 does; but for a process that stood still itself meanwhile, as one does that is stopped with all others, or
-whose machine slept.
+whose machine slept. Before its first byte a process may take longer: it starts, and reads its libraries.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ BEAT = 1.0
 """Seconds from one to the next."""
 SILENCE = 10.0
 """Seconds after which nobody waits any more."""
+START = 120.0
+"""Seconds for the first beat: libraries of gigabytes come from a cold disk, and a process that ends meanwhile
+is found at once."""
 ENDED = "ended"
 """How one was lost that closed its end."""
 
@@ -26,6 +29,7 @@ class Heartbeats:
     """Beats to others, and calls `lost` with the first of them that ends or falls silent, in a thread."""
 
     silence = SILENCE
+    start = START
 
     def __init__(self, others: Mapping[int, socket.socket], lost: Callable[[int, str], None]) -> None:
         """others: by what `lost` is told, a connected socket; it is told how it was lost, too."""
@@ -37,6 +41,7 @@ class Heartbeats:
             connection.setblocking(False)
             self._selector.register(connection, selectors.EVENT_READ, other)
         self._heard = dict.fromkeys(others, time.monotonic())
+        self._starting = {*others}
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
         self._thread.start()
 
@@ -64,7 +69,7 @@ class Heartbeats:
                 if key.data is not None:
                     self._beat(key.fileobj)  # type: ignore[arg-type]
             for other, heard in self._heard.items():
-                if now - heard > self.silence:
+                if now - heard > (self.start if other in self._starting else self.silence):
                     return self._lost(other, f"was not heard for {now - heard:.0f} s")
 
     def _hear(self, connection: socket.socket, other: int) -> str:
@@ -78,6 +83,7 @@ class Heartbeats:
         except OSError as error:
             return f"cannot be reached: {error.strerror}"
         self._heard[other] = time.monotonic()
+        self._starting.discard(other)
         return "" if heard else ENDED
 
     def _beat(self, connection: socket.socket) -> None:

@@ -18,12 +18,15 @@ from slipway.processes import die_with_parent, told
 def main() -> int:
     config_fd, listener_fd, parent_fd, *beats = map(int, sys.argv[1:])
     die_with_parent()
-    for descriptor in beats:
-        Heartbeats({0: socket.socket(fileno=descriptor)}, lambda *_: None)
     config = told(config_fd, EngineConfig)
     process = f"[{config.name}] " if config.is_one_of_several else ""
     begun = partial(begin, config.log_config_file, read(os.environ), process)
-    return run_engine(config, socket.socket(fileno=listener_fd), parent_fd, begun)
+
+    def beat() -> None:
+        for descriptor in beats:
+            Heartbeats({0: socket.socket(fileno=descriptor)}, lambda *_: None)
+
+    return run_engine(config, socket.socket(fileno=listener_fd), parent_fd, begun, beat)
 
 
 if __name__ == "__main__":

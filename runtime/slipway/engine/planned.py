@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -157,6 +158,13 @@ def loader(
 
     load = of_named_classes(CpuWorker)
     return load if memory is None else partial(load, memory=memory, neighbours=neighbours)
+
+
+def read_libraries(device: str) -> None:
+    """Import what a worker on this device needs. Whoever beats to others does it before: an import of torch
+    holds all threads of the process while a cold disk is read."""
+    with contextlib.suppress(ImportError):  # loading says it to those who wait for the model
+        loader(device)
 
 
 def to_be_read(config: EngineConfig) -> int:

@@ -40,7 +40,7 @@ from slipway.engine.link import (
     WarmUp,
 )
 from slipway.engine.plan import StepPlan, read_masks
-from slipway.engine.planned import StartProgress, loader, planned
+from slipway.engine.planned import StartProgress, loader, planned, read_libraries
 from slipway.engine.start import describe
 from slipway.envs import read
 from slipway.exits import ENGINE_DIED, INTERNAL_ERROR
@@ -66,6 +66,7 @@ def main() -> int:
     behind = socket.socket(fileno=rows.pop(0)) if config.rank + mesh.tp in here else None
     of = f"{config.name}, " if config.is_one_of_several else ""
     begin(config.log_config_file, read(os.environ), f"[{of}{name}] ")
+    read_libraries(config.device)
     Heartbeats({0: socket.socket(fileno=beats)}, _alone)
     link: Link[ToRank] = Link(socket.socket(fileno=control), ToRank)
     return Member(config, link, memory, neighbours((before, behind), mesh, config.rank)).serve()

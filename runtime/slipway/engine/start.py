@@ -31,7 +31,7 @@ from slipway.engine.messages import Failed, Part, Ready
 from slipway.engine.page_pool import PagePool
 from slipway.engine.pipelined import PipelinedWorker
 from slipway.engine.placed import placed
-from slipway.engine.planned import StartProgress, loader, planned, to_be_read
+from slipway.engine.planned import StartProgress, loader, planned, read_libraries, to_be_read
 from slipway.engine.profile import ProfiledWorker, Profiler, Recorder, StepRecorder
 from slipway.engine.prompt_adapters import PromptAdapters
 from slipway.engine.ranked import RankedWorker, load_in_turn
@@ -59,16 +59,23 @@ log = logging.getLogger("slipway.engine")
 
 
 def run_engine(
-    config: EngineConfig, listener: socket.socket, parent: int, begin: Callable[[], None] = lambda: None
+    config: EngineConfig,
+    listener: socket.socket,
+    parent: int,
+    begin: Callable[[], None] = lambda: None,
+    beat: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until `parent` ends. Returns the exit status; what went wrong has been told to the clients.
 
     begin  what is due first, in a process of the engine's own
+    beat   what has it heard by others from then on
     """
     hub = Hub(listener, parent)
     try:
         begin()
         keep_own_devices(config, os.environ)
+        read_libraries(config.device)
+        beat()
         start = Start.of(config, hub)
         core = start.core(hub)
         gc.freeze()  # what loading left lives as long as we: a full collection over it takes 100 ms
