@@ -28,7 +28,6 @@ def spec_of(**changed: Any) -> ServiceSpec:
             "metadata": {"name": "demo"},
             "spec": {"model": {"path": "/models/demo"}, "engine": {"maxModelLen": 1024}, **changed},
         },
-        frozenset(),
     )
 
 
