@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "template": ({"engine": {"chatTemplate": "/etc/passwd"}}, "by policy.filePaths, not in /etc/passwd"),
     "upwards": ({"engine": {"chatTemplate": "/cache/../etc/passwd"}}, "by policy.filePaths"),
     "log": ({"engine": {"logConfigFile": "/etc/log.json"}}, "by policy.filePaths"),
-    "model-path": ({"model": {"path": "/root/model"}}, "by policy.filePaths, not in /root/model"),
+    "model-path": ({"model": {"path": "/srv/model"}}, "by policy.filePaths, not in /srv/model"),
 }
 
 

@@ -18,8 +18,8 @@ WAITING = {
         advice="Create it, or correct its name in spec.model.pvc or spec.model.cache.",
     ),
     "claims": Case(
-        summary="ClaimMissing: PersistentVolumeClaim models does not exist",
-        advice="Create it, or correct its name in spec.model.pvc or spec.model.cache.",
+        summary="ClaimMissing: ResourceClaimTemplate two-gpus does not exist",
+        advice="Create it, or correct its name in spec.devices.claims.",
     ),
     "gpu": Case(
         summary="ClaimMissing: PersistentVolumeClaim model-cache does not exist",
@@ -27,7 +27,7 @@ WAITING = {
     ),
     "hub": Case(
         summary="NoNetwork: .*",
-        advice="Check DNS, proxy and egress rules, or mount the model and set HF_HUB_OFFLINE=1.",
+        advice="the hub did not answer: [Errno -3] Temporary failure in name resolution. Check the network",
     ),
 }
 STARTING = {"demo"}

@@ -97,6 +97,6 @@ def test_a_claim_that_another_node_holds_is_told_from_the_controller_s_event(
         models,
         "cached",
         "VolumeNotMounted: a claim for one node is mounted on another: Multi-Attach error for volume "
-        '"pvc-1" Volume is already us…',
+        '"pvc-1" Volume is already u…',
     )
     assert "name a ReadWriteMany claim." in models.condition("cached", "Ready")["message"]
