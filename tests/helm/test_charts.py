@@ -66,9 +66,9 @@ def test_the_charts_of_a_released_version_name_its_images_by_digest():
     assert charts.image("", "slipway/runtime-cpu", of_this).members["digest"].default == ""
 
 
-@pytest.mark.parametrize("digests", charts.RELEASED.values())
-def test_released_versions_have_the_digest_of_each_image(digests):
-    assert digests.keys() == {"slipway/operator", "slipway/runtime-cpu", "slipway/runtime-cuda"}
+def test_released_versions_have_the_digest_of_each_image():
+    for digests in charts.RELEASED.values():
+        assert digests.keys() == {"slipway/operator", "slipway/runtime-cpu", "slipway/runtime-cuda"}
 
 
 @pytest.mark.parametrize("chart", CHARTS)
