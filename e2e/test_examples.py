@@ -12,19 +12,17 @@ from e2e.images.release import Released
 from e2e.operators import ROOT
 
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples").glob("*.yaml"))}
+WITHOUT_CACHE = Case(
+    summary="ClaimMissing: PersistentVolumeClaim model-cache does not exist",
+    advice="Create it, or correct its name in spec.model.pvc or spec.model.cache.",
+)
 WAITING = {
-    "bucket": Case(
-        summary="ClaimMissing: PersistentVolumeClaim model-cache does not exist",
-        advice="Create it, or correct its name in spec.model.pvc or spec.model.cache.",
-    ),
+    "bucket": WITHOUT_CACHE,
     "claims": Case(
         summary="ClaimMissing: ResourceClaimTemplate two-gpus does not exist",
         advice="Create it, or correct its name in spec.devices.claims.",
     ),
-    "gpu": Case(
-        summary="ClaimMissing: PersistentVolumeClaim model-cache does not exist",
-        advice="Create it, or correct its name in spec.model.pvc or spec.model.cache.",
-    ),
+    "gpu": WITHOUT_CACHE,
     "hub": Case(
         summary="NoNetwork: .*",
         advice="the hub did not answer: [Errno -3] Temporary failure in name resolution. Check the network",

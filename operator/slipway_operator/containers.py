@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from slipway.args.schema import ARGUMENTS
@@ -81,7 +82,7 @@ def _begun(pod: Object) -> bool:
 
 
 def _named(found: Finding, container: str) -> Finding:
-    return found.reason.found(f"init container {container}: {found.message}", found.condition)
+    return replace(found, message=f"init container {container}: {found.message}")
 
 
 def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+from slipway.service.pod import ARCHITECTURE_LABEL
 from slipway_operator import reasons
 from slipway_operator.quantities import amount
 from slipway_operator.reasons import Finding
@@ -32,7 +33,6 @@ _NO_VOLUME = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _NO_TEMPLATE = re.compile(r'resourceclaimtemplate\S* "([^"]+)" not found')
 _UNALLOCATED = "cannot allocate all claims"
 _HELD = "ReadWriteOncePod access mode"
-_ARCHITECTURE = "kubernetes.io/arch"
 _BYTES = ("memory", "ephemeral-storage", "hugepages")
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"))
 _ADVICE = (
@@ -175,8 +175,8 @@ def _selected(node: Object, pod: Object) -> bool:
 
 def _foreign(pod: Object, nodes: Objects) -> str:
     """What to do where no node can run the pod's image."""
-    wanted = (pod["spec"].get("nodeSelector") or {}).get(_ARCHITECTURE)
-    if not wanted or not nodes or any(_labels(node).get(_ARCHITECTURE) == wanted for node in nodes):
+    wanted = (pod["spec"].get("nodeSelector") or {}).get(ARCHITECTURE_LABEL)
+    if not wanted or not nodes or any(_labels(node).get(ARCHITECTURE_LABEL) == wanted for node in nodes):
         return ""
     return f"No node is {wanted}, as the image is. Add one, or name another image in spec.runtime.image."
 

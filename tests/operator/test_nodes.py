@@ -39,6 +39,8 @@ async def test_nodes_are_listed_once_and_then_followed() -> None:
         assert not any("labelSelector" in query for query in script.asked)
         nodes.tidy()
         assert len(await nodes.all()) == 2
+        assert nodes._informer is not None
+        nodes._informer.stop()
 
 
 async def test_a_watch_that_nobody_needs_ends(monkeypatch) -> None:

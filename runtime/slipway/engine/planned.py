@@ -163,7 +163,7 @@ def loader(
 def read_libraries(device: str) -> None:
     """Import what a worker on this device needs. Whoever beats to others does it before: an import of torch
     holds all threads of the process while a cold disk is read."""
-    with contextlib.suppress(ImportError):  # loading says it to those who wait for the model
+    with contextlib.suppress(ImportError, OSError):  # loading says it to those who wait for the model
         loader(device)
 
 

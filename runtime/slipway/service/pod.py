@@ -30,6 +30,8 @@ Object = dict[str, Any]
 
 PORT = 8000
 """Where the container listens; the Service has the port that users see."""
+ARCHITECTURE_LABEL = "kubernetes.io/arch"
+"""Of nodes."""
 USER = 1001
 """Of the images; any other may run them too."""
 
@@ -62,7 +64,7 @@ def image(spec: ServiceSpec, facts: Facts) -> str:
 def architecture(spec: ServiceSpec, facts: Facts) -> dict[str, str]:
     """The label of the nodes that can run that image, where it is known: a user's own may have several."""
     known = facts.cuda_architecture if spec.devices.present else facts.cpu_architecture
-    return {"kubernetes.io/arch": known} if known and not spec.runtime.image else {}
+    return {ARCHITECTURE_LABEL: known} if known and not spec.runtime.image else {}
 
 
 def read_only(spec: ServiceSpec) -> bool:
