@@ -12,7 +12,7 @@ from typing import Any
 
 from e2e.ground import images
 from e2e.ground.node import Cluster
-from e2e.operators import DEFINITION, Namespace, Object, Operator, served, service, until
+from e2e.operators import Namespace, Object, Operator, define, service, undefine, until
 
 KIND = "inferenceservices.slipway.dev"
 PATIENCE = 120.0
@@ -133,8 +133,7 @@ def explaining(cluster: Cluster, folder: Path, **more: Any) -> Iterator[Failures
     more  what `Operator` takes by name
     """
     found = small_images(cluster, folder)
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(DEFINITION))
-    served(cluster, "slipway.dev/v1alpha1/inferenceservices")
+    define(cluster)
     unique = uuid.uuid4().hex[:8]
     namespace = Namespace(cluster, f"failures-{unique}")
     operator = Operator(cluster, folder, f"explains-{unique}", **more)
@@ -149,4 +148,4 @@ def explaining(cluster: Cluster, folder: Path, **more: Any) -> Iterator[Failures
         cluster.kubectl("delete", "namespace", namespace.name, "--wait=false")
         namespace.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
         cluster.kubectl("wait", "--for=delete", f"namespace/{namespace.name}", "--timeout=120s")
-        cluster.kubectl("delete", "customresourcedefinition", DEFINITION.stem, "--timeout=60s")
+        undefine(cluster)

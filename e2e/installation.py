@@ -14,7 +14,7 @@ import openai
 from e2e.ground.node import Cluster
 from e2e.helm.command import CRD, OPERATOR_CHART, Helm, run_in
 from e2e.images.release import Released
-from e2e.operators import Namespace, Object, requests_of, until, writes_in
+from e2e.operators import Namespace, Object, requests_of, undefine, until, writes_in
 
 SYSTEM = "slipway-system"
 PLACE = ("--namespace", SYSTEM)
@@ -40,7 +40,7 @@ class Installation:
 
     def __exit__(self, *_: object) -> None:
         self.helm("uninstall", "slipway", *PLACE, "--wait")
-        self.cluster.kubectl("delete", "crd", CRD, "--timeout=120s")
+        undefine(self.cluster)
         self.cluster.kubectl("delete", "namespace", SYSTEM, "--timeout=120s")
 
     def namespace(self, name: str) -> Namespace:

@@ -65,6 +65,7 @@ NEVER_FITS = {"key": "zone", "operator": "In", "values": ["nowhere"]}
 GIVEN: Mapping[str, Sequence[Any]] = {
     # More pods than this show nothing else.
     "replicas": (0, 1, 2, 3, 5, -1),
+    "profile": ("demo", "missing", "No name"),
     # Another scheduler leaves the pods alone without a word.
     "scheduling.schedulerName": ("default-scheduler",),
     # What the schema takes as it is, because it is Kubernetes' own.

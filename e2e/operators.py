@@ -27,6 +27,7 @@ from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RUL
 
 ROOT = Path(__file__).parents[1]
 DEFINITION = ROOT / "crds" / "inferenceservices.slipway.dev.yaml"
+PROFILES = ROOT / "crds" / "servingprofiles.slipway.dev.yaml"
 RBAC = "rbac.authorization.k8s.io"
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 LISTENING = re.compile(r"Listening on port (\d+)")
@@ -71,20 +72,33 @@ def create_all(plane: ControlPlane, objects: Iterable[tuple[str, Object]]) -> No
 
 
 def define(plane: ControlPlane) -> None:
-    """Lay down our CRD, and wait until it is served."""
-    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(DEFINITION))
-    served(plane, "slipway.dev/v1alpha1/inferenceservices")
+    """Lay down our CRDs, and wait until they are served."""
+    for file in (DEFINITION, PROFILES):
+        plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
+        served(plane, f"slipway.dev/v1alpha1/{file.name.partition('.')[0]}")
+
+
+def undefine(plane: ControlPlane) -> None:
+    """Take them away again where they are, with all objects of their kinds."""
+    names = [file.stem for file in (DEFINITION, PROFILES)]
+    plane.kubectl("delete", "customresourcedefinitions", *names, "--ignore-not-found", "--timeout=120s")
 
 
 @contextmanager
 def defined(plane: ControlPlane) -> Iterator[None]:
-    """Our CRD is served meanwhile; it goes again unless it stood there before."""
+    """Our CRDs are served meanwhile; they go again unless they stood there before."""
     resource = f"customresourcedefinitions/{DEFINITION.stem}"
     before = plane.kubectl("get", resource, "--ignore-not-found", "-o", "name")
     define(plane)
     yield
     if not before:
-        plane.kubectl("delete", resource, "--timeout=60s")
+        undefine(plane)
+
+
+def put_profile(plane: ControlPlane, name: str, **spec: Any) -> None:
+    """Make or change a ServingProfile; `spec` as the kind has it."""
+    head = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ServingProfile", "metadata": {"name": name}}
+    plane.kubectl("apply", "--validate=strict", "-f", "-", input=json.dumps({**head, "spec": spec}))
 
 
 def taking_anything(kind: Kind) -> Object:

@@ -13,7 +13,7 @@ import pytest
 from e2e.ground.control_plane import ControlPlane
 from e2e.helm.command import CRD, OPERATOR_CHART, REPOSITORY, Helm, chart_with, run_in, spec_fields
 from e2e.helm.installed import established
-from e2e.operators import DEFINITION, until
+from e2e.operators import define, undefine, until
 from slipway_operator import permissions
 
 DEMO = """
@@ -40,7 +40,7 @@ def helm(request, binaries, plane, tmp_path) -> Iterator[Helm]:
     yield command
     for release in command.releases():
         command("uninstall", release["name"], "--namespace", release["namespace"])
-    plane.kubectl("delete", "crd", CRD, "--ignore-not-found")
+    undefine(plane)
 
 
 def install(helm: Helm, release: str, *words: str | Path, chart: Path = OPERATOR_CHART) -> None:
@@ -168,8 +168,8 @@ def test_a_release_that_finds_a_kept_crd_is_told_what_to_set_and_both_ways_work(
     install(helm, "slipway")
     helm("uninstall", "slipway", "--namespace", "slipway-system")
     said = refused(helm, "other")
-    assert f"The CRD {CRD} is there already, owned by release slipway in namespace slipway-system" in said
-    assert "set crds.install=false" in said
+    assert f"CRDs are there already: {CRD} (owned by release slipway in namespace slipway-system), " in said
+    assert "Set crds.install=false" in said
     install(helm, "other", "--set", "crds.install=false")
     helm("uninstall", "other", "--namespace", "other-system")
     done = run_in(plane)("bash", "-c", "kubectl " + said.partition("kubectl ")[2])
@@ -179,8 +179,8 @@ def test_a_release_that_finds_a_kept_crd_is_told_what_to_set_and_both_ways_work(
 
 
 def test_a_crd_applied_by_hand_is_nobodys_and_said_to_be(helm, plane):
-    plane.kubectl("apply", "-f", str(DEFINITION))
-    assert "owned by release none: set crds.install=false" in refused(helm, "slipway")
+    define(plane)
+    assert "(owned by release none). Set crds.install=false" in refused(helm, "slipway")
 
 
 def test_a_release_for_the_cluster_is_told_of_one_for_a_namespace(helm):

@@ -9,9 +9,9 @@ import pytest
 
 from e2e.ground.control_plane import ControlPlane
 from e2e.ground.node import Cluster
-from e2e.helm.command import CRD, OPERATOR_CHART, Helm, run_in
+from e2e.helm.command import OPERATOR_CHART, Helm, run_in
 from e2e.images.build import build, missing
-from e2e.operators import until
+from e2e.operators import undefine, until
 from slipway import __version__
 
 PLACE = ("--namespace", "operator-of-a-chart")
@@ -37,7 +37,7 @@ def helm(request, binaries, place, tmp_path) -> Iterator[Helm]:
     command = Helm(binaries[request.param], tmp_path, run_in(place))
     yield command
     command("uninstall", "slipway", *PLACE, "--wait", "--ignore-not-found")
-    place.kubectl("delete", "crd", CRD, "--ignore-not-found")
+    undefine(place)
 
 
 def pods(plane: ControlPlane) -> list[dict]:

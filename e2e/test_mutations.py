@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from e2e.operators import (
     Operator,
     administrator,
     define,
+    put_profile,
     served,
     service,
     taking_anything,
@@ -31,6 +32,7 @@ from e2e.operators import (
 )
 from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, render
 from slipway.service.intent import intent_hash
+from slipway.service.profile import check_profiled, read_profile
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Kind, Refused
 from slipway_operator.reasons import BY_NAME
 
@@ -40,6 +42,12 @@ STILL = 0.7
 """Seconds without a change after which none is expected."""
 MERGE = "application/merge-patch+json"
 FACTS = Facts(kinds=frozenset(kind.name for kind in OPTIONAL))
+PROFILE = {"env": [{"name": "TZ", "value": "UTC"}], "scheduling": {"nodeSelector": {"pool": "fake"}}}
+PROFILES = {"demo": read_profile("demo", PROFILE)}
+
+
+def facts_of(spec: ServiceSpec) -> Facts:
+    return replace(FACTS, profile=PROFILES[spec.profile] if spec.profile else None)
 
 
 @dataclass(slots=True)
@@ -56,7 +64,11 @@ class Subject:
     def read(self) -> ServiceSpec | InvalidService:
         """Its document as the operator should read it."""
         try:
-            return from_mapping({**self.resource, "metadata": {"name": self.name}})
+            spec = from_mapping({**self.resource, "metadata": {"name": self.name}})
+            if spec.profile is not None and spec.profile not in PROFILES:
+                return InvalidService("spec.profile", f"there is no ServingProfile {spec.profile}.")
+            check_profiled(spec, facts_of(spec).profile)
+            return spec
         except InvalidService as error:
             return error
 
@@ -69,6 +81,7 @@ def plane(binaries: Binaries, carries_control_plane: None) -> Iterator[ControlPl
         fresh.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(map(taking_anything, OPTIONAL)))
         for kind in OPTIONAL:
             served(fresh, f"{kind.group}/{kind.version}/{kind.plural}")
+        put_profile(fresh, "demo", **PROFILE)
         fresh.kwok(3, {"nvidia.com/gpu": 8})
         yield fresh
 
@@ -213,7 +226,7 @@ class Trial:
         assert deployment["spec"]["replicas"] == (0 if spec.suspend else spec.replicas), said
         earlier = before.read()
         assert isinstance(earlier, ServiceSpec), "what was mended is fulfilled"
-        was, now = ({item["kind"]: item for item in render(one, FACTS)} for one in (earlier, spec))
+        was, now = ({item["kind"]: item for item in render(one, facts_of(one))} for one in (earlier, spec))
         same = [kind for kind in KINDS_MADE if was.get(kind.name) == now.get(kind.name)]
         pinned = intent_hash(earlier) == intent_hash(spec)
         # What a revision holds is the intent, and with it the template.

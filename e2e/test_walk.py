@@ -15,9 +15,8 @@ import pytest
 
 from e2e.ground.build import cache
 from e2e.ground.node import Cluster
-from e2e.helm.command import CRD
 from e2e.images.release import Released
-from e2e.operators import ROOT, until
+from e2e.operators import ROOT, undefine, until
 
 PAGE = ROOT / "docs" / "kubernetes.md"
 
@@ -67,7 +66,7 @@ class Walk:
             shell.wait(10)
         gone = ("--ignore-not-found", "--timeout=120s")
         self.paste("helm uninstall slipway --namespace slipway-system --ignore-not-found --wait")
-        self.cluster.kubectl("delete", "crd", CRD, *gone)
+        undefine(self.cluster)
         self.cluster.kubectl("delete", "namespace", "slipway-system", *gone)
 
 

@@ -18,6 +18,7 @@ import yaml
 
 from slipway import service
 from slipway.service.charts import json_schema, spec_schema
+from slipway.service.profile import PROFILE_KIND, load_profile
 
 ROOT = Path(__file__).parents[1]
 RELEASE, RELEASE_NAMESPACES = "slipway", ("slipway-system", "team-a")
@@ -98,6 +99,9 @@ def check_document(text: str) -> None:
 
 def check_manifest(text: str) -> None:
     """A document of another kind: one of those that the pages are meant to show, and about things of ours."""
+    if f"\nkind: {PROFILE_KIND}\n" in text:
+        load_profile(text)
+        return
     document = yaml.safe_load(text)
     assert (document["apiVersion"], document["kind"]) in FOREIGN_KINDS
     names = crd()["spec"]["names"]
@@ -137,7 +141,7 @@ def check_kubectl(command: str, files: Sequence[str]) -> None:
         verb, *words = shlex.split(part)[1:]
         names, options = _parted(words)
         for name in options.get("-f", ()):
-            assert name == "-" or (ROOT / name).is_file(), name
+            assert name == "-" or (ROOT / name).exists(), name
         for name in options.get("--from-file", ()):
             assert (ROOT / name).is_file(), name
         for condition in options.get("--for", ()):
@@ -211,6 +215,7 @@ KUBECTL = {
 MODELS = frozenset({"demo", "llama"})
 RESOURCES: dict[str, frozenset[str] | None] = {
     "inferenceservices": MODELS,
+    "servingprofiles": frozenset(),
     "deployment": MODELS | {OPERATOR},
     "service": MODELS | {OPERATOR},
     "pods": frozenset(),

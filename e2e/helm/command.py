@@ -110,7 +110,7 @@ def chart_with(chart: Path, folder: Path, version: str, change: Callable[[dict[s
     shutil.copytree(chart, copy)
     about = yaml.safe_load((copy / "Chart.yaml").read_text(encoding="utf-8"))
     (copy / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": version}), encoding="utf-8")
-    path = copy / "files" / "crd-spec.yaml"
+    path = copy / "files" / "crds" / f"{CRD}.yaml"
     crd = yaml.safe_load(path.read_text(encoding="utf-8"))
     change(crd["spec"])
     path.write_text(yaml.safe_dump(crd, sort_keys=False), encoding="utf-8")

@@ -59,6 +59,7 @@ class Kind:
 
 
 SERVICE = Kind("InferenceService", "slipway.dev", "v1alpha1", "inferenceservices")
+PROFILE = Kind("ServingProfile", "slipway.dev", "v1alpha1", "servingprofiles")
 LEASE = Kind("Lease", "coordination.k8s.io", "v1", "leases")
 NODE = Kind("Node", "", "v1", "nodes")
 CLAIM = Kind("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims")

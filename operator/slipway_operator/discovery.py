@@ -7,7 +7,17 @@ import contextlib
 import time
 
 from slipway.service.rollout import ONE_NODE, ONE_POD
-from slipway_operator.cluster import ANSWER_SECONDS, CLAIM, NODE, OPTIONAL, Cluster, Kind, Object, Refused
+from slipway_operator.cluster import (
+    ANSWER_SECONDS,
+    CLAIM,
+    NODE,
+    OPTIONAL,
+    PROFILE,
+    Cluster,
+    Kind,
+    Object,
+    Refused,
+)
 from slipway_operator.informer import Informer, Store
 
 LOOK_EVERY = 60.0
@@ -17,9 +27,13 @@ SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 
 
 async def optional_kinds(cluster: Cluster) -> frozenset[Kind]:
-    """The optional kinds that the API server serves now. Raises Unreachable, and Refused but for a 404."""
+    """The optional kinds that the API server serves now, profiles among them.
+
+    Raises Unreachable, and Refused but for a 404.
+    """
     found: set[Kind] = set()
-    for root in sorted({kind.root for kind in OPTIONAL}):
+    wanted = (*OPTIONAL, PROFILE)
+    for root in sorted({kind.root for kind in wanted}):
         try:
             listed = await cluster.ask("GET", root)
         except Refused as problem:
@@ -27,7 +41,7 @@ async def optional_kinds(cluster: Cluster) -> frozenset[Kind]:
                 raise
             continue
         names = {resource["name"] for resource in listed.get("resources") or ()}
-        found |= {kind for kind in OPTIONAL if kind.root == root and kind.plural in names}
+        found |= {kind for kind in wanted if kind.root == root and kind.plural in names}
     return frozenset(found)
 
 

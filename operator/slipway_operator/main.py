@@ -17,12 +17,13 @@ from typing import Any
 import kopf
 from kubernetes.config.config_exception import ConfigException
 
-from slipway_operator.cluster import MADE, OPTIONAL, SEEN, SERVICE, Cluster, Refused, Unreachable
+from slipway_operator.cluster import MADE, OPTIONAL, PROFILE, SEEN, SERVICE, Cluster, Refused, Unreachable
 from slipway_operator.discovery import LOOK_EVERY, optional_kinds
 from slipway_operator.events import Recorder
 from slipway_operator.health import HealthServer, Metrics, Vitals, age
 from slipway_operator.informer import Children, Key, Store
 from slipway_operator.lease import Lease
+from slipway_operator.profiles import Profiles
 from slipway_operator.queue import LONGEST_BACK_OFF, Queue
 from slipway_operator.reconcile import NotApplied, Reconciler
 from slipway_operator.resources import Watch, own_key
@@ -53,7 +54,10 @@ class Operator:
         self.lease = Lease(cluster, settings.lease_namespace, settings.lease_name, identity, self.want_all)
         self.writer = Writer(cluster, self.lease.may_write)
         recorder = Recorder(self.writer, identity)
-        self.reconciler = Reconciler(cluster, settings, self.resources, self.children, self.writer, recorder)
+        self.profiles = Profiles(settings.profiles, self.want_services_of)
+        self.reconciler = Reconciler(
+            cluster, settings, self.resources, self.children, self.profiles, self.writer, recorder
+        )
         self.watch = Watch(cluster, self.resources, settings, identity, asyncio.get_running_loop())
         cluster.trusted_again = self.watch.renew
         self.began_at = time.monotonic()
@@ -64,6 +68,12 @@ class Operator:
         """Queue every resource, at moments spread over so many seconds."""
         for item in self.resources.items():
             self.queue.add(own_key(item), random.random() * spread)
+
+    def want_services_of(self, profile: str) -> None:
+        """Queue every resource that chooses this profile."""
+        for item in self.resources.items():
+            if item["spec"].get("profile") == profile:
+                self.queue.add(own_key(item))
 
     def vitals(self) -> Vitals:
         return Vitals(
@@ -152,6 +162,9 @@ class Operator:
             names = frozenset(kind.name for kind in found)
             if names != known:
                 before = known or frozenset()
+                of_cluster = PROFILE.name in names and not self.settings.namespaces
+                if known is None or (PROFILE.name in names) != (PROFILE.name in before):
+                    self.profiles.follow(self.cluster) if of_cluster else self.profiles.leave()
                 for kind in OPTIONAL:
                     if kind.name in names - before:
                         self.children.follow(kind)

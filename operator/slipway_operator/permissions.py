@@ -51,6 +51,7 @@ SERVICE_RULES = (
 CLUSTER_RULES = (
     # What nodes have tells a service that none can hold by how much.
     Rule("", ("nodes",), READ),
+    Rule("slipway.dev", ("servingprofiles",), READ),
 )
 
 LEASE_RULES = (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),)

@@ -60,6 +60,18 @@ POLICY_DENIED = _reason(
     "operator for the value under `policy` that the message names.",
     stalled=True,
 )
+PROFILE_MISSING = _reason(
+    "ProfileMissing",
+    conditions.VALID,
+    "There is no ServingProfile of the name in spec.profile. Create it, or correct the name; it is noticed "
+    "at once. Pods that run run on.",
+)
+PROFILE_INVALID = _reason(
+    "ProfileInvalid",
+    conditions.VALID,
+    "The ServingProfile that spec.profile names has a field that cannot be accepted; the message names it.",
+    stalled=True,
+)
 MULTI_NODE_NOT_SUPPORTED = _reason(
     "MultiNodeNotSupported",
     conditions.VALID,

@@ -13,6 +13,7 @@ from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, re
 from slipway.service.engine import check_supported
 from slipway.service.facts import Owner
 from slipway.service.intent import pod_template
+from slipway.service.profile import check_profiled
 from slipway.service.rollout import claims_of
 from slipway_operator import reasons
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
@@ -21,6 +22,7 @@ from slipway_operator.discovery import Claims, Nodes
 from slipway_operator.events import PodEvents, Recorder, transitions
 from slipway_operator.explain import refusal as refusal_by_admission
 from slipway_operator.informer import MANAGER, Children, Key, Store, slim
+from slipway_operator.profiles import Profiles
 from slipway_operator.progress import Loading
 from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
@@ -75,6 +77,7 @@ class Reconciler:
         settings: Settings,
         resources: Store,
         children: Children,
+        profiles: Profiles,
         writer: Writer,
         recorder: Recorder,
     ) -> None:
@@ -82,6 +85,7 @@ class Reconciler:
         self._settings = settings
         self._resources = resources
         self._children = children
+        self._profiles = profiles
         self._writer = writer
         self._recorder = recorder
         self.nodes = Nodes(cluster, permitted=not settings.namespaces)
@@ -116,8 +120,11 @@ class Reconciler:
         document = {**resource, "metadata": {**resource["metadata"]}}
         try:
             spec = from_mapping(document, self._settings.policy)
-            check_supported(spec)
-            facts = replace(facts, exclusive_claims=await self._exclusive_claims(resource, spec))
+            profile = await self._profiles.chosen(spec)
+            check_supported(check_profiled(spec, profile))
+            facts = replace(
+                facts, profile=profile, exclusive_claims=await self._exclusive_claims(resource, spec)
+            )
             pinned = self._pinned(resource, spec, facts)
             objects = render(spec, replace(facts, template=pinned.template))
         except InvalidService as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slipway.service import Facts, Policy
+from slipway.service.profile import ServingProfile, read_profile
 
 PREFIX = "SLIPWAY_OPERATOR_"
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -34,6 +36,7 @@ class Settings:
     images: tuple[str, ...] = ()
     service_accounts: frozenset[str] = frozenset()
     file_paths: tuple[str, ...] = ()
+    profiles: Mapping[str, ServingProfile] = field(default_factory=dict)
     monitoring_labels: Mapping[str, str] = field(default_factory=dict)
     log_format: Literal["text", "json"] = "text"
     health_port: int = 8080
@@ -97,6 +100,13 @@ def _labels(values: list[str]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def _profiles(values: list[str]) -> dict[str, ServingProfile]:
+    specs = json.loads(values[-1])
+    if not isinstance(specs, dict):
+        raise ValueError("it is no object of specs by name.")
+    return {name: read_profile(name, spec) for name, spec in specs.items()}
+
+
 def _port(values: list[str]) -> int:
     if not values[-1].isdecimal() or not 0 <= int(values[-1]) <= 65535:
         raise ValueError(f"{values[-1]!r} is no port: write a number up to 65535; 0 lets the system choose.")
@@ -133,6 +143,9 @@ FLAGS = (
     Flag("admit-image", "images", "admit images of this name, registry or folder only", _words, repeats=True),
     Flag("admit-service-account", "service_accounts", "admit this account only", _names, repeats=True),
     Flag("admit-file-path", "file_paths", "admit files below this folder only", _words, repeats=True),
+    Flag(
+        "profiles", "profiles", "ServingProfiles in JSON, a spec by name; not for a whole cluster", _profiles
+    ),
     Flag("monitoring-label", "monitoring_labels", "KEY=VALUE on every monitor", _labels, repeats=True),
     Flag("log-format", "log_format", "text or json", _format),
     Flag("health-port", "health_port", "the port of /healthz, /readyz and /metrics", _port),

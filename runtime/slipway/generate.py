@@ -30,11 +30,11 @@ def outputs() -> dict[str, str]:
         "docs/exit-codes.md": exits.manual(),
         "docs/features.md": features.manual(),
         "docs/reference/conditions.md": reasons.manual(),
-        "crds/inferenceservices.slipway.dev.yaml": crd.definition_text(),
+        **{f"crds/{one['metadata']['name']}.yaml": crd.definition_text(one) for one in crd.definitions()},
         "crds/installer.yaml": permissions.installer(),
         "monitoring/alerts.yaml": alerts.alert_rules(),
         "monitoring/dashboard.json": dashboard.dashboard_file(),
-        **charts.outputs(crd.custom_resource_definition(), _rules()),
+        **charts.outputs(crd.definitions(), _rules()),
     }
 
 

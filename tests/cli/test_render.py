@@ -48,6 +48,31 @@ def test_a_monitor_is_printed_where_the_cluster_has_the_kind(capsys):
     assert "kind: ServiceMonitor" in capsys.readouterr().out
 
 
+def chosen(tmp_path: Path, name: str) -> list[str]:
+    """Arguments for the demo, which chooses `shared`, and a profile of this name."""
+    service, profile = tmp_path / "service.yaml", tmp_path / "profile.yaml"
+    document = yaml.safe_load(Path(DEMO).read_text())
+    document["spec"]["profile"] = "shared"
+    service.write_text(yaml.safe_dump(document))
+    head = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ServingProfile", "metadata": {"name": name}}
+    profile.write_text(yaml.safe_dump({**head, "spec": {"scheduling": {"nodeSelector": {"pool": "a"}}}}))
+    return ["render", "-f", str(service), "--profile", str(profile)]
+
+
+def test_what_a_profile_adds_is_printed_where_it_is_at_hand(tmp_path, capsys):
+    arguments = chosen(tmp_path, "shared")
+    assert main(arguments) == 0
+    assert "pool: a" in capsys.readouterr().out
+    assert main(arguments[:3]) == 0
+    without = capsys.readouterr()
+    assert "pool: a" not in without.out
+    assert "what shared adds is not printed. Add --profile" in without.err
+    assert main(chosen(tmp_path, "other")) == 2
+    assert "the document chooses shared, and" in capsys.readouterr().err
+    assert main(["render", "-f", DEMO, "--profile", DEMO]) == 2
+    assert "is no ServingProfile of slipway.dev/v1alpha1 with a name" in capsys.readouterr().err
+
+
 def test_a_document_may_come_from_standard_input(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO(Path(DEMO).read_text()))
     assert main(["render", "-f", "-"]) == 0

@@ -24,7 +24,15 @@ METRIC = re.compile(r"(vllm:|slipway:|slipway_operator_)\w+")
 PATH = re.compile(r"[a-z]\w*(?:\.[a-z]\w*|\[\])+")
 OTHER_WORDS = frozenset(
     {"InferenceService", "Containerfile", "Deployment", "Latest", "Pinned", "ImageVolume", "Ready", "Stalled"}
-    | {"NAMESPACE", "PodMonitor", "OnRootMismatch", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"}
+    | {
+        "NAMESPACE",
+        "PodMonitor",
+        "ServingProfile",
+        "OnRootMismatch",
+        "ReadWriteMany",
+        "ReadWriteOnce",
+        "ReadWriteOncePod",
+    }
 )
 """Words in code that look like reasons and are none."""
 

@@ -15,7 +15,7 @@ from jsonschema import Draft7Validator, ValidationError, validate
 from slipway import __version__
 from slipway.args.schema import CAMEL
 from slipway.service import charts
-from slipway.service.crd import custom_resource_definition
+from slipway.service.crd import custom_resource_definition, definitions
 from slipway_operator import permissions
 from slipway_operator.settings import FLAGS
 
@@ -49,7 +49,7 @@ def nodes(schema: Mapping[str, Any], path: str = "values") -> Iterator[tuple[str
             yield from nodes(schema[key], f"{path}[]")
 
 
-@pytest.mark.parametrize(("path", "content"), charts.outputs(CRD, RULES).items())
+@pytest.mark.parametrize(("path", "content"), charts.outputs(definitions(), RULES).items())
 def test_generated_parts_are_what_generate_writes(path, content):
     assert (REPOSITORY / path).read_text(encoding="utf-8") == content, (
         f"{path} is stale: run `make generate`."
@@ -216,9 +216,12 @@ def test_no_rule_has_a_wildcard_or_reads_secrets():
         assert not {"secrets", "pods/exec"} & {*rule["resources"]}
 
 
-def test_the_crd_in_the_chart_is_the_crd():
-    text = (HELM / "slipway" / "files" / "crd-spec.yaml").read_text(encoding="utf-8")
-    assert yaml.safe_load(text)["spec"] == CRD["spec"]
+@pytest.mark.parametrize("crd", definitions(), ids=lambda crd: crd["metadata"]["name"])
+def test_the_crds_in_the_chart_are_the_crds(crd):
+    text = (HELM / "slipway" / "files" / "crds" / f"{crd['metadata']['name']}.yaml").read_text(
+        encoding="utf-8"
+    )
+    assert yaml.safe_load(text)["spec"] == crd["spec"]
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,19 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import platform_pages
 from live_server import LiveServer, live_server
+from slipway import service
 from slipway.api.protocol.base import Unbuilt
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.completions import CompletionRequest
 from slipway.api.routes import state
+from slipway.service.profile import PROFILE_KIND
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "docs/design", "docs/kubernetes")
@@ -113,8 +116,29 @@ def words_of(command: str) -> list[str]:
     return [sys.executable, "-m", "slipway", *words[1:]] if words[0].endswith("slipway") else words
 
 
-def is_service(text: str) -> bool:
-    return "\nkind: InferenceService\n" in f"\n{text}"
+def is_of(kind: str, text: str) -> bool:
+    return f"\nkind: {kind}\n" in f"\n{text}"
+
+
+def is_configuration(text: str) -> bool:
+    return not platform_pages.is_manifest(text)
+
+
+NAMED: dict[str, Callable[[str], bool]] = {
+    "--config": is_configuration,
+    "-f": partial(is_of, service.KIND),
+    "--profile": partial(is_of, PROFILE_KIND),
+}
+"""Option → which of the page's files it names."""
+
+
+def lay_down_files(snippet: Snippet, words: list[str], folder: Path) -> None:
+    """What the command names: the examples, and what the page shows."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for option, is_meant in NAMED.items():
+        if option in words and not (named := folder / words[words.index(option) + 1]).exists():
+            (text,) = filter(is_meant, snippet.files)
+            named.write_text(text)
 
 
 def make_knows_the_target(snippet: Snippet, folder: Path) -> None:
@@ -124,11 +148,7 @@ def make_knows_the_target(snippet: Snippet, folder: Path) -> None:
 def its_arguments_are_accepted(snippet: Snippet, folder: Path) -> None:
     """A dry run, in a folder that holds the files which the document shows."""
     words = words_of(snippet.text)
-    (folder / "examples").symlink_to(ROOT / "examples")
-    for option, wanted in (("--config", False), ("-f", True)):
-        if option in words and not (named := folder / words[words.index(option) + 1]).exists():
-            (text,) = (text for text in snippet.files if is_service(text) == wanted)
-            named.write_text(text)
+    lay_down_files(snippet, words, folder)
     asks_for_help = any(word.startswith("--help") for word in words)
     printed = run([*words, *([] if asks_for_help else ["--dry-run"])], folder)
     assert asks_for_help or isinstance(json.loads(printed.splitlines()[-1]), dict)
@@ -144,8 +164,9 @@ def its_processes_take_the_arguments(snippet: Snippet, folder: Path) -> None:
 
 
 def it_prints_something(snippet: Snippet, folder: Path) -> None:
-    (folder / "examples").symlink_to(ROOT / "examples")
-    assert run(words_of(snippet.text), folder)
+    words = words_of(snippet.text)
+    lay_down_files(snippet, words, folder)
+    assert run(words, folder)
 
 
 def it_has_help(snippet: Snippet, folder: Path) -> None:
@@ -164,10 +185,11 @@ def its_module_exists(snippet: Snippet, folder: Path) -> None:
     run([sys.executable, "-c", code], folder)
 
 
-def it_is_a_service_or_a_configuration(snippet: Snippet, folder: Path) -> None:
-    if is_service(snippet.text):
-        platform_pages.check_document(snippet.text)
-        return
+def it_is_a_service(snippet: Snippet, folder: Path) -> None:
+    platform_pages.check_document(snippet.text)
+
+
+def it_is_a_configuration(snippet: Snippet, folder: Path) -> None:
     (folder / "shown.yaml").write_text(snippet.text)
     run([sys.executable, "-m", "slipway", "serve", "--config", "shown.yaml", "--dry-run"], folder)
 
@@ -220,8 +242,9 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,
     ("sh", r"(kubectl|helm) "): it_is_about_what_the_cluster_has,
     ("yaml", platform_pages.VALUES): the_chart_has_these_values,
-    ("yaml", r"apiVersion: (?!slipway\.dev/)"): it_is_of_a_known_kind,
-    ("yaml", ""): it_is_a_service_or_a_configuration,
+    ("yaml", r"apiVersion: slipway\.dev/\w+\nkind: InferenceService\n"): it_is_a_service,
+    ("yaml", r"apiVersion: "): it_is_of_a_known_kind,
+    ("yaml", ""): it_is_a_configuration,
     ("json", ""): it_is_json,
     ("text", "=+ Serving Benchmark Result =+\n"): its_rows_are_a_tables,
 }

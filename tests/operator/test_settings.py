@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slipway.service.profile import read_profile
 from slipway_operator.settings import FLAGS, Settings, read_settings
 
 
@@ -29,6 +30,7 @@ def test_every_flag_has_an_effect_and_an_environment_twin() -> None:
         "admit-image": ("ghcr.io/a,quay.io", ("ghcr.io/a", "quay.io")),
         "admit-service-account": ("models", frozenset({"models"})),
         "admit-file-path": ("/etc", ("/etc",)),
+        "profiles": ('{"a": {}}', {"a": read_profile("a", {})}),
         "monitoring-label": ("release=x,team=y", {"release": "x", "team": "y"}),
         "log-format": ("json", "json"),
         "health-port": ("0", 0),

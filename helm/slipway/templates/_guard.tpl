@@ -16,11 +16,20 @@ metadata") say what is wrong, not what to set. `lookup` finds nothing where Helm
 {{- fail (printf "Release %s serves every namespace of this cluster already: upgrade that one, or set namespaces={%s} here and the namespaces of its own there, so that no two operators serve one resource." $holder .Release.Namespace) }}
 {{- end }}
 {{- if .Values.crds.install }}
-{{- $name := "inferenceservices.slipway.dev" }}
+{{- $names := list }}
+{{- $held := list }}
+{{- range $path, $spec := .Files.Glob "files/crds/*.yaml" }}
+{{- $name := base $path | trimSuffix ".yaml" }}
 {{- $crd := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $name }}
 {{- $holder := include "slipway.holder" $crd }}
 {{- if and $crd (ne $holder $mine) }}
-{{- fail (printf "The CRD %s is there already, owned by release %s: set crds.install=false, or give it to this release: kubectl annotate --overwrite crd %s meta.helm.sh/release-name=%s meta.helm.sh/release-namespace=%s && kubectl label --overwrite crd %s app.kubernetes.io/managed-by=Helm" $name $holder $name .Release.Name .Release.Namespace $name) }}
+{{- $names = append $names $name }}
+{{- $held = append $held (printf "%s (owned by release %s)" $name $holder) }}
+{{- end }}
+{{- end }}
+{{- if $names }}
+{{- $all := join " " $names }}
+{{- fail (printf "CRDs are there already: %s. Set crds.install=false, or give them to this release: kubectl annotate --overwrite crd %s meta.helm.sh/release-name=%s meta.helm.sh/release-namespace=%s && kubectl label --overwrite crd %s app.kubernetes.io/managed-by=Helm" (join ", " $held) $all .Release.Name .Release.Namespace $all) }}
 {{- end }}
 {{- end }}
 {{- end }}

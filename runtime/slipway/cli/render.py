@@ -18,6 +18,7 @@ from slipway.service import (
     render,
     warnings,
 )
+from slipway.service.profile import ServingProfile, check_profiled, load_profile
 
 OPTIONAL_KINDS = ("ServiceMonitor", "PodMonitor")
 UNBUILT_TARGETS = ("compose",)
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="k8s prints YAML, podman a command line, quadlet a systemd unit (default: %(default)s)",
     )
     parser.add_argument("--image", metavar="IMAGE", help="runtime image where the document names none")
+    parser.add_argument("--profile", metavar="FILE", help="ServingProfile that the document chooses")
     parser.add_argument(
         "--has",
         action="append",
@@ -71,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     try:
         spec = read_document(arguments.file, policy)
+        if arguments.profile:
+            facts = replace(facts, profile=_profile(arguments.profile, spec))
         to_text = {"k8s": _yaml, "podman": _command, "quadlet": quadlet_unit}[arguments.target]
         text = to_text(spec, facts)
     except InvalidService as error:
@@ -93,13 +97,26 @@ def add_document(parser: argparse.ArgumentParser) -> None:
 
 def read_document(name: str, policy: Policy) -> ServiceSpec:
     """The document in the file, or in standard input for `-`. Raises InvalidService."""
+    return load(_text(name), policy)
+
+
+def _text(name: str) -> str:
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidService(name, f"it cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise InvalidService(name, "it is not UTF-8 text.") from None
-    return load(text, policy)
+
+
+def _profile(file: str, spec: ServiceSpec) -> ServingProfile:
+    """The profile in the file, which must be the one that the document chooses. Raises InvalidService."""
+    profile = load_profile(_text(file))
+    if profile.name != spec.profile:
+        chosen = f"the document chooses {spec.profile}" if spec.profile else "the document chooses none"
+        raise InvalidService("spec.profile", f"{chosen}, and {file} has {profile.name}. Let them agree.")
+    check_profiled(spec, profile)
+    return profile
 
 
 def _command(spec: ServiceSpec, facts: Facts) -> str:
@@ -120,10 +137,18 @@ def _yaml(spec: ServiceSpec, facts: Facts) -> str:
 
 
 def _left_out(spec: ServiceSpec, facts: Facts, target: str) -> list[str]:
+    found = []
     kind = spec.monitoring.kind
-    if not spec.monitoring.enabled or facts.has(kind) or target != "k8s":
-        return []
-    return [f"spec.monitoring: no {kind} is printed. Add --has {kind} where the cluster knows that kind."]
+    if spec.monitoring.enabled and not facts.has(kind) and target == "k8s":
+        found.append(
+            f"spec.monitoring: no {kind} is printed. Add --has {kind} where the cluster knows that kind."
+        )
+    if spec.profile and not facts.profile:
+        found.append(
+            f"spec.profile: what {spec.profile} adds is not printed. Add --profile with the file of that "
+            "ServingProfile."
+        )
+    return found
 
 
 def _refuse(sentence: str) -> int:

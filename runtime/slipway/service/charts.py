@@ -102,12 +102,12 @@ SCOPE: Mapping[str, Value | Group] = {
         NAMESPACE,
     ),
     "crds": Group(
-        "The CustomResourceDefinition.",
+        "The CustomResourceDefinitions.",
         {
             "install": _flag(
-                "Install the CRD and upgrade it with the chart. `helm uninstall` keeps it, and with it every "
-                "InferenceService. Set false where another release or person owns it; without effect where "
-                "`namespaces` is set.",
+                "Install the CRDs and upgrade them with the chart. `helm uninstall` keeps them, and with "
+                "them every InferenceService. Set false where another release or person owns them; without "
+                "effect where `namespaces` is set.",
                 True,
             )
         },
@@ -182,6 +182,12 @@ BEHAVIOUR: Mapping[str, Value | Group] = {
                 False,
             ),
         },
+    ),
+    "profiles": Value(
+        "Serving profiles by name, each as the spec of a ServingProfile, for resources that choose one by "
+        "spec.profile. Read where `namespaces` is set; elsewhere ServingProfiles of the cluster are.",
+        {},
+        {"type": "object", "additionalProperties": {"type": "object"}},
     ),
     "monitoring": Group(
         "How Prometheus finds the services and the operator.",
@@ -333,18 +339,21 @@ def _branch(node: Mapping[str, Any]) -> Node:
     return branch
 
 
-def outputs(crd: Mapping[str, Any], rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+def outputs(
+    crds: Sequence[Mapping[str, Any]], rules: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, str]:
     """Path below the repository → content, for `python -m slipway.generate`.
 
-    `crd` is the CustomResourceDefinition; `rules` are the operator's, of `rbac.authorization.k8s.io/v1`:
-    `service` where it serves resources, `cluster` beside them where it serves all namespaces, `lease` in its
-    own namespace.
+    `crds` are the CustomResourceDefinitions, that of InferenceServices first; `rules` are the operator's, of
+    `rbac.authorization.k8s.io/v1`: `service` where it serves resources, `cluster` beside them where it serves
+    all namespaces, `lease` in its own namespace.
     """
+    crd = crds[0]
     return {
         "helm/slipway/values.yaml": operator_values(),
         "helm/slipway/values.schema.json": _json(operator_schema()),
         "helm/slipway/files/arguments.yaml": _yaml(arguments()),
-        "helm/slipway/files/crd-spec.yaml": _yaml({"spec": crd["spec"]}),
+        **{f"helm/slipway/files/crds/{_name(one)}.yaml": _yaml({"spec": one["spec"]}) for one in crds},
         **{f"helm/slipway/files/rules-{place}.yaml": _yaml(list(rules[place])) for place in PLACES},
         "helm/slipway-model/values.yaml": model_values(crd),
         "helm/slipway-model/values.schema.json": _json(model_schema(crd)),
@@ -377,6 +386,10 @@ def _asks(name: str, argument: Argument) -> str:
         return f"{value}.orValue(false) == true"
     usual = json.dumps(["", *([argument.default] if argument.default else [])])
     return f"{value}.hasValue() && type({value}.value()) == string && !({value}.value() in {usual})"
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    return str(item["metadata"]["name"])
 
 
 PLACES = ("service", "cluster", "lease")

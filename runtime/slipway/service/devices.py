@@ -56,7 +56,8 @@ def resource_name(spec: ServiceSpec) -> str:
     devices = spec.devices
     if devices.vendor is None or devices.claims:
         return ""
-    return f"nvidia.com/mig-{devices.profile}" if devices.profile else VENDORS[devices.vendor].resource
+    usual = f"nvidia.com/mig-{devices.profile}" if devices.profile else VENDORS[devices.vendor].resource
+    return devices.resource or usual
 
 
 def taint(spec: ServiceSpec) -> str:
@@ -71,7 +72,7 @@ def check_devices(spec: ServiceSpec, resolved: Resolved) -> None:
     devices = spec.devices
     if devices.count is not None and devices.claims:
         raise InvalidService("spec.devices", "count and claims exclude each other. Keep one.")
-    if devices.count is not None and not devices.vendor:
+    if devices.count is not None and not devices.vendor and not spec.profile:
         raise InvalidService(
             "spec.devices.vendor",
             f"a count of {devices.count} does not say whose devices: name one of {', '.join(VENDORS)}.",
@@ -80,6 +81,12 @@ def check_devices(spec: ServiceSpec, resolved: Resolved) -> None:
         raise InvalidService(
             "spec.devices.profile",
             "a MIG profile is for devices that are counted, of vendor nvidia. A claim names its own.",
+        )
+    if devices.resource and (not devices.vendor or devices.profile or devices.claims):
+        raise InvalidService(
+            "spec.devices.resource",
+            f"{devices.resource} is for whole devices of a vendor, which are counted. Name the vendor, and "
+            "leave out profile and claims.",
         )
     if devices.vendor and devices.vendor not in WITH_IMAGE and not spec.runtime.image:
         raise InvalidService(

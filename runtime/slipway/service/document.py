@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from slipway import envs
 from slipway.service import firewall
@@ -14,6 +13,7 @@ from slipway.service.policy import Policy, check_policy
 from slipway.service.resources import check_resources
 from slipway.service.spec import API_VERSION, KIND, Metadata, ServiceSpec
 from slipway.service.storage import hidden_by, within
+from slipway.service.yaml_text import parse_yaml
 
 LEAST_GRACE = 2
 """Seconds from a pod's deletion until no node sends it new connections, with some to spare."""
@@ -48,7 +48,7 @@ def load(text: str, policy: Policy = STRICT) -> ServiceSpec:
 
     Raises InvalidService.
     """
-    return from_mapping(parse_yaml(text), policy)
+    return from_mapping(parse_yaml(text, KIND), policy)
 
 
 def from_mapping(document: object, policy: Policy = STRICT) -> ServiceSpec:
@@ -87,36 +87,6 @@ def warnings(spec: ServiceSpec) -> list[str]:
             "take to stop sending to a pod that ends: requests may be refused in rollouts. Raise it."
         )
     return found
-
-
-def parse_yaml(text: str) -> object:
-    """Plain YAML with each key once. Raises InvalidService where the text is none."""
-    import yaml
-
-    class Strict(yaml.SafeLoader):
-        """Refuses a key given twice, of which plain YAML keeps the last without a word."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys: set[str] = set()
-            for key, _ in node.value:
-                if key.value in keys and key.tag != "tag:yaml.org,2002:merge":
-                    line = key.start_mark.line + 1
-                    raise InvalidService(f"line {line}", f"{key.value} stands there twice.")
-                keys.add(str(key.value))
-            result: dict[Any, Any] = super().construct_mapping(node, deep)
-            return result
-
-    try:
-        return yaml.load(text, Strict)
-    except yaml.composer.ComposerError as error:
-        raise InvalidService(
-            "document", f"one {KIND} is expected, without others behind ---: {error.problem}."
-        ) from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InvalidService(f"line {line}", f"this is not YAML: {error.problem}.") from None
-    except (yaml.YAMLError, TypeError, RecursionError) as error:
-        raise InvalidService("document", f"this is not YAML: {error}.") from None
 
 
 def _check_name(spec: ServiceSpec) -> None:

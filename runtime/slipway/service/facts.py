@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slipway import __version__
+from slipway.service.profile import ServingProfile
 
 REGISTRY = "docker.io"
 """Of the released images, in their names: without one each node's runtime would look where it is told to."""
@@ -38,6 +39,8 @@ class Facts:
     namespace: str | None = None
     """Where the objects go; the document's own namespace where unset."""
     owner: Owner | None = None
+    profile: ServingProfile | None = None
+    """What the document's `profile` names."""
     exclusive_claims: Mapping[str, str] = field(default_factory=dict)
     """Claims of the namespace that not every node can mount at a time, where that is known, with how it is:
     ReadWriteOnce for one node, ReadWriteOncePod for one pod."""

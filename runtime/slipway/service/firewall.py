@@ -72,9 +72,14 @@ def _refusal(variable: Variable, entry: EnvVar, spec: ServiceSpec) -> str:
             return variable.action_reason
         case "secret-only" if entry.secret is None:
             return "its value belongs into a Secret, named here with `secret: {name, key}`"
-        case "allow-if-device" if variable.device != kind(spec):
+        case "allow-if-device" if not _may_be_on(variable.device, spec):
             return f"it is for {variable.device} alone, and this service runs on {kind(spec)}"
     return variable.reason if variable.status == "refused" else ""
+
+
+def _may_be_on(device: str | None, spec: ServiceSpec) -> bool:
+    """Whether the service has such devices, or a profile may give it some."""
+    return device == kind(spec) or (spec.profile is not None and not spec.devices.present)
 
 
 def _check_value(variable: Variable, text: str, engine: Mapping[str, object], path: str) -> None:

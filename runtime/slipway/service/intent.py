@@ -16,6 +16,7 @@ __all__ = ["intent", "intent_hash", "pod_template"]
 
 REACHES_PODS = (
     "model",
+    "profile",
     "runtime",
     "env",
     "secrets",

@@ -19,6 +19,7 @@ from slipway.service.engine import (
 )
 from slipway.service.facts import Facts
 from slipway.service.firewall import FETCH_SECRET
+from slipway.service.profile import with_profile
 from slipway.service.resources import of_fetch, of_server, shared_memory
 from slipway.service.spec import EnvVar, KeyReference, S3Model, ServiceSpec
 from slipway.service.storage import volumes
@@ -50,6 +51,7 @@ def pod_template(spec: ServiceSpec, facts: Facts) -> Object:
     """The pinned template where there is one, else a new one."""
     if facts.template is not None:
         return copy.deepcopy(dict(facts.template))
+    spec = with_profile(spec, facts.profile)
     metadata: Object = {"labels": {**spec.runtime.pod_labels, **labels(spec)}}
     # Without it kubectl logs and exec ask which container is meant as soon as a mesh adds its own.
     annotations = {"kubectl.kubernetes.io/default-container": "server", **spec.runtime.pod_annotations}

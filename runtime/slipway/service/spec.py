@@ -203,6 +203,18 @@ class Devices:
     """Whose devices. For all but nvidia the runtime's image is named in `runtime.image`."""
     count: Annotated[int, Range(1, 64)] | None = None
     """Tensor × pipeline × local data parallel size, which is also its default with a vendor."""
+    resource: (
+        Annotated[
+            str,
+            Form(
+                r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
+                "an extended resource such as example.com/gpu",
+                longest=316,
+            ),
+        ]
+        | None
+    ) = None
+    """Extended resource to ask for. Unset, that of the vendor's own device plugin."""
     profile: Annotated[str, Form(r"[0-9]g\.[0-9]+gb(\.\w+)?", "a MIG profile such as 1g.10gb")] | None = None
     """Slices of this MIG profile instead of whole devices."""
     claims: tuple[ObjectName, ...] = ()
@@ -332,6 +344,8 @@ class ServiceSpec:
 
     metadata: Metadata
     model: Model
+    profile: ObjectName | None = None
+    """ServingProfile of the cluster, for what is not said here: devices, image, place, variables."""
     runtime: Runtime = field(default_factory=Runtime)
     engine: Mapping[str, object] = field(default_factory=dict)
     env: tuple[EnvVar, ...] = ()

@@ -27,45 +27,53 @@ HEADER = (
 
 
 def custom_resource_definition() -> Node:
-    """The whole object, as `kubectl apply` takes it."""
+    """InferenceServices, as `kubectl apply` takes the definition."""
+    subresources: Node = {
+        "status": {},
+        "scale": {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        },
+    }
+    return definition(KIND, PLURAL, "slip", "Namespaced", _columns(), root_schema(), subresources)
+
+
+def definition(
+    kind: str,
+    plural: str,
+    short: str,
+    scope: str,
+    columns: list[Node],
+    schema: Node,
+    subresources: Node | None = None,
+) -> Node:
+    """A kind of our group with one version, stored and served."""
+    version: Node = {"name": VERSION, "served": True, "storage": True, "additionalPrinterColumns": columns}
+    if subresources:
+        version["subresources"] = subresources
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["slip"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
                 "categories": ["slipway"],
             },
-            "scope": "Namespaced",
+            "scope": scope,
             "conversion": {"strategy": "None"},
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "additionalPrinterColumns": _columns(),
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": ".spec.replicas",
-                            "statusReplicasPath": ".status.replicas",
-                            "labelSelectorPath": ".status.selector",
-                        },
-                    },
-                    "schema": {"openAPIV3Schema": root_schema()},
-                }
-            ],
+            "versions": [version | {"schema": {"openAPIV3Schema": schema}}],
         },
     }
 
 
-def definition_text() -> str:
+def definition_text(definition: Node) -> str:
     """The same as YAML, every node written out."""
     import yaml
 
@@ -73,9 +81,7 @@ def definition_text() -> str:
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    dumped: str = yaml.dump(
-        custom_resource_definition(), Dumper=Plain, sort_keys=False, allow_unicode=True, width=110
-    )
+    dumped: str = yaml.dump(definition, Dumper=Plain, sort_keys=False, allow_unicode=True, width=110)
     return HEADER + dumped
 
 
@@ -94,7 +100,7 @@ def root_schema() -> Node:
         },
     }
     for rule in (*CROSS_FIELD, *variable_rules()):
-        _lay(root, rule)
+        lay(root, rule)
     return root
 
 
@@ -106,7 +112,8 @@ def spec_schema() -> Node:
     return spec
 
 
-def _lay(root: Node, rule: Rule) -> None:
+def lay(root: Node, rule: Rule) -> None:
+    """Have the API server check the rule at its place."""
     at(root, rule.place).setdefault(RULES, []).append(rule.node())
 
 
@@ -115,21 +122,22 @@ def _columns() -> list[Node]:
     names = ",".join(f"'{field}'" for field in NAME_OF_SOURCE.values())
     ready = '.status.conditions[?(@.type=="Ready")].status'
     return [
-        _column("MODEL", f".spec.model[{names}]", "What is served."),
-        _column("READY", ready, "Whether the newest specification serves with all its replicas."),
-        _column("REASON", ".status.summary", "What it is about, in one line."),
-        _column("URL", ".status.url", "Where clients in the cluster find the API."),
-        _column("AGE", ".metadata.creationTimestamp", "", type="date"),
-        _column("IMAGE", ".status.image", "What the pods run.", priority=1),
-        _column("REPLICAS", ".status.replicas", "Pods that exist.", type="integer", priority=1),
+        column("MODEL", f".spec.model[{names}]", "What is served."),
+        column("READY", ready, "Whether the newest specification serves with all its replicas."),
+        column("REASON", ".status.summary", "What it is about, in one line."),
+        column("URL", ".status.url", "Where clients in the cluster find the API."),
+        column("AGE", ".metadata.creationTimestamp", "", type="date"),
+        column("IMAGE", ".status.image", "What the pods run.", priority=1),
+        column("REPLICAS", ".status.replicas", "Pods that exist.", type="integer", priority=1),
     ]
 
 
-def _column(name: str, path: str, description: str, *, type: str = "string", priority: int = 0) -> Node:
-    column: Node = {"name": name, "type": type, "jsonPath": path}
+def column(name: str, path: str, description: str, *, type: str = "string", priority: int = 0) -> Node:
+    """What `kubectl get` prints; from priority 1 on with `-o wide` alone."""
+    made: Node = {"name": name, "type": type, "jsonPath": path}
     if description:
-        column["description"] = description
-    return column | ({"priority": priority} if priority else {})
+        made["description"] = description
+    return made | ({"priority": priority} if priority else {})
 
 
 def status_schema() -> Node:

@@ -121,10 +121,18 @@ DEVICES = (
         "count and claims exclude each other: a pod takes its devices from one of them. Keep one",
     ),
     Rule(
-        "spec.devices",
-        "!has(self.count) || has(self.vendor)",
+        "spec",
+        f"!({given('devices.count')}) || has(self.devices.vendor) || has(self.profile)",
         "a count does not say whose devices: name a vendor",
-        field=".vendor",
+        field=".devices.vendor",
+    ),
+    Rule(
+        "spec.devices",
+        "!has(self.resource) || (has(self.vendor) && !has(self.profile) && "
+        "(!has(self.claims) || self.claims.size() == 0))",
+        "it is for whole devices of a vendor, which are counted: name the vendor, and leave out profile and "
+        "claims",
+        field=".resource",
     ),
     Rule(
         "spec.devices",

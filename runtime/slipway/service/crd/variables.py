@@ -119,11 +119,13 @@ def _for_devices(kind: str, names: list[str]) -> Rule:
         "cpu": f"!({given('devices.vendor')}) && !({claimed})",
         "cuda": f"{given('devices.vendor')} ? self.devices.vendor == 'nvidia' : {claimed}",
     }
+    of_profile = f"has(self.profile) && !({given('devices.vendor')}) && !({claimed})"
     vendors = listed([vendor for vendor, facts in VENDORS.items() if facts.kind == kind])
     runs_there = allowed.get(kind, f"{given('devices.vendor')} && self.devices.vendor in {vendors}")
     return Rule(
         "spec",
-        f"!has(self.env) || ({runs_there}) || !self.env.exists(e, e.name in {listed(names)})",
+        f"!has(self.env) || ({runs_there}) || ({of_profile}) || "
+        f"!self.env.exists(e, e.name in {listed(names)})",
         f"{', '.join(names)}: for {kind} alone, and this service runs on something else",
         field=".env",
     )
