@@ -208,8 +208,16 @@ def _step(pod: Object, progress: Mapping[str, Progress]) -> Finding:
 def _loading(progress: Progress | None) -> Finding:
     if progress is None:
         return reasons.LOADING.found("the server loads the model.")
-    if progress.phase == "draining":
-        return reasons.STARTING.found("the server drains its requests and ends.")
+    match progress.phase:
+        case "draining":
+            return reasons.STARTING.found("the server drains its requests and ends.")
+        case "asleep":
+            return reasons.ASLEEP.found("the server sleeps until POST /wake_up wakes it.")
+        case "stalled":
+            return reasons.ENGINE_STALLED.found(
+                "the server was idle, and a step that it tried does not come back: the device may hang. "
+                "Where it stays so the server ends and starts again."
+            )
     phase = "weights" if progress.phase == "load" else progress.phase
     if not progress.total:
         return reasons.LOADING.found(f"{phase}.")

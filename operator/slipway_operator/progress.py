@@ -30,7 +30,7 @@ AT_ONCE = 16
 LONGEST_ANSWER = 1024
 MOVING = ("download", "load")
 """Phases that count bytes: elsewhere one step may take long."""
-PHASES = (*MOVING, "warmup", "draining")
+PHASES = (*MOVING, "warmup", "draining", "asleep", "stalled")
 
 
 @dataclass(frozen=True, slots=True)

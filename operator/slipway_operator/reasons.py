@@ -132,6 +132,12 @@ LOADING = _reason(
     "operator can reach the pod.",
     calm=True,
 )
+ASLEEP = _reason(
+    "Asleep",
+    conditions.MODEL_LOADED,
+    "The server was put to sleep by POST /sleep, and serves again after POST /wake_up.",
+    calm=True,
+)
 FETCHING = _reason(
     "Fetching", conditions.MODEL_LOADED, "The init container fetches the model into the cache.", calm=True
 )
@@ -238,6 +244,7 @@ _FROM_EXITS = tuple(
 CATALOGUE: tuple[Reason, ...] = (*_OWN, *_FROM_EXITS)
 BY_NAME: Mapping[str, Reason] = {reason.name: reason for reason in CATALOGUE}
 OUT_OF_MEMORY = BY_NAME[exits.OUT_OF_MEMORY.reason]
+ENGINE_STALLED = BY_NAME[exits.ENGINE_STALLED.reason]
 LOAD_STALLED = BY_NAME[exits.LOAD_STALLED.reason]
 
 _MANUAL_HEAD = """\

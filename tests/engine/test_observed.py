@@ -110,3 +110,23 @@ def test_the_forward_pass_is_timed_on_a_device_too(tiny_models: Callable[[str], 
         told = [delta.work for delta in engine.hub.deltas[name]]
     assert len(told) == 2
     assert all(work is not None and 0 < work.forward < work.execution for work in told)
+
+
+def test_a_request_that_is_not_counted_leaves_no_trace_in_metrics_and_takes_one_prefix_at_most():
+    with bench(num_pages=8) as b:
+        b.add("prompt", list(range(27)), 1)
+        b.run()
+        known = len(b.hub.stats)
+        for number in range(20):
+            b.add(str(number), [0], 1, counted=False)
+            b.run()
+            assert b.hub.deltas[str(number)][-1].finish_reason == "length"
+            assert b.tokens(str(number)) == []
+        news = list(b.hub.stats)[known:]
+        assert [(one.prompt_tokens, one.generation_tokens, one.num_step_tokens) for one in news] == [
+            (0, 0, [])
+        ] * len(news)
+        assert sum(one.prefix_queries for one in news) == 0
+        b.add("again", list(range(27)), 1)
+        b.run()
+        assert b.hub.deltas["again"][-1].num_cached_tokens >= 20

@@ -72,9 +72,22 @@ PagePoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_coun
 TestPagePool = PagePoolMachine.TestCase
 
 
+def test_pages_that_no_prefix_finds_are_handed_out_before_those_that_one_may():
+    pool = PagePool(4)
+    first, second, third, fourth = pool.allocate(4)
+    pool.register(first, "a")
+    pool.register(third, "b")
+    pool.release([first, second, third])
+    assert pool.allocate(3) == [second, first, third]
+    pool.release([fourth])
+    assert pool.allocate(1) == [fourth]
+
+
 def test_the_longest_unused_page_is_handed_out_first():
     pool = PagePool(3)
     first, second, third = pool.allocate(3)
+    for page in (first, second, third):
+        pool.register(page, page)
     pool.release([second])
     pool.release([third, first])
     assert pool.allocate(3) == [second, third, first]

@@ -375,6 +375,16 @@ def test_a_load_that_stands_still_is_told_with_the_hour_and_how_far_it_came():
 
 
 @pytest.mark.parametrize(
+    ("phase", "reason"), [("draining", "Starting"), ("asleep", "Asleep"), ("stalled", "EngineStalled")]
+)
+def test_a_server_that_has_served_says_why_it_does_not(phase, reason):
+    told = {"demo-5d4f2-abcde": Progress(phase, 0, 0)}
+    found = pods_summary([pod(containers=[running()])], [], SETS, deployment(), progress=told)
+    assert found is not None
+    assert found.reason.name == reason
+
+
+@pytest.mark.parametrize(
     ("step", "reason"),
     [
         (pod(node=None), "Scheduling"),

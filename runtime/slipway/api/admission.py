@@ -10,6 +10,7 @@ from typing import Literal
 
 from slipway.api.errors import ApiError
 from slipway.api.group import OPEN, Group
+from slipway.api.idle_check import IdleCheck
 from slipway.api.protocol.answers import Progress
 from slipway.engine.client import Client
 from slipway.engine.messages import Failed
@@ -38,7 +39,12 @@ class Admission:
     closed (nothing new), and never back."""
 
     def __init__(
-        self, engine: Client, *, max_concurrency: int | None = None, group: Group | None = None
+        self,
+        engine: Client,
+        *,
+        max_concurrency: int | None = None,
+        group: Group | None = None,
+        idle_check: IdleCheck | None = None,
     ) -> None:
         self.phase: Phase = "open"
         self.loaded = False
@@ -48,6 +54,7 @@ class Admission:
         self.group = group or Group.of_one()
         self.failure: Failed | None = None
         """Why the server is about to end."""
+        self.idle_check = idle_check or IdleCheck(engine, interval=0)
         self._engine = engine
         self._max_concurrency = max_concurrency
         self._idle = asyncio.Event()
@@ -62,7 +69,7 @@ class Admission:
     def ready(self) -> bool:
         """A request that arrived now would be served, by whichever process, and others should come."""
         serves = self.loaded and self.failure is None and self._engine.state == "ready"
-        serves = serves and not self._engine.asleep
+        serves = serves and not self._engine.asleep and not self.idle_check.overdue
         return self.phase == "open" and serves and self.group.complete
 
     @property
@@ -103,6 +110,8 @@ class Admission:
             return Progress(phase="draining", total=self.group.num_open)
         if self._engine.asleep:
             return Progress(phase="asleep")
+        if self.idle_check.overdue:
+            return Progress(phase="stalled")
         seen = self._engine.progress
         if seen is None:
             return Progress(phase="load")

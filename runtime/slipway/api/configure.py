@@ -248,6 +248,8 @@ class Settings:
     """Seconds after SIGTERM in which requests that still arrive are served."""
     drain_timeout: float
     """Seconds after that for open requests to end."""
+    idle_check_interval: float
+    """Seconds without a step after which a probe has one computed; 0: never."""
     load_timeout: float
     """Seconds without progress after which loading has failed."""
     step_timeout: float

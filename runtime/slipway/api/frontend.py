@@ -24,6 +24,7 @@ from slipway.api.errors import ApiError
 from slipway.api.generate import Order, Run
 from slipway.api.grammars import GrammarChecks
 from slipway.api.group import Group
+from slipway.api.idle_check import IdleCheck
 from slipway.api.model import ServedModel, served_model
 from slipway.api.pooled_run import PooledRun
 from slipway.api.response_store import ResponseStore
@@ -58,7 +59,12 @@ class Frontend:
     def __init__(self, settings: Settings, engine: Client, group: Group | None = None) -> None:
         self.settings = settings
         self.engine = engine
-        self.admission = Admission(engine, max_concurrency=settings.max_concurrency, group=group)
+        self.admission = Admission(
+            engine,
+            max_concurrency=settings.max_concurrency,
+            group=group,
+            idle_check=IdleCheck(engine, settings.idle_check_interval),
+        )
         self.bodies = Bodies()
         self.adapters = Adapters(settings, engine)
         self.seeds = Seeds(settings.seed, self.admission.group.next_arrival)

@@ -126,6 +126,13 @@ class BalancedClient:
         if place is not None:
             self._clients[place].abort(request_id)
 
+    @property
+    def idle_seconds(self) -> float:
+        return max(client.idle_seconds for client in self._clients)
+
+    async def compute_one(self) -> None:
+        await self._of_all(lambda client: client.compute_one())
+
     async def call(self, method: str, *arguments: str, timeout: float | None = None) -> str:
         """A refusal is that of the first engine that refuses. Where only some can fall asleep, they wake."""
         if method in ("reset_prefix_cache", "sleep"):

@@ -31,9 +31,12 @@ from slipway.engine.messages import (
     StepDone,
     UnloadAdapter,
 )
+from slipway.engine.params import PoolingParams, SamplingParams
 from slipway.engine.stream import EngineDead, Stream
 from slipway.exits import ENGINE_DIED, ExitCode
 
+ONE_TOKEN = ""
+"""Id of the request that asks for a step of one token: no other has none."""
 State = Literal["loading", "ready", "dead"]
 OnStats = Callable[[int, Stats], None]
 """Told of each engine's state by its rank."""
@@ -126,6 +129,13 @@ class Client(Protocol):
     def abort(self, request_id: str) -> None:
         """Forget a request; its stream gives nothing more."""
 
+    @property
+    def idle_seconds(self) -> float:
+        """Since the last step, or the start; of several engines, the longest. 0 where an engine owes one."""
+
+    async def compute_one(self) -> None:
+        """Have each engine compute a step of one token, which no metric counts. Raises EngineDead."""
+
     async def call(self, method: str, *arguments: str, timeout: float | None = None) -> str:
         """Ask an administrative question. Raises TimeoutError after `timeout` seconds."""
 
@@ -177,12 +187,20 @@ class EngineClient:
         self._transport: asyncio.WriteTransport | None = None
         self._changed = asyncio.Event()
         self._heard = time.monotonic()
+        self._num_steps = 0
+        """That the engine has told of."""
+        self._stepped = self._heard
+        """When it told of the last."""
 
     @property
     def heartbeat_age(self) -> float:
         if self.state == "ready" and not self._streams:
             return 0.0
         return time.monotonic() - self._heard
+
+    @property
+    def idle_seconds(self) -> float:
+        return 0.0 if self._streams else time.monotonic() - self._stepped
 
     async def run(self, *, on_stats: OnStats) -> None:
         loop = asyncio.get_running_loop()
@@ -221,6 +239,13 @@ class EngineClient:
         self._write(request)
         stream = self._streams[request.request_id] = Stream(self._rank)
         return stream
+
+    async def compute_one(self) -> None:
+        pools = PoolingParams() if self.ready is not None and self.ready.pools is not None else None
+        params = SamplingParams(max_tokens=1, temperature=0.0)
+        request = AddRequest(ONE_TOKEN, [0], params, pooling=pools, counted=False)
+        async for _ in self.submit(request):
+            pass
 
     def abort(self, request_id: str) -> None:
         if self._streams.pop(request_id, None) is not None and self.state == "ready":
@@ -284,6 +309,8 @@ class EngineClient:
         self._heard = time.monotonic()
         match message:
             case StepDone(deltas, stats):
+                if stats.step != self._num_steps:
+                    self._num_steps, self._stepped = stats.step, self._heard
                 for delta in deltas:
                     ended = delta.finish_reason is not None
                     take = self._streams.pop if ended else self._streams.get
@@ -296,7 +323,7 @@ class EngineClient:
             case Loading():
                 self.progress = message
             case Ready():
-                self.ready = message
+                self.ready, self._stepped = message, self._heard
                 self._become("ready")
             case Failed():
                 self.failure = message

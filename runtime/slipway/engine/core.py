@@ -309,7 +309,10 @@ class EngineCore:
             num_tokens += verified
             if plain:
                 guessing.took(num_tokens, seconds, verified, output.proposing_seconds)
-        self._tell(deltas, [num_tokens], [now - started])
+        if any(request.counted for request in grants):
+            self._tell(deltas, [num_tokens], [now - started])
+        else:
+            self._tell(deltas)
         if self._profiler:
             self._profiler.step(started, now, len(grants), num_tokens)
 
@@ -339,6 +342,8 @@ class EngineCore:
             drafts, forced = output.drafts.get(index, []), self.scheduler.limits.forced
             complete = self.grammars.advance(request, tokens, drafts, forced=forced)
         end(request, delta, complete)
+        if not request.counted:
+            delta.token_ids = []
         if failed and delta.finish_reason is None:  # else it had ended before that
             delta.finish_reason, delta.unfit = "error", request.masked
             delta.error = NOTHING_LEFT if request.masked else NOT_NUMBERS

@@ -80,6 +80,8 @@ class AddRequest(Message, frozen=True):
     prompt_embeds: bytes = b""
     """What enters the first layer for its prompt, fp32 [len(prompt_token_ids), hidden]; the token ids are all
     NO_TOKEN then. Empty: the model embeds the tokens."""
+    counted: bool = True
+    """The metrics know of it; else it asks whether steps are computed, and is nobody's."""
 
 
 class AbortRequests(Message, frozen=True):

@@ -85,12 +85,15 @@ class PagePool:
             self._key_of[page] = key
 
     def release(self, pages: Iterable[int]) -> None:
-        """Let go of pages; the first of them will be reused first."""
+        """Let go of pages. Of those that a prefix may find, the first will be reused first; the others before
+        any of them."""
         for page in pages:
             self._references[page] -= 1
             self.num_held -= 1
             if self._references[page] == 0:
                 self._free[page] = None
+                if self._key_of[page] is None:
+                    self._free.move_to_end(page, last=False)
 
     def forget(self, pages: Iterable[int]) -> None:
         """Make these pages findable no more."""

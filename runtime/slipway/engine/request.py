@@ -55,6 +55,8 @@ class Request:
     """Embeddings that stand for its first tokens, for virtual ones once its adapter is there; it needs them
     again after a preemption."""
     arrival: float = field(init=False)
+    counted: bool = field(init=False)
+    """The metrics know of it."""
     named: AdapterRef | None = field(init=False)
     """Its adapter, of either kind; None: the model alone."""
     adapter: int = NO_PLACE
@@ -106,8 +108,9 @@ class Request:
         self.named = message.adapter
         self.num_virtual = self.named.num_virtual if self.named else 0
         self.tokens = array("i", [NO_TOKEN] * self.num_virtual + message.prompt_token_ids)
-        self.num_counted = self.num_virtual
         self.num_prompt = len(self.tokens)
+        self.counted = message.counted
+        self.num_counted = self.num_virtual if self.counted else self.num_prompt
         self.max_computed = self.num_prompt + self.params.max_tokens - 1
         self.masked = bool(message.grammar) or message.reasoning is not None
         self.mask_seconds = FIRST_MASK_SECONDS if self.masked else 0.0

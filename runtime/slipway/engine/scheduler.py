@@ -357,7 +357,7 @@ class Scheduler:
         plan.swap_in += copies
         if request.num_preemptions == 0:
             request.num_cached = max(0, hit.num_tokens - request.num_virtual)
-            self.prefix_queries += request.num_prompt - request.num_virtual
+            self.prefix_queries += request.num_prompt - request.num_virtual if request.counted else 0
             self.prefix_hits += request.num_cached
         plan.starts[request] = SlotStart(
             request.slot,

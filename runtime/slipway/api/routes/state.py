@@ -42,10 +42,11 @@ async def ready(request: Request) -> Response:
 
     One answer by three names: of readiness probes, of clients that wait for a vLLM server, of platforms.
     """
-    front = frontend(request)
-    if front.admission.ready:
-        return Response(status_code=200)
-    return json_response(front.admission.progress(), status=503)
+    admission = frontend(request).admission
+    if not admission.ready:
+        return json_response(admission.progress(), status=503)
+    admission.idle_check.look()
+    return Response(status_code=200)
 
 
 async def version(request: Request) -> Response:
@@ -131,6 +132,7 @@ async def _slept(request: Request, method: str, *arguments: str) -> None:
     if not settings.enable_sleep_mode:
         message = "This server never sleeps: it was started without --enable-sleep-mode."
         raise ApiError(message, code="sleep_mode_off")
+    await frontend(request).admission.idle_check.wait()  # the engine sleeps while no request is live
     # Weights are moved or read: that may take as long as a start.
     await _called(request, method, *arguments, seconds=settings.load_timeout, limit="--load-timeout")
 

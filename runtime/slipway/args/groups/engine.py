@@ -142,5 +142,12 @@ class Slipway:
     dry_run: bool = arg(False, about_command=True, in_spec=False)
     """Check the arguments, print what they resolve to as JSON, and exit."""
 
+    idle_check_interval: int = arg(30, minimum=0, maximum=86400, unit="seconds")
+    """Where no step was computed for this long, a probe of `/ready` has one computed, of one token.
+
+    It takes a server whose device hangs out of service before a request finds out. Where such a step takes
+    more than a thousandth of this time, they come as much less often. 0: never.
+    """
+
     load_timeout: int = arg(1800, minimum=1, maximum=604800, unit="seconds")
     """Exit where loading has made no progress for this long."""

@@ -29,12 +29,21 @@ def _nothing_arrives(values: Values, given: Given) -> str | None:
     )
 
 
+def _nobody_probes(values: Values, given: Given) -> str | None:
+    return (
+        "--idle-check-interval has no effect in a batch: it is about what probes are answered."
+        if "idle_check_interval" in given
+        else None
+    )
+
+
 BATCH_RULES: tuple[Rule, ...] = (
     _missing("input_file"),
     _missing("output_file"),
     *(without_effect(a, needed) for a in RUN_BATCH.groups[0].arguments for needed in a.no_effect_without),
     Rule("output_tmp_dir", _folder_for_a_url, warns=True),
     Rule("drain_grace", _nothing_arrives, warns=True),
+    Rule("idle_check_interval", _nobody_probes, warns=True),
 )
 """What `slipway run-batch` adds."""
 
