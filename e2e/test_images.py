@@ -15,6 +15,7 @@ import pytest
 
 from e2e.images import TARGETS, build, missing
 from e2e.images.containers import PODMAN, Container
+from slipway.args.compatibility import read_schema
 
 REFERENCE_OPTIONS = (
     *("--rm", "-it"),
@@ -116,6 +117,14 @@ def test_an_image_names_a_numeric_user_and_no_variable_of_the_server(target):
     names = [entry.partition("=")[0] for entry in config["Env"]]
     assert not [name for name in names if name.startswith(("VLLM_", "SLIPWAY_"))]
     assert "HOME=/cache" in config["Env"]
+
+
+@pytest.mark.parametrize("target", ["runtime-cpu", "runtime-cuda"])
+def test_a_runtime_carries_the_schema_that_it_prints(target, tmp_path):
+    label = inspected(build(target))["Config"]["Labels"]["dev.slipway.schema"]
+    status, printed = ended(build(target), "--print-schema=short", folder=tmp_path)
+    assert (status, printed.strip()) == (0, label)
+    assert "maxModelLen" in read_schema(json.loads(label)).fields
 
 
 @pytest.mark.parametrize("target", ["runtime-cpu", "runtime-cuda", "operator"])

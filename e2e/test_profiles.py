@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from e2e.ground.build import Binaries
 from e2e.ground.children import GroundFailed
 from e2e.ground.control_plane import ControlPlane
 from e2e.operators import Namespace, Object, Operator, define, put_profile, service, until
+from slipway.args.export import short_schema
 
 KIND = "inferenceservices.slipway.dev"
 SHARED = "example.com/gpu"
@@ -92,6 +94,48 @@ def test_a_profile_that_is_missing_or_wrong_is_named_and_noticed_once_it_is_ther
     plane.kubectl("delete", "servingprofiles", "late")
     until_condition(models, "early", "Valid", "False ProfileMissing")
     assert models.all("pods", "--selector", "app.kubernetes.io/instance=early")
+
+
+def test_an_image_that_does_not_take_the_arguments_gets_no_pod_and_the_old_ones_stay(
+    plane: ControlPlane, models: Namespace
+) -> None:
+    schema = json.loads(short_schema())
+    (arguments,) = (group["arguments"] for group in schema["groups"])
+    arguments[:] = [one for one in arguments if one.get("field") != "maxNumSeqs"]
+    image = {"image": "registry.example.com/runtime:0.0.9"}
+    put_profile(plane, "older", runtime=image, schema={**schema, "version": "0.0.9"})
+    models.apply(service("demo", profile="older", engine={"maxModelLen": 4096}))
+    until_condition(models, "demo", "Ready", "True Serving")
+    until_condition(models, "demo", "ArgsCompatible", "True SchemaMatches")
+    before = models.all("replicasets")
+    models.apply(service("demo", profile="older", engine={"maxNumSeqs": 4}))
+    refused = f"{image['image']} does not take the arguments. spec.engine.maxNumSeqs: version 0.0.9"
+    until_condition(models, "demo", "ArgsCompatible", f"False ArgumentsRefused: {refused}")
+    until_condition(models, "demo", "Ready", "False ArgumentsRefused")
+    assert models.condition("demo", "Available")["status"] == "True"
+    assert models.all("replicasets") == before
+    models.apply(service("own", runtime=image))
+    until_condition(models, "own", "ArgsCompatible", "Unknown SchemaUnknown")
+    models.apply(service("usual"))
+    until_condition(models, "usual", "Ready", "True Serving")
+    assert not models.condition("usual", "ArgsCompatible")
+
+
+def test_a_profile_whose_new_image_would_refuse_arguments_stops_nothing(
+    plane: ControlPlane, models: Namespace
+) -> None:
+    schema = json.loads(short_schema())
+    put_profile(plane, "moving", runtime={"image": "registry.example.com/runtime:1"}, schema=schema)
+    models.apply(service("runs", profile="moving", engine={"maxNumSeqs": 4}))
+    until_condition(models, "runs", "Ready", "True Serving")
+    generation = models.the("deployment", "runs")["metadata"]["generation"]
+    (arguments,) = (group["arguments"] for group in schema["groups"])
+    arguments[:] = [one for one in arguments if one.get("field") != "maxNumSeqs"]
+    put_profile(plane, "moving", runtime={"image": "registry.example.com/runtime:2"}, schema=schema)
+    until_condition(models, "runs", "ArgsCompatible", "False ArgumentsRefused")
+    until_condition(models, "runs", "UpgradeAvailable", "registry.example.com/runtime:2")
+    assert models.condition("runs", "Ready")["status"] == "True"
+    assert models.the("deployment", "runs")["metadata"]["generation"] == generation
 
 
 @pytest.mark.parametrize(

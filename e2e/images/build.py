@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.ground import packages
+from slipway.args.export import short_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
@@ -126,7 +127,7 @@ def _base() -> str:
 
 def _build(target: str, reference: str, base: str, context: Path) -> None:
     mounts = [f"--volume={path}:{path}:ro" for path in HOST_FILES if Path(path).exists()]
-    arguments = {"BASE": base, "TORCH_INDEX": TORCH_INDEX}
+    arguments = {"BASE": base, "TORCH_INDEX": TORCH_INDEX, "SCHEMA": short_schema()}
     _run(
         *("buildah", "--runtime", "runc", "build", "--isolation", "chroot", "--network", "host", "--layers"),
         *mounts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 VALID = "Valid"
+ARGS_COMPATIBLE = "ArgsCompatible"
 SCHEDULED = "Scheduled"
 MODEL_LOADED = "ModelLoaded"
 AVAILABLE = "Available"
@@ -18,6 +19,8 @@ STALLED = "Stalled"
 
 CONDITIONS: Mapping[str, str] = {
     VALID: "The operator can render the spec, and its policy admits it.",
+    ARGS_COMPATIBLE: "The image takes the arguments. Only there where it is not the operator's own, and "
+    "Unknown where no profile has its schema.",
     SCHEDULED: "Every pod of the current template exists and has a node.",
     MODEL_LOADED: "A server of the current template has loaded the model.",
     AVAILABLE: "At least one pod admits requests: the URL answers.",

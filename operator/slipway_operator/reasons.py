@@ -72,6 +72,26 @@ PROFILE_INVALID = _reason(
     "The ServingProfile that spec.profile names has a field that cannot be accepted; the message names it.",
     stalled=True,
 )
+SCHEMA_MATCHES = _reason(
+    "SchemaMatches",
+    conditions.ARGS_COMPATIBLE,
+    "The schema in the profile has every argument, with its value.",
+    calm=True,
+)
+SCHEMA_UNKNOWN = _reason(
+    "SchemaUnknown",
+    conditions.ARGS_COMPATIBLE,
+    "The image is not the operator's own, and no profile has its schema: whether it takes the arguments "
+    "shows when it starts.",
+    calm=True,
+)
+ARGUMENTS_REFUSED = _reason(
+    "ArgumentsRefused",
+    conditions.ARGS_COMPATIBLE,
+    "The image is of a version that does not take the arguments in the message. Nothing is rolled out, and "
+    "pods that run run on. Take them out of spec.engine, or give the profile another image with its schema.",
+    stalled=True,
+)
 MULTI_NODE_NOT_SUPPORTED = _reason(
     "MultiNodeNotSupported",
     conditions.VALID,

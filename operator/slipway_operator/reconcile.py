@@ -13,7 +13,7 @@ from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, re
 from slipway.service.engine import check_supported
 from slipway.service.facts import Owner
 from slipway.service.intent import pod_template
-from slipway.service.profile import check_profiled
+from slipway.service.profile import ServingProfile, check_profiled, misfits_of
 from slipway.service.rollout import claims_of
 from slipway_operator import reasons
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
@@ -56,6 +56,8 @@ class Wanted:
     objects: tuple[Object, ...] = ()
     invalid: Finding | None = None
     upgrade: str | None = None
+    arguments: Finding | None = None
+    """Whether the image takes them; None where it is the operator's own."""
 
 
 @dataclass(slots=True)
@@ -121,17 +123,33 @@ class Reconciler:
         try:
             spec = from_mapping(document, self._settings.policy)
             profile = await self._profiles.chosen(spec)
-            check_supported(check_profiled(spec, profile))
+            whole = check_profiled(spec, profile)
+            check_supported(whole)
             facts = replace(
                 facts, profile=profile, exclusive_claims=await self._exclusive_claims(resource, spec)
             )
             pinned = self._pinned(resource, spec, facts)
+            arguments = self._arguments(whole, profile)
+            if pinned.is_new and arguments is not None and arguments.reason is reasons.ARGUMENTS_REFUSED:
+                return Wanted(None, invalid=arguments, arguments=arguments)
             objects = render(spec, replace(facts, template=pinned.template))
         except InvalidService as error:
             return Wanted(None, invalid=refusal(error))
         order = [kind.name for kind in (*MADE, *OPTIONAL)]
         objects = sorted([pinned.revision, *objects], key=lambda item: order.index(item["kind"]))
-        return Wanted(spec, tuple(objects), upgrade=pinned.upgrade)
+        return Wanted(spec, tuple(objects), upgrade=pinned.upgrade, arguments=arguments)
+
+    def _arguments(self, spec: ServiceSpec, profile: ServingProfile | None) -> Finding | None:
+        """Whether the image takes them, of a document that has its profile's parts."""
+        image = spec.runtime.image
+        if image in (None, self._settings.cpu_image, self._settings.cuda_image):
+            return None
+        found = misfits_of(spec, profile)
+        if found is None:
+            return reasons.SCHEMA_UNKNOWN.found(f"no profile has the schema of {image}.")
+        if not found:
+            return reasons.SCHEMA_MATCHES.found(f"{image} takes the arguments.")
+        return reasons.ARGUMENTS_REFUSED.found(f"{image} does not take the arguments. {' '.join(found)}")
 
     def _facts(self, resource: Object) -> Facts:
         settings, metadata = self._settings, resource["metadata"]
@@ -262,6 +280,7 @@ class Reconciler:
             drift=foreign_env(deployment, MANAGER) if deployment else (),
             upgrade=wanted.upgrade,
             missing_monitor=self._missing_monitor(wanted.spec),
+            arguments=wanted.arguments,
             nodes=await self.nodes.all() if any(_unschedulable(pod) for pod in pods) else (),
             progress=progress,
             now=now,

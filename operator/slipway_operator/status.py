@@ -18,6 +18,7 @@ from slipway.service.pod import selector
 from slipway.service.rollout import REASON as ROLLOUT_REASON
 from slipway_operator import reasons
 from slipway_operator.conditions import (
+    ARGS_COMPATIBLE,
     AVAILABLE,
     DRIFTED,
     MODEL_LOADED,
@@ -69,6 +70,8 @@ class Observed:
     """`Pinned.upgrade`."""
     missing_monitor: str | None = None
     """The kind that the spec wants and the cluster does not have."""
+    arguments: Finding | None = None
+    """Whether the image takes them; None where it is the operator's own."""
     nodes: Sequence[Object] = ()
     """Only for the numbers in an Unschedulable message; may stay empty."""
     progress: Mapping[str, Progress] = field(default_factory=dict)
@@ -183,6 +186,8 @@ def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Itera
     yield progressing
     if ready is not None:
         yield ready
+    if observed.arguments is not None:
+        yield _args_compatible(observed.arguments)
     if observed.drift:
         names = ", ".join(observed.drift)
         text = f"someone else added {names} to the Deployment. Remove it there, and set it in spec.env."
@@ -204,6 +209,11 @@ def _valid(found: Finding | None) -> Verdict:
     if found is not None and found.condition == VALID:
         return Verdict(VALID, "False", found.reason, found.message)
     return Verdict(VALID, "True", reasons.ACCEPTED, "The spec is accepted.")
+
+
+def _args_compatible(found: Finding) -> Verdict:
+    status = {reasons.SCHEMA_MATCHES: "True", reasons.ARGUMENTS_REFUSED: "False"}.get(found.reason, "Unknown")
+    return Verdict(ARGS_COMPATIBLE, status, found.reason, found.message)
 
 
 def _scheduled(view: View) -> Verdict:
@@ -282,7 +292,9 @@ def _ready(view: View, progressing: Verdict) -> Verdict | None:
 
 def _refused(found: Finding | None) -> bool:
     """Whether the resource is refused as a whole, whatever its pods do."""
-    return found is not None and (found.condition == VALID or found.reason == reasons.NAME_CONFLICT)
+    if found is None:
+        return False
+    return found.condition in (VALID, ARGS_COMPATIBLE) or found.reason == reasons.NAME_CONFLICT
 
 
 def _timed(verdict: Verdict, observed: Observed) -> dict[str, Any]:

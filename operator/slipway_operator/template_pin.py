@@ -35,6 +35,8 @@ class Pinned:
     """What this operator would render otherwise; None where nothing, or where it is taken."""
     change: str | None = None
     """Which fields of the intent differ from the revision before; None where the pods stay."""
+    is_new: bool = True
+    """Pods of this template do not run yet."""
 
 
 def in_force(revisions: Sequence[Object], spec: ServiceSpec) -> Object | None:
@@ -81,11 +83,12 @@ def pin(
     stays = _revision(spec, facts, kept, _number(revision), revision["metadata"]["name"])
     leaves = changes(template, fresh)
     if not leaves:
-        return Pinned(template, stays, None)
+        return Pinned(template, stays, None, is_new=False)
     change = _listed(leaves)
     if spec.rollout.template == "Latest":
         return Pinned(fresh, _revision(spec, facts, new, _number(revision) + 1), None, change)
-    return Pinned(template, stays, f"{change}. Set spec.rollout.template to Latest to take it.")
+    upgrade = f"{change}. Set spec.rollout.template to Latest to take it."
+    return Pinned(template, stays, upgrade, is_new=False)
 
 
 def _revision(

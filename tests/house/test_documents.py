@@ -137,8 +137,7 @@ def lay_down_files(snippet: Snippet, words: list[str], folder: Path) -> None:
     (folder / "examples").symlink_to(ROOT / "examples")
     for option, is_meant in NAMED.items():
         if option in words and not (named := folder / words[words.index(option) + 1]).exists():
-            (text,) = filter(is_meant, snippet.files)
-            named.write_text(text)
+            named.write_text(next(filter(is_meant, snippet.files)))
 
 
 def make_knows_the_target(snippet: Snippet, folder: Path) -> None:
@@ -237,7 +236,7 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("sh", r"(bin/)?slipway [\w-]+$"): it_has_help,
     ("sh", r"torchrun .* --no-python slipway serve\b"): its_processes_take_the_arguments,
     ("sh", r"(bin/)?slipway (serve|demo|run|bench)\b"): its_arguments_are_accepted,
-    ("sh", r"(bin/)?slipway (args|render|collect-env)\b|slipway --"): it_prints_something,
+    ("sh", r"(bin/)?slipway (args|render|collect-env)\b|(bin/)?slipway --"): it_prints_something,
     ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,
     ("sh", r"(kubectl|helm) "): it_is_about_what_the_cluster_has,

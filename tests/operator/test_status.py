@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.service import InvalidService, ServiceSpec, from_mapping
+from slipway_operator import reasons
 from slipway_operator.conditions import CONDITIONS, READY, RECONCILING, STALLED
 from slipway_operator.reasons import BY_NAME
 from slipway_operator.status import Observed, refusal, status
@@ -258,6 +259,33 @@ def test_a_kind_of_monitor_that_the_cluster_lacks_is_told_and_harms_no_readiness
     assert kstatus(whole, 1) == "Current"
 
 
+ARGUMENTS = [
+    reason.found("An image.")
+    for reason in (reasons.SCHEMA_MATCHES, reasons.SCHEMA_UNKNOWN, reasons.ARGUMENTS_REFUSED)
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told_as"), zip(ARGUMENTS, ("True", "Unknown", "False"), strict=True), ids=str
+)
+def test_what_an_image_takes_is_told_and_harms_no_pods_that_run(arguments, told_as):
+    whole = told(serving(arguments=arguments))
+    assert conditions(whole)["ArgsCompatible"] == (told_as, arguments.reason.name)
+    assert conditions(whole)["Ready"] == ("True", "Serving")
+    assert "ArgsCompatible" not in conditions(told(serving()))
+
+
+def test_arguments_that_an_image_refuses_leave_the_spec_valid_and_unfulfilled():
+    found = reasons.ARGUMENTS_REFUSED.found("A does not take the arguments. spec.engine.a: no.")
+    whole = told(serving(arguments=found, invalid=found))
+    assert conditions(whole)["Valid"] == ("True", "Accepted")
+    assert conditions(whole)["Ready"] == ("False", "ArgumentsRefused")
+    assert conditions(whole)["Available"] == ("True", "Serving")
+    assert conditions(whole)["Stalled"] == ("True", "ArgumentsRefused")
+    assert whole["summary"] == "ArgumentsRefused: A does not take the arguments. spec.engine.a: no"
+    assert kstatus(whole, 1) == "Failed"
+
+
 def test_an_upgrade_is_told_where_pods_are_not_ready_too():
     whole = told(broken(pod(), upgrade="containers[server].image a → b. Latest takes it."))
     assert conditions(whole)["UpgradeAvailable"] == ("True", "UpgradeAvailable")
@@ -311,6 +339,7 @@ def observations(draw: st.DrawFn) -> Observed:
         conflict=draw(st.sampled_from([None, "Taken. " * 60])),
         drift=draw(st.sampled_from([[], ["VLLM_X"]])),
         missing_monitor=draw(st.sampled_from([None, "PodMonitor"])),
+        arguments=draw(st.sampled_from([None, *ARGUMENTS])),
         now=NOW,
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from slipway.args.export import short_schema
 from slipway.service import Facts, InvalidService, from_mapping, render
 from slipway.service.intent import intent_hash
-from slipway.service.profile import check_profiled, read_profile, with_profile
+from slipway.service.profile import check_profiled, misfits_of, read_profile, with_profile
 
 SHARED = {
     "runtime": {"image": "registry.example.com/runtime:1", "imagePullSecrets": ["login"]},
@@ -55,6 +57,33 @@ def test_what_the_service_leaves_open_is_the_profile_s():
     assert pod["runtimeClassName"] == "nvidia"
     assert {"key": "pool", "operator": "Exists"} in pod["tolerations"]
     assert pod["securityContext"]["fsGroup"] == 7
+
+
+def test_a_schema_is_asked_about_the_profile_s_image_and_no_other():
+    schema = json.loads(short_schema())
+    for argument in schema["groups"][0]["arguments"]:
+        if argument.get("field") == "enforceEager":
+            argument |= {"flag": "--eager", "field": "eager"}
+    profile = profile_of(**SHARED, schema=schema)
+    spec = from_mapping(service(engine={"enforceEager": True, "maxNumSeqs": 4}))
+    (sentence,) = misfits_of(with_profile(spec, profile), profile) or ()
+    assert sentence.startswith("spec.engine.enforceEager: version")
+    assert misfits_of(with_profile(from_mapping(service()), profile), profile) == []
+    other = with_profile(from_mapping(service(runtime={"image": "a/b:1"})), profile)
+    assert misfits_of(other, profile) is None
+    assert misfits_of(with_profile(spec, profile_of(**SHARED)), profile_of(**SHARED)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"schema": {"version": "1", "groups": []}}, "there is none. Name the image"),
+        ({"runtime": {"image": "a/b:1"}, "schema": {"version": "1"}}, "it is not the schema of an image"),
+    ],
+)
+def test_a_schema_without_an_image_and_one_that_is_none_are_refused(spec, said):
+    with pytest.raises(InvalidService, match=said):
+        profile_of(**spec)
 
 
 def test_what_the_service_says_goes_before():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from slipway import __version__
+from slipway.args.compatibility import DECIDING
 from slipway.args.declare import Argument, Key
 from slipway.args.schema import SERVE, help_text
 from slipway.args.status import status_of
@@ -13,6 +15,7 @@ from slipway.args.status import status_of
 def declarations() -> dict[str, Any]:
     """Groups in order, each with its arguments. Facts that an argument does not have are left out."""
     return {
+        "version": __version__,
         "groups": [
             {
                 "name": group.name,
@@ -20,7 +23,7 @@ def declarations() -> dict[str, Any]:
                 "arguments": [declaration(argument) for argument in group.arguments],
             }
             for group in SERVE.groups
-        ]
+        ],
     }
 
 
@@ -84,7 +87,20 @@ def _key(key: Key) -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact not in (None, False, [])}
 
 
-def print_schema() -> int:
-    """`slipway --print-schema`"""
-    print(json.dumps(declarations(), indent=2, ensure_ascii=False))
+def print_schema(*, short: bool) -> int:
+    """`slipway --print-schema`; `short` is one line without texts, as images carry it in their label."""
+    if short:
+        print(short_schema())
+    else:
+        print(json.dumps(declarations(), indent=2, ensure_ascii=False))
     return 0
+
+
+def short_schema() -> str:
+    """What decides whether an image takes a value, in one line."""
+    arguments = [
+        {name: fact for name, fact in declaration(argument).items() if name in DECIDING}
+        for argument in SERVE.arguments.values()
+    ]
+    schema = {"version": __version__, "groups": [{"arguments": arguments}]}
+    return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)

@@ -18,7 +18,7 @@ from slipway.cli.main import main
 from slipway.envs import BY_NAME, InvalidEnvironment
 
 EVERYWHERE = ("--host", sockets.EVERYWHERE)
-OF_THE_COMMAND = ("-h", "--help", "-v", "--version", "--print-schema")
+OF_THE_COMMAND = ("-h", "--help", "-v", "--version", "--print-schema", "--print-schema=short")
 """Options of `slipway` itself; every other one is the server's."""
 
 

@@ -31,7 +31,7 @@ COMMANDS = {
 OWN_PARSER = ("bench", "serve", "run-batch")
 """Subcommands whose arguments are declared: `run(argv)` instead of an argparse parser."""
 
-USAGE = f"usage: slipway [-h] [-v] [--print-schema] {{{','.join(COMMANDS)}}} ..."
+USAGE = f"usage: slipway [-h] [-v] [--print-schema[=short]] {{{','.join(COMMANDS)}}} ..."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["-v" | "--version", *_]:
             print(__version__)
             return 0
-        case ["--print-schema"]:
+        case ["--print-schema" | "--print-schema=short" as option]:
             from slipway.args.export import print_schema
 
-            return print_schema()
+            return print_schema(short=option.endswith("=short"))
         case [name, *rest] if name in COMMANDS:
             return _dispatch(name, rest)
     from difflib import get_close_matches
@@ -74,7 +74,8 @@ def overview() -> str:
             "options:",
             "  -h, --help      print this",
             "  -v, --version   print the version",
-            "  --print-schema  print the declarations of all arguments as JSON",
+            "  --print-schema  print the declarations of all arguments as JSON; with =short in one line",
+            "                  what decides on values, as the images carry it",
             "",
             "`slipway COMMAND --help` shows the options of a command.",
         ]

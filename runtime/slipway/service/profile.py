@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from slipway import envs
+from slipway.args.compatibility import misfits, read_schema
 from slipway.service import firewall
 from slipway.service.devices import check_devices
-from slipway.service.engine import resolved_of
+from slipway.service.engine import container_arguments, resolved_of
 from slipway.service.fields import InvalidService, read, shown
 from slipway.service.resources import check_resources
 from slipway.service.spec import (
@@ -44,9 +45,12 @@ class ServingProfile:
     resources: Resources = field(default_factory=Resources)
     scheduling: Scheduling = field(default_factory=Scheduling)
     security: Security = field(default_factory=Security)
+    schema: Mapping[str, object] | None = None
+    """What the image prints with `--print-schema=short` and has in its label `dev.slipway.schema`: arguments
+    that it does not take are refused before a pod starts. For an image of another version than ours."""
 
 
-PARTS = tuple(one.name for one in fields(ServingProfile) if one.name != "name")
+PARTS = tuple(one.name for one in fields(ServingProfile) if one.name not in ("name", "schema"))
 
 
 def load_profile(text: str) -> ServingProfile:
@@ -63,12 +67,35 @@ def read_profile(name: str, spec: object) -> ServingProfile:
     """The profile of this name. Raises InvalidService where no service could choose it."""
     try:
         profile = read(ServingProfile, {} if spec is None else spec, "spec", name=name)
+        _check_schema(profile)
         check_profiled(ServiceSpec(metadata=Metadata(name="any"), model=Model(path="/model")), profile)
     except InvalidService as error:
         raise InvalidService(
             "spec.profile", f"{PROFILE_KIND} {name} cannot be used: {error}", reason="ProfileInvalid"
         ) from None
     return profile
+
+
+def _check_schema(profile: ServingProfile) -> None:
+    if profile.schema is None:
+        return
+    if profile.runtime.image is None:
+        raise InvalidService(
+            "spec.schema",
+            "it says what runtime.image takes, and there is none. Name the image, or leave it out.",
+        )
+    try:
+        read_schema(profile.schema)
+    except ValueError as error:
+        raise InvalidService("spec.schema", str(error)) from None
+
+
+def misfits_of(spec: ServiceSpec, profile: ServingProfile | None) -> list[str] | None:
+    """What the image would refuse of a document with its profile's parts; None without its schema."""
+    if profile is None or profile.schema is None or spec.runtime.image != profile.runtime.image:
+        return None
+    words = container_arguments(spec, spec.service.port)
+    return list(misfits(read_schema(profile.schema), spec.engine, words))
 
 
 def check_profiled(spec: ServiceSpec, profile: ServingProfile | None) -> ServiceSpec:
