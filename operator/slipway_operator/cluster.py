@@ -145,11 +145,17 @@ class Cluster:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: self.call(*arguments, **named))
 
-    async def ask_for_all(self, path: str, keep: Callable[[Object], Kept], accept: str = JSON) -> list[Kept]:
+    async def ask_for_all(
+        self,
+        path: str,
+        keep: Callable[[Object], Kept],
+        accept: str = JSON,
+        query: Mapping[str, Any] | None = None,
+    ) -> list[Kept]:
         """What `keep` leaves of each item of a list, off the event loop. Raises as `call`."""
 
         def read() -> list[Kept]:
-            pages = self.pages(path, accept=accept)
+            pages = self.pages(path, query, accept)
             return [keep(item) for page in pages for item in page.get("items") or ()]
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, read)

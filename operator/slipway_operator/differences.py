@@ -89,6 +89,14 @@ def needs_apply(
     return None
 
 
+def rolls(template: Mapping[str, Any], live_deployment: Mapping[str, Any], field_manager: str) -> bool:
+    """Whether a Deployment with this template would make other pods than the live one does."""
+    owned = _at(_owned(live_deployment, field_manager), "f:spec", "f:template")
+    live = live_deployment["spec"].get("template", _ABSENT)
+    differ = any(_differences(template, live, ("template",)))
+    return differ or any(_no_longer(owned, template, ()))
+
+
 def differences(rendered: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[Difference]:
     """Every rendered leaf that is not so in `live`."""
     for key, wanted in rendered.items():

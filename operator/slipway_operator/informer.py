@@ -53,7 +53,7 @@ def slim(item: Object, kind: Kind) -> Object:
     """The object as it is kept: with its kind, which lists leave out, and without what nobody reads.
 
     That is each entry of managedFields but ours, half of an object's size, the template of a ReplicaSet, of
-    which a Deployment leaves some behind, and of a node all but its labels and what it has.
+    which a Deployment leaves some behind, and of a node all but its labels, its taints and what it has.
     """
     item.setdefault("kind", kind.name)
     item.setdefault("apiVersion", kind.api_version)
@@ -67,7 +67,8 @@ def slim(item: Object, kind: Kind) -> Object:
             name: metadata[name] for name in ("name", "uid", "resourceVersion", "labels") if name in metadata
         }
         item["status"] = {"allocatable": (item.get("status") or {}).get("allocatable") or {}}
-        item.pop("spec", None)
+        spec = item.get("spec") or {}
+        item["spec"] = {name: spec[name] for name in ("taints", "unschedulable") if name in spec}
     return item
 
 

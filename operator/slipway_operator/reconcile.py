@@ -28,6 +28,7 @@ from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
 from slipway_operator.shapes import controller, owned_by
 from slipway_operator.status import Observed, refusal, status
+from slipway_operator.surge import no_room
 from slipway_operator.template_pin import Pinned, in_force, pin
 from slipway_operator.writer import Writer
 
@@ -129,6 +130,10 @@ class Reconciler:
                 facts, profile=profile, exclusive_claims=await self._exclusive_claims(resource, spec)
             )
             pinned = self._pinned(resource, spec, facts)
+            room = await no_room(
+                self._cluster, self.nodes, spec, pinned.template, self._own(resource, "Deployment")
+            )
+            facts = replace(facts, no_room=room)
             arguments = self._arguments(whole, profile)
             if pinned.is_new and arguments is not None and arguments.reason is reasons.ARGUMENTS_REFUSED:
                 return Wanted(None, invalid=arguments, arguments=arguments)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from fractions import Fraction
-from typing import Any
 
 from slipway.service.pod import ARCHITECTURE_LABEL
 from slipway_operator import reasons
+from slipway_operator.demand import allocatable, importance, labels, request, selected
 from slipway_operator.quantities import amount
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import (
@@ -145,18 +143,16 @@ def missing_resource(pod: Object) -> str | None:
     scheduled = condition(pod, "PodScheduled") or {}
     cause = _POST_FILTER.sub("", str(scheduled.get("message") or ""))
     found = {match[2] for match in _INSUFFICIENT.finditer(cause)}
-    return min(
-        found, key=lambda resource: ("/" not in resource, resource != "memory", resource), default=None
-    )
+    return min(found, key=importance, default=None)
 
 
 def _shortage(pod: Object, resource: str, nodes: Objects, match: re.Match[str] | None) -> str:
     """`nvidia.com/gpu 8, node0 has 4`"""
-    wanted, text = _request(pod, resource)
+    wanted, text = request(pod["spec"], resource)
     asked = f"{resource} {_readable(resource, text)}".rstrip()
     if resource == "memory" and (shared := _shared_memory(pod)):
         asked += f" ({shared} of it /dev/shm)"
-    has = {name(node): _allocatable(node, resource) for node in nodes if _selected(node, pod)}
+    has = {name(node): allocatable(node, resource) for node in nodes if selected(node, pod["spec"])}
     best = max(sorted(has), key=lambda node: has[node][0], default=None)
     if best is None:
         short = _lacking(match, resource) if match else ""
@@ -168,21 +164,12 @@ def _shortage(pod: Object, resource: str, nodes: Objects, match: re.Match[str] |
     return f"{asked}, {best} has {_readable(resource, has[best][1])}{free}"
 
 
-def _selected(node: Object, pod: Object) -> bool:
-    """Whether the pod's nodeSelector admits the node."""
-    return (pod["spec"].get("nodeSelector") or {}).items() <= _labels(node).items()
-
-
 def _foreign(pod: Object, nodes: Objects) -> str:
     """What to do where no node can run the pod's image."""
     wanted = (pod["spec"].get("nodeSelector") or {}).get(ARCHITECTURE_LABEL)
-    if not wanted or not nodes or any(_labels(node).get(ARCHITECTURE_LABEL) == wanted for node in nodes):
+    if not wanted or not nodes or any(labels(node).get(ARCHITECTURE_LABEL) == wanted for node in nodes):
         return ""
     return f"No node is {wanted}, as the image is. Add one, or name another image in spec.runtime.image."
-
-
-def _labels(node: Object) -> Mapping[str, str]:
-    return node["metadata"].get("labels") or {}
 
 
 def _readable(resource: str, text: str) -> str:
@@ -209,26 +196,3 @@ def _lacking(match: re.Match[str], resource: str) -> str:
 
 def _counted(nodes: int) -> str:
     return f"{nodes} node" if nodes == 1 else f"{nodes} nodes"
-
-
-def _request(pod: Object, resource: str) -> tuple[Fraction, str]:
-    """What the pod wants of it, as a number and as it is written."""
-    texts = list(_requests(pod["spec"].get("containers") or (), resource))
-    total = sum((amount(text) or Fraction(0) for text in texts), Fraction(0))
-    for text in _requests(pod["spec"].get("initContainers") or (), resource):
-        if (one := amount(text) or Fraction(0)) > total:
-            total, texts = one, [text]
-    return total, texts[0] if len(texts) == 1 else str(float(total)).removesuffix(".0") if texts else ""
-
-
-def _requests(containers: Any, resource: str) -> Iterator[str]:
-    for container in containers:
-        resources = container.get("resources") or {}
-        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        if resource in asked:
-            yield str(asked[resource])
-
-
-def _allocatable(node: Object, resource: str) -> tuple[Fraction, str]:
-    text = str(((node.get("status") or {}).get("allocatable") or {}).get(resource) or "0")
-    return amount(text) or Fraction(0), text

@@ -9,6 +9,8 @@ from test_informer import bookmark, eventually
 from slipway_operator import discovery
 from slipway_operator.discovery import Nodes
 
+TAINTS = [{"key": "gpu", "effect": "NoSchedule"}]
+
 
 def printed(name: str, version: int, **has: str) -> Object:
     one = node(name, **has)
@@ -17,7 +19,8 @@ def printed(name: str, version: int, **has: str) -> Object:
         "labels": {"pool": "a"},
         "annotations": {"much": "x"},
     }
-    return {**one, "spec": {"podCIDR": "10.0.0.0/24"}, "status": {**one["status"], "images": ["many"]}}
+    spec = {"podCIDR": "10.0.0.0/24", "taints": TAINTS}
+    return {**one, "spec": spec, "status": {**one["status"], "images": ["many"]}}
 
 
 async def test_nodes_are_listed_once_and_then_followed() -> None:
@@ -29,7 +32,8 @@ async def test_nodes_are_listed_once_and_then_followed() -> None:
         nodes = Nodes(cluster, permitted=True)
         assert script.asked == []
         (first,) = await nodes.all()
-        assert first.keys() == {"apiVersion", "kind", "metadata", "status"}
+        assert first.keys() == {"apiVersion", "kind", "metadata", "spec", "status"}
+        assert first["spec"] == {"taints": TAINTS}
         assert first["metadata"]["labels"] == {"pool": "a"}
         assert first["status"].keys() == {"allocatable"}
         await eventually(lambda: len(nodes._store) == 2)

@@ -266,7 +266,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told_as"), zip(ARGUMENTS, ("True", "Unknown", "False"), strict=True), ids=str
+    ("arguments", "told_as"), [*zip(ARGUMENTS, ("True", "Unknown", "False"), strict=True)], ids=str
 )
 def test_what_an_image_takes_is_told_and_harms_no_pods_that_run(arguments, told_as):
     whole = told(serving(arguments=arguments))

@@ -81,7 +81,7 @@ def test_what_kubectl_prints_is_accepted_again():
         ({"files": [{"mountPath": "/a/../b", "secret": "x"}]}, "is not an absolute path without ., .."),
         ({"files": [{"mountPath": "/a"}]}, "exactly one of configMap and secret"),
         ({"model": {"pvc": {"name": "c", "path": "../x"}}}, "is not a path inside the volume"),
-        ({"rollout": {"maxSurge": "120%"}}, "'120%' is not a number or a percentage."),
+        ({"rollout": {"maxSurge": "120%"}}, "'120%' is not a number, a percentage or Auto."),
         ({"rollout": {"maxSurge": 2000}}, "spec.rollout.maxSurge: 2000 is not between 0 and 1000."),
         ({"rollout": {"maxSurge": 1.5}}, "spec.rollout.maxSurge: 1.5 is not a whole number."),
         ({"model": {}}, "none is given"),

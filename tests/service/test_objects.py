@@ -386,3 +386,36 @@ def test_arguments_and_values_with_dollars_reach_the_server_as_written():
 def test_an_unowned_service_has_no_owner():
     for one in render(spec_of("demo"), Facts()):
         assert "ownerReferences" not in one["metadata"]
+
+
+FULL = "no node has nvidia.com/gpu 1 free beside the pods that run"
+
+
+@pytest.mark.parametrize(
+    ("spec", "no_room", "wanted", "why"),
+    [
+        ({}, None, {"maxSurge": 1, "maxUnavailable": 0}, None),
+        ({"replicas": 2}, None, {"maxSurge": 1, "maxUnavailable": 0}, None),
+        ({}, FULL, None, f"Recreate: {FULL}."),
+        ({"replicas": 2}, FULL, {"maxSurge": 0, "maxUnavailable": 1}, f"One after another: {FULL}."),
+        (
+            {"replicas": 4, "rollout": {"maxSurge": "Auto", "maxUnavailable": "50%"}},
+            FULL,
+            {"maxSurge": 0, "maxUnavailable": "50%"},
+            f"One after another: {FULL}.",
+        ),
+        (
+            {"replicas": 4, "rollout": {"maxSurge": "Auto", "maxUnavailable": "0%"}},
+            FULL,
+            {"maxSurge": 0, "maxUnavailable": 1},
+            f"One after another: {FULL}.",
+        ),
+    ],
+)
+def test_an_automatic_surge_follows_what_is_free(spec, no_room, wanted, why):
+    document = {"rollout": {"maxSurge": "Auto"}, **spec}
+    made = made_of(changed("demo", **document), "Deployment", replace(FACTS, no_room=no_room))
+    kind = {"type": "RollingUpdate", "rollingUpdate": wanted} if wanted else {"type": "Recreate"}
+    assert made["spec"]["strategy"] == kind
+    said = made["metadata"].get("annotations", {}).get("slipway.dev/rollout")
+    assert said == (f"{why} With a node more, rollouts keep all replicas." if why else None)

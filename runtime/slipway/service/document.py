@@ -11,6 +11,7 @@ from slipway.service.engine import literals, resolved_of
 from slipway.service.fields import InvalidService, read, shown, unknown_field
 from slipway.service.policy import Policy, check_policy
 from slipway.service.resources import check_resources
+from slipway.service.rollout import is_zero
 from slipway.service.spec import API_VERSION, KIND, Metadata, ServiceSpec
 from slipway.service.storage import hidden_by, within
 from slipway.service.yaml_text import parse_yaml
@@ -121,7 +122,7 @@ def _check_choices(spec: ServiceSpec) -> None:
             path = f"spec.files[{index}]"
             raise InvalidService(path, "exactly one of configMap and secret is needed.")
     rollout = spec.rollout
-    if _nothing(rollout.max_surge) and _nothing(rollout.max_unavailable):
+    if is_zero(rollout.max_surge) and is_zero(rollout.max_unavailable):
         raise InvalidService("spec.rollout.maxSurge", f"{rollout.max_surge} {NO_ROOM}.")
     disruption = spec.disruption
     if disruption.min_available is not None and disruption.max_unavailable is not None:
@@ -151,8 +152,3 @@ def _check_choices(spec: ServiceSpec) -> None:
             "2 asks every client for a certificate, which the kubelet's probes do not have: no pod would "
             "ever be ready. Use 1, which checks those that are given.",
         )
-
-
-def _nothing(share: int | str) -> bool:
-    """Whether a number or a percentage is zero."""
-    return int(str(share).removesuffix("%")) == 0

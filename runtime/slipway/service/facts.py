@@ -41,6 +41,8 @@ class Facts:
     owner: Owner | None = None
     profile: ServingProfile | None = None
     """What the document's `profile` names."""
+    no_room: str | None = None
+    """Why no pod of the template fits beside those that run, where `maxSurge: Auto` asks."""
     exclusive_claims: Mapping[str, str] = field(default_factory=dict)
     """Claims of the namespace that not every node can mount at a time, where that is known, with how it is:
     ReadWriteOnce for one node, ReadWriteOncePod for one pod."""

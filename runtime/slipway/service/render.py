@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from slipway.service.facts import Facts
 from slipway.service.pod import Object, labels, pod_template, selector
-from slipway.service.rollout import REASON, check_replicas, recreate_reason, strategy
+from slipway.service.rollout import REASON, check_replicas, strategy, unusual
 from slipway.service.spec import API_VERSION, KIND, ServiceSpec
 
 
@@ -29,7 +29,7 @@ def render(spec: ServiceSpec, facts: Facts) -> list[Object]:
 
 def deployment(spec: ServiceSpec, facts: Facts) -> Object:
     """It always has its replicas: an autoscaler targets the resource, whose /scale sets them there."""
-    reason = recreate_reason(spec, facts)
+    reason = unusual(spec, facts)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

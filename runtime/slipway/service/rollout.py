@@ -10,30 +10,45 @@ from slipway.service.spec import ServiceSpec
 
 SHARED, ONE_NODE, ONE_POD = "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"
 """Access modes of a claim, by how many can mount it at a time."""
+AUTO = "Auto"
 REASON = "slipway.dev/rollout"
 """Annotation of a Deployment that says why its rollout is not the usual one."""
 
 
 def strategy(spec: ServiceSpec, facts: Facts) -> dict[str, Any]:
-    """A Deployment's strategy: the old pods serve until new ones are ready, where a volume lets both run."""
-    if recreate_reason(spec, facts):
+    """A Deployment's strategy: the old pods serve until new ones are ready, where there is room for both."""
+    if exclusive_claims(spec, facts) or (facts.no_room and spec.replicas == 1):
         return {"type": "Recreate"}
-    rollout = spec.rollout
-    surge = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
-    return {"type": "RollingUpdate", "rollingUpdate": surge}
+    surge, missing = spec.rollout.max_surge, spec.rollout.max_unavailable
+    if surge == AUTO and facts.no_room:
+        surge, missing = 0, 1 if is_zero(missing) else missing
+    elif surge == AUTO:
+        surge = 1
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": missing}}
 
 
-def recreate_reason(spec: ServiceSpec, facts: Facts) -> str | None:
-    """Why the old pods must end before new ones start, in a sentence; None where they need not."""
-    claims = exclusive_claims(spec, facts)
-    if not claims:
+def is_zero(share: int | str) -> bool:
+    """Of a number or a percentage."""
+    return not str(share).removesuffix("%").strip("0")
+
+
+def unusual(spec: ServiceSpec, facts: Facts) -> str | None:
+    """Why old pods end before new ones start, in a sentence; None where they need not."""
+    for claim, mode in exclusive_claims(spec, facts).items():
+        together = f" All {spec.replicas} pods need one node." if spec.replicas > 1 else ""
+        return (
+            f"Recreate: the claim {claim} is {mode}, so that a new pod on another node could not mount it "
+            f"beside an old one.{together} A ReadWriteMany claim, or none, lets rollouts keep serving."
+        )
+    if facts.no_room is None:
         return None
-    claim, mode = next(iter(claims.items()))
-    together = f" All {spec.replicas} pods need one node." if spec.replicas > 1 else ""
-    return (
-        f"Recreate: the claim {claim} is {mode}, so that a new pod on another node could not mount it "
-        f"beside an old one.{together} A ReadWriteMany claim, or none, lets rollouts keep serving."
-    )
+    how = "Recreate" if spec.replicas == 1 else "One after another"
+    return f"{how}: {facts.no_room}. With a node more, rollouts keep all replicas."
+
+
+def surges_where_it_fits(spec: ServiceSpec) -> bool:
+    """Whether the document leaves it to what nodes have free."""
+    return spec.rollout.max_surge == AUTO
 
 
 def check_replicas(spec: ServiceSpec, facts: Facts) -> None:

@@ -48,6 +48,10 @@ Seconds = Annotated[int, Range(0, 86400)]
 Port = Annotated[int, Range(1, 65535)]
 Count = Annotated[int, Range(0, 1000)]
 Share = Annotated[int, Range(0, 1000)] | Annotated[str, Form(r"[0-9]{1,2}%|100%", "a number or a percentage")]
+Surge = (
+    Annotated[int, Range(0, 1000)]
+    | Annotated[str, Form(r"[0-9]{1,2}%|100%|Auto", "a number, a percentage or Auto")]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,8 +330,9 @@ class Disruption:
 class Rollout:
     """How new pods take the place of old ones."""
 
-    max_surge: Share = 1
-    """Pods above `replicas` while a change rolls out; each needs devices of its own."""
+    max_surge: Surge = 1
+    """Pods above `replicas` while a change rolls out; each needs devices of its own. Auto: one where a node
+    has room for it, else an old pod ends first."""
     max_unavailable: Share = 0
     """Replicas that may be missing meanwhile. Above 0 where no spare device is left for a surge."""
     progress_deadline_seconds: Annotated[int, Range(1, 2**31 - 1)] = 1800

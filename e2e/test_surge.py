@@ -1,0 +1,89 @@
+"""`maxSurge: Auto`: a pod more where a device for it is free, else an old one ends first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.ground.build import Binaries
+from e2e.ground.control_plane import ControlPlane
+from e2e.operators import Namespace, Object, Operator, define, service, until
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture
+def plane(binaries: Binaries, carries_control_plane: None) -> Iterator[ControlPlane]:
+    """A control plane of the test's own, with nodes that pretend to run pods."""
+    with ControlPlane(binaries) as fresh:
+        define(fresh)
+        yield fresh
+
+
+@pytest.fixture
+def models(plane: ControlPlane, tmp_path: Path) -> Iterator[Namespace]:
+    operator = Operator(plane, tmp_path, "surge")
+    try:
+        operator.wait_active()
+        yield Namespace(plane, "models")
+        assert operator.forbidden() == set()
+        assert "Traceback" not in operator.log.read_text(), operator.log.read_text()
+    finally:
+        operator.stop()
+
+
+def wish(name: str, length: int, replicas: int = 1) -> Object:
+    return service(
+        name,
+        devices={"vendor": "nvidia"},
+        engine={"maxModelLen": length},
+        replicas=replicas,
+        rollout={"maxSurge": "Auto"},
+    )
+
+
+def until_serving(models: Namespace, name: str, length: int) -> Object:
+    """Every pod is of this length; the Deployment then."""
+
+    def arrived() -> bool:
+        arguments = models.the("deployment", name)["spec"]["template"]["spec"]["containers"][0]["args"]
+        return str(length) in arguments and models.condition(name, "Ready").get("status") == "True"
+
+    until(arrived, f"{name} serves with {length}", 60)
+    return models.the("deployment", name)
+
+
+def told(models: Namespace, name: str) -> str:
+    return str(models.condition(name, "Progressing")["message"])
+
+
+def test_one_replica_is_replaced_in_place_where_no_device_is_free_and_beside_it_where_one_is(
+    plane: ControlPlane, models: Namespace
+) -> None:
+    plane.kwok(1, {GPU: 1}, pool="one")
+    models.apply(wish("demo", 512))
+    assert until_serving(models, "demo", 512)["spec"]["strategy"]["type"] == "RollingUpdate"
+    models.apply(wish("demo", 1024))
+    full = "Recreate: no node has nvidia.com/gpu 1 free beside the pods that run."
+    assert until_serving(models, "demo", 1024)["spec"]["strategy"] == {"type": "Recreate"}
+    assert full in told(models, "demo")
+    plane.kwok(1, {GPU: 1}, pool="two")
+    models.apply(wish("demo", 2048))
+    surged = until_serving(models, "demo", 2048)["spec"]["strategy"]
+    assert surged == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert "Recreate" not in told(models, "demo")
+
+
+def test_several_replicas_take_turns_where_no_device_is_free(plane: ControlPlane, models: Namespace) -> None:
+    plane.kwok(2, {GPU: 1})
+    models.apply(wish("pair", 512, replicas=2))
+    until_serving(models, "pair", 512)
+    models.apply(wish("pair", 1024, replicas=2))
+    turns = until_serving(models, "pair", 1024)["spec"]["strategy"]["rollingUpdate"]
+    assert turns == {"maxSurge": 0, "maxUnavailable": 1}
+    assert told(models, "pair").endswith(
+        "One after another: no node has nvidia.com/gpu 1 free beside the pods that run. With a node more, "
+        "rollouts keep all replicas."
+    )
