@@ -65,7 +65,7 @@ class Installation:
 
     def reconciled(self) -> float:
         """Reconciliations that the running operator has done."""
-        text = self.cluster.fetch(f"http://{self.pod()['status']['podIP']}:8080/metrics").decode()
+        text = self.cluster.fetch(f"http://{in_url(self.pod()['status']['podIP'])}:8080/metrics").decode()
         name = 'slipway_operator_reconciles_total{outcome="done"} '
         return next((float(line[len(name) :]) for line in text.splitlines() if line.startswith(name)), 0.0)
 
@@ -98,12 +98,17 @@ def client(namespace: Namespace, service: str) -> Iterator[openai.OpenAI]:
     The thread is in there for as long as the client is open: its connections are made when they are needed.
     """
     port = namespace.the("service", service)["spec"]
-    url = f"http://{port['clusterIP']}:{port['ports'][0]['port']}"
+    url = f"http://{in_url(port['clusterIP'])}:{port['ports'][0]['port']}"
     with namespace.plane.inside():
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         until(lambda: _answers(opener, url), f"{url} answers", 30)
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=_direct()) as api:
             yield api
+
+
+def in_url(address: str) -> str:
+    """fd78::4 → [fd78::4]"""
+    return f"[{address}]" if ":" in address else address
 
 
 def _direct() -> openai.DefaultHttpxClient:

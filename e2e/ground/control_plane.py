@@ -15,10 +15,8 @@ from e2e.ground.build import Binaries, source
 from e2e.ground.children import Child, GroundFailed
 from e2e.ground.names import (
     API_PORT,
-    FIRST_SERVICE,
-    NODE_ADDRESS,
-    POD_RANGE,
-    SERVICE_RANGE,
+    V4,
+    Addresses,
     Ground,
 )
 from e2e.ground.pki import Authority
@@ -34,8 +32,9 @@ class ControlPlane:
     Use it as a context manager. Nothing that it started outlives the process that made it.
     """
 
-    def __init__(self, binaries: Binaries) -> None:
+    def __init__(self, binaries: Binaries, addresses: Addresses = V4) -> None:
         self.binaries = binaries
+        self.addresses = addresses
         self.ground = Ground.fresh()
         self.folder = self.ground.folder
         self.logs = self.folder / "logs"
@@ -54,7 +53,7 @@ class ControlPlane:
         self._guardian = guardian.start(self.ground)
         try:
             self.logs.mkdir()
-            namespaces.create(self.ground.netns)
+            namespaces.create(self.ground.netns, self.addresses.network)
             self._certify()
             self._start()
         except BaseException:
@@ -157,7 +156,7 @@ class ControlPlane:
                 f"--config={stages}",
                 "--manage-all-nodes=false",
                 f"--manage-nodes-with-annotation-selector={fakes.MARK}=fake",
-                f"--node-ip={NODE_ADDRESS}",
+                f"--node-ip={self.addresses.node}",
                 # Without leases to renew, the controllers take the nodes for dead after 50 s.
                 "--node-lease-duration-seconds=40",
             )
@@ -197,7 +196,9 @@ class ControlPlane:
         self.authority = Authority(self.folder / "pki")
         names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
         self.authority.issue(
-            "apiserver", "kube-apiserver", hosts=(*names, "127.0.0.1", NODE_ADDRESS, FIRST_SERVICE)
+            "apiserver",
+            "kube-apiserver",
+            hosts=(*names, "127.0.0.1", self.addresses.node, self.addresses.first_service),
         )
         self.authority.issue("kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
         self.authority.signing_pair("accounts")
@@ -212,7 +213,7 @@ class ControlPlane:
             self.binaries["kube-apiserver"],
             f"--etcd-servers={_ETCD}",
             f"--secure-port={API_PORT}",
-            f"--advertise-address={NODE_ADDRESS}",
+            f"--advertise-address={self.addresses.node}",
             "--allow-privileged=true",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
@@ -227,7 +228,7 @@ class ControlPlane:
             f"--service-account-key-file={pki / 'accounts.pub'}",
             f"--service-account-signing-key-file={pki / 'accounts.key'}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-cluster-ip-range={SERVICE_RANGE}",
+            f"--service-cluster-ip-range={self.addresses.services}",
             f"--audit-policy-file={self.folder / 'audit.yaml'}",
             f"--audit-log-path={self.logs / 'audit.log'}",
             # A drain that clients could notice: the tests of outages want one second, not sixty.
@@ -247,7 +248,7 @@ class ControlPlane:
             f"--cluster-signing-cert-file={pki / 'ca.crt'}",
             f"--cluster-signing-key-file={pki / 'ca.key'}",
             "--allocate-node-cidrs=true",
-            f"--cluster-cidr={POD_RANGE}",
+            f"--cluster-cidr={self.addresses.pods}",
         )
 
     def _start_scheduler(self) -> None:

@@ -10,15 +10,48 @@ from pathlib import Path
 PREFIX = "slipway-e2e-"
 
 NODE = "node"
-NODE_ADDRESS = "10.77.0.1"
-NETWORK_LENGTH = 24
-POD_RANGE = "10.78.0.0/16"
-NODE_POD_RANGE = "10.78.0.0/24"
-SERVICE_RANGE = "10.79.0.0/16"
-FIRST_SERVICE = "10.79.0.1"
-DNS_SERVICE = "10.79.0.10"
 REGISTRY = "127.0.0.1:5000"
 API_PORT = 6443
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Of one family. The loopback has IPv4 either way, as on a machine whose network has none."""
+
+    node: str
+    network: str
+    """The node's, with its length."""
+    pods: str
+    pods_of_node: str
+    """The part of that which the controllers give to the first node."""
+    services: str
+    first_service: str
+    everywhere: str
+    """What a server binds to for all addresses of its own."""
+    all: str
+    """The route to everything."""
+
+
+V4 = Addresses(
+    node="10.77.0.1",
+    network="10.77.0.1/24",
+    pods="10.78.0.0/16",
+    pods_of_node="10.78.0.0/24",
+    services="10.79.0.0/16",
+    first_service="10.79.0.1",
+    everywhere="0.0.0.0",
+    all="0.0.0.0/0",
+)
+V6 = Addresses(
+    node="fd77::1",
+    network="fd77::1/64",
+    pods="fd78::/56",
+    pods_of_node="fd78::/64",
+    services="fd79::/112",
+    first_service="fd79::1",
+    everywhere="::",
+    all="::/0",
+)
 
 
 def parent() -> Path:

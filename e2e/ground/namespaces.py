@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e.ground.names import NETWORK_LENGTH, NODE_ADDRESS
-
 
 def within(netns: Path, *argv: str | os.PathLike[str]) -> list[str]:
     """The command line that runs `argv` in the namespace, keeping the process id.
@@ -20,18 +18,24 @@ def within(netns: Path, *argv: str | os.PathLike[str]) -> list[str]:
     return ["nsenter", f"--net={netns}", "--", *(os.fspath(word) for word in argv)]
 
 
-def create(netns: Path) -> None:
-    """Make the namespace with the node's address on a device of its own and the default route through it."""
+def create(netns: Path, network: str) -> None:
+    """Make the namespace with a device of its own and the default route through it.
+
+    network  the node's address on it, with the network's length
+    """
+    family = "-6" if ":" in network else "-4"
     _ip("netns", "add", netns.name)
     for line in (
         "link set lo up",
         "link add node0 type bridge",
-        f"address add {NODE_ADDRESS}/{NETWORK_LENGTH} dev node0",
+        # Nobody else is there who might have the address: it need not be asked for.
+        f"address add {network} dev node0{' nodad' if family == '-6' else ''}",
         "link set node0 up",
-        "route add default dev node0",
+        f"{family} route add default dev node0",
     ):
         _ip("-n", netns.name, *line.split())
-    forward = "echo 1 > /proc/sys/net/ipv4/ip_forward"
+    switch = "ipv4/ip_forward" if family == "-4" else "ipv6/conf/all/forwarding"
+    forward = f"echo 1 > /proc/sys/net/{switch}"
     subprocess.run(within(netns, "sh", "-c", forward), check=True, capture_output=True, text=True)
 
 

@@ -10,7 +10,7 @@ from e2e.ground import images, layers, node_files
 from e2e.ground.build import Binaries
 from e2e.ground.children import Child
 from e2e.ground.control_plane import SERVER, ControlPlane
-from e2e.ground.names import NODE, NODE_ADDRESS, POD_RANGE, REGISTRY
+from e2e.ground.names import NODE, REGISTRY, V4, Addresses
 
 _CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
 _CNI = ("bridge", "loopback", "host-local", "portmap")
@@ -22,8 +22,8 @@ class Cluster(ControlPlane):
 
     registry = REGISTRY
 
-    def __init__(self, binaries: Binaries) -> None:
-        super().__init__(binaries)
+    def __init__(self, binaries: Binaries, addresses: Addresses = V4) -> None:
+        super().__init__(binaries, addresses)
         self._dns: Child | None = None
 
     @property
@@ -73,7 +73,7 @@ class Cluster(ControlPlane):
         if self._dns is not None:
             return
         config = self.folder / "Corefile"
-        config.write_text(node_files.dns(self.kubeconfig))
+        config.write_text(node_files.dns(self.kubeconfig, self.addresses))
         child = self._dns = self.spawn(self.binaries["coredns"], "-conf", config)
         child.wait_until(lambda: "CoreDNS-" in child.tail(), "CoreDNS")
 
@@ -90,14 +90,14 @@ class Cluster(ControlPlane):
             f"--root-dir={self.folder / 'kubelet'}",
             f"--cert-dir={pki}",
             f"--hostname-override={NODE}",
-            f"--node-ip={NODE_ADDRESS}",
+            f"--node-ip={self.addresses.node}",
         )
         self.spawn(
             self.binaries["kube-proxy"],
             f"--kubeconfig={pki / 'proxy.kubeconfig'}",
             f"--hostname-override={NODE}",
             "--proxy-mode=nftables",
-            f"--cluster-cidr={POD_RANGE}",
+            f"--cluster-cidr={self.addresses.pods}",
             "--healthz-bind-address=127.0.0.1:10256",
             # It may not write the machine's connection tracking settings, and dies when it tries.
             "--conntrack-max-per-core=0",
@@ -111,7 +111,7 @@ class Cluster(ControlPlane):
     def _certify(self) -> None:
         super()._certify()
         authority = self.authority
-        authority.issue("kubelet", f"system:node:{NODE}", "system:nodes", hosts=(NODE, NODE_ADDRESS))
+        authority.issue("kubelet", f"system:node:{NODE}", "system:nodes", hosts=(NODE, self.addresses.node))
         authority.kubeconfig("kubelet-api", SERVER, f"system:node:{NODE}", "system:nodes")
         authority.kubeconfig("proxy", SERVER, "system:kube-proxy")
 
@@ -120,9 +120,9 @@ class Cluster(ControlPlane):
         plugins = self.binaries.folder(*_CNI)
         runc = shutil.which("runc", path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin") or "runc"
         (folder / "cni").mkdir()
-        (folder / "cni" / "pods.conflist").write_text(node_files.network(ground))
+        (folder / "cni" / "pods.conflist").write_text(node_files.network(ground, self.addresses))
         (folder / "containerd.toml").write_text(node_files.containerd(ground, runc, plugins))
-        (folder / "kubelet.json").write_text(node_files.kubelet(ground))
+        (folder / "kubelet.json").write_text(node_files.kubelet(ground, self.addresses))
         (folder / "registry.json").write_text(node_files.registry(ground))
         (folder / "resolv.conf").write_text("")
         # An image without a registry in its name is one of docker.io's.

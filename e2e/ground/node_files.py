@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from e2e.ground.names import NODE_ADDRESS, NODE_POD_RANGE, REGISTRY, Ground
+from e2e.ground.names import REGISTRY, Addresses, Ground
 
 PAUSE = "slipway.dev/e2e/pause:1"
 
@@ -65,26 +65,27 @@ capabilities = ["pull", "resolve"]
 """
 
 
-def network(ground: Ground) -> str:
+def network(ground: Ground, addresses: Addresses) -> str:
     """The pods' network: a bridge, addresses kept under the ground's folder."""
-    addresses = {
+    ipam = {
         "type": "host-local",
         "dataDir": str(ground.folder / "addresses"),
-        "ranges": [[{"subnet": NODE_POD_RANGE}]],
-        "routes": [{"dst": "0.0.0.0/0"}],
+        "ranges": [[{"subnet": addresses.pods_of_node}]],
+        "routes": [{"dst": addresses.all}],
     }
-    bridge = {"type": "bridge", "bridge": "pods0", "isGateway": True, "hairpinMode": True, "ipam": addresses}
+    bridge = {"type": "bridge", "bridge": "pods0", "isGateway": True, "hairpinMode": True, "ipam": ipam}
     ports = {"type": "portmap", "capabilities": {"portMappings": True}}
     return json.dumps({"cniVersion": "1.0.0", "name": ground.name, "plugins": [bridge, ports]})
 
 
-def kubelet(ground: Ground) -> str:
+def kubelet(ground: Ground, addresses: Addresses) -> str:
     """KubeletConfiguration for a machine that may itself be a container, with either version of cgroups."""
     folder, pki = ground.folder, ground.folder / "pki"
     return json.dumps(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
+            "address": addresses.everywhere,
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": True},
@@ -97,7 +98,7 @@ def kubelet(ground: Ground) -> str:
             "podLogsDir": str(folder / "pod-logs"),
             "volumePluginDir": str(folder / "volume-plugins"),
             "resolvConf": str(folder / "resolv.conf"),
-            "clusterDNS": [NODE_ADDRESS],
+            "clusterDNS": [addresses.node],
             "clusterDomain": "cluster.local",
             "cgroupDriver": "cgroupfs",
             "cgroupsPerQOS": False,
@@ -131,12 +132,12 @@ def storage(ground: Ground) -> Path:
     return ground.folder / "registry"
 
 
-def dns(kubeconfig: Path) -> str:
+def dns(kubeconfig: Path, addresses: Addresses) -> str:
     """CoreDNS as kubeadm sets it up, less the way to servers outside: there is no outside."""
     return f""".:53 {{
-    bind {NODE_ADDRESS}
+    bind {addresses.node}
     errors
-    kubernetes cluster.local in-addr.arpa {{
+    kubernetes cluster.local in-addr.arpa ip6.arpa {{
         kubeconfig {kubeconfig} e2e
         pods insecure
     }}
