@@ -14,19 +14,25 @@ from slipway.args.values import near
 
 
 def render_argv(engine: Mapping[str, Any]) -> list[str]:
-    """Flags in the order of the schema, so that equal specs give equal pods. Null leaves one out.
+    """The whole command line of `settings`, which raises the same.
 
-    Raises ArgumentError for a field that `spec.engine` does not have. Values are checked by
-    `resolve(render_argv(engine), {})` and, in the cluster, by the schema of the CRD.
+    Values are checked by `resolve(render_argv(engine), {})` and, in the cluster, by the schema of the CRD.
+    """
+    return [word for _, words in settings(engine) for word in words]
+
+
+def settings(engine: Mapping[str, Any]) -> list[tuple[Argument, tuple[str, ...]]]:
+    """Each argument with its words, in the order of the schema, so that equal specs give equal pods.
+
+    Null gives none, nor does a false that leaving the flag out says. Raises ArgumentError for a field that
+    `spec.engine` does not have.
     """
     for field in engine:
         if field not in CAMEL:
             raise ArgumentError(f"spec.engine has no field {field!r}.{near(field, CAMEL)}")
-    words: list[str] = []
-    for field, argument in CAMEL.items():
-        if engine.get(field) is not None:
-            words += _words(argument, engine[field])
-    return words
+    wanted = ((one, engine[field]) for field, one in CAMEL.items() if engine.get(field) is not None)
+    given = [(argument, tuple(_words(argument, value))) for argument, value in wanted]
+    return [(argument, words) for argument, words in given if words]
 
 
 def _words(argument: Argument, value: Any) -> list[str]:

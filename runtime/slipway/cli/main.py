@@ -21,6 +21,7 @@ COMMANDS = {
     "fetch": "fetch a model of an S3 bucket into a folder",
     "run": "run a service document as a process on this machine",
     "render": "print what a service document becomes on Kubernetes or Podman",
+    "explain": "print what each argument and variable of a service's server is, whence, and what reads it",
     "args": "list arguments, environment variables and metrics, and what becomes of each",
     "collect-env": "print facts about this machine for a bug report",
     "bench": "measure latency and throughput",

@@ -8,9 +8,9 @@ import shlex
 import subprocess
 import sys
 
-from slipway import envs, exits
-from slipway.cli.render import add_document, read_document
-from slipway.service import InvalidService, LocalStart, Policy, local_start
+from slipway import exits
+from slipway.cli.documents import ANYTHING, add_document, read_document
+from slipway.service import InvalidService, LocalStart, local_start
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Becomes the server. Status 2 where the document cannot be accepted or run here."""
     try:
         start = local_start(
-            # Who runs the cluster has no say on this machine.
-            read_document(arguments.file, Policy(allow_code=True, env=frozenset(envs.BY_NAME))),
+            read_document(arguments.file, ANYTHING),
             os.environ,
             model=arguments.model,
             host=arguments.host,

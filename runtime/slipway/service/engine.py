@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slipway.args.data_parallel import copies_here
 from slipway.service.fields import InvalidService, shown, unknown_field
+from slipway.service.origin import Setting, derived, fixed, said, words_of
 from slipway.service.spec import ServiceSpec
 from slipway.sockets import EVERYWHERE
 
@@ -23,14 +24,32 @@ CACHE = PurePosixPath("/cache")
 TLS_FOLDER = PurePosixPath("/etc/slipway/tls")
 
 
-def model_in_container(spec: ServiceSpec) -> str:
-    """What a container is told to serve."""
-    model = spec.model
-    if mounted := model.pvc or model.image:
-        return str(MODEL_FOLDER / mounted.path) if mounted.path else str(MODEL_FOLDER)
-    if model.s3:
-        return str(fetched_to(model.s3.uri, CACHE))
-    return model.hub.id if model.hub else model.path or ""
+def container_arguments(spec: ServiceSpec, port: int) -> list[Setting]:
+    """The words after `slipway serve` in a container."""
+    return [
+        _model(spec),
+        Setting("host", ("--host", EVERYWHERE), fixed("all addresses of the pod")),
+        Setting("port", ("--port", str(port)), fixed("clients see spec.service.port")),
+        *arguments(spec),
+        *_tls(spec),
+        *_device(spec),
+    ]
+
+
+def arguments(spec: ServiceSpec) -> Iterator[Setting]:
+    """What the document says of the server, wherever that runs."""
+    from slipway.args.argv import settings
+
+    model, drain = spec.model, spec.rollout.drain_seconds
+    if model.hub and model.hub.revision:
+        yield Setting("revision", ("--revision", model.hub.revision), said("spec.model.hub.revision"))
+    if model.served_names:
+        words = ("--served-model-name", *model.served_names)
+        yield Setting("served_model_name", words, said("spec.model.servedNames"))
+    for argument, words in settings(spec.engine):
+        yield Setting(argument.name, words, said(f"spec.engine.{argument.camel}"))
+    if drain is not None and "drainTimeout" not in spec.engine:
+        yield Setting("drain_timeout", ("--drain-timeout", str(drain)), said("spec.rollout.drainSeconds"))
 
 
 def fetched_to(uri: str, cache: PurePosixPath) -> PurePosixPath:
@@ -38,32 +57,42 @@ def fetched_to(uri: str, cache: PurePosixPath) -> PurePosixPath:
     return cache / "s3" / uri.removeprefix("s3://").rstrip("/")
 
 
-def arguments(spec: ServiceSpec, *, model: str, host: str, port: int, tls: bool) -> list[str]:
-    """The words after `slipway serve`. With `tls`, the files are those of the mounted Secret."""
-    from slipway.args.argv import render_argv
-
-    words = [model, "--host", host, "--port", str(port)]
-    if spec.model.hub and spec.model.hub.revision:
-        words += ["--revision", spec.model.hub.revision]
-    if spec.model.served_names:
-        words += ["--served-model-name", *spec.model.served_names]
-    words += render_argv(dict(spec.engine))
-    if spec.rollout.drain_seconds is not None and "drainTimeout" not in spec.engine:
-        words += ["--drain-timeout", str(spec.rollout.drain_seconds)]
-    if tls and (secret := spec.secrets.tls):
-        words += ["--ssl-certfile", str(TLS_FOLDER / secret.certificate)]
-        words += ["--ssl-keyfile", str(TLS_FOLDER / secret.private_key)]
-        if secret.authority:
-            words += ["--ssl-ca-certs", str(TLS_FOLDER / secret.authority)]
-    return words
+def _model(spec: ServiceSpec) -> Setting:
+    """What a container is told to serve."""
+    model = spec.model
+    if mounted := model.pvc or model.image:
+        folder = str(MODEL_FOLDER / mounted.path) if mounted.path else str(MODEL_FOLDER)
+        field = f"spec.model.{'pvc' if model.pvc else 'image'}"
+        return Setting("model", (folder,), derived(field, "mounted there"))
+    if model.s3:
+        folder = str(fetched_to(model.s3.uri, CACHE))
+        return Setting("model", (folder,), derived("spec.model.s3.uri", "fetched there"))
+    if model.hub:
+        return Setting("model", (model.hub.id,), said("spec.model.hub.id"))
+    return Setting("model", (model.path or "",), said("spec.model.path"))
 
 
-def container_arguments(spec: ServiceSpec, port: int) -> list[str]:
-    """The same in a container, which listens on all of its addresses."""
-    words = arguments(spec, model=model_in_container(spec), host=EVERYWHERE, port=port, tls=True)
-    if spec.devices.vendor in (None, "nvidia") and spec.devices.present and "device" not in spec.engine:
-        words += ["--device", "cuda"]  # a pod that finds no GPU must fail, not serve slowly
-    return words
+def _tls(spec: ServiceSpec) -> Iterator[Setting]:
+    """The files of the Secret, as they are mounted."""
+    if (secret := spec.secrets.tls) is None:
+        return
+    files = {
+        "ssl_certfile": ("certificate", secret.certificate),
+        "ssl_keyfile": ("privateKey", secret.private_key),
+        "ssl_ca_certs": ("authority", secret.authority),
+    }
+    for name, (field, key) in files.items():
+        if key:
+            words = (f"--{name.replace('_', '-')}", str(TLS_FOLDER / key))
+            yield Setting(name, words, derived(f"spec.secrets.tls.{field}", "mounted there"))
+
+
+def _device(spec: ServiceSpec) -> Iterator[Setting]:
+    devices = spec.devices
+    if devices.vendor in (None, "nvidia") and devices.present and "device" not in spec.engine:
+        field = "spec.devices.vendor" if devices.vendor else "spec.devices.claims"
+        # A pod that finds no GPU must fail, not serve slowly.
+        yield Setting("device", ("--device", "cuda"), derived(field, "never the CPU instead"))
 
 
 def resolved_of(spec: ServiceSpec) -> Resolved:
@@ -77,7 +106,7 @@ def resolved_of(spec: ServiceSpec) -> Resolved:
 
     try:
         _check_types(spec.engine)
-        words = container_arguments(_without_files(spec), spec.service.port)
+        words = words_of(container_arguments(_without_files(spec), spec.service.port))
         return _resolved(tuple(words), tuple(literals(spec).items()))
     except InvalidEnvironment as error:
         path = "spec.env" if error.variable in literals(spec) else "spec.engine"

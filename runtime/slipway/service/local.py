@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from slipway.service.engine import arguments, fetched_to
 from slipway.service.fields import InvalidService
+from slipway.service.origin import words_of
 from slipway.service.pod import secret_variables
 from slipway.service.spec import ServiceSpec
 
@@ -44,13 +45,9 @@ def local_start(
     `environ` or the model is on a volume of a cluster.
     """
     demo = model is None and _is_demo(spec)
-    words = arguments(
-        spec,
-        model=model or _model(spec, environ),
-        host=host,
-        port=port or spec.service.port,
-        tls=False,
-    )
+    served = model or _model(spec, environ)
+    place = ["--host", host, "--port", str(port or spec.service.port)]
+    words = [served, *place, *words_of(arguments(spec))]
     wanted = dict(environ)
     wanted.update({entry.name: entry.value for entry in spec.env if entry.value is not None})
     _require(spec, environ)

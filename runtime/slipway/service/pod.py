@@ -6,6 +6,7 @@ A model of a bucket is fetched before it, by an init container of the same image
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from slipway import envs
@@ -18,7 +19,8 @@ from slipway.service.engine import (
     resolved_of,
 )
 from slipway.service.facts import Facts
-from slipway.service.firewall import FETCH_SECRET
+from slipway.service.firewall import FETCH_SECRET, FROM_SECRETS
+from slipway.service.origin import Entry, Origin, Setting, derived, fixed, said, words_of
 from slipway.service.profile import with_profile
 from slipway.service.resources import of_fetch, of_server, shared_memory
 from slipway.service.spec import EnvVar, KeyReference, S3Model, ServiceSpec
@@ -35,6 +37,8 @@ ARCHITECTURE_LABEL = "kubernetes.io/arch"
 """Of nodes."""
 USER = 1001
 """Of the images; any other may run them too."""
+WRITABLE = fixed("in the cache volume")
+"""Why libraries look there."""
 
 
 def selector(name: str) -> dict[str, str]:
@@ -113,8 +117,8 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
 
 
 def _server(spec: ServiceSpec, facts: Facts, resolved: Resolved, mounts: list[Object]) -> Object:
-    words = ["serve", *container_arguments(spec, PORT)]
-    container = _container(spec, facts, "server", words, environment(spec), mounts)
+    words, variables = words_of(command(spec)), [entry.env for entry in environment(spec)]
+    container = _container(spec, facts, "server", words, variables, mounts)
     container["securityContext"]["readOnlyRootFilesystem"] = read_only(spec)
     return container | {
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
@@ -167,25 +171,33 @@ def _container(
     return container
 
 
-def environment(spec: ServiceSpec) -> list[Object]:
+def command(spec: ServiceSpec) -> list[Setting]:
+    """The words after `slipway` in the server's container."""
+    return [Setting("", ("serve",), fixed("the command")), *container_arguments(spec, PORT)]
+
+
+def environment(spec: ServiceSpec) -> list[Entry]:
     """Defaults that the document does not override, its own entries, and its secrets."""
     own = {entry.name for entry in spec.env}
-    defaults = {
-        "HOME": str(CACHE),
-        "HF_HOME": str(CACHE / "huggingface"),
-        "SLIPWAY_CACHE": str(CACHE / "slipway"),
-    }
-    if not spec.model.hub:
-        defaults["HF_HUB_OFFLINE"] = "1"
-    if "VLLM_CACHE_ROOT" in own:
-        del defaults["SLIPWAY_CACHE"]  # which would win over what the user asked for
-    entries: list[Object] = [
-        {"name": name, "value": value} for name, value in defaults.items() if name not in own
-    ]
-    entries += [_env_entry(entry) for entry in spec.env]
+    entries = [entry for entry in _defaults(spec, own) if entry.name not in own]
+    entries += [Entry(_env_entry(entry), said(f"spec.env[{entry.name}]")) for entry in spec.env]
     for name, reference in secret_variables(spec).items():
-        entries.append({"name": name, "valueFrom": {"secretKeyRef": _key(reference)}})
+        field = f"spec.secrets.{FROM_SECRETS[name]}"
+        value_from = {"valueFrom": {"secretKeyRef": _key(reference)}}
+        entries.append(Entry({"name": name, **value_from}, said(field)))
     return entries
+
+
+def _defaults(spec: ServiceSpec, own: set[str]) -> Iterator[Entry]:
+    def entry(name: str, value: object, origin: Origin) -> Entry:
+        return Entry({"name": name, "value": str(value)}, origin)
+
+    yield entry("HOME", CACHE, WRITABLE)
+    yield entry("HF_HOME", CACHE / "huggingface", WRITABLE)
+    if "VLLM_CACHE_ROOT" not in own:  # over which ours would win
+        yield entry("SLIPWAY_CACHE", CACHE / "slipway", WRITABLE)
+    if not spec.model.hub:
+        yield entry("HF_HUB_OFFLINE", 1, derived("spec.model", "it is no hub's"))
 
 
 def secret_variables(spec: ServiceSpec) -> dict[str, KeyReference]:

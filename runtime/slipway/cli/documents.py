@@ -1,0 +1,103 @@
+"""The documents that commands read, and the options that say what a cluster is like."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from slipway import envs
+from slipway.service import Facts, InvalidService, Policy, ServiceSpec, load
+from slipway.service.profile import ServingProfile, check_profiled, load_profile
+
+OPTIONAL_KINDS = ("ServiceMonitor", "PodMonitor")
+ANYTHING = Policy(allow_code=True, env=frozenset(envs.BY_NAME))
+"""Where who runs the cluster has no say."""
+
+
+def add_document(parser: argparse.ArgumentParser) -> None:
+    """Adds `FILE`, also as `-f FILE`."""
+    place = parser.add_mutually_exclusive_group(required=True)
+    help_text = "InferenceService document, or - for standard input"
+    place.add_argument("file", nargs="?", metavar="FILE", default=argparse.SUPPRESS, help=help_text)
+    place.add_argument("-f", "--file", metavar="FILE", help="the same")
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Adds what `facts` and `policy` read."""
+    parser.add_argument("--image", metavar="IMAGE", help="runtime image where the document names none")
+    add_profile(parser)
+    parser.add_argument(
+        "--has",
+        action="append",
+        default=[],
+        choices=OPTIONAL_KINDS,
+        help="kind that the cluster offers beside its own; may be repeated",
+    )
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="admit arguments that run a user's code, as policy.allowCode",
+    )
+    parser.add_argument(
+        "--permit-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="variable that whoever runs the cluster permits; may be repeated",
+    )
+    parser.add_argument("--openshift", action="store_true", help="leave user and group to the platform")
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """Adds `--profile FILE`."""
+    parser.add_argument("--profile", metavar="FILE", help="ServingProfile that the document chooses")
+
+
+def policy(arguments: argparse.Namespace) -> Policy:
+    return Policy(allow_code=arguments.allow_code, env=frozenset(arguments.permit_env))
+
+
+def facts(arguments: argparse.Namespace) -> Facts:
+    """All but the profile, which a document chooses."""
+    known = Facts(kinds=frozenset(arguments.has), openshift=arguments.openshift)
+    if image := arguments.image:
+        known = replace(known, cpu_image=image, cuda_image=image, cpu_architecture="", cuda_architecture="")
+    return known
+
+
+def read_document(name: str, policy: Policy) -> ServiceSpec:
+    """The document in the file, or in standard input for `-`. Raises InvalidService."""
+    return load(_text(name), policy)
+
+
+def read_profile(file: str | None, spec: ServiceSpec) -> ServingProfile | None:
+    """The profile in the file, which must be the one that the document chooses. Raises InvalidService."""
+    if file is None:
+        return None
+    profile = load_profile(_text(file))
+    if profile.name != spec.profile:
+        chosen = f"the document chooses {spec.profile}" if spec.profile else "the document chooses none"
+        raise InvalidService("spec.profile", f"{chosen}, and {file} has {profile.name}. Let them agree.")
+    check_profiled(spec, profile)
+    return profile
+
+
+def without_profile(spec: ServiceSpec, profile: ServingProfile | None) -> list[str]:
+    """A warning where what the document chooses is not at hand."""
+    if profile or not spec.profile:
+        return []
+    return [
+        f"spec.profile: what {spec.profile} adds is not printed. Add --profile with the file of that "
+        "ServingProfile."
+    ]
+
+
+def _text(name: str) -> str:
+    try:
+        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidService(name, f"it cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InvalidService(name, "it is not UTF-8 text.") from None
