@@ -14,9 +14,10 @@ import yaml
 from e2e.ground.control_plane import ControlPlane
 from e2e.operators import defined, service
 from slipway.service import Facts, ServiceSpec, from_mapping, render
+from slipway.service.differences import ATOMIC_MAPS, merge_keys
 from slipway.service.facts import Owner
 from slipway.service.pod import pod_template
-from slipway_operator.differences import ATOMIC_MAPS, foreign_env, merge_keys, needs_apply
+from slipway_operator.differences import foreign_env, needs_apply
 from slipway_operator.template_pin import pin
 
 Object = dict[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-from slipway_operator.quantities import amount
+from slipway.service.quantity import stored
 from slipway_operator.shapes import Object, Objects
 
 _REPELLING = ("NoSchedule", "NoExecute")
@@ -16,9 +16,9 @@ def request(pod_spec: Object, resource: str) -> tuple[Fraction, str]:
     """What a pod wants of it, as a number and as it is written."""
     containers = [*(pod_spec.get("containers") or ()), *filter(_is_sidecar, _initial(pod_spec))]
     texts = list(_requests(containers, resource))
-    total = sum((amount(text) or Fraction(0) for text in texts), Fraction(0))
+    total = sum((stored(text) or Fraction(0) for text in texts), Fraction(0))
     for text in _requests((one for one in _initial(pod_spec) if not _is_sidecar(one)), resource):
-        if (one := amount(text) or Fraction(0)) > total:
+        if (one := stored(text) or Fraction(0)) > total:
             total, texts = one, [text]
     return total, texts[0] if len(texts) == 1 else str(float(total)).removesuffix(".0") if texts else ""
 
@@ -32,7 +32,7 @@ def resources(pod_spec: Object) -> set[str]:
 def allocatable(node: Object, resource: str) -> tuple[Fraction, str]:
     """What pods may take of it on a node, as a number and as it is written."""
     text = str(((node.get("status") or {}).get("allocatable") or {}).get(resource) or "0")
-    return amount(text) or Fraction(0), text
+    return stored(text) or Fraction(0), text
 
 
 def selected(node: Object, pod_spec: Object) -> bool:

@@ -17,9 +17,9 @@ from typing import Any
 
 from slipway import __version__
 from slipway.service import Facts, ServiceSpec
-from slipway.service.intent import intent, intent_hash
+from slipway.service.differences import changes
+from slipway.service.intent import intent, intent_hash, replaced
 from slipway.service.render import metadata
-from slipway_operator.differences import changes
 
 Object = Mapping[str, Any]
 MAX_SHOWN = 4
@@ -76,18 +76,18 @@ def pin(
         return Pinned(
             fresh, _revision(spec, facts, new, 1 if revision is None else _number(revision) + 1), None
         )
-    if kept["intentHash"] != new["intentHash"]:
-        change = _listed(changes(kept.get("intent") or {}, new["intent"]))
-        return Pinned(fresh, _revision(spec, facts, new, _number(revision) + 1), None, change)
+    leaves = changes(kept["template"], fresh)
+    same = kept["intentHash"] == new["intentHash"]
+    if replaced(kept["intentHash"], kept["template"], spec, fresh):
+        change = leaves if same else changes(kept.get("intent") or {}, new["intent"])
+        return Pinned(fresh, _revision(spec, facts, new, _number(revision) + 1), None, _listed(change))
     template: dict[str, Any] = kept["template"]
+    if not same:
+        # Spelled as it was: a template of other words with one meaning would roll too.
+        renewed = {**kept, "intentHash": new["intentHash"], "intent": new["intent"]}
+        return Pinned(template, _revision(spec, facts, renewed, _number(revision) + 1), None, is_new=False)
     stays = _revision(spec, facts, kept, _number(revision), revision["metadata"]["name"])
-    leaves = changes(template, fresh)
-    if not leaves:
-        return Pinned(template, stays, None, is_new=False)
-    change = _listed(leaves)
-    if spec.rollout.template == "Latest":
-        return Pinned(fresh, _revision(spec, facts, new, _number(revision) + 1), None, change)
-    upgrade = f"{change}. Set spec.rollout.template to Latest to take it."
+    upgrade = f"{_listed(leaves)}. Set spec.rollout.template to Latest to take it." if leaves else None
     return Pinned(template, stays, upgrade, is_new=False)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from slipway.service.pod import ARCHITECTURE_LABEL
+from slipway.service.quantity import stored
 from slipway_operator import reasons
 from slipway_operator.demand import allocatable, importance, labels, request, selected
-from slipway_operator.quantities import amount
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import (
     Object,
@@ -174,7 +174,7 @@ def _foreign(pod: Object, nodes: Objects) -> str:
 
 def _readable(resource: str, text: str) -> str:
     """An amount of bytes in the largest unit that it fills; others as they are written."""
-    octets = amount(text)
+    octets = stored(text)
     if octets is None or not resource.startswith(_BYTES):
         return text
     for size, unit in _UNITS:

@@ -12,7 +12,7 @@ import random
 from fractions import Fraction
 from typing import Any
 
-from slipway_operator.quantities import amount
+from slipway.service.quantity import stored as stored_amount
 
 Object = dict[str, Any]
 
@@ -76,7 +76,7 @@ def _canonical(value: Any, path: tuple[str, ...], dice: random.Random) -> Any:
             dice.shuffle(items)
         return items
     if path[-2] in ("limits", "requests") or path[-1] == "sizeLimit":
-        return _written(amount(value))
+        return _written(stored_amount(value))
     return value
 
 

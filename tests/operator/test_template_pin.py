@@ -100,6 +100,16 @@ def test_another_intent_makes_a_new_revision_and_says_why():
     assert after.change == "engine.maxModelLen 1024 → 2048"
 
 
+def test_another_intent_of_the_same_pods_keeps_them_as_they_are_spelled():
+    env = [{"name": name, "value": "1"} for name in ("A", "B")]
+    before = pin(spec_of(env=env), FACTS, None, pod_template)
+    same = spec_of(env=env[::-1], engine={"maxModelLen": 1024, "allowCredentials": False})
+    after = pin(same, FACTS, stored(before.revision), pod_template)
+    assert after.template == before.template != pod_template(same, FACTS)
+    assert after.revision["data"]["intentHash"] != before.revision["data"]["intentHash"]
+    assert (after.revision["revision"], after.upgrade, after.change) == (2, None, None)
+
+
 def test_what_is_not_intent_keeps_the_pods():
     before = first()
     grown = spec_of(replicas=3, service={"port": 80}, monitoring={"enabled": True}, suspend=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service_specs import SPECS, document_of
 from slipway.service import Facts, Owner, from_mapping, render
 
 FACTS = Facts(kinds=frozenset({"ServiceMonitor", "PodMonitor"}), owner=Owner("owner", "5f0c"))
@@ -22,57 +23,10 @@ def leaves(node: object) -> Iterator[object]:
         yield node
 
 
-NAMES = st.from_regex(r"\A[A-Z]{1,3}\Z")
-SPECS = st.fixed_dictionaries(
-    {
-        "model": st.sampled_from(
-            [
-                {"hub": {"id": "a/b", "revision": None}},
-                {"pvc": {"name": "c"}, "cache": {"pvc": "c", "accessMode": "ReadWriteOnce"}},
-                {"image": {"reference": "r/m", "pullPolicy": "Never"}},
-                {"s3": {"uri": "s3://b/x", "secret": "keys", "endpoint": None}},
-                {"path": "/x", "servedNames": ["y"]},
-            ]
-        )
-    },
-    optional={
-        "devices": st.sampled_from(
-            [{}, {"vendor": "nvidia"}, {"claims": ["x"]}, {"vendor": "nvidia", "profile": "1g.10gb"}]
-        ),
-        "engine": st.fixed_dictionaries(
-            {},
-            optional={
-                "maxModelLen": st.sampled_from([512, "1k", None]),
-                "tensorParallelSize": st.integers(1, 4),
-                "drainGrace": st.integers(0, 60),
-            },
-        ),
-        "env": st.lists(
-            st.fixed_dictionaries({"name": NAMES, "value": st.text(max_size=5)}),
-            unique_by=lambda entry: entry["name"],
-            max_size=4,
-        ),
-        "replicas": st.integers(0, 3),
-        "suspend": st.booleans(),
-        "resources": st.sampled_from([{}, {"cpu": "1500m", "memory": "1Gi"}, {"sharedMemory": "1M"}]),
-        "monitoring": st.sampled_from([{}, {"enabled": True}, {"enabled": True, "kind": "PodMonitor"}]),
-        "secrets": st.sampled_from([{}, {"tls": {"name": "t"}}, {"apiKey": {"name": "a", "key": "k"}}]),
-        "scheduling": st.sampled_from([{}, {"tolerations": [{"key": "a", "value": None}]}]),
-        "service": st.sampled_from([{}, {"labels": {"app.kubernetes.io/name": "other"}}]),
-        "runtime": st.sampled_from([{}, {"podLabels": {"app.kubernetes.io/instance": "other"}}]),
-    },
-)
-
-
 @settings(max_examples=150, deadline=None)
 @given(SPECS, st.booleans())
 def test_objects_are_the_same_each_time_and_all_of_them_are_owned_and_complete(wanted, openshift):
-    document = {
-        "apiVersion": "slipway.dev/v1alpha1",
-        "kind": "InferenceService",
-        "metadata": {"name": "demo", "namespace": "models"},
-        "spec": wanted,
-    }
+    document = document_of(wanted)
     given_document = copy.deepcopy(document)
     facts = replace(FACTS, openshift=openshift, namespace="placed")
     spec = from_mapping(document)

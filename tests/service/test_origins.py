@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import given, settings
-from test_objects_always import SPECS
 
+from service_specs import SPECS
 from slipway.service import Facts, Policy, ServiceSpec, from_mapping
 from slipway.service.explain import Explained, Explanation, explain, explain_unset
 from slipway.service.origin import Source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,6 @@ def add_document(parser: argparse.ArgumentParser) -> None:
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Adds what `facts` and `policy` read."""
     parser.add_argument("--image", metavar="IMAGE", help="runtime image where the document names none")
-    add_profile(parser)
     parser.add_argument(
         "--has",
         action="append",
@@ -74,14 +74,23 @@ def read_document(name: str, policy: Policy) -> ServiceSpec:
 
 def read_profile(file: str | None, spec: ServiceSpec) -> ServingProfile | None:
     """The profile in the file, which must be the one that the document chooses. Raises InvalidService."""
-    if file is None:
-        return None
-    profile = load_profile(_text(file))
-    if profile.name != spec.profile:
-        chosen = f"the document chooses {spec.profile}" if spec.profile else "the document chooses none"
-        raise InvalidService("spec.profile", f"{chosen}, and {file} has {profile.name}. Let them agree.")
-    check_profiled(spec, profile)
-    return profile
+    return read_profiles([file] if file else [], [spec]).get(spec.profile or "")
+
+
+def read_profiles(files: Sequence[str], specs: Sequence[ServiceSpec]) -> dict[str, ServingProfile]:
+    """The profiles by their names, each of which one of the documents must choose. Raises InvalidService."""
+    profiles = {}
+    for file in files:
+        profile = load_profile(_text(file))
+        choosing = [spec for spec in specs if spec.profile == profile.name]
+        if not choosing:
+            chosen = " and ".join(sorted({spec.profile for spec in specs if spec.profile})) or "none"
+            sentence = f"the document chooses {chosen}, and {file} has {profile.name}. Let them agree."
+            raise InvalidService("spec.profile", sentence)
+        for spec in choosing:
+            check_profiled(spec, profile)
+        profiles[profile.name] = profile
+    return profiles
 
 
 def without_profile(spec: ServiceSpec, profile: ServingProfile | None) -> list[str]:

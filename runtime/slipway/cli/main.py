@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "run a service document as a process on this machine",
     "render": "print what a service document becomes on Kubernetes or Podman",
     "explain": "print what each argument and variable of a service's server is, whence, and what reads it",
+    "diff": "tell what a changed service document changes in a cluster, and whether pods restart",
     "args": "list arguments, environment variables and metrics, and what becomes of each",
     "collect-env": "print facts about this machine for a bug report",
     "bench": "measure latency and throughput",

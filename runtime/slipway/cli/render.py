@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="k8s",
         help="k8s prints YAML, podman a command line, quadlet a systemd unit (default: %(default)s)",
     )
+    documents.add_profile(parser)
     documents.add_cluster(parser)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args
 
+from slipway.service.differences import changed
 from slipway.service.fields import camel, types_of
 from slipway.service.pod import pod_template
 from slipway.service.quantity import amount
@@ -36,7 +38,16 @@ def intent(spec: ServiceSpec) -> dict[str, Any]:
     changes no hash; 1000m is 1 and 1k is 1000; the order of `env` says nothing. A claim's access mode
     is about the rollout and no part of it.
     """
-    wanted = {name: _written(getattr(spec, name)) for name in REACHES_PODS}
+    return _of(spec, _amount)
+
+
+def stated(spec: ServiceSpec) -> dict[str, Any]:
+    """The same with quantities as the document spells them."""
+    return _of(spec, str)
+
+
+def _of(spec: ServiceSpec, quantity: Callable[[str], str]) -> dict[str, Any]:
+    wanted = {name: _written(getattr(spec, name), quantity) for name in REACHES_PODS}
     wanted["env"] = sorted(wanted["env"], key=lambda entry: str(entry["name"]))
     wanted["model"].get("cache", {}).pop("accessMode", None)
     wanted["engine"] = _engine(spec)
@@ -49,6 +60,16 @@ def intent_hash(spec: ServiceSpec) -> str:
     """Ten hexadecimal digits; equal for documents of equal intent."""
     text = json.dumps(intent(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def replaced(before: str, kept: Mapping[str, Any], spec: ServiceSpec, fresh: Mapping[str, Any]) -> bool:
+    """Whether the pods of a template that was kept for the intent of hash `before` give way to fresh ones.
+
+    They do where those would be others, and the document asks for them: by another intent, or by
+    `rollout.template: Latest`.
+    """
+    asked = intent_hash(spec) != before or spec.rollout.template == "Latest"
+    return asked and bool(changed(kept, fresh))
 
 
 def _engine(spec: ServiceSpec) -> dict[str, Any]:
@@ -66,7 +87,7 @@ def _engine(spec: ServiceSpec) -> dict[str, Any]:
     return found
 
 
-def _written(value: Any) -> Any:
+def _written(value: Any, quantity: Callable[[str], str]) -> Any:
     """A dataclass as the document would write it, without what is at its default."""
     if is_dataclass(value):
         types = types_of(type(value))
@@ -76,13 +97,13 @@ def _written(value: Any) -> Any:
             if getattr(value, field.name) != _default(field)
         }
         return {
-            camel(field.name): _amount(item) if _is_quantity(types[field.name]) else _written(item)
+            camel(field.name): quantity(item) if _is_quantity(types[field.name]) else _written(item, quantity)
             for field, item in kept.items()
         }
     if isinstance(value, tuple | list):
-        return [_written(item) for item in value]
+        return [_written(item, quantity) for item in value]
     if isinstance(value, dict):
-        return {key: _written(item) for key, item in value.items() if item is not None}
+        return {key: _written(item, quantity) for key, item in value.items() if item is not None}
     return value
 
 

@@ -13,6 +13,7 @@ _SCALES = {
     },
     **{unit: Fraction(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
 }
+_NANO = Fraction(1, 10**9)
 
 
 def parse(value: object) -> Fraction | None:
@@ -24,6 +25,18 @@ def parse(value: object) -> Fraction | None:
         return None
     digits, suffix, exponent = match.groups()
     return Fraction(digits) * _SCALES[suffix or ""] * Fraction(10) ** int(exponent or 0)
+
+
+def stored(value: object) -> Fraction | None:
+    """The number that the API server makes of it: rounded up to its nano."""
+    number = parse(value)
+    return None if number is None else -((-number // _NANO) * _NANO)
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two quantities are one number to the API server, as 1000m and 1 are, or 1Gi and 1024Mi."""
+    left, right = stored(one), stored(other)
+    return left is not None and left == right
 
 
 def amount(quantity: str) -> Fraction:
