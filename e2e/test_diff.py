@@ -39,6 +39,7 @@ EDITS: tuple[Object, ...] = (
     },
     {"suspend": True, "model": {"path": "/models/other"}},
     {},
+    {"scheduling": {"schedulerName": "default-scheduler"}, "runtime": {"imagePullPolicy": "IfNotPresent"}},
 )
 """Specs that follow each other, beside the model."""
 

@@ -14,6 +14,8 @@ SPECS = st.fixed_dictionaries(
                 {"hub": {"id": "a/b", "revision": None}},
                 {"pvc": {"name": "c"}, "cache": {"pvc": "c", "accessMode": "ReadWriteOnce"}},
                 {"image": {"reference": "r/m", "pullPolicy": "Never"}},
+                {"image": {"reference": "r:5000/m@sha256:0"}},
+                {"image": {"reference": "r:5000/m@sha256:0", "pullPolicy": "IfNotPresent"}},
                 {"s3": {"uri": "s3://b/x", "secret": "keys", "endpoint": None}},
                 {"path": "/x", "servedNames": ["y"]},
             ]
@@ -50,9 +52,23 @@ SPECS = st.fixed_dictionaries(
         "monitoring": st.sampled_from([{}, {"enabled": True}, {"enabled": True, "kind": "PodMonitor"}]),
         "rollout": st.sampled_from([{}, {"template": "Latest"}, {"drainSeconds": 90}, {"maxUnavailable": 1}]),
         "secrets": st.sampled_from([{}, {"tls": {"name": "t"}}, {"apiKey": {"name": "a", "key": "k"}}]),
-        "scheduling": st.sampled_from([{}, {"tolerations": [{"key": "a", "value": None}]}]),
+        "scheduling": st.sampled_from(
+            [
+                {},
+                {"tolerations": [{"key": "a", "value": None}]},
+                {"schedulerName": "default-scheduler"},
+            ]
+        ),
         "service": st.sampled_from([{}, {"labels": {"app.kubernetes.io/name": "other"}}]),
-        "runtime": st.sampled_from([{}, {"podLabels": {"app.kubernetes.io/instance": "other"}}]),
+        "runtime": st.sampled_from(
+            [
+                {},
+                {"podLabels": {"app.kubernetes.io/instance": "other"}},
+                {"imagePullPolicy": "IfNotPresent"},
+                {"image": "r/own"},
+                {"image": "r/own", "imagePullPolicy": "Always"},
+            ]
+        ),
     },
 )
 

@@ -18,7 +18,8 @@ from typing import Any
 from slipway import __version__
 from slipway.service import Facts, ServiceSpec
 from slipway.service.differences import changes
-from slipway.service.intent import intent, intent_hash, replaced
+from slipway.service.intent import intent, intent_hash
+from slipway.service.pinning import replaced
 from slipway.service.render import metadata
 
 Object = Mapping[str, Any]

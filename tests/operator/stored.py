@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -97,14 +98,20 @@ def _default_template(template: Object) -> None:
         pod.setdefault(key, value)
     pod.setdefault("schedulerName", "default-scheduler")
     for container in pod["containers"]:
-        container.setdefault("imagePullPolicy", "IfNotPresent")
+        container.setdefault("imagePullPolicy", _pull_policy(container["image"]))
         container.setdefault("terminationMessagePath", "/dev/termination-log")
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             container.get(probe, {}).setdefault("successThreshold", 1)
     for volume in pod.get("volumes") or []:
+        if "image" in volume:
+            volume["image"].setdefault("pullPolicy", _pull_policy(volume["image"]["reference"]))
         for source in ("secret", "configMap"):
             if source in volume:
                 volume[source].setdefault("defaultMode", 420)
+
+
+def _pull_policy(image: str) -> str:
+    return "Always" if re.fullmatch(r"(.*/)?[^/:@]+(:latest(@.*)?)?", image) else "IfNotPresent"
 
 
 def _fields(value: Any, key: str) -> Object:

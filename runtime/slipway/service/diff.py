@@ -11,7 +11,8 @@ from slipway.service.differences import Difference, changed
 from slipway.service.engine import check_supported
 from slipway.service.facts import Facts
 from slipway.service.fields import InvalidService
-from slipway.service.intent import intent, intent_hash, replaced, stated
+from slipway.service.intent import intent, intent_hash, stated
+from slipway.service.pinning import replaced
 from slipway.service.pod import pod_template
 from slipway.service.profile import with_profile
 from slipway.service.render import render
@@ -78,7 +79,7 @@ def diff(old: ServiceSpec, new: ServiceSpec, old_facts: Facts, new_facts: Facts)
 def _because(old: ServiceSpec, new: ServiceSpec) -> list[Difference]:
     """What of the intent differs, in the documents' words."""
     words = {one.path: one for one in changed({"spec": stated(old)}, {"spec": stated(new)})}
-    return [words[one.path] for one in changed({"spec": intent(old)}, {"spec": intent(new)})]
+    return [words.get(one.path, one) for one in changed({"spec": intent(old)}, {"spec": intent(new)})]
 
 
 def _check_same(old: ServiceSpec, new: ServiceSpec) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args
 
-from slipway.service.differences import changed
 from slipway.service.fields import camel, types_of
 from slipway.service.pod import pod_template
 from slipway.service.quantity import amount
@@ -60,16 +59,6 @@ def intent_hash(spec: ServiceSpec) -> str:
     """Ten hexadecimal digits; equal for documents of equal intent."""
     text = json.dumps(intent(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
-
-
-def replaced(before: str, kept: Mapping[str, Any], spec: ServiceSpec, fresh: Mapping[str, Any]) -> bool:
-    """Whether the pods of a template that was kept for the intent of hash `before` give way to fresh ones.
-
-    They do where those would be others, and the document asks for them: by another intent, or by
-    `rollout.template: Latest`.
-    """
-    asked = intent_hash(spec) != before or spec.rollout.template == "Latest"
-    return asked and bool(changed(kept, fresh))
 
 
 def _engine(spec: ServiceSpec) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slipway.exits import CATALOGUE
+from slipway.service.containers import Container, Containers, Secret, containers
 from slipway.service.facts import Facts
 from slipway.service.fields import InvalidService, shown
-from slipway.service.podman import Container, Option, Secret, containers, grace_seconds, words
+from slipway.service.podman import PROGRAM, Option, options, server_options, words
 from slipway.service.spec import ServiceSpec
 
 KEYS = {
@@ -38,14 +39,14 @@ def quadlet_unit(spec: ServiceSpec, facts: Facts) -> str:
 
     Raises InvalidService where the document mounts what only a cluster has.
     """
-    *before, server = containers(spec, facts)
+    pod = containers(spec, facts, PROGRAM)
     sections = {
         "Unit": [f"Description=Slipway: {spec.name}"],
-        "Container": [*_container(server)],
-        "Service": [*_service(before, grace_seconds(spec, facts))],
+        "Container": [*_container(pod)],
+        "Service": [*_service(pod)],
         "Install": ["WantedBy=default.target"],
     }
-    secrets = {_name(secret) for container in (*before, server) for secret in _required(container)}
+    secrets = {_name(secret) for container in (*pod.before, pod.server) for secret in _required(container)}
     texts = ["\n".join(_heading(spec.name, sorted(secrets)))]
     texts += ["\n".join([f"[{name}]", *lines]) for name, lines in sections.items()]
     return "\n\n".join(texts) + "\n"
@@ -59,11 +60,12 @@ def _heading(name: str, secrets: list[str]) -> Iterator[str]:
     yield f"#   systemctl --user start {name}"
 
 
-def _container(server: Container) -> Iterator[str]:
+def _container(pod: Containers) -> Iterator[str]:
+    server = pod.server
     if not server.image.isprintable() or " " in server.image:
         raise InvalidService("spec.runtime.image", f"{shown(server.image)} is not the name of an image.")
     yield f"Image={server.image}"
-    for option in server.options:
+    for option in server_options(pod):
         yield FLAGS.get(option) or _key(option)
     for secret in _required(server):
         yield f"Secret={_secret(secret)}"
@@ -79,17 +81,17 @@ def _key(option: Option) -> str:
     return f"PodmanArgs={_joined(words(option))}"
 
 
-def _service(before: list[Container], grace: int) -> Iterator[str]:
-    for container in before:
+def _service(pod: Containers) -> Iterator[str]:
+    for container in pod.before:
         secrets = (("secret", _secret(secret)) for secret in _required(container))
-        options = [word for option in (*container.options, *secrets) for word in words(option)]
-        command = ["/usr/bin/podman", "run", "--rm", *options, container.image, *container.words]
+        given = [word for option in (*options(container), *secrets) for word in words(option)]
+        command = ["/usr/bin/podman", "run", "--rm", *given, container.image, *container.words]
         yield f"ExecStartPre={_joined(command)}"
     final = (str(code.code) for code in CATALOGUE if not code.retry)
     yield "Restart=on-failure"
     yield f"RestartPreventExitStatus={' '.join(final)}"
     yield f"TimeoutStartSec={PULL_SECONDS}"
-    yield f"TimeoutStopSec={grace + MARGIN_SECONDS}"
+    yield f"TimeoutStopSec={pod.grace_seconds + MARGIN_SECONDS}"
 
 
 def _required(container: Container) -> list[Secret]:
