@@ -69,6 +69,7 @@ PROGRAMS = {
         _prometheus_operator("prometheus-config-reloader", "prometheus-config-reloader"),
         _prometheus("prometheus"),
         _prometheus("promtool"),
+        Program("compose", "compose", "slipway.dev/e2e/compose/config", module="compose"),
         Program("quadlet", "quadlet", "github.com/containers/podman/v5/cmd/quadlet", module="quadlet"),
     )
 }

@@ -34,9 +34,9 @@ def test_a_quadlet_unit_is_printed_as_it_is_saved(capsys):
     assert "\n[Container]\nImage=local/runtime\n" in capsys.readouterr().out
 
 
-def test_compose_is_not_supported_yet(capsys):
-    assert main(["render", "-f", DEMO, "--target", "compose"]) == 2
-    assert "not supported yet" in capsys.readouterr().err
+def test_a_compose_file_is_printed_as_it_is_saved(capsys):
+    assert main(["render", DEMO, "--target", "compose", "--image", "local/runtime"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["services"]["demo"]["image"] == "local/runtime"
 
 
 def test_a_monitor_is_printed_where_the_cluster_has_the_kind(capsys):

@@ -1,4 +1,4 @@
-"""What a document becomes under podman: a line of a shell and a unit of systemd, and what neither can be."""
+"""What a document becomes without a cluster: a line of a shell, a unit of systemd, a Compose file."""
 
 from __future__ import annotations
 
@@ -9,15 +9,28 @@ import pytest
 import yaml
 
 from slipway.exits import CATALOGUE
-from slipway.service import Facts, InvalidService, ServiceSpec, load, podman_command, quadlet_unit, render
+from slipway.service import (
+    Facts,
+    InvalidService,
+    ServiceSpec,
+    compose_file,
+    load,
+    podman_command,
+    quadlet_unit,
+    render,
+)
 from slipway.service.pod import as_given
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 FACTS = Facts(cpu_image="slipway/runtime-cpu:1", cuda_image="slipway/runtime-cuda:1")
 NAMES = ("demo", "gpu", "bucket")
-TARGETS = {"podman": lambda spec, facts: podman_command(spec, facts) + "\n", "container": quadlet_unit}
-BOTH = pytest.mark.parametrize("to_text", [podman_command, quadlet_unit])
+TARGETS = {
+    "podman": lambda spec, facts: podman_command(spec, facts) + "\n",
+    "container": quadlet_unit,
+    "compose": compose_file,
+}
+EACH = pytest.mark.parametrize("to_text", [podman_command, quadlet_unit, compose_file])
 
 
 def changed(name: str, **fields: object) -> ServiceSpec:
@@ -68,7 +81,7 @@ def test_the_container_has_the_arguments_and_variables_of_the_pod(name):
         ("demo", {"resources": {"memory": "1500m", "sharedMemory": "1Mi"}}, "Use Mi or Gi"),
     ],
 )
-@BOTH
+@EACH
 def test_what_only_a_cluster_has_is_refused_at_its_field(to_text, name, fields, field):
     with pytest.raises(InvalidService, match=field):
         to_text(changed(name, **fields), FACTS)

@@ -20,7 +20,7 @@ COMMANDS = {
     "complete": "complete prompts with a running server",
     "fetch": "fetch a model of an S3 bucket into a folder",
     "run": "run a service document as a process on this machine",
-    "render": "print what a service document becomes on Kubernetes or Podman",
+    "render": "print what a service document becomes on Kubernetes, podman or Compose",
     "explain": "print what each argument and variable of a service's server is, whence, and what reads it",
     "diff": "tell what a changed service document changes in a cluster, and whether pods restart",
     "args": "list arguments, environment variables and metrics, and what becomes of each",

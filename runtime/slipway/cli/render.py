@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 from slipway.cli import documents
@@ -11,44 +12,13 @@ from slipway.service import (
     Facts,
     InvalidService,
     ServiceSpec,
+    compose_file,
     podman_command,
     quadlet_unit,
     render,
     warnings,
 )
-
-UNBUILT_TARGETS = ("compose",)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The document, the target and what the cluster offers."""
-    documents.add_document(parser)
-    parser.add_argument(
-        "--target",
-        choices=("k8s", "podman", "quadlet", *UNBUILT_TARGETS),
-        default="k8s",
-        help="k8s prints YAML, podman a command line, quadlet a systemd unit (default: %(default)s)",
-    )
-    documents.add_profile(parser)
-    documents.add_cluster(parser)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Status 2 where the document cannot be accepted."""
-    if arguments.target in UNBUILT_TARGETS:
-        return _refuse(f"--target {arguments.target} is not supported yet. Use k8s, podman or quadlet.")
-    try:
-        spec = documents.read_document(arguments.file, documents.policy(arguments))
-        profile = documents.read_profile(arguments.profile, spec)
-        facts = replace(documents.facts(arguments), profile=profile)
-        to_text = {"k8s": _yaml, "podman": _command, "quadlet": quadlet_unit}[arguments.target]
-        text = to_text(spec, facts)
-    except InvalidService as error:
-        return _refuse(str(error))
-    for warning in [*warnings(spec), *_left_out(spec, facts, arguments.target)]:
-        print(f"slipway render: warning: {warning}", file=sys.stderr)
-    sys.stdout.write(text)
-    return 0
+from slipway.service.yaml_text import print_yaml
 
 
 def _command(spec: ServiceSpec, facts: Facts) -> str:
@@ -56,16 +26,44 @@ def _command(spec: ServiceSpec, facts: Facts) -> str:
 
 
 def _yaml(spec: ServiceSpec, facts: Facts) -> str:
-    import yaml
+    return print_yaml(*render(spec, facts))
 
-    class Whole(yaml.SafeDumper):
-        """Writes what stands in two places twice: people read it, and anchors hide what is where."""
 
-        def ignore_aliases(self, data: object) -> bool:
-            return True
+TARGETS: dict[str, Callable[[ServiceSpec, Facts], str]] = {
+    "k8s": _yaml,
+    "podman": _command,
+    "quadlet": quadlet_unit,
+    "compose": compose_file,
+}
 
-    text: str = yaml.dump_all(render(spec, facts), Dumper=Whole, sort_keys=False, allow_unicode=True)
-    return text
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The document, the target and what the cluster offers."""
+    documents.add_document(parser)
+    parser.add_argument(
+        "--target",
+        choices=tuple(TARGETS),
+        default="k8s",
+        help="k8s prints YAML, podman a command line, quadlet a systemd unit, compose a Compose file "
+        "(default: %(default)s)",
+    )
+    documents.add_profile(parser)
+    documents.add_cluster(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Status 2 where the document cannot be accepted."""
+    try:
+        spec = documents.read_document(arguments.file, documents.policy(arguments))
+        profile = documents.read_profile(arguments.profile, spec)
+        facts = replace(documents.facts(arguments), profile=profile)
+        text = TARGETS[arguments.target](spec, facts)
+    except InvalidService as error:
+        return _refuse(str(error))
+    for warning in [*warnings(spec), *_left_out(spec, facts, arguments.target)]:
+        print(f"slipway render: warning: {warning}", file=sys.stderr)
+    sys.stdout.write(text)
+    return 0
 
 
 def _left_out(spec: ServiceSpec, facts: Facts, target: str) -> list[str]:

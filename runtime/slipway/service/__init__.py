@@ -1,9 +1,10 @@
-"""The service document and what it becomes: Kubernetes objects, a podman command, a process.
+"""The service document and what it becomes: Kubernetes objects, a podman command, a Compose file, a process.
 
 One pure function makes the objects, `render(spec, facts)`; the operator, the command line and the
 tests share it. Nothing here imports torch or talks to a cluster.
 """
 
+from slipway.service.compose import compose_file
 from slipway.service.document import from_mapping, load, warnings
 from slipway.service.facts import Facts, Owner
 from slipway.service.fields import InvalidService
@@ -23,6 +24,7 @@ __all__ = [
     "Owner",
     "Policy",
     "ServiceSpec",
+    "compose_file",
     "from_mapping",
     "load",
     "local_start",

@@ -1,10 +1,13 @@
-"""The text of a document, before anything is known of its fields."""
+"""Documents as text: read before anything is known of their fields, and printed for people."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from slipway.service.fields import InvalidService
+
+BREAKS = frozenset("\x85\u2028\u2029")
+"""Of lines, to YAML 1.1."""
 
 
 def parse_yaml(text: str, kind: str) -> object:
@@ -35,3 +38,23 @@ def parse_yaml(text: str, kind: str) -> object:
         raise InvalidService(f"line {line}", f"this is not YAML: {error.problem}.") from None
     except (yaml.YAMLError, TypeError, RecursionError) as error:
         raise InvalidService("document", f"this is not YAML: {error}.") from None
+
+
+def print_yaml(*documents: object) -> str:
+    """YAML in the order of the keys."""
+    import yaml
+
+    class Whole(yaml.SafeDumper):
+        """Writes what stands in two places twice: people read it, and anchors hide what is where."""
+
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    def as_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        """In double quotes, where breaks that others take for a line's are escaped and not folded away."""
+        broken = not BREAKS.isdisjoint(text)
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if broken else None)
+
+    Whole.add_representer(str, as_text)
+    text: str = yaml.dump_all(documents, Dumper=Whole, sort_keys=False, allow_unicode=True)
+    return text
