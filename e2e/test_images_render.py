@@ -17,7 +17,9 @@ import yaml
 
 from e2e.ground.build import Binaries
 from e2e.images import build, missing
+from e2e.images.compose import compose, running
 from e2e.images.containers import PODMAN, Container
+from e2e.operators import until
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.yaml"
 NEEDS_SYSTEMD = ("-d", "--cgroups=split", "--sdnotify=conmon")
@@ -52,18 +54,26 @@ def rendered(document: Path, target: str) -> str:
     return printed.stdout
 
 
+def port_of(document: Path) -> int:
+    port: int = yaml.safe_load(document.read_text())["spec"]["service"]["port"]
+    return port
+
+
 def answers(command: list[str], document: Path, folder: Path) -> None:
     """Start the command, ask the server under the model's name, and stop it as a user does."""
-    port = yaml.safe_load(document.read_text())["spec"]["service"]["port"]
     with Container(command, folder) as container:
-        container.wait_for(f"http://127.0.0.1:{port}/ready")
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
-        question = [{"role": "user", "content": "What is the capital of France?"}]
-        answer = client.chat.completions.create(model="demo", messages=question, max_tokens=16)
-        assert "Paris" in answer.choices[0].message.content
+        container.wait_for(f"http://127.0.0.1:{port_of(document)}/ready")
+        says_paris(document)
         assert container.inside("id", "-u").strip() == "1001"
         container.signal("TERM")
         assert container.wait(60) == 0, container.output()
+
+
+def says_paris(document: Path) -> None:
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{port_of(document)}/v1", api_key="none", max_retries=0)
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    answer = client.chat.completions.create(model="demo", messages=question, max_tokens=16)
+    assert "Paris" in answer.choices[0].message.content
 
 
 def test_the_podman_line_of_the_demo_starts_and_answers(document, tmp_path):
@@ -89,6 +99,20 @@ def test_the_quadlet_unit_of_the_demo_becomes_a_service_that_starts_and_answers(
     assert "\nTimeoutStopSec=85\n" in made.stdout
     words = [word for word in shlex.split(start) if word not in NEEDS_SYSTEMD]
     answers([as_systemd_reads(word) for word in words], document, tmp_path)
+
+
+def test_the_compose_file_of_the_demo_becomes_healthy_answers_and_ends_in_order(document, tmp_path):
+    """podman is asked how healthy the container is: without systemd it does not look by itself."""
+    file = tmp_path / "compose.yaml"
+    file.write_text(rendered(document, "compose"))
+    with running(file):
+        (name,) = compose(file, "ps", "--format", "{{.Names}}").split()
+        healthy = [*PODMAN, "healthcheck", "run", name]
+        until(lambda: subprocess.run(healthy, capture_output=True).returncode == 0, "it is healthy", 120)
+        says_paris(document)
+        compose(file, "stop")
+        asked = [*PODMAN, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", name]
+        assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "exited 0\n"
 
 
 def as_systemd_reads(word: str) -> str:
