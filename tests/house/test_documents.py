@@ -168,6 +168,41 @@ def it_prints_something(snippet: Snippet, folder: Path) -> None:
     assert run(words, folder)
 
 
+def it_tells_a_difference(snippet: Snippet, folder: Path) -> None:
+    """From the example, which also stands for what kubectl prints."""
+    *asked, command = snippet.text.split(" | ")
+    for words in asked:
+        platform_pages.check_kubectl(words, snippet.files)
+    assert difference(snippet, command, folder)
+
+
+def difference(snippet: Snippet, command: str, folder: Path) -> str:
+    """What the command prints; the page's own service is the file that it names and nobody has."""
+    words = words_of(command)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    if not (named := folder / words[-1]).exists():
+        (text,) = filter(NAMED["-f"], snippet.files)
+        named.write_text(text)
+    demo = (ROOT / "examples" / "demo.yaml").read_text()
+    done = subprocess.run(words, input=demo, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+def it_is_what_a_compose_file_says(snippet: Snippet, folder: Path) -> None:
+    demo = str(ROOT / "examples" / "demo.yaml")
+    assert snippet.text in run([*words_of("slipway render --target compose"), demo], folder)
+
+
+def it_begins_the_explanation_of_the_demo(snippet: Snippet, folder: Path) -> None:
+    demo = str(ROOT / "examples" / "demo.yaml")
+    assert run([*words_of("slipway explain"), demo], folder).startswith(snippet.text)
+
+
+def it_is_the_difference_from_the_demo(snippet: Snippet, folder: Path) -> None:
+    assert difference(snippet, "slipway diff examples/demo.yaml service.yaml", folder) == snippet.text
+
+
 def it_has_help(snippet: Snippet, folder: Path) -> None:
     assert run([*words_of(snippet.text), "--help"], folder).startswith("usage: slipway")
 
@@ -236,7 +271,9 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("sh", r"(bin/)?slipway [\w-]+$"): it_has_help,
     ("sh", r"torchrun .* --no-python slipway serve\b"): its_processes_take_the_arguments,
     ("sh", r"(bin/)?slipway (serve|demo|run|bench)\b"): its_arguments_are_accepted,
-    ("sh", r"(bin/)?slipway (args|render|collect-env)\b|(bin/)?slipway --"): it_prints_something,
+    ("sh", r"(bin/)?slipway (args|render|explain|collect-env)\b|(bin/)?slipway --"): it_prints_something,
+    ("sh", r"(kubectl get .* \| )?slipway diff "): it_tells_a_difference,
+    ("sh", r"docker compose up --detach --wait$"): it_is_what_a_compose_file_says,
     ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,
     ("sh", r"(kubectl|helm) "): it_is_about_what_the_cluster_has,
@@ -245,6 +282,8 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("yaml", r"apiVersion: "): it_is_of_a_known_kind,
     ("yaml", ""): it_is_a_configuration,
     ("json", ""): it_is_json,
+    ("text", "ARGUMENTS +FROM "): it_begins_the_explanation_of_the_demo,
+    ("text", "demo: pods restart"): it_is_the_difference_from_the_demo,
     ("text", "=+ Serving Benchmark Result =+\n"): its_rows_are_a_tables,
 }
 """(language, how the text begins) → how the snippet is proved without a server."""

@@ -15,6 +15,7 @@ from slipway.service import firewall
 from slipway.service.devices import check_devices
 from slipway.service.engine import container_arguments, resolved_of
 from slipway.service.fields import InvalidService, read, shown
+from slipway.service.origin import words_of
 from slipway.service.resources import check_resources
 from slipway.service.spec import (
     API_VERSION,
@@ -94,7 +95,7 @@ def misfits_of(spec: ServiceSpec, profile: ServingProfile | None) -> list[str] |
     """What the image would refuse of a document with its profile's parts; None without its schema."""
     if profile is None or profile.schema is None or spec.runtime.image != profile.runtime.image:
         return None
-    words = container_arguments(spec, spec.service.port)
+    words = words_of(container_arguments(spec, spec.service.port))
     return list(misfits(read_schema(profile.schema), spec.engine, words))
 
 
