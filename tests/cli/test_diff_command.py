@@ -82,6 +82,10 @@ def test_profiles_are_matched_to_the_documents_by_their_names(tmp_path, capsys):
     new = edited(tmp_path, profile="shared")
     assert main(["diff", str(DEMO), new, "--profile", str(profile)]) == 1
     assert "env[TZ] absent → " in capsys.readouterr().out
+    assert main(["diff", new, str(DEMO)]) == 2
+    assert "what shared adds decides. Add --profile" in capsys.readouterr().err
+    assert main(["diff", new, new]) == 0
+    assert "what shared adds is left out. Add --profile" in capsys.readouterr().err
     assert main(["diff", str(DEMO), str(DEMO), "--profile", str(profile)]) == 2
     assert "the document chooses none, and" in capsys.readouterr().err
 

@@ -66,7 +66,7 @@ def test_what_a_profile_adds_is_printed_where_it_is_at_hand(tmp_path, capsys):
     assert main(arguments[:3]) == 0
     without = capsys.readouterr()
     assert "pool: a" not in without.out
-    assert "what shared adds is not printed. Add --profile" in without.err
+    assert "what shared adds is left out. Add --profile" in without.err
     assert main(chosen(tmp_path, "other")) == 2
     assert "the document chooses shared, and" in capsys.readouterr().err
     assert main(["render", "-f", DEMO, "--profile", DEMO]) == 2

@@ -47,10 +47,7 @@ def kinds(found: Diff) -> dict[str, str]:
             ['spec.model.hub {"id": "org/name"} → absent', "spec.model.path absent → /x"],
         ),
         ({"rollout": {"drainSeconds": 90}}, ['spec.rollout absent → {"drainSeconds": 90}']),
-        (
-            {"profile": "a", "devices": {"vendor": "nvidia"}},
-            ["spec.devices", "spec.profile absent → a"],
-        ),
+        ({"devices": {"vendor": "nvidia"}}, ['spec.devices absent → {"vendor": "nvidia"}']),
     ],
 )
 def test_what_reaches_the_pods_restarts_them_and_is_named_as_the_document_has_it(new, because):
@@ -114,7 +111,11 @@ def test_profiles_count_where_they_are_known():
     own = spec_of(env=[{"name": "TZ", "value": "UTC"}])
     chosen = spec_of(profile="shared")
     assert not diff(own, chosen, FACTS, with_it).restart, "both have the variable"
-    assert diff(spec_of(), chosen, FACTS, with_it).restart
+    found = diff(spec_of(), chosen, FACTS, with_it)
+    assert [one.change() for one in found.because] == ["spec.profile absent → shared"]
+    assert diff(chosen, spec_of(profile="shared", replicas=2), FACTS, FACTS).replicas == (1, 2)
+    with pytest.raises(InvalidService, match=r"spec.profile: what shared adds decides. Add --profile"):
+        diff(chosen, spec_of(), FACTS, FACTS)
 
 
 def test_two_services_are_not_compared():

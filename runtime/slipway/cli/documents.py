@@ -97,10 +97,7 @@ def without_profile(spec: ServiceSpec, profile: ServingProfile | None) -> list[s
     """A warning where what the document chooses is not at hand."""
     if profile or not spec.profile:
         return []
-    return [
-        f"spec.profile: what {spec.profile} adds is not printed. Add --profile with the file of that "
-        "ServingProfile."
-    ]
+    return [f"spec.profile: what {spec.profile} adds is left out. Add --profile with that ServingProfile."]
 
 
 def _text(name: str) -> str:

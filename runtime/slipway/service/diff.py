@@ -58,9 +58,11 @@ class Diff:
 def diff(old: ServiceSpec, new: ServiceSpec, old_facts: Facts, new_facts: Facts) -> Diff:
     """The old pods are as `old_facts` have them; the new document is met by the same version.
 
-    Raises InvalidService where the two are not one service, or the operator would not take the new one.
+    Raises InvalidService where the two are not one service, where they choose different profiles of which one
+    is not known, and where the operator would not take the new document.
     """
     _check_same(old, new)
+    _check_profiles((old, old_facts), (new, new_facts))
     check_supported(with_profile(new, new_facts.profile))
     namespace = new.metadata.namespace or old.metadata.namespace
     old_facts, new_facts = (replace(facts, namespace=namespace) for facts in (old_facts, new_facts))
@@ -88,6 +90,14 @@ def _check_same(old: ServiceSpec, new: ServiceSpec) -> None:
         if one and other and one != other:
             sentence = f"{one} and {other} are two services, and not one that changes."
             raise InvalidService(f"metadata.{field}", sentence)
+
+
+def _check_profiles(*sides: tuple[ServiceSpec, Facts]) -> None:
+    """One that both choose and nobody knows is in the pods before and after."""
+    unknown = [spec.profile for spec, facts in sides if spec.profile and not facts.profile]
+    if unknown and len({spec.profile for spec, _ in sides}) > 1:
+        sentence = f"what {unknown[0]} adds decides. Add --profile with that ServingProfile."
+        raise InvalidService("spec.profile", sentence)
 
 
 def _objects(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[ObjectChange]:
