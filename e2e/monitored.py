@@ -226,7 +226,7 @@ def _place(namespace: Namespace, instance: str, address: str, loading: bool = Fa
 def _configured(watch: Namespace, folder: Path) -> Path:
     """The configuration that the Prometheus Operator makes of all monitors and of our rules."""
     plane = watch.plane
-    watch.kubectl("apply", "-f", str(ROOT / "monitoring/alerts.yaml"))
+    watch.kubectl("apply", "-f", str(ROOT / "helm/slipway/files/alerts.yaml"))
     watch.apply(_prometheus_object(plane))
     # Not 8080, where our operator listens.
     listen, access = "--web.listen-address=127.0.0.1:8081", {"KUBECONFIG": str(plane.kubeconfig)}

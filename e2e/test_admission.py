@@ -30,6 +30,10 @@ ADMITTED: dict[str, Object] = {
     "image": {"runtime": {"image": "registry.example.com/models/mine:1"}},
     "image-by-digest": {"runtime": {"image": f"registry.example.com/models/mine@sha256:{'0' * 64}"}},
     "model-image": {"model": {"image": {"reference": "registry.example.com/models/weights:1"}}},
+    "container-images": {
+        "initContainers": [{"name": "one", "image": "registry.example.com/models/one:1"}],
+        "sidecars": [{"name": "two", "image": "slipway/runtime-cpu:1"}],
+    },
     "account": {"runtime": {"serviceAccountName": "models"}},
     "default-account": {"runtime": {"serviceAccountName": "default"}},
     "permitted-argument": {"engine": {"trustRemoteCode": True}},
@@ -42,6 +46,20 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "short-image": ({"runtime": {"image": "nginx"}}, "not docker.io/library/nginx"),
     "other-folder": ({"runtime": {"image": "registry.example.com/modelsx/a"}}, "by policy.images"),
     "model-image": ({"model": {"image": {"reference": "quay.io/weights:1"}}}, "not quay.io/weights:1"),
+    "init-image": ({"initContainers": [{"name": "one", "image": "nginx"}]}, "not docker.io/library/nginx"),
+    "sidecar-image": ({"sidecars": [{"name": "two", "image": "quay.io/two:1"}]}, "not quay.io/two:1"),
+    "command": (
+        {"initContainers": [{"name": "one", "image": "slipway/runtime-cpu:1", "command": ["python"]}]},
+        "command and args of a container beside the server run code",
+    ),
+    "args": (
+        {"sidecars": [{"name": "one", "image": "slipway/runtime-cpu:1", "args": ["-c"]}]},
+        "policy.allowCode would admit them",
+    ),
+    "second-image": (
+        {"sidecars": [{"name": "a", "image": "slipway/runtime-cpu:1"}, {"name": "b", "image": "quay.io/b"}]},
+        "by policy.images",
+    ),
     "account": ({"runtime": {"serviceAccountName": "admin"}}, "by policy.serviceAccounts, not admin"),
     "worker": ({"engine": {"workerCls": "a.B"}}, "spec.engine.workerCls: it runs code"),
     "middleware": ({"engine": {"middleware": ["a.B"]}}, "spec.engine.middleware: it runs code"),

@@ -61,7 +61,8 @@ def spec_of(name: str, document: Object) -> ServiceSpec:
 
 
 def documents() -> dict[str, Object]:
-    files = [ROOT / "tests" / "service" / "everything.yaml", *sorted((ROOT / "examples").glob("*.yaml"))]
+    own = (ROOT / "tests" / "service" / f"{name}.yaml" for name in ("everything", "beside"))
+    files = [*own, *sorted((ROOT / "examples").glob("*.yaml"))]
     found = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
     found = {name: one for name, one in found.items() if one.get("kind") == "InferenceService"}
     demo = found["everything"]

@@ -14,7 +14,7 @@ from e2e.operators import ROOT
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples").glob("*.yaml"))}
 WITHOUT_CACHE = Case(
     summary="ClaimMissing: PersistentVolumeClaim model-cache does not exist",
-    advice="Create it, or correct its name in spec.model.pvc or spec.model.cache.",
+    advice="Create it, or correct its name in spec.model.pvc, spec.model.cache or spec.volumes.",
 )
 WAITING = {
     "bucket": WITHOUT_CACHE,

@@ -193,6 +193,19 @@ def test_a_release_for_the_cluster_is_told_of_one_for_a_namespace(helm):
     upgrade(helm, "models", "--set", "namespaces={models-system},replicas=2")
 
 
+def test_two_releases_see_each_other_whatever_they_are_called(helm):
+    install(helm, "models", "--set", "namespaces={models-system},fullnameOverride=for-a-lease")
+    said = refused(helm, "slipway", "--set", "crds.install=false,nameOverride=lease")
+    assert "Release models in namespace models-system serves namespace models-system already" in said
+    upgrade(helm, "models", "--set", "namespaces={models-system},nameOverride=lease")
+    said = refused(helm, "other", "--set", "namespaces={models-system},fullnameOverride=other")
+    assert "set `namespaces` here to others than its own" in said
+    helm("uninstall", "models", "--namespace", "models-system")
+    install(helm, "slipway", "--set", "fullnameOverride=everywhere")
+    said = refused(helm, "other", "--set", "fullnameOverride=elsewhere")
+    assert "Release slipway in namespace slipway-system serves every namespace" in said
+
+
 def test_an_admin_of_namespaces_installs_for_them_once_the_page_is_followed(helm, plane):
     """RBAC lets nobody hand out rights that he lacks, and `admin` lacks most of the operator's."""
     prepare, by_hand = commands_of("One operator for the cluster, or for some namespaces")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
+from e2e.ground.programs import KUBERNETES
 from e2e.helm.command import MODEL_CHART, OPERATOR_CHART, VALUES, Helm, chart_of, golden_of, run_here
 from slipway import __version__
+from slipway.metrics.alerts import prometheus_rule
+from slipway.metrics.dashboard import dashboard
 
 
 @pytest.fixture(params=["helm", "helm3"])
@@ -37,6 +42,8 @@ def test_helm_lint_finds_nothing(helm, values):
         ("image.digest=sha256:12", "digest"),
         ("replicas=20", "replicas"),
         ("openshift=maybe", "openshift"),
+        ("fullnameOverride=Slipway", "fullnameOverride"),
+        ("monitoring.dashboards.enabled=true", "dashboards"),
         ("monitoring.serviceMonitor.interval=often", "interval"),
         ("policy.allowcode=true", "allowcode"),
     ],
@@ -57,6 +64,38 @@ def test_a_wrong_value_of_the_operator_is_refused_by_name(helm, setting, field):
 )
 def test_a_wrong_value_of_a_model_is_refused_by_name(helm, setting, field):
     assert field in helm.refusal("template", "sample", MODEL_CHART, "--set", setting)
+
+
+def templated(helm: Helm, *words: str) -> str:
+    """The operator's chart as one text."""
+    return helm("template", "sample", OPERATOR_CHART, "--kube-version", KUBERNETES, *words)
+
+
+def test_openshift_is_told_from_its_api_group_unless_a_value_says_otherwise(helm):
+    def flagged(*words: str) -> bool:
+        return "- --openshift\n" in templated(helm, *words)
+
+    there = ("--api-versions", "security.openshift.io/v1")
+    assert not flagged()
+    assert flagged(*there)
+    assert flagged("--set", "openshift=true")
+    assert not flagged(*there, "--set", "openshift=false")
+
+
+def test_dashboard_and_alerts_are_the_declared_ones(helm):
+    settings = "monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true"
+    text = templated(helm, "--set", settings)
+    made = {one["kind"]: one for one in yaml.safe_load_all(text) if one}
+    assert json.loads(made["ConfigMap"]["data"]["dashboard.json"]) == dashboard()
+    assert made["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert made["PrometheusRule"]["spec"] == prometheus_rule()["spec"]
+
+
+def test_a_name_of_one_s_own_stands_for_all_but_what_is_cluster_wide(helm):
+    text = templated(helm, "--set", "fullnameOverride=models,replicas=2")
+    made = [one for one in yaml.safe_load_all(text) if one and "namespace" in one["metadata"]]
+    assert {one["metadata"]["name"] for one in made} == {"models", "models-lease", "models-test"}
+    assert "- --lease-name=models\n" in text
 
 
 def test_both_charts_are_packaged_and_show_their_values(helm, tmp_path):

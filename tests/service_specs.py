@@ -52,6 +52,12 @@ SPECS = st.fixed_dictionaries(
         "monitoring": st.sampled_from([{}, {"enabled": True}, {"enabled": True, "kind": "PodMonitor"}]),
         "rollout": st.sampled_from([{}, {"template": "Latest"}, {"drainSeconds": 90}, {"maxUnavailable": 1}]),
         "secrets": st.sampled_from([{}, {"tls": {"name": "t"}}, {"apiKey": {"name": "a", "key": "k"}}]),
+        "volumes": st.sampled_from(
+            [[], [{"name": "v", "mountPath": "/v", "emptyDir": {}}, {"name": "w", "pvc": {"name": "c"}}]]
+        ),
+        "sidecars": st.sampled_from(
+            [[], [{"name": "c", "image": "a", "args": None, "resources": {"limits": {"memory": None}}}]]
+        ),
         "scheduling": st.sampled_from(
             [
                 {},
@@ -59,11 +65,11 @@ SPECS = st.fixed_dictionaries(
                 {"schedulerName": "default-scheduler"},
             ]
         ),
-        "service": st.sampled_from([{}, {"labels": {"app.kubernetes.io/name": "other"}}]),
+        "service": st.sampled_from([{}, {"labels": {"exposed": "yes"}}]),
         "runtime": st.sampled_from(
             [
                 {},
-                {"podLabels": {"app.kubernetes.io/instance": "other"}},
+                {"podLabels": {"app.kubernetes.io/component": "server"}},
                 {"imagePullPolicy": "IfNotPresent"},
                 {"image": "r/own"},
                 {"image": "r/own", "imagePullPolicy": "Always"},

@@ -23,6 +23,12 @@ MODEL_CHART = REPOSITORY / "helm" / "slipway-model"
 VALUES = sorted((Path(__file__).parent / "values").glob("*.yaml"))
 """Sets of values, each with a golden file; those called model-… are of the model's chart."""
 CRD = "inferenceservices.slipway.dev"
+GENERATED = {
+    "CustomResourceDefinition": ("spec", "see crds/"),
+    "PrometheusRule": ("spec", "see helm/slipway/files/alerts.yaml"),
+    "ConfigMap": ("data", "see helm/slipway/files/dashboard.json"),
+}
+"""Kind → the part that a golden file only names, and where it is."""
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -60,7 +66,7 @@ class Helm:
     def rendered(self, values: Path) -> list[dict[str, Any]]:
         """The documents that the chart makes of a set of values, without what a golden file would outlive.
 
-        That is the version's number, the CRD's body and the operator's rules.
+        That is the version's number, the operator's rules and what lies in the chart as a file.
         """
         text = self(
             *("template", "sample", chart_of(values), "--namespace", "slipway-system"),
@@ -68,8 +74,8 @@ class Helm:
         )
         documents = [one for one in yaml.safe_load_all(text.replace(__version__, "VERSION")) if one]
         for document in documents:
-            if document["kind"] == "CustomResourceDefinition":
-                document["spec"] = "see crds/"
+            if generated := GENERATED.get(document["kind"]):
+                document.update([generated])
             if document["kind"] in ("ClusterRole", "Role") and "operator" in document["metadata"]["name"]:
                 document["rules"] = "see slipway_operator.permissions"
         return sorted(documents, key=_place)

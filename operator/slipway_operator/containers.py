@@ -10,12 +10,15 @@ from typing import Any
 
 from slipway.args.schema import ARGUMENTS
 from slipway.exits import BY_CODE, BY_REASON, ExitCode
+from slipway.service.companions import OURS
 from slipway_operator import reasons
 from slipway_operator.reasons import Finding
-from slipway_operator.shapes import Object, Objects, first_line, messages
+from slipway_operator.shapes import Object, Objects, first_line, messages, sidecars
 
 FETCH = "fetch"
 """The init container that brings the model into the cache."""
+INITIAL = "init container"
+"""What a container is that ends before the server starts."""
 
 _IMAGE_REASONS = frozenset(
     {
@@ -56,21 +59,22 @@ _LOG_PREFIX = re.compile(r"^\S*(?:Error|Exception): ")
 
 def container_finding(pod: Object, events: Objects) -> Finding | None:
     """What keeps the pod's containers from serving; None where nothing is known to be wrong."""
-    for status, initial in _statuses(pod):
-        found = _waiting(pod, status, events) or _ended(pod, status, events, initial)
+    for status, role in _statuses(pod):
+        found = _waiting(pod, status, events) or _ended(pod, status, events, ends=role == INITIAL)
         if found is not None:
-            return _named(found, status["name"]) if initial else found
+            return replace(found, message=f"{role} {status['name']}: {found.message}") if role else found
     if _begun(pod):
         return None
     return _volume_finding(pod, events) or _sandbox_finding(pod, events)
 
 
-def _statuses(pod: Object) -> Iterator[tuple[Object, bool]]:
-    status = pod.get("status") or {}
+def _statuses(pod: Object) -> Iterator[tuple[Object, str]]:
+    """Each with what its container is, or nothing where it is the server."""
+    status, beside = pod.get("status") or {}, sidecars(pod)
     for one in status.get("initContainerStatuses") or ():
-        yield one, True
+        yield one, "sidecar" if one["name"] in beside else INITIAL
     for one in status.get("containerStatuses") or ():
-        yield one, False
+        yield one, ""
 
 
 def _begun(pod: Object) -> bool:
@@ -81,10 +85,6 @@ def _begun(pod: Object) -> bool:
     return any("running" in state or "terminated" in state for state in states)
 
 
-def _named(found: Finding, container: str) -> Finding:
-    return replace(found, message=f"init container {container}: {found.message}")
-
-
 def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
@@ -92,7 +92,7 @@ def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
         said = [text for text in messages(events, pod, "Failed") if text.startswith("Failed to pull image")]
         if message.startswith("Back-off") and "ErrImagePull: " not in message and said:
             message = said[0]  # older kubelets leave the cause to the event
-        return _image_finding(pod, str(status.get("image") or ""), reason, message)
+        return _image_finding(pod, status, reason, message)
     if reason == "CreateContainerConfigError":
         return _missing(message) or reasons.CONTAINER_REFUSED.found(_sentence(message))
     if reason in _REFUSALS:
@@ -100,12 +100,10 @@ def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
     return None
 
 
-def _image_finding(pod: Object, image: str, reason: str, message: str) -> Finding:
+def _image_finding(pod: Object, status: Object, reason: str, message: str) -> Finding:
     match = _QUOTED_IMAGE.search(message)
-    image = match[1] if match else image
-    volumes = pod["spec"].get("volumes") or ()
-    of_model = any((volume.get("image") or {}).get("reference") == image for volume in volumes)
-    field = "spec.model.image.reference" if of_model else "spec.runtime.image"
+    image = match[1] if match else str(status.get("image") or "")
+    field = _image_field(pod, str(status["name"]), image)
     words = first_line(_RPC.sub("", message.rpartition("ErrImagePull: ")[2]))
     if reason == "InvalidImageName":
         return reasons.IMAGE_NOT_FOUND.found(f"{image} is not the name of an image. Correct {field}. {words}")
@@ -125,6 +123,13 @@ def _image_finding(pod: Object, image: str, reason: str, message: str) -> Findin
     return reasons.IMAGE_PULL_FAILED.found(f"{image} cannot be pulled: {_sentence(_LAYERS.sub('', words))}")
 
 
+def _image_field(pod: Object, container: str, image: str) -> str:
+    volumes = pod["spec"].get("volumes") or ()
+    if any((volume.get("image") or {}).get("reference") == image for volume in volumes):
+        return "spec.model.image.reference"
+    return "spec.runtime.image" if container in OURS else f"the image of {container}"
+
+
 def _missing(message: str) -> Finding | None:
     if match := _MISSING.search(message):
         kind, named = match["kind"].lower(), match["name"]
@@ -141,14 +146,17 @@ def _missing_finding(kind: str, text: str) -> Finding:
     return reasons.CONFIG_MAP_MISSING.found(f"ConfigMap {text}")
 
 
-def _ended(pod: Object, status: Object, events: Objects, initial: bool) -> Finding | None:
-    """Why the container last ended, until it is ready: between two ends of a loop it runs for a while."""
+def _ended(pod: Object, status: Object, events: Objects, ends: bool) -> Finding | None:
+    """Why the container last ended, until it is ready: between two ends of a loop it runs for a while.
+
+    ends  whether it should end at all
+    """
     state = status.get("state") or {}
-    if status.get("ready") or (initial and _succeeded(state)):
+    if status.get("ready") or (ends and _succeeded(state)):
         return None
     last = (status.get("lastState") or {}).get("terminated")
     ended = state.get("terminated") or last
-    if ended is None or (initial and int(ended.get("exitCode") or 0) == 0):
+    if ended is None or (ends and int(ended.get("exitCode") or 0) == 0):
         return None
     return _end_finding(pod, str(status["name"]), ended, events)
 
@@ -175,7 +183,7 @@ def _end_finding(pod: Object, container: str, ended: Object, events: Objects) ->
             "`kubectl logs --previous` shows what it did.",
         )
     words = _last_words(message)
-    if code in BY_CODE:
+    if code in BY_CODE and container in OURS:
         known = BY_CODE[code]
         text = f"{_sentence(words) if words else known.message} {known.hint}"
         return reasons.BY_NAME[known.reason].found(text)
@@ -191,6 +199,8 @@ def _out_of_memory(pod: Object, container: str) -> str:
     )
     limit = limits.get("memory")
     at = f"at its limit of {limit}" if limit else "because its node ran out of memory"
+    if container not in OURS:
+        return f"killed {at}. Raise the memory limit of {container}."
     return f"killed {at}. Raise spec.resources.memory, or lower maxModelLen, maxNumSeqs or the KV cache."
 
 

@@ -22,6 +22,7 @@ from slipway_operator.shapes import (
     messages,
     name,
     owned_by,
+    sidecars,
 )
 from slipway_operator.unschedulable import lacks_room, unclaimed, unschedulable
 
@@ -54,6 +55,7 @@ _LACKING = (
 _LIMITED = (
     ('EmptyDir volume "cache" exceeds', " Raise spec.model.cache.size."),
     ('EmptyDir volume "shm" exceeds', " Raise spec.resources.sharedMemory."),
+    ('EmptyDir volume "', " Raise its sizeLimit in spec.volumes."),
     ("ephemeral local storage", " Raise spec.resources.ephemeralStorage."),
 )
 _REPLACED_WITHIN = datetime.timedelta(seconds=60)
@@ -195,8 +197,9 @@ def _step(pod: Object, progress: Mapping[str, Progress]) -> Finding:
     status = pod.get("status") or {}
     if not pod["spec"].get("nodeName"):
         return reasons.SCHEDULING.found("waits for the scheduler.")
+    beside = sidecars(pod)
     for container in status.get("initContainerStatuses") or ():
-        if "running" in (container.get("state") or {}):
+        if "running" in (container.get("state") or {}) and container["name"] not in beside:
             what = "the model is fetched" if container["name"] == FETCH else f"{container['name']} runs"
             return reasons.FETCHING.found(f"{what} before the server starts.")
     states = [container.get("state") or {} for container in status.get("containerStatuses") or ()]

@@ -166,6 +166,7 @@ class Reconciler:
             kinds=self.kinds or frozenset(),
             namespace=metadata["namespace"],
             owner=Owner(metadata["name"], metadata["uid"]),
+            image_pull_secrets=settings.image_pull_secrets,
             openshift=settings.openshift,
             monitoring_labels=settings.monitoring_labels,
         )

@@ -29,6 +29,7 @@ class Settings:
     cuda_image: str = DEFAULTS.cuda_image
     cpu_architecture: str = DEFAULTS.cpu_architecture
     cuda_architecture: str = DEFAULTS.cuda_architecture
+    image_pull_secrets: tuple[str, ...] = ()
     openshift: bool = False
     allow_code: bool = False
     permitted_arguments: frozenset[str] = frozenset()
@@ -136,6 +137,13 @@ FLAGS = (
     Flag("cuda-image", "cuda_image", "the runtime's image for NVIDIA devices", _last),
     Flag("cpu-architecture", "cpu_architecture", "the nodes' that can run the former; empty: all can", _last),
     Flag("cuda-architecture", "cuda_architecture", "the nodes' that can run the latter", _last),
+    Flag(
+        "image-pull-secret",
+        "image_pull_secrets",
+        "pull with this Secret of theirs in services that name none",
+        _words,
+        repeats=True,
+    ),
     Flag("openshift", "openshift", "leave user ids to the namespace's range", _yes, switch=True),
     Flag("allow-code", "allow_code", "permit arguments that load code of a model", _yes, switch=True),
     Flag("permit-argument", "permitted_arguments", "permit this one of them", _names, repeats=True),

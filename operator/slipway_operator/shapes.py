@@ -56,6 +56,12 @@ def is_over(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
+def sidecars(pod: Object) -> frozenset[str]:
+    """The init containers that do not end before the others start, but run beside them."""
+    initial = pod["spec"].get("initContainers") or ()
+    return frozenset(one["name"] for one in initial if one.get("restartPolicy") == "Always")
+
+
 def current_replica_set(replica_sets: Objects, deployment: Object | None) -> Object | None:
     """The one of the newest revision of the Deployment's template."""
     own = [one for one in replica_sets if deployment is None or owned_by(one, deployment)]

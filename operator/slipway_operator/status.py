@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slipway.service import InvalidService, ServiceSpec
-from slipway.service.pod import selector
+from slipway.service.labels import selector
 from slipway.service.rollout import REASON as ROLLOUT_REASON
 from slipway_operator import reasons
 from slipway_operator.conditions import (

@@ -113,7 +113,7 @@ def _claim(words: str) -> str:
     if match := _NO_VOLUME.search(words):
         return (
             f"PersistentVolumeClaim {match[1]} does not exist. Create it, or correct its name in "
-            "spec.model.pvc or spec.model.cache."
+            "spec.model.pvc, spec.model.cache or spec.volumes."
         )
     if match := _NO_TEMPLATE.search(words):
         return (

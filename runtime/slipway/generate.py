@@ -32,8 +32,8 @@ def outputs() -> dict[str, str]:
         "docs/reference/conditions.md": reasons.manual(),
         **{f"crds/{one['metadata']['name']}.yaml": crd.definition_text(one) for one in crd.definitions()},
         "crds/installer.yaml": permissions.installer(),
-        "monitoring/alerts.yaml": alerts.alert_rules(),
-        "monitoring/dashboard.json": dashboard.dashboard_file(),
+        "helm/slipway/files/alerts.yaml": alerts.alert_rules(),
+        "helm/slipway/files/dashboard.json": dashboard.dashboard_file(),
         **charts.outputs(crd.definitions(), _rules()),
     }
 

@@ -28,6 +28,7 @@ OTHER_WORDS = frozenset(
         "NAMESPACE",
         "PodMonitor",
         "ServingProfile",
+        "PrometheusRule",
         "OnRootMismatch",
         "ReadWriteMany",
         "ReadWriteOnce",
@@ -103,7 +104,7 @@ def test_the_page_on_the_operator_names_all_its_metrics():
 
 def test_the_operators_deployment_is_called_as_the_pages_say():
     names = (ROOT / "helm/slipway/templates/_names.tpl").read_text()
-    assert '{{- define "slipway.name" -}}\n{{ .Release.Name }}-operator\n' in names
+    assert 'printf "%s-%s" .Release.Name (.Values.nameOverride | default "operator")' in names
     assert RELEASE == "slipway"
 
 

@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator, ValidationError, validate
 
 from slipway import __version__
 from slipway.args.schema import CAMEL
-from slipway.service import charts
+from slipway.service import chart_values, charts
 from slipway.service.crd import custom_resource_definition, definitions
 from slipway_operator import permissions
 from slipway_operator.settings import FLAGS
@@ -59,15 +59,15 @@ def test_generated_parts_are_what_generate_writes(path, content):
 def test_the_charts_of_a_released_version_name_its_images_by_digest():
     digest = f"sha256:{'0' * 64}"
     of_this, of_another = {__version__: {"slipway/operator": digest}}, {"0.0.0": {"slipway/operator": digest}}
-    named = charts.image("", "slipway/operator", of_this).members["digest"]
+    named = chart_values.image("", "slipway/operator", of_this).members["digest"]
     assert named.default == digest
     assert re.fullmatch(named.schema["pattern"], digest)
-    assert charts.image("", "slipway/operator", of_another).members["digest"].default == ""
-    assert charts.image("", "slipway/runtime-cpu", of_this).members["digest"].default == ""
+    assert chart_values.image("", "slipway/operator", of_another).members["digest"].default == ""
+    assert chart_values.image("", "slipway/runtime-cpu", of_this).members["digest"].default == ""
 
 
 def test_released_versions_have_the_digest_of_each_image():
-    for digests in charts.RELEASED.values():
+    for digests in chart_values.RELEASED.values():
         assert digests.keys() == {"slipway/operator", "slipway/runtime-cpu", "slipway/runtime-cuda"}
 
 
@@ -163,12 +163,12 @@ def test_the_spec_of_each_example_is_a_set_of_values(example):
             validate(values_of("slipway-model") | document["spec"], schema_of("slipway-model"))
 
 
-def declared(members: Mapping[str, charts.Value | charts.Group], path: str = "") -> Iterator[str]:
+def declared(members: Mapping[str, chart_values.Value | chart_values.Group], path: str = "") -> Iterator[str]:
     for name, member in members.items():
         match member:
-            case charts.Group():
+            case chart_values.Group():
                 yield from declared(member.members, f"{path}.{name}")
-            case charts.Value():
+            case chart_values.Value():
                 yield f"{path}.{name}"
 
 
@@ -179,9 +179,9 @@ def test_templates_use_every_value_and_no_other():
         if path.is_file()
     )
     used = set(re.findall(r"\.Values((?:\.\w+)+)", text))
-    for path in declared(charts.OPERATOR.members):
+    for path in declared(chart_values.OPERATOR.members):
         assert any(path == one or path.startswith(f"{one}.") for one in used), f"no template reads {path}"
-    known = {*declared(charts.OPERATOR.members)}
+    known = {*declared(chart_values.OPERATOR.members)}
     groups = {one for path in known for one in prefixes(path)}
     assert used <= known | groups
 

@@ -65,7 +65,7 @@ def test_alerts_have_names_of_their_own():
 
 
 def test_the_committed_rules_are_fresh():
-    assert (ROOT / "monitoring/alerts.yaml").read_text() == alert_rules(), "run `make generate`"
+    assert (ROOT / "helm/slipway/files/alerts.yaml").read_text() == alert_rules(), "run `make generate`"
 
 
 def test_the_file_holds_the_rules_as_they_were_made():

@@ -13,7 +13,7 @@ from slipway.metrics.dashboard import ROWS, dashboard, dashboard_file, queries
 from slipway.metrics.operator import OPERATOR_METRICS
 from slipway.metrics.promql import DECLARED, metrics_in
 
-FILE = Path(__file__).parents[2] / "monitoring/dashboard.json"
+FILE = Path(__file__).parents[2] / "helm/slipway/files/dashboard.json"
 PANELS = [panel for panels in ROWS.values() for panel in panels]
 PLACED = dashboard()["panels"]
 

@@ -115,6 +115,7 @@ def pod(
     ready: bool = False,
     containers: list[Object] | None = None,
     init_containers: list[Object] | None = None,
+    sidecars: list[Object] | None = None,
     resources: Object | None = None,
     volumes: list[Object] | None = None,
 ) -> Object:
@@ -127,8 +128,17 @@ def pod(
         "volumes": volumes or [],
         **({"nodeName": node} if node else {}),
     }
-    if init_containers is not None:
-        spec["initContainers"] = [{"name": "fetch", "image": "127.0.0.1:5000/runtime-cpu:1", "resources": {}}]
+    before = [*(init_containers or []), *(sidecars or [])]
+    if before:
+        spec["initContainers"] = [
+            {
+                "name": status["name"],
+                "image": status["image"],
+                "resources": resources or {},
+                **({"restartPolicy": "Always"} if status in (sidecars or []) else {}),
+            }
+            for status in before
+        ]
     conditions = [_condition("Ready", ready), _condition("PodScheduled", node is not None)]
     return {
         "apiVersion": "v1",
@@ -146,7 +156,7 @@ def pod(
             "phase": "Running" if ready else "Pending",
             "conditions": conditions,
             **({"containerStatuses": containers} if containers else {}),
-            **({"initContainerStatuses": init_containers} if init_containers else {}),
+            **({"initContainerStatuses": before} if before else {}),
         },
     }
 

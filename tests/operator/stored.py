@@ -28,9 +28,18 @@ MERGED = {
     "resourceClaims": ("name",),
     "claims": ("name",),
     "ownerReferences": ("uid",),
+    "hostAliases": ("ip",),
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
-ATOMIC = {"nodeSelector", "selector", "secretKeyRef", "configMapKeyRef", "tolerations", "labelSelector"}
+ATOMIC = {
+    "nodeSelector",
+    "selector",
+    "labelSelector",
+    "secretKeyRef",
+    "configMapKeyRef",
+    "fieldRef",
+    "tolerations",
+}
 
 
 def stored(applied: Object, seed: int = 0) -> Object:

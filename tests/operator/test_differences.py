@@ -21,7 +21,7 @@ from slipway_operator.differences import foreign_env, needs_apply
 Object = dict[str, Any]
 PATH = tuple[str | int, ...]
 
-EVERYTHING = Path(__file__).parents[1] / "service" / "everything.yaml"
+DOCUMENTS = Path(__file__).parents[1] / "service"
 FACTS = Facts(
     namespace="models",
     owner=Owner("everything", "b6d5a3f2"),
@@ -29,13 +29,13 @@ FACTS = Facts(
 )
 
 
-def rendered(**changed: Any) -> list[Object]:
-    document = yaml.safe_load(EVERYTHING.read_text(encoding="utf-8"))
+def rendered(name: str = "everything", **changed: Any) -> list[Object]:
+    document = yaml.safe_load((DOCUMENTS / f"{name}.yaml").read_text(encoding="utf-8"))
     document["spec"] |= changed
     return render(from_mapping(document), FACTS)
 
 
-RENDERED = rendered()
+RENDERED = [*rendered(), *rendered("beside")]
 DEPLOYMENT = next(item for item in RENDERED if item["kind"] == "Deployment")
 SERVICE = next(item for item in RENDERED if item["kind"] == "Service")
 
@@ -63,9 +63,10 @@ POD: PATH = ("spec", "template", "spec")
 SERVER: PATH = (*POD, "containers", 0)
 
 
-@pytest.mark.parametrize("item", RENDERED, ids=lambda item: item["kind"])
+@pytest.mark.parametrize("item", RENDERED, ids=lambda item: f"{item['metadata']['name']}-{item['kind']}")
 def test_an_object_that_is_not_there_is_applied(item):
-    assert needs_apply(item, None, MANAGER) == f"{item['kind']} everything does not exist."
+    name = f"{item['kind']} {item['metadata']['name']}"
+    assert needs_apply(item, None, MANAGER) == f"{name} does not exist."
 
 
 @given(st.integers(0, 10**6), st.sampled_from(RENDERED))

@@ -42,6 +42,16 @@ def test_too_few_devices_are_told_with_what_the_node_has():
     assert "0/1 nodes are available: 1 Insufficient nvidia.com/gpu" in found.message
 
 
+def test_what_sidecars_ask_for_is_counted_and_what_ends_before_is_not():
+    message = f"0/1 nodes are available: 1 Insufficient cpu. {NO_PREEMPTION}"
+    before = {
+        "init_containers": [{**running(), "name": "fetch"}],
+        "sidecars": [{**running(), "name": "proxy"}],
+    }
+    found = explained(unscheduled(message, {"cpu": "2"}, **before), nodes=[node(cpu="3")])
+    assert first(found) == "wants cpu 4, node0 has 3"
+
+
 def test_a_resource_that_no_node_has_is_said_to_be_nowhere():
     message = f"0/1 nodes are available: 1 Insufficient nvidia.com/mig-1g.10gb. {NO_PREEMPTION}"
     found = explained(unscheduled(message, {"nvidia.com/mig-1g.10gb": "1"}), nodes=[node()])
@@ -300,6 +310,10 @@ def test_a_refusal_of_the_past_says_nothing_of_pods_that_are_there():
     ("words", "advice"),
     [
         ('Usage of EmptyDir volume "cache" exceeds the limit "10Gi". ', "Raise spec.model.cache.size."),
+        (
+            'Usage of EmptyDir volume "spool" exceeds the limit "1Gi". ',
+            "Raise its sizeLimit in spec.volumes.",
+        ),
         ('Usage of EmptyDir volume "shm" exceeds the limit "1Gi". ', "Raise spec.resources.sharedMemory."),
         (
             "Container server exceeded its local ephemeral storage limit. Pod ephemeral local storage usage "

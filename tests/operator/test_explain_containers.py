@@ -250,6 +250,41 @@ def test_a_running_fetch_is_progress():
     assert explained(broken).reason.name == "Fetching"
 
 
+def test_an_own_container_that_fails_is_told_with_its_name_and_its_image():
+    words = PULL.format("r/adapt:1", "NotFound", "r/adapt:1: not found")
+    broken = pod(init_containers=[{**waiting("ErrImagePull", words), "name": "adapt"}])
+    found = explained(broken)
+    assert found.reason.name == "ImageNotFound"
+    assert found.message.startswith(
+        "init container adapt: r/adapt:1 is not in its registry. Correct the image of adapt. "
+    )
+
+
+def test_a_sidecar_that_runs_is_no_step_of_the_start():
+    beside = {**running(ready=True), "name": "proxy"}
+    assert explained(pod(sidecars=[beside], containers=[running()])).reason.name == "Loading"
+    assert (
+        explained(pod(sidecars=[beside], containers=[waiting("PodInitializing")])).reason.name == "Starting"
+    )
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_sidecar_that_ends_is_told_however_it_ends(code: int):
+    broken = pod(sidecars=[{**crash_loop(code), "name": "proxy"}], containers=[running()])
+    found = explained(broken)
+    assert found.reason.name == "CrashLoop"
+    assert found.message.startswith(f"sidecar proxy: proxy ended with exit code {code}.")
+
+
+def test_a_sidecar_without_memory_is_told_by_its_own_limit():
+    killed = {**crash_loop(137, reason="OOMKilled"), "name": "proxy"}
+    broken = pod(sidecars=[killed], containers=[running()], resources={"limits": {"memory": "64Mi"}})
+    assert (
+        explained(broken).message
+        == "sidecar proxy: killed at its limit of 64Mi. Raise the memory limit of proxy."
+    )
+
+
 def test_a_finished_fetch_is_forgotten():
     done = {
         **running(),

@@ -23,6 +23,7 @@ def test_every_flag_has_an_effect_and_an_environment_twin() -> None:
         "cuda-image": ("cuda:1", "cuda:1"),
         "cpu-architecture": ("arm64", "arm64"),
         "cuda-architecture": ("", ""),
+        "image-pull-secret": ("a,b", ("a", "b")),
         "openshift": ("true", True),
         "allow-code": ("1", True),
         "permit-argument": ("trustRemoteCode", frozenset({"trustRemoteCode"})),

@@ -68,8 +68,8 @@ def test_every_container_of_the_pod_is_a_service_with_all_that_it_has(name):
 @given(SPECS)
 def test_so_it_is_with_documents_that_nobody_wrote_unless_they_need_a_cluster(wanted):
     spec = from_mapping(document_of(wanted))
-    if spec.secrets.tls or spec.devices.claims or spec.devices.profile:
-        with pytest.raises(InvalidService, match=r"spec\.(secrets\.tls|devices)"):
+    if spec.secrets.tls or spec.devices.claims or spec.devices.profile or spec.sidecars:
+        with pytest.raises(InvalidService, match=r"spec\.(secrets\.tls|devices|sidecars)"):
             compose_file(spec, FACTS)
     else:
         is_the_pod(spec)
@@ -91,6 +91,23 @@ def test_a_service_without_a_cluster_is_as_restricted_as_its_pod():
     assert server["security_opt"] == ["no-new-privileges:true"]
     assert (server["read_only"], server["user"]) == (True, "1001:0")
     assert server["ports"] == ["127.0.0.1:8000:8000"]
+
+
+def test_groups_contexts_and_names_of_hosts_are_those_of_the_pod():
+    security = {"supplementalGroups": [2000], "seLinux": {"level": "s0:c1,c2"}}
+    options = [{"name": "ndots", "value": "2"}, {"name": "edns0"}]
+    scheduling = {
+        "hostAliases": [{"ip": "2001:db8::7", "hostnames": ["store"]}],
+        "dnsConfig": {"nameservers": ["10.0.0.53"], "searches": ["example.org"], "options": options},
+    }
+    volumes = [{"name": "d", "mountPath": "/d", "emptyDir": {"sizeLimit": "1Gi"}}]
+    server = server_of(changed("demo", security=security, scheduling=scheduling, volumes=volumes))
+    assert server["group_add"] == ["2000"]
+    assert server["security_opt"] == ["no-new-privileges:true", "label:level:s0:c1,c2"]
+    assert server["extra_hosts"] == ["store=2001:db8::7"]
+    assert (server["dns"], server["dns_search"]) == (["10.0.0.53"], ["example.org"])
+    assert server["dns_opt"] == ["ndots:2", "edns0"]
+    assert "/d:size=1g" in server["tmpfs"]
 
 
 def test_a_drain_has_its_time():

@@ -159,7 +159,18 @@ def test_lists_of_things_with_a_key_merge_by_it():
         for place, node in nodes(SCHEMA)
         if node.get("x-kubernetes-list-type") == "map"
     }
-    assert merged == {"spec.env": ["name"], "spec.files": ["mountPath"], "status.conditions": ["type"]}
+    assert merged == {
+        "spec.env": ["name"],
+        "spec.files": ["mountPath"],
+        "spec.volumes": ["name"],
+        **{
+            f"spec.{containers}{below}": [key]
+            for containers in ("initContainers", "sidecars")
+            for below, key in (("", "name"), ("[].env", "name"), ("[].volumeMounts", "mountPath"))
+        },
+        "spec.scheduling.hostAliases": ["ip"],
+        "status.conditions": ["type"],
+    }
 
 
 def test_rules_stand_at_places_that_exist_and_read_fields_that_exist():

@@ -227,7 +227,11 @@ def test_no_spec_fails_otherwise_than_by_a_refusal(spec):
         ({"name": "VLLM_LOGING_LEVEL", "value": "DEBUG"}, "Did you mean VLLM_LOGGING_LEVEL"),
         ({"name": "SLIPWAY_OTHER", "value": "1"}, "SLIPWAY_OTHER does not exist"),
         ({"name": "VLLM_RPC_TIMEOUT", "value": "soon"}, "is not a whole number"),
-        ({"name": "TZ"}, "exactly one of value, secret and configMap"),
+        ({"name": "TZ"}, "exactly one of value, secret, configMap and field"),
+        ({"name": "HF_TOKEN", "field": "metadata.name"}, "its value belongs into a Secret"),
+        ({"name": "VLLM_HOST_IP", "field": "status.podIP"}, "may not be set: the pod's address"),
+        ({"name": "A", "field": "metadata.labels"}, "is not a field of the pod such as metadata.name"),
+        ({"name": "A", "field": "status.phase"}, "is not a field of the pod such as metadata.name"),
         ({"name": "A B", "value": "1"}, "is not a name of a variable"),
     ],
 )

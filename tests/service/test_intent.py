@@ -20,6 +20,7 @@ from slipway.service.intent import intent, intent_hash
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 HASHES = {
+    "beside": "ceb0312007",
     "bucket": "c339ccf8f8",
     "claims": "beed8be7ba",
     "demo": "857786ba87",
@@ -27,8 +28,8 @@ HASHES = {
     "gpu": "e7e73cf616",
     "hub": "8e0e5f4a33",
 }
-"""Of the examples and of everything.yaml. A later version that gave one another hash would restart, or call
-outdated, every pod of that document."""
+"""Of the examples and of this folder's documents. A later version that gave one another hash would restart,
+or call outdated, every pod of that document."""
 
 
 def document(**spec: object) -> dict[str, Any]:
@@ -49,7 +50,7 @@ SMALLEST = hash_of()
 
 @pytest.mark.parametrize("name", HASHES)
 def test_a_document_keeps_its_hash_between_versions(name):
-    folder = HERE if name == "everything" else EXAMPLES
+    folder = HERE if name in ("everything", "beside") else EXAMPLES
     assert intent_hash(from_mapping(yaml.safe_load((folder / f"{name}.yaml").read_text()))) == HASHES[name]
 
 
@@ -71,6 +72,12 @@ def test_a_document_keeps_its_hash_between_versions(name):
         {"resources": {"cpu": 1}},
         {"scheduling": {"nodeSelector": {"a": "b"}}},
         {"security": {"runAsUser": 5}},
+        {"security": {"supplementalGroups": [5]}},
+        {"scheduling": {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a"]}]}},
+        {"env": [{"name": "POD", "field": "metadata.name"}]},
+        {"volumes": [{"name": "v", "emptyDir": {}}]},
+        {"initContainers": [{"name": "c", "image": "a"}]},
+        {"sidecars": [{"name": "c", "image": "a"}]},
         {"rollout": {"drainSeconds": 90}},
     ],
 )
@@ -85,8 +92,8 @@ def test_a_change_that_reaches_the_pod_changes_the_hash(spec):
         {"suspend": True},
         {"service": {"port": 80, "labels": {"a": "b"}}},
         {"monitoring": {"enabled": True, "labels": {"a": "b"}}},
-        {"disruption": {"minAvailable": 1}},
-        {"rollout": {"maxSurge": 0, "maxUnavailable": 1, "template": "Latest"}},
+        {"disruption": {"minAvailable": 1, "labels": {"a": "b"}}},
+        {"rollout": {"maxSurge": 0, "maxUnavailable": 1, "template": "Latest", "labels": {"a": "b"}}},
         {"engine": {}, "env": [], "devices": {}, "resources": None},
         {"engine": {"maxModelLen": None}},
     ],
@@ -114,6 +121,14 @@ def test_what_is_known_of_a_claim_is_no_intent():
     [
         ({"resources": {"cpu": "1000m"}}, {"resources": {"cpu": 1}}),
         ({"resources": {"memory": "1024Mi"}}, {"resources": {"memory": "1Gi"}}),
+        (
+            {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1024Mi"}}]},
+            {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}]},
+        ),
+        (
+            {"sidecars": [{"name": "c", "image": "a", "env": None}]},
+            {"sidecars": [{"name": "c", "image": "a", "args": []}]},
+        ),
         ({"engine": {"maxModelLen": "1k"}}, {"engine": {"maxModelLen": 1000}}),
         ({"engine": {"gpuMemoryUtilization": 1}}, {"engine": {"gpuMemoryUtilization": 1.0}}),
         (

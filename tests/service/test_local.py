@@ -38,6 +38,13 @@ def test_secrets_come_from_the_variables_of_this_machine():
     assert local_start(spec, {"HF_TOKEN": "hf_x"}).environ["HF_TOKEN"] == "hf_x"
 
 
+def test_a_field_of_the_pod_comes_from_the_variables_of_this_machine():
+    spec = from_mapping(document(env=[{"name": "POD_NAME", "field": "metadata.name"}]))
+    with pytest.raises(InvalidService, match=r"metadata\.name of a pod, .* export POD_NAME="):
+        local_start(spec, {})
+    assert local_start(spec, {"POD_NAME": "here"}).environ["POD_NAME"] == "here"
+
+
 def test_a_model_on_a_volume_needs_a_folder_of_this_machine():
     spec = from_mapping(document(model={"pvc": {"name": "claim"}}))
     with pytest.raises(InvalidService, match="with --model"):
@@ -64,6 +71,18 @@ def test_the_demo_models_image_is_what_slipway_demo_fetches():
         local_start(other, {})
 
 
+def test_a_volume_s_folder_must_exist_on_this_machine(tmp_path):
+    def mounted(folder: Path) -> dict:
+        return {"name": "v", "mountPath": str(folder), "emptyDir": {}}
+
+    folder = tmp_path / "absent"
+    with pytest.raises(InvalidService, match=r"spec\.volumes: .* holds v of a cluster"):
+        local_start(from_mapping(document(volumes=[mounted(folder)])), {})
+    folder.mkdir()
+    unmounted = {"name": "w", "emptyDir": {}}
+    assert local_start(from_mapping(document(volumes=[mounted(folder), unmounted])), {}).argv
+
+
 def test_a_path_must_exist_on_this_machine(tmp_path):
     spec = from_mapping(document(model={"path": str(tmp_path)}))
     assert local_start(spec, {}).argv[1] == str(tmp_path)
@@ -73,7 +92,11 @@ def test_a_path_must_exist_on_this_machine(tmp_path):
 
 
 def test_what_the_cluster_does_and_this_machine_does_not_is_said():
-    spec = from_mapping(document(replicas=2, resources={"cpu": 1}, secrets={"tls": {"name": "certificate"}}))
+    containers = {name: [{"name": name.lower(), "image": "a"}] for name in ("initContainers", "sidecars")}
+    spec = from_mapping(
+        document(replicas=2, resources={"cpu": 1}, secrets={"tls": {"name": "certificate"}}, **containers)
+    )
     start = local_start(spec, {})
-    assert len(start.warnings) == 3
+    assert len(start.warnings) == 4
+    assert "stay in the cluster: initcontainers, sidecars." in " ".join(start.warnings)
     assert "--ssl-certfile" not in start.argv

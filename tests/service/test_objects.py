@@ -25,7 +25,8 @@ FACTS = Facts(
     monitoring_labels={"release": "default", "scraped-by": "platform"},
     owner=Owner("owner", "5f0c"),
 )
-DOCUMENTS = {path.stem: path for path in (*sorted(EXAMPLES.glob("*.yaml")), HERE / "everything.yaml")}
+OWN = (HERE / "everything.yaml", HERE / "beside.yaml")
+DOCUMENTS = {path.stem: path for path in (*sorted(EXAMPLES.glob("*.yaml")), *OWN)}
 DEVICES = yaml.safe_load((HERE / "golden" / "devices.yaml").read_text())
 
 
@@ -287,6 +288,38 @@ def test_a_claim_that_one_node_can_mount_lets_the_old_pods_end_first_and_says_wh
     assert reason is None or "the claim c is ReadWriteOnce" in reason
 
 
+def test_a_claim_of_volumes_counts_for_the_rollout_too():
+    volumes = [{"name": "v", "mountPath": "/v", "pvc": {"name": "c"}}]
+    spec = changed("demo", model={"path": "/x"}, volumes=volumes)
+    facts = replace(FACTS, exclusive_claims={"c": "ReadWriteOnce"})
+    assert made_of(spec, "Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
+    assert made_of(spec, "Deployment", facts)["spec"]["strategy"]["type"] == "Recreate"
+
+
+def test_own_containers_run_first_then_sidecars_start_then_the_model_is_fetched():
+    beside = {
+        "initContainers": [{"name": "one", "image": "a"}, {"name": "two", "image": "a"}],
+        "sidecars": [{"name": "proxy", "image": "a"}],
+    }
+    pod = pod_of(changed("bucket", **beside))
+    assert [one["name"] for one in pod["initContainers"]] == ["one", "two", "proxy", "fetch"]
+    assert [one.get("restartPolicy") for one in pod["initContainers"]] == [None, None, "Always", None]
+    assert [one["name"] for one in pod["containers"]] == ["server"]
+
+
+def test_a_container_beside_the_server_may_write_into_its_root_where_the_server_may_or_it_is_said():
+    def read_only(name: str, **security: bool) -> bool:
+        (sidecar,) = pod_of(changed(name, sidecars=[{"name": "c", "image": "a", "security": security}]))[
+            "initContainers"
+        ]
+        return bool(sidecar["securityContext"]["readOnlyRootFilesystem"])
+
+    assert read_only("demo")
+    assert not read_only("gpu")
+    assert not read_only("demo", readOnlyRootFilesystem=False)
+    assert read_only("gpu", readOnlyRootFilesystem=True)
+
+
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_several_pods_of_a_claim_for_one_node_are_told_that_they_need_one(replicas):
     spec = changed("demo", model={"pvc": {"name": "c"}}, replicas=replicas)
@@ -336,6 +369,14 @@ def test_there_are_the_objects_that_the_service_and_the_cluster_call_for(name, f
     made = [one["kind"] for one in render(changed(name, **fields), facts)]
     assert set(made) == kinds
     assert len(made) == len(kinds)
+
+
+def test_pods_are_pulled_with_the_operators_secrets_where_the_document_names_none():
+    facts = replace(FACTS, image_pull_secrets=("mirror", "vendor"))
+    assert pod_of(spec_of("demo"), facts)["imagePullSecrets"] == [{"name": "mirror"}, {"name": "vendor"}]
+    own = changed("demo", runtime={"imagePullSecrets": ["own"]})
+    assert pod_of(own, facts)["imagePullSecrets"] == [{"name": "own"}]
+    assert "imagePullSecrets" not in pod_of(spec_of("demo"))
 
 
 def test_a_suspended_service_has_no_pods():

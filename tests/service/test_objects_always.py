@@ -58,7 +58,7 @@ def test_objects_are_the_same_each_time_and_all_of_them_are_owned_and_complete(w
     selector = kept[0]["spec"]["selector"]["matchLabels"]
     assert pod["metadata"]["labels"].items() >= selector.items()
     for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])):
-        names = [entry["name"] for entry in container["env"]]
+        names = [entry["name"] for entry in container.get("env", [])]
         assert len(names) == len(set(names))
-        mounts = [mount["name"] for mount in container["volumeMounts"]]
+        mounts = [mount["name"] for mount in container.get("volumeMounts", [])]
         assert set(mounts) <= {volume["name"] for volume in pod["spec"]["volumes"]}

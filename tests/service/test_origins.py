@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 GOLDEN = {path.stem for path in (HERE / "golden").glob("*.yaml")} - {"devices"}
 DOCUMENTS = {
     path.stem: yaml.safe_load(path.read_text())
-    for path in (*sorted((HERE.parents[1] / "examples").glob("*.yaml")), HERE / "everything.yaml")
+    for path in (*sorted((HERE.parents[1] / "examples").glob("*.yaml")), *sorted(HERE.glob("*.yaml")))
 }
 DEVICES = yaml.safe_load((HERE / "golden" / "devices.yaml").read_text())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,19 @@ def test_the_container_has_the_arguments_and_variables_of_the_pod(name):
         ("demo", {"files": [{"mountPath": "/etc/x", "secret": "x"}]}, "spec.files"),
         ("demo", {"secrets": {"tls": {"name": "x"}}}, "spec.secrets.tls"),
         ("demo", {"env": [{"name": "X", "configMap": {"name": "x", "key": "y"}}]}, "spec.env"),
+        ("demo", {"env": [{"name": "X", "field": "metadata.name"}]}, "spec.env"),
+        ("demo", {"volumes": [{"name": "v", "mountPath": "/v", "csi": {"driver": "d"}}]}, "CSI driver d"),
+        (
+            "demo",
+            {"volumes": [{"name": "v", "mountPath": "/v", "subPath": "a", "pvc": {"name": "c"}}]},
+            "mounts all of v",
+        ),
+        (
+            "demo",
+            {"initContainers": [{"name": "c", "image": "a"}]},
+            r"spec\.initContainers\[0\]: \w+ starts",
+        ),
+        ("demo", {"sidecars": [{"name": "c", "image": "a"}]}, r"spec\.sidecars\[0\]: \w+ starts"),
         ("gpu", {"devices": {"claims": ["x"]}}, "spec.devices.claims"),
         ("gpu", {"devices": {"vendor": "nvidia", "profile": "1g.10gb"}}, "spec.devices"),
         ("demo", {"resources": {"memory": "1500m", "sharedMemory": "1Mi"}}, "Use Mi or Gi"),
@@ -128,6 +142,46 @@ def test_a_model_of_a_bucket_is_fetched_before_the_server_starts():
     (before,) = lines_of(spec, "ExecStartPre")
     assert before.startswith("/usr/bin/podman run --rm ")
     assert "AWS_SESSION_TOKEN" not in before  # podman refuses a secret that is not there
+
+
+def test_claims_and_empty_folders_are_podman_s_own():
+    volumes = [
+        {"name": "a", "mountPath": "/a", "pvc": {"name": "shared"}},
+        {"name": "b", "mountPath": "/b", "pvc": {"name": "shared", "readOnly": True}},
+        {"name": "c", "mountPath": "/c", "emptyDir": {}},
+        {"name": "d", "mountPath": "/d", "emptyDir": {"sizeLimit": "1Gi"}},
+        {"name": "e", "emptyDir": {}},
+    ]
+    spec = changed("demo", volumes=volumes)
+    assert lines_of(spec, "Volume")[-2:] == ["shared:/a:U", "shared:/b:ro"]
+    assert lines_of(spec, "Tmpfs")[-2:] == ["/c", "/d:size=1g"]
+
+
+def test_groups_contexts_and_names_of_hosts_are_those_of_the_pod():
+    security = {"supplementalGroups": [2000, 2001], "seLinux": {"level": "s0:c1,c2", "type": "container_t"}}
+    scheduling = {
+        "hostAliases": [{"ip": "2001:db8::7", "hostnames": ["store", "store.example.org"]}],
+        "dnsConfig": {
+            "nameservers": ["10.0.0.53"],
+            "searches": ["example.org"],
+            "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}],
+        },
+    }
+    words = shell_words(changed("demo", security=security, scheduling=scheduling))
+    options = list(pairwise(words))
+    for option in (
+        ("--group-add", "2000"),
+        ("--group-add", "2001"),
+        ("--security-opt", "label=level:s0:c1,c2"),
+        ("--security-opt", "label=type:container_t"),
+        ("--add-host", "store:2001:db8::7"),
+        ("--add-host", "store.example.org:2001:db8::7"),
+        ("--dns", "10.0.0.53"),
+        ("--dns-search", "example.org"),
+        ("--dns-option", "ndots:2"),
+        ("--dns-option", "edns0"),
+    ):
+        assert option in options
 
 
 def test_every_device_is_named_by_its_vendors_kind():

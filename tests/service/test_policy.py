@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,8 @@ def test_images_are_those_of_the_registries_and_folders_that_are_named(image, ad
     for spec, field in (
         ({"runtime": {"image": image}}, "spec.runtime.image"),
         ({"model": {"image": {"reference": image}}}, "spec.model.image.reference"),
+        ({"initContainers": [{"name": "c", "image": image}]}, "spec.initContainers[0].image"),
+        ({"sidecars": [{"name": "c", "image": image}]}, "spec.sidecars[0].image"),
     ):
         assert from_mapping(document(**spec))
         if admitted:
@@ -99,6 +102,18 @@ def test_images_are_those_of_the_registries_and_folders_that_are_named(image, ad
 )
 def test_a_short_name_is_completed_as_a_node_does_it(image, whole):
     assert full_name(image) == whole
+
+
+@pytest.mark.parametrize("field", ["command", "args"])
+@pytest.mark.parametrize("containers", ["initContainers", "sidecars"])
+def test_a_container_of_bounded_images_runs_them_as_they_are(containers, field):
+    container = {"name": "c", "image": "slipway/tool:1"}
+    wanted = {containers: [{**container, field: ["python", "-c", "…"]}]}
+    said = denied(IMAGES, **wanted)
+    assert said.startswith(f"spec.{containers}[0].{field}: the policy admits images as they are")
+    assert from_mapping(document(**{containers: [container]}), IMAGES)
+    assert from_mapping(document(**wanted), replace(IMAGES, allow_code=True))
+    assert from_mapping(document(**wanted))
 
 
 def test_accounts_are_those_that_are_named_and_the_one_without_a_name():

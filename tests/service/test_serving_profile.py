@@ -22,7 +22,7 @@ SHARED = {
         "tolerations": [{"key": "pool", "operator": "Exists"}],
         "runtimeClassName": "nvidia",
     },
-    "security": {"fsGroup": 7},
+    "security": {"fsGroup": 7, "supplementalGroups": [8]},
 }
 
 
@@ -57,6 +57,7 @@ def test_what_the_service_leaves_open_is_the_profile_s():
     assert pod["runtimeClassName"] == "nvidia"
     assert {"key": "pool", "operator": "Exists"} in pod["tolerations"]
     assert pod["securityContext"]["fsGroup"] == 7
+    assert pod["securityContext"]["supplementalGroups"] == [8]
 
 
 def test_a_schema_is_asked_about_the_profile_s_image_and_no_other():
@@ -105,6 +106,17 @@ def test_what_the_service_says_goes_before():
     assert pod["runtimeClassName"] == "own"
 
 
+def test_of_two_lines_for_one_address_the_service_s_own_stays():
+    def place(name: str, *addresses: str) -> dict[str, Any]:
+        return {"hostAliases": [{"ip": address, "hostnames": [name]} for address in addresses]}
+
+    pod = pod_of(service(scheduling=place("own", "10.0.0.1")), scheduling=place("a", "10.0.0.1", "10.0.0.2"))
+    assert pod["hostAliases"] == [
+        {"ip": "10.0.0.2", "hostnames": ["a"]},
+        {"ip": "10.0.0.1", "hostnames": ["own"]},
+    ]
+
+
 @pytest.mark.parametrize("devices", [{"vendor": "amd"}, {"claims": ["two"]}])
 def test_a_service_that_names_devices_has_none_of_the_profile_s(devices):
     spec = from_mapping(service(devices=devices, runtime={"image": "a/b:1"}))
@@ -127,6 +139,8 @@ def test_a_profile_that_no_service_could_use_is_named():
     assert (failure.value.path, failure.value.reason) == ("spec.profile", "ProfileInvalid")
     with pytest.raises(InvalidService, match=r"spec\.node: there is no such field"):
         profile_of(node={})
+    with pytest.raises(InvalidService, match=r"spec\.runtime\.podLabels: .* are the operator's own"):
+        profile_of(runtime={"podLabels": {"app.kubernetes.io/name": "other"}})
 
 
 def test_whoever_writes_profiles_may_set_what_needs_an_opt_in_and_a_service_may_not():

@@ -36,8 +36,8 @@ metadata") say what is wrong, not what to set. `lookup` finds nothing where Helm
 {{- end }}
 
 {{- /*
-Looks for the Role by which another release serves some namespaces: a list of the root context and a namespace,
-empty for all of them.
+Looks for the Role by which another release serves some namespaces, whatever it is called: a list of the root
+context and a namespace, empty for all of them. The Role of the Lease says nothing of our kinds.
 */}}
 {{- define "slipway.guard.namespace" -}}
 {{- $root := first . }}
@@ -45,7 +45,7 @@ empty for all of them.
 {{- range (lookup "rbac.authorization.k8s.io/v1" "Role" (last .) "").items }}
 {{- $labels := .metadata.labels | default dict }}
 {{- $holder := include "slipway.holder" . }}
-{{- if and (eq (get $labels "app.kubernetes.io/name") "slipway-operator") (not (hasSuffix "-lease" .metadata.name)) (ne $holder $mine) }}
+{{- if and (eq (get $labels "app.kubernetes.io/name") "slipway-operator") (contains "slipway.dev" (toJson .rules)) (ne $holder $mine) }}
 {{- fail (printf "Release %s serves namespace %s already: uninstall that one, or set `namespaces` here to others than its own, so that no two operators serve one resource." $holder .metadata.namespace) }}
 {{- end }}
 {{- end }}

@@ -1,5 +1,6 @@
+{{- /* Of what the release makes in its namespaces; what is cluster-wide has one fixed name. */}}
 {{- define "slipway.name" -}}
-{{ .Release.Name }}-operator
+{{ .Values.fullnameOverride | default (printf "%s-%s" .Release.Name (.Values.nameOverride | default "operator") | trunc 63 | trimSuffix "-") }}
 {{- end }}
 
 {{- define "slipway.account" -}}
@@ -44,6 +45,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $known := dict }}
 {{- with .Values.image.architecture }}{{ $known = dict "kubernetes.io/arch" . }}{{ end }}
 {{- with merge (dict) .Values.nodeSelector $known }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{- /* Whether the platform gives each namespace a range of user IDs: as it is told, or as the cluster shows. */}}
+{{- define "slipway.openshift" -}}
+{{ ternary (.Capabilities.APIVersions.Has "security.openshift.io/v1") .Values.openshift (eq (toString .Values.openshift) "auto") | ternary "yes" "" }}
 {{- end }}
 
 {{- /* What of this release is cluster-wide has one fixed name, so that a second one cannot be made unseen. */}}

@@ -156,7 +156,7 @@ def prometheus_rule() -> dict[str, Any]:
 
 
 def alert_rules() -> str:
-    """The file monitoring/alerts.yaml."""
+    """The file helm/slipway/files/alerts.yaml."""
     import yaml
 
     class Readable(yaml.SafeDumper):

@@ -170,7 +170,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def dashboard_file() -> str:
-    """The file monitoring/dashboard.json."""
+    """The file helm/slipway/files/dashboard.json."""
     return json.dumps(dashboard(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -70,8 +70,19 @@ def _service(container: Container) -> Object:
         "security_opt": ["no-new-privileges:true"],
         "read_only": container.read_only,
     }
-    limits = {"user": container.user, "mem_limit": container.memory, "cpus": container.cpus}
-    made |= {name: value for name, value in limits.items() if value}
+    made["security_opt"] += [f"label:{part}:{value}" for part, value in container.label.items()]
+    hosts = container.hosts
+    given = {
+        "user": container.user,
+        "group_add": list(container.groups),
+        "mem_limit": container.memory,
+        "cpus": container.cpus,
+        "extra_hosts": [f"{name}={address}" for name, address in hosts.lines],
+        "dns": list(hosts.servers),
+        "dns_search": list(hosts.searches),
+        "dns_opt": list(hosts.options),
+    }
+    made |= {name: value for name, value in given.items() if value}
     return made | _mounts(container) | _devices(container)
 
 
@@ -96,8 +107,8 @@ def _mounts(container: Container) -> Object:
         match mount:
             case SharedMemory(size):
                 made["shm_size"] = size
-            case Scratch(path):
-                made.setdefault("tmpfs", []).append(path)
+            case Scratch(path, size):
+                made.setdefault("tmpfs", []).append(f"{path}:size={size}" if size else path)
             case Volume(name, path, read_only):
                 made.setdefault("volumes", []).append(f"{name}:{path}{':ro' if read_only else ''}")
             case ImageVolume(reference, path):

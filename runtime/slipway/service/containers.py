@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from slipway.service.companions import companions
 from slipway.service.engine import CACHE
 from slipway.service.facts import Facts
 from slipway.service.fields import InvalidService
@@ -47,6 +48,8 @@ class Scratch:
     """A folder that goes with the container."""
 
     path: str
+    size: str | None = None
+    """The most that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,18 @@ Mount: TypeAlias = SharedMemory | Scratch | Volume | ImageVolume
 
 
 @dataclass(frozen=True, slots=True)
+class Hosts:
+    """Where a container looks up names of hosts, beside what its machine knows."""
+
+    lines: tuple[tuple[str, str], ...]
+    """Of /etc/hosts: name and address."""
+    servers: tuple[str, ...]
+    searches: tuple[str, ...]
+    options: tuple[str, ...]
+    """Of the resolver, such as ndots:2."""
+
+
+@dataclass(frozen=True, slots=True)
 class Container:
     """What is told to run. `words` follow the image's entry point."""
 
@@ -83,6 +98,10 @@ class Container:
     memory: str | None
     cpus: str | None
     user: str | None
+    groups: tuple[str, ...]
+    label: Mapping[str, str]
+    """Parts of the SELinux context, such as level and type."""
+    hosts: Hosts
     read_only: bool
 
 
@@ -104,6 +123,13 @@ class Containers:
 
 def containers(spec: ServiceSpec, facts: Facts, program: str) -> Containers:
     """For `program`, which errors name. Raises InvalidService where it cannot have what the pod has."""
+    if beside := companions(spec):
+        path, first = beside[0]
+        raise InvalidService(
+            path,
+            f"{program} starts the server alone. Run {first.name} by a command of your own, and remove it "
+            "here.",
+        )
     pod: Object = pod_template(spec, facts)["spec"]
     before, (server,) = pod.get("initContainers", []), pod["containers"]
     (port,) = server["ports"]
@@ -137,7 +163,25 @@ def _container(spec: ServiceSpec, pod: Object, container: Object, program: str) 
         cpus=f"{float(amount(cpu)):g}" if cpu else None,
         # Group 0 as in the image: its folders are writable for that group and for no user.
         user=None if user is None else f"{user}:{security.get('runAsGroup', 0)}",
+        groups=tuple(map(str, security.get("supplementalGroups", []))),
+        label=security.get("seLinuxOptions", {}),
+        hosts=_hosts(pod),
         read_only=container["securityContext"]["readOnlyRootFilesystem"],
+    )
+
+
+def _hosts(pod: Object) -> Hosts:
+    config = pod.get("dnsConfig", {})
+    return Hosts(
+        tuple(
+            (name, alias["ip"]) for alias in pod.get("hostAliases", []) for name in alias.get("hostnames", [])
+        ),
+        tuple(config.get("nameservers", [])),
+        tuple(config.get("searches", [])),
+        tuple(
+            f"{option['name']}:{option['value']}" if option.get("value") else option["name"]
+            for option in config.get("options", [])
+        ),
     )
 
 
@@ -156,18 +200,26 @@ def _size(field: str, quantity: str, program: str) -> str:
 
 def _mount(spec: ServiceSpec, volume: Object, mount: Object, program: str) -> Mount:
     path, read_only = mount["mountPath"], mount.get("readOnly", False)
+    if "subPath" in mount:
+        raise InvalidService("spec.volumes", f"{program} mounts all of {volume['name']}. Remove its subPath.")
     match volume:
         case {"emptyDir": {"sizeLimit": size}} if path == "/dev/shm":
             return SharedMemory(_size("spec.resources.sharedMemory", size, program))
         case {"emptyDir": _} if path == str(CACHE):
             # A volume of that name, so that the next start finds what this one fetched.
             return Volume(f"{spec.name}-cache", path, read_only)
+        case {"emptyDir": {"sizeLimit": size}}:
+            return Scratch(path, _size("spec.volumes", size, program))
         case {"emptyDir": _}:
             return Scratch(path)
         case {"persistentVolumeClaim": {"claimName": claim}}:
             return Volume(claim, path, read_only)
         case {"image": {"reference": reference}}:
             return ImageVolume(reference, path)
+        case {"csi": {"driver": driver}}:
+            raise InvalidService(
+                "spec.volumes", f"{program} has no CSI driver {driver}. Remove {volume['name']}."
+            )
     if volume["name"] == "tls":
         field, instead = "spec.secrets.tls", "Remove it, and serve TLS from a proxy before this port."
     else:

@@ -6,21 +6,22 @@ from collections.abc import Mapping
 
 from slipway import envs
 from slipway.service import firewall
+from slipway.service.companions import check_companions
 from slipway.service.devices import check_devices
 from slipway.service.engine import literals, resolved_of
 from slipway.service.fields import InvalidService, read, shown, unknown_field
+from slipway.service.labels import check_labels
 from slipway.service.policy import Policy, check_policy
 from slipway.service.resources import check_resources
 from slipway.service.rollout import is_zero
-from slipway.service.spec import API_VERSION, KIND, Metadata, ServiceSpec
-from slipway.service.storage import hidden_by, within
+from slipway.service.spec import API_VERSION, KIND, Metadata, Service, ServiceSpec
+from slipway.service.storage import check_mounts
 from slipway.service.yaml_text import parse_yaml
 
 LEAST_GRACE = 2
 """Seconds from a pod's deletion until no node sends it new connections, with some to spare."""
 SOURCES = ("hub", "pvc", "image", "s3", "path")
 CERTIFICATE_REQUIRED = 2
-ELSEWHERE = "Choose another folder, such as one below /etc"
 NO_ROOM = "needs a maxUnavailable above 0: with neither no pod can take another's place"
 SET_BY_SERVER = frozenset(
     {
@@ -74,6 +75,9 @@ def from_mapping(document: object, policy: Policy = STRICT) -> ServiceSpec:
     firewall.check_env(spec, policy.env)
     check_devices(spec, resolved_of(spec))
     check_resources(spec)
+    check_labels(spec)
+    check_mounts(spec)
+    check_companions(spec)
     check_policy(spec, policy)
     return spec
 
@@ -110,17 +114,10 @@ def _check_model(spec: ServiceSpec) -> None:
 def _check_choices(spec: ServiceSpec) -> None:
     """Fields of which one excludes or needs another."""
     for index, files in enumerate(spec.files):
-        path, folder = f"spec.files[{index}].mountPath", files.mount_path
-        others = [other.mount_path for other in spec.files[:index]]
-        if folder in others:
-            raise InvalidService(path, f"{folder} is mounted twice. Choose another folder.")
-        if other := next((one for one in others if within(one, folder) or within(folder, one)), None):
-            raise InvalidService(path, f"{folder} and {other} lie in each other, and cannot both be mounted.")
-        if hidden := hidden_by(folder):
-            raise InvalidService(path, f"{folder} would hide {hidden}, which the server needs. {ELSEWHERE}.")
         if (files.config_map is None) == (files.secret is None):
             path = f"spec.files[{index}]"
             raise InvalidService(path, "exactly one of configMap and secret is needed.")
+    _check_service(spec.service)
     rollout = spec.rollout
     if is_zero(rollout.max_surge) and is_zero(rollout.max_unavailable):
         raise InvalidService("spec.rollout.maxSurge", f"{rollout.max_surge} {NO_ROOM}.")
@@ -152,3 +149,19 @@ def _check_choices(spec: ServiceSpec) -> None:
             "2 asks every client for a certificate, which the kubelet's probes do not have: no pod would "
             "ever be ready. Use 1, which checks those that are given.",
         )
+
+
+def _check_service(service: Service) -> None:
+    """What only some types of a Service have."""
+    needed = {
+        "externalTrafficPolicy": (service.external_traffic_policy, ("NodePort", "LoadBalancer")),
+        "loadBalancerClass": (service.load_balancer_class, ("LoadBalancer",)),
+        "loadBalancerSourceRanges": (service.load_balancer_source_ranges, ("LoadBalancer",)),
+    }
+    for name, (value, types) in needed.items():
+        if value and service.type not in types:
+            raise InvalidService(
+                f"spec.service.{name}",
+                f"it is for type {' or '.join(types)}, and this Service is of type {service.type}. "
+                "Change the one, or leave out the other.",
+            )

@@ -93,6 +93,8 @@ def _variable(entry: Entry) -> Explained:
             text = f"{name} = key {key['key']} of Secret {key['name']}"
         case {"valueFrom": {"configMapKeyRef": key}}:
             text = f"{name} = key {key['key']} of ConfigMap {key['name']}"
+        case {"valueFrom": {"fieldRef": field}}:
+            text = f"{name} = {field['fieldPath']} of the pod"
         case _:
             env["value"] = as_given(env.get("value", ""))
             text = f"{name}={shlex.quote(env['value'])}"

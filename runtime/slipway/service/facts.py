@@ -48,6 +48,8 @@ class Facts:
     ReadWriteOnce for one node, ReadWriteOncePod for one pod."""
     openshift: bool = False
     """The platform gives each namespace a range of user ids: the pod names none."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Of pods whose document names none."""
     monitoring_labels: Mapping[str, str] = field(default_factory=dict)
     """On every monitor, for the Prometheus that selects by them; the document's labels win."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -111,12 +111,37 @@ def convert(wanted: Any, value: object, path: str) -> object:
     if origin is tuple:
         if not isinstance(value, list):
             raise InvalidService(path, f"{shown(value)} is not a list.")
-        return tuple(convert(arguments[0], v, f"{path}[{i}]") for i, v in enumerate(value))
+        return _each_once([convert(arguments[0], v, f"{path}[{i}]") for i, v in enumerate(value)], path)
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(arguments[1], value, path)
     if isinstance(wanted, type) and is_dataclass(wanted):
         return read(wanted, value, path)
     return _plain(wanted, value, path)
+
+
+def key_of(cls: Any) -> str | None:
+    """The field that tells items of a list of this class from each other: each is there once, and may have an
+    owner of its own."""
+    return getattr(cls, "KEY", None)
+
+
+def most_of(cls: Any, usual: int) -> int:
+    """How many items of this class a list may have."""
+    return getattr(cls, "MOST", usual)
+
+
+def identity(item: object) -> object:
+    """What tells an item of a list from the others: its key, or all of it."""
+    key = key_of(type(item))
+    return getattr(item, key) if key else item
+
+
+def _each_once(items: list[object], path: str) -> tuple[object, ...]:
+    known = [identity(item) for item in items]
+    for index, item in enumerate(items):
+        if key_of(type(item)) and known[index] in known[:index]:
+            raise InvalidService(f"{path}[{index}]", f"{known[index]} stands there twice. Keep one.")
+    return tuple(items)
 
 
 def _constrained(wanted: Any, rules: tuple[object, ...], value: object, path: str) -> object:
@@ -162,6 +187,29 @@ def _plain(wanted: Any, value: object, path: str) -> object:
         quotes = " Put it in quotes." if wanted is str and not isinstance(value, dict | list) else ""
         raise InvalidService(path, f"{shown(value)} is not {names[wanted]}.{quotes}")
     return value
+
+
+def written(value: Any, spelled: Callable[[Any, Any], Any] = lambda annotation, item: item) -> Any:
+    """A dataclass as a document writes it, without what is null or at its default: the opposite of `read`.
+
+    spelled  makes of a field's annotated type and its value what is written
+    """
+    if is_dataclass(value):
+        types = types_of(type(value))
+        return {
+            camel(field.name): written(spelled(types[field.name], item), spelled)
+            for field in fields(value)
+            if (item := getattr(value, field.name)) != _default(field)
+        }
+    if isinstance(value, tuple | list):
+        return [written(item, spelled) for item in value]
+    if isinstance(value, Mapping):
+        return {key: written(item, spelled) for key, item in value.items() if item is not None}
+    return value
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def shown(value: object) -> str:

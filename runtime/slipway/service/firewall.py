@@ -8,12 +8,14 @@ from slipway import envs
 from slipway.envs import InvalidEnvironment, Variable
 from slipway.service.devices import kind
 from slipway.service.fields import InvalidService, camel
-from slipway.service.spec import EnvVar, ServiceSpec
+from slipway.service.pod_parts import EnvVar
+from slipway.service.spec import ServiceSpec
 
 FETCH_SECRET = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Keys of the Secret that spec.model.s3 names, which are also the variables that `slipway fetch` reads."""
 FROM_SECRETS = {"HF_TOKEN": "hubToken", "HUGGING_FACE_HUB_TOKEN": "hubToken", "VLLM_API_KEY": "apiKey"}
 """Variables that have a place of their own in spec.secrets."""
+FROM_A_SECRET = "its value belongs into a Secret, named here with `secret: {name, key}`"
 
 
 def check_env(spec: ServiceSpec, permitted: frozenset[str] = frozenset()) -> None:
@@ -21,13 +23,9 @@ def check_env(spec: ServiceSpec, permitted: frozenset[str] = frozenset()) -> Non
 
     `permitted` are names that whoever runs the cluster allows beside the usual ones.
     """
-    seen: set[str] = set()
     for index, entry in enumerate(spec.env):
         path = f"spec.env[{index}]"
         _check_source(entry, path)
-        if entry.name in seen:
-            raise InvalidService(path, f"{entry.name} stands there twice. Keep one.")
-        seen.add(entry.name)
         if entry.name in FETCH_SECRET and spec.model.s3 and spec.model.s3.secret:
             raise InvalidService(path, f"{entry.name} is what spec.model.s3.secret sets. Keep one of them.")
         if variable := envs.BY_NAME.get(entry.name):
@@ -36,14 +34,24 @@ def check_env(spec: ServiceSpec, permitted: frozenset[str] = frozenset()) -> Non
             near = envs.near_names(entry.name)
             advice = f"Did you mean {' or '.join(near)}?" if near else "`slipway args` lists all."
             raise InvalidService(path, f"{entry.name} does not exist. {advice}")
-    if {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} <= seen:
+    if {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} <= {entry.name for entry in spec.env}:
         raise InvalidService("spec.env", "HUGGING_FACE_HUB_TOKEN is HF_TOKEN's older name. Keep HF_TOKEN.")
 
 
+def check_plain_env(entries: tuple[EnvVar, ...], path: str) -> None:
+    """The same for a container that is no server, whose variables are its own affair but for credentials."""
+    for index, entry in enumerate(entries):
+        place = f"{path}[{index}]"
+        _check_source(entry, place)
+        variable = envs.BY_NAME.get(entry.name)
+        if variable and variable.action == "secret-only" and entry.secret is None:
+            raise InvalidService(place, f"{entry.name} may not be set: {FROM_A_SECRET}.")
+
+
 def _check_source(entry: EnvVar, path: str) -> None:
-    sources = [s for s in (entry.value, entry.secret, entry.config_map) if s is not None]
-    if len(sources) != 1:
-        raise InvalidService(path, f"{entry.name} needs exactly one of value, secret and configMap.")
+    given = (entry.value, entry.secret, entry.config_map, entry.field)
+    if sum(source is not None for source in given) != 1:
+        raise InvalidService(path, f"{entry.name} needs exactly one of value, secret, configMap and field.")
 
 
 def _check_known(
@@ -71,7 +79,7 @@ def _refusal(variable: Variable, entry: EnvVar, spec: ServiceSpec) -> str:
         case "reject" | "operator-only":
             return variable.action_reason
         case "secret-only" if entry.secret is None:
-            return "its value belongs into a Secret, named here with `secret: {name, key}`"
+            return FROM_A_SECRET
         case "allow-if-device" if not _may_be_on(variable.device, spec):
             return f"it is for {variable.device} alone, and this service runs on {kind(spec)}"
     return variable.reason if variable.status == "refused" else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args
 
-from slipway.service.fields import camel, types_of
+from slipway.service.fields import camel, written
+from slipway.service.forms import Quantity, Size
 from slipway.service.pod import pod_template
 from slipway.service.quantity import amount
-from slipway.service.spec import Quantity, ServiceSpec
+from slipway.service.spec import ServiceSpec
 
 __all__ = ["intent", "intent_hash", "pod_template"]
 
@@ -22,6 +22,9 @@ REACHES_PODS = (
     "env",
     "secrets",
     "files",
+    "volumes",
+    "init_containers",
+    "sidecars",
     "devices",
     "resources",
     "scheduling",
@@ -37,7 +40,7 @@ def intent(spec: ServiceSpec) -> dict[str, Any]:
     changes no hash; 1000m is 1 and 1k is 1000; the order of `env` says nothing. A claim's access mode
     is about the rollout and no part of it.
     """
-    return _of(spec, _amount)
+    return _of(spec, lambda quantity: str(amount(quantity)))
 
 
 def stated(spec: ServiceSpec) -> dict[str, Any]:
@@ -45,8 +48,12 @@ def stated(spec: ServiceSpec) -> dict[str, Any]:
     return _of(spec, str)
 
 
-def _of(spec: ServiceSpec, quantity: Callable[[str], str]) -> dict[str, Any]:
-    wanted = {name: _written(getattr(spec, name), quantity) for name in REACHES_PODS}
+def _of(spec: ServiceSpec, spelled: Callable[[Any], str]) -> dict[str, Any]:
+    def quantity(annotation: Any, value: Any) -> Any:
+        is_one = {annotation, *get_args(annotation)} & {Quantity, Size}
+        return spelled(value) if is_one and value is not None else value
+
+    wanted = {camel(name): written(getattr(spec, name), quantity) for name in REACHES_PODS}
     wanted["env"] = sorted(wanted["env"], key=lambda entry: str(entry["name"]))
     wanted["model"].get("cache", {}).pop("accessMode", None)
     wanted["engine"] = _engine(spec)
@@ -74,35 +81,3 @@ def _engine(spec: ServiceSpec) -> dict[str, Any]:
         items = [from_yaml(argument, item, name) for item in (value if isinstance(value, list) else [value])]
         found[name] = items if isinstance(value, list) else items[0]
     return found
-
-
-def _written(value: Any, quantity: Callable[[str], str]) -> Any:
-    """A dataclass as the document would write it, without what is at its default."""
-    if is_dataclass(value):
-        types = types_of(type(value))
-        kept = {
-            field: getattr(value, field.name)
-            for field in fields(value)
-            if getattr(value, field.name) != _default(field)
-        }
-        return {
-            camel(field.name): quantity(item) if _is_quantity(types[field.name]) else _written(item, quantity)
-            for field, item in kept.items()
-        }
-    if isinstance(value, tuple | list):
-        return [_written(item, quantity) for item in value]
-    if isinstance(value, dict):
-        return {key: _written(item, quantity) for key, item in value.items() if item is not None}
-    return value
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _is_quantity(annotation: Any) -> bool:
-    return annotation == Quantity or Quantity in get_args(annotation)
-
-
-def _amount(quantity: str) -> str:
-    return str(amount(quantity))

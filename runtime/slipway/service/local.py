@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from slipway.service.companions import companions
 from slipway.service.engine import arguments, fetched_to
 from slipway.service.fields import InvalidService
 from slipway.service.origin import words_of
@@ -51,14 +52,7 @@ def local_start(
     wanted = dict(environ)
     wanted.update({entry.name: entry.value for entry in spec.env if entry.value is not None})
     _require(spec, environ)
-    for files in spec.files:
-        if not Path(files.mount_path).exists():
-            source = files.config_map or files.secret
-            raise InvalidService(
-                "spec.files",
-                f"{files.mount_path} holds {source} of a cluster and does not exist on this machine. "
-                "Put the files there.",
-            )
+    _require_folders(spec)
     before = [] if model else _fetch(spec, environ)
     return LocalStart(["serve", *words], wanted, _without_meaning(spec), before, demo)
 
@@ -106,17 +100,35 @@ def _cache(environ: Mapping[str, str]) -> Path:
 
 
 def _require(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
-    """Values of Secrets and ConfigMaps come from the variables of this machine."""
+    """What a document refers to comes from the variables of this machine."""
     kept = dict(secret_variables(spec))
     for entry in spec.env:
         if reference := entry.secret or entry.config_map:
             kept[entry.name] = reference
-    for name, reference in kept.items():
+    elsewhere = {
+        name: f"the key {reference.key} of {reference.name} in a cluster" for name, reference in kept.items()
+    }
+    elsewhere |= {entry.name: f"{entry.field} of a pod" for entry in spec.env if entry.field}
+    for name, source in elsewhere.items():
         if not environ.get(name):
             raise InvalidService(
                 name,
-                f"its value is the key {reference.key} of {reference.name} in a cluster, which a "
-                f"process on this machine cannot read. Set the variable: export {name}=…",
+                f"its value is {source}, which a process on this machine cannot read. Set the variable: "
+                f"export {name}=…",
+            )
+
+
+def _require_folders(spec: ServiceSpec) -> None:
+    mounts = [("spec.files", files.mount_path, files.config_map or files.secret) for files in spec.files]
+    mounts += [
+        ("spec.volumes", volume.mount_path, volume.name) for volume in spec.volumes if volume.mount_path
+    ]
+    for path, folder, source in mounts:
+        if not Path(folder).exists():
+            raise InvalidService(
+                path,
+                f"{folder} holds {source} of a cluster and does not exist on this machine. "
+                "Put the files there.",
             )
 
 
@@ -124,6 +136,8 @@ def _without_meaning(spec: ServiceSpec) -> list[str]:
     found = []
     if spec.secrets.tls:
         found.append("spec.secrets.tls stays in the cluster: this process speaks plain HTTP.")
+    if names := [container.name for _, container in companions(spec)]:
+        found.append(f"spec.initContainers and spec.sidecars stay in the cluster: {', '.join(names)}.")
     if spec.replicas > 1:
         found.append(f"spec.replicas is {spec.replicas}: one process runs here.")
     if spec.resources.cpu or spec.resources.memory:

@@ -1,6 +1,7 @@
-"""The pod template of a service: one restricted container that runs `slipway serve`.
+"""The pod template of a service: a restricted container that runs `slipway serve`, and what stands beside it.
 
-A model of a bucket is fetched before it, by an init container of the same image.
+Before it the document's own init containers run, its sidecars start, and an init container of the server's
+image fetches a model of a bucket, in this order.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from slipway.service.engine import (
     resolved_of,
 )
 from slipway.service.facts import Facts
+from slipway.service.fields import written
 from slipway.service.firewall import FETCH_SECRET, FROM_SECRETS
+from slipway.service.labels import labels
 from slipway.service.origin import Entry, Origin, Setting, derived, fixed, said, words_of
+from slipway.service.pod_parts import Container, EnvVar, KeyReference
 from slipway.service.profile import with_profile
 from slipway.service.resources import of_fetch, of_server, shared_memory
-from slipway.service.spec import EnvVar, KeyReference, S3Model, ServiceSpec
+from slipway.service.spec import S3Model, ServiceSpec
 from slipway.service.storage import volumes
 
 if TYPE_CHECKING:
@@ -39,16 +43,6 @@ USER = 1001
 """Of the images; any other may run them too."""
 WRITABLE = fixed("in the cache volume")
 """Why libraries look there."""
-
-
-def selector(name: str) -> dict[str, str]:
-    """Labels that tell the pods of the service of that name from all others."""
-    return {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/instance": name}
-
-
-def labels(spec: ServiceSpec) -> dict[str, str]:
-    """Those of every object that is made for the service."""
-    return {**selector(spec.name), "app.kubernetes.io/managed-by": "slipway"}
 
 
 def pod_template(spec: ServiceSpec, facts: Facts) -> Object:
@@ -101,13 +95,18 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
         "terminationGracePeriodSeconds": grace_seconds(resolved),
         "securityContext": _pod_security(spec, facts),
     }
+    before = [_companion(spec, one) for one in spec.init_containers]
+    before += [_companion(spec, one) | {"restartPolicy": "Always"} for one in spec.sidecars]
+    mounts = [mount for _, mount in mounted if mount]
     if spec.model.s3:
-        cache = [mount for volume, mount in mounted if volume["name"] in ("cache", "tmp")]
-        pod["initContainers"] = [_fetch(spec, spec.model.s3, facts, resolved, cache)]
-    pod["containers"] = [_server(spec, facts, resolved, [mount for _, mount in mounted])]
+        cache = [mount for mount in mounts if mount["name"] in ("cache", "tmp")]
+        before.append(_fetch(spec, spec.model.s3, facts, resolved, cache))
+    if before:
+        pod["initContainers"] = before
+    pod["containers"] = [_server(spec, facts, resolved, mounts)]
     pod["volumes"] = [volume for volume, _ in mounted]
-    if spec.runtime.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in spec.runtime.image_pull_secrets]
+    if names := spec.runtime.image_pull_secrets or facts.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in names]
     if spec.devices.claims:
         pod["resourceClaims"] = [
             {"name": claim, "resourceClaimTemplateName": template}
@@ -119,8 +118,8 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
 def _server(spec: ServiceSpec, facts: Facts, resolved: Resolved, mounts: list[Object]) -> Object:
     words, variables = words_of(command(spec)), [entry.env for entry in environment(spec)]
     container = _container(spec, facts, "server", words, variables, mounts)
-    container["securityContext"]["readOnlyRootFilesystem"] = read_only(spec)
     return container | {
+        "securityContext": _restricted(read_only(spec)),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": _resources(spec, resolved),
         **_probes(spec),
@@ -158,17 +157,44 @@ def _container(
         "image": image(spec, facts),
         "args": [for_kubelet(word) for word in words],
         "env": env,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": _restricted(read_only=True),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
     if spec.runtime.image_pull_policy:
         container["imagePullPolicy"] = spec.runtime.image_pull_policy
     return container
+
+
+def _companion(spec: ServiceSpec, wanted: Container) -> Object:
+    """A container of the document's own. Its words are the kubelet's to expand, as in any other pod."""
+    own = wanted.security
+    made: Object = {
+        "name": wanted.name,
+        "image": wanted.image,
+        "imagePullPolicy": wanted.image_pull_policy,
+        "command": list(wanted.command),
+        "args": list(wanted.args),
+        "env": [_env_entry(entry) for entry in wanted.env],
+        "resources": written(wanted.resources),
+        "securityContext": _restricted(
+            read_only(spec) if own.read_only_root_filesystem is None else own.read_only_root_filesystem
+        ),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": written(wanted.volume_mounts),
+    }
+    if own.run_as_user:
+        made["securityContext"]["runAsUser"] = own.run_as_user
+    return {name: value for name, value in made.items() if value}
+
+
+def _restricted(read_only: bool) -> Object:
+    """What the restricted level asks of a container, and whether its root file system is read-only."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": read_only,
+    }
 
 
 def command(spec: ServiceSpec) -> list[Setting]:
@@ -211,6 +237,10 @@ def _env_entry(entry: EnvVar) -> Object:
         return {"name": entry.name, "valueFrom": {"secretKeyRef": _key(entry.secret)}}
     if entry.config_map:
         return {"name": entry.name, "valueFrom": {"configMapKeyRef": _key(entry.config_map)}}
+    if entry.field:
+        # With its default: what the API server adds to a reference changes what it means.
+        reference = {"apiVersion": "v1", "fieldPath": entry.field}
+        return {"name": entry.name, "valueFrom": {"fieldRef": reference}}
     # Empty is what the API server makes of an absent value, and does not keep.
     return {"name": entry.name, **({"value": for_kubelet(entry.value)} if entry.value else {})}
 
@@ -253,34 +283,32 @@ def _pod_security(spec: ServiceSpec, facts: Facts) -> Object:
         context["runAsUser"] = user
     if group is not None:
         context["fsGroup"] = group
+    if wanted.supplemental_groups:
+        context["supplementalGroups"] = list(wanted.supplemental_groups)
+    if label := written(wanted.se_linux):
+        context["seLinuxOptions"] = label
     # Always would change the owner of each file of a large cache at each start.
     return context | {"fsGroupChangePolicy": "OnRootMismatch"}
 
 
 def _scheduling(spec: ServiceSpec, facts: Facts) -> Object:
     wanted = spec.scheduling
-    tolerations: list[Object] = [dict(toleration) for toleration in wanted.tolerations]
+    tolerations: list[Object] = written(wanted.tolerations)
     if key := devices.taint(spec):
         tolerations.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
     fields: Object = {
         "nodeSelector": architecture(spec, facts) | dict(wanted.node_selector),
-        "affinity": dict(wanted.affinity),
+        "affinity": written(wanted.affinity),
         "tolerations": tolerations,
-        "topologySpreadConstraints": [dict(c) for c in wanted.topology_spread_constraints],
+        "topologySpreadConstraints": written(wanted.topology_spread_constraints),
         "priorityClassName": wanted.priority_class_name,
         "runtimeClassName": wanted.runtime_class_name,
         "schedulerName": wanted.scheduler_name,
+        "dnsPolicy": wanted.dns_policy,
+        "dnsConfig": written(wanted.dns_config),
+        "hostAliases": written(wanted.host_aliases),
     }
-    return {name: _without_null(value) for name, value in fields.items() if value}
-
-
-def _without_null(value: Any) -> Any:
-    """Null means unset, in what is Kubernetes' own too."""
-    if isinstance(value, dict):
-        return {key: _without_null(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_null(item) for item in value]
-    return value
+    return {name: value for name, value in fields.items() if value}
 
 
 def _claims(spec: ServiceSpec) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from slipway.service.containers import (
     Container,
     Containers,
+    Hosts,
     ImageVolume,
     Mount,
     Scratch,
@@ -49,6 +50,7 @@ def options(container: Container) -> list[Option]:
     return [
         *_limits(container),
         *_safety(container),
+        *_names(container.hosts),
         *map(_mount, container.mounts),
         *(("env", f"{name}={value}") for name, value in container.variables.items()),
         *(
@@ -92,14 +94,23 @@ def _safety(container: Container) -> Iterator[Option]:
         yield "read-only", None
     if container.user:
         yield "user", container.user
+    yield from (("group-add", group) for group in container.groups)
+    yield from (("security-opt", f"label={part}:{value}") for part, value in container.label.items())
+
+
+def _names(hosts: Hosts) -> Iterator[Option]:
+    yield from (("add-host", f"{name}:{address}") for name, address in hosts.lines)
+    yield from (("dns", address) for address in hosts.servers)
+    yield from (("dns-search", domain) for domain in hosts.searches)
+    yield from (("dns-option", option) for option in hosts.options)
 
 
 def _mount(mount: Mount) -> Option:
     match mount:
         case SharedMemory(size):
             return "shm-size", size
-        case Scratch(path):
-            return "tmpfs", path
+        case Scratch(path, size):
+            return "tmpfs", f"{path}:size={size}" if size else path
         case Volume(name, path, read_only):
             return "volume", f"{name}:{path}:{'ro' if read_only else 'U'}"
         case ImageVolume(reference, path):

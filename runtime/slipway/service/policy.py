@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from slipway.service.companions import companions
 from slipway.service.engine import resolved_of
 from slipway.service.fields import InvalidService, shown
 from slipway.service.spec import ServiceSpec
@@ -37,6 +38,7 @@ class Policy:
 def check_policy(spec: ServiceSpec, policy: Policy) -> None:
     """Raises InvalidService, by policy, at the first field that asks for more than it admits."""
     _check_images(spec, policy)
+    _check_commands(spec, policy)
     _check_account(spec, policy)
     _check_code(spec, policy)
     _check_files(spec, policy)
@@ -54,9 +56,26 @@ def _check_images(spec: ServiceSpec, policy: Policy) -> None:
     named = {"spec.runtime.image": spec.runtime.image}
     if spec.model.image:
         named["spec.model.image.reference"] = spec.model.image.reference
+    named |= {f"{path}.image": container.image for path, container in companions(spec)}
     for path, image in named.items():
         if image and policy.images and not any(_of(full_name(image), one) for one in policy.images):
             raise _denied(path, f"{image} is none of the images", policy.images, "images")
+
+
+def _check_commands(spec: ServiceSpec, policy: Policy) -> None:
+    """An image that the policy admits would run, by a command, what the policy refuses."""
+    if policy.allow_code or not policy.images:
+        return
+    for path, container in companions(spec):
+        for name, words in (("command", container.command), ("args", container.args)):
+            if words:
+                raise InvalidService(
+                    f"{path}.{name}",
+                    f"the policy admits images as they are, and with {shown(words[0])} here they would run "
+                    "what whoever writes this document likes. Leave it out, or ask whoever runs the cluster "
+                    "to set policy.allowCode.",
+                    reason="PolicyDenied",
+                )
 
 
 def _of(image: str, admitted: str) -> bool:

@@ -14,13 +14,14 @@ from slipway.args.compatibility import misfits, read_schema
 from slipway.service import firewall
 from slipway.service.devices import check_devices
 from slipway.service.engine import container_arguments, resolved_of
-from slipway.service.fields import InvalidService, read, shown
+from slipway.service.fields import InvalidService, identity, read, shown
+from slipway.service.labels import check_labels
 from slipway.service.origin import words_of
+from slipway.service.pod_parts import EnvVar
 from slipway.service.resources import check_resources
 from slipway.service.spec import (
     API_VERSION,
     Devices,
-    EnvVar,
     Metadata,
     Model,
     Resources,
@@ -107,6 +108,7 @@ def check_profiled(spec: ServiceSpec, profile: ServingProfile | None) -> Service
         firewall.check_env(whole, frozenset(envs.BY_NAME))
         check_devices(whole, resolved_of(whole))
         check_resources(whole)
+        check_labels(whole)
     return whole
 
 
@@ -130,10 +132,6 @@ def _over(base: Any, own: Any) -> Any:
         case Mapping():
             return {**base, **own}
         case tuple():
-            named = {item.name for item in own if isinstance(item, EnvVar)}
-            return (*(item for item in base if item not in own and _name(item) not in named), *own)
+            named = [identity(item) for item in own]
+            return (*(item for item in base if identity(item) not in named), *own)
     return base if own is None else own
-
-
-def _name(item: object) -> str | None:
-    return item.name if isinstance(item, EnvVar) else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slipway.service.facts import Facts
-from slipway.service.pod import Object, labels, pod_template, selector
+from slipway.service.labels import labels, selector
+from slipway.service.pod import Object, pod_template
 from slipway.service.rollout import REASON, check_replicas, strategy, unusual
 from slipway.service.spec import API_VERSION, KIND, ServiceSpec
 
@@ -29,15 +30,17 @@ def render(spec: ServiceSpec, facts: Facts) -> list[Object]:
 
 def deployment(spec: ServiceSpec, facts: Facts) -> Object:
     """It always has its replicas: an autoscaler targets the resource, whose /scale sets them there."""
+    wanted = spec.rollout
     reason = unusual(spec, facts)
+    annotations = {**wanted.annotations, **({REASON: reason} if reason else {})}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": metadata(spec, facts, annotations={REASON: reason} if reason else {}),
+        "metadata": metadata(spec, facts, wanted.labels, annotations),
         "spec": {
             "replicas": 0 if spec.suspend else spec.replicas,
             "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": spec.rollout.progress_deadline_seconds,
+            "progressDeadlineSeconds": wanted.progress_deadline_seconds,
             "strategy": strategy(spec, facts),
             "selector": {"matchLabels": selector(spec.name)},
             "template": pod_template(spec, facts),
@@ -59,26 +62,33 @@ def service(spec: ServiceSpec, facts: Facts) -> Object:
         "protocol": "TCP",
         "appProtocol": "https" if spec.secrets.tls else "http",
     }
+    optional: Object = {
+        "loadBalancerClass": wanted.load_balancer_class,
+        "loadBalancerSourceRanges": list(wanted.load_balancer_source_ranges),
+        "externalTrafficPolicy": wanted.external_traffic_policy,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(spec, facts, wanted.labels, wanted.annotations),
         "spec": {
             "type": wanted.type,
-            "ipFamilyPolicy": "PreferDualStack",  # a cluster of one family gives that one
+            "ipFamilyPolicy": wanted.ip_family_policy,
             "selector": selector(spec.name),
             "ports": [port],
+            **{name: value for name, value in optional.items() if value},
         },
     }
 
 
 def monitor(spec: ServiceSpec, facts: Facts) -> Object:
     """Tells the Prometheus Operator where the metrics are. The job is the service's name."""
-    by_service = spec.monitoring.kind == "ServiceMonitor"
+    wanted = spec.monitoring
+    by_service = wanted.kind == "ServiceMonitor"
     endpoint: Object = {
         "port": "http",
         "path": "/metrics",
-        "interval": spec.monitoring.interval,
+        "interval": wanted.interval,
         "scheme": "https" if spec.secrets.tls else "http",
     }
     if spec.secrets.tls:
@@ -86,8 +96,8 @@ def monitor(spec: ServiceSpec, facts: Facts) -> Object:
         endpoint["tlsConfig"] = {"insecureSkipVerify": True}
     return {
         "apiVersion": "monitoring.coreos.com/v1",
-        "kind": spec.monitoring.kind,
-        "metadata": metadata(spec, facts, {**facts.monitoring_labels, **spec.monitoring.labels}),
+        "kind": wanted.kind,
+        "metadata": metadata(spec, facts, {**facts.monitoring_labels, **wanted.labels}, wanted.annotations),
         "spec": {
             "jobLabel": "app.kubernetes.io/instance",
             "selector": {"matchLabels": selector(spec.name)},
@@ -105,7 +115,7 @@ def disruption_budget(spec: ServiceSpec, facts: Facts) -> Object:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": metadata(spec, facts),
+        "metadata": metadata(spec, facts, wanted.labels, wanted.annotations),
         "spec": {
             **budget,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",

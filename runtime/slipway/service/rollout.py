@@ -76,5 +76,7 @@ def exclusive_claims(spec: ServiceSpec, facts: Facts) -> dict[str, str]:
 def claims_of(spec: ServiceSpec) -> dict[str, str | None]:
     """The claims that the pods mount, each with its access mode where the document gives it."""
     model, cache = spec.model.pvc, spec.model.cache
-    of_model: dict[str, str | None] = {model.name: None} if model else {}
-    return of_model | ({cache.pvc: cache.access_mode} if cache.pvc else {})
+    found: dict[str, str | None] = {volume.pvc.name: None for volume in spec.volumes if volume.pvc}
+    if model:
+        found[model.name] = None
+    return found | ({cache.pvc: cache.access_mode} if cache.pvc else {})

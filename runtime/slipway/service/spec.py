@@ -4,54 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from slipway.service.fields import Form, Range
+from slipway.service.forms import (
+    AbsolutePath,
+    AddressRange,
+    Count,
+    Duration,
+    ImageReference,
+    Key,
+    LoadBalancerClass,
+    MountPath,
+    ObjectName,
+    Port,
+    PositiveId,
+    Quantity,
+    RelativePath,
+    Seconds,
+    ServiceName,
+    Share,
+    Surge,
+)
+from slipway.service.pod_parts import Container, DnsConfig, EnvVar, HostAlias, KeyReference, SeLinux, Volume
 
 API_VERSION = "slipway.dev/v1alpha1"
 KIND = "InferenceService"
-
-ServiceName = Annotated[
-    str,
-    Form(
-        r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?",
-        "a name of at most 50 lower-case letters, digits and dashes that begins with a letter",
-    ),
-]
-ObjectName = Annotated[
-    str,
-    Form(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a Kubernetes object"),
-]
-Key = Annotated[str, Form(r"[-._a-zA-Z0-9]{1,253}", "a key of a Secret or ConfigMap")]
-_NAME = r"\.{0,2}[^/.][^/]*|\.{3}[^/]*"
-"""One name of a path, neither `.` nor `..`: without looking around, which the API server's RE2 cannot."""
-_STEP = rf"({_NAME}|\.)"
-AbsolutePath = Annotated[str, Form(rf"(/{_STEP}?)+", "an absolute path without ..")]
-MountPath = Annotated[
-    str, Form(rf"(/({_NAME}))+", "an absolute path without ., .. and a slash at its end", longest=512)
-]
-RelativePath = Annotated[
-    str, Form(rf"{_STEP}(/{_STEP}?)*", "a path inside the volume, without .. and a first slash")
-]
-Quantity = Annotated[
-    str,
-    Form(
-        r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?",
-        "a quantity such as 500m, 2 or 8Gi",
-        numbers=True,
-    ),
-]
-Duration = Annotated[str, Form(r"([0-9]+(ms|s|m|h))+", "a duration such as 30s")]
-EnvName = Annotated[str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "a name of a variable")]
-ImageReference = Annotated[str, Form(r"[^\s-]\S*", "an image such as registry/name:tag or name@sha256:…")]
-Seconds = Annotated[int, Range(0, 86400)]
-Port = Annotated[int, Range(1, 65535)]
-Count = Annotated[int, Range(0, 1000)]
-Share = Annotated[int, Range(0, 1000)] | Annotated[str, Form(r"[0-9]{1,2}%|100%", "a number or a percentage")]
-Surge = (
-    Annotated[int, Range(0, 1000)]
-    | Annotated[str, Form(r"[0-9]{1,2}%|100%|Auto", "a number, a percentage or Auto")]
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +102,7 @@ class Model:
     image: ImageModel | None = None
     s3: S3Model | None = None
     path: AbsolutePath | None = None
-    """In the runtime's image or below a mount of `files`; on this machine for `slipway run`."""
+    """In the runtime's image or below a mount of `volumes` or `files`; on this machine for `slipway run`."""
     served_names: tuple[str, ...] = ()
     """What requests call the model. Unset, the hub's id or the path."""
     cache: Cache = field(default_factory=Cache)
@@ -139,32 +117,13 @@ class Runtime:
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the node fetches the image, as for any container."""
     image_pull_secrets: tuple[ObjectName, ...] = ()
-    """Names of Secrets with the registry's credentials."""
+    """Names of Secrets with the registry's credentials. Unset, those that the operator gives to all."""
     service_account_name: ObjectName | None = None
     """Account that the pods run under. No token of it is mounted."""
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the pods, beside the operator's own."""
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the pods."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyReference:
-    """One key of a Secret or a ConfigMap."""
-
-    name: ObjectName
-    key: Key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvVar:
-    """A variable with a value, or with the key of a Secret or ConfigMap that holds it."""
-
-    name: EnvName
-    value: str | None = None
-    """The text itself. Credentials belong into a Secret."""
-    secret: KeyReference | None = None
-    config_map: KeyReference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +153,7 @@ class Secrets:
 class Files:
     """The keys of a ConfigMap or Secret as files of a folder, for arguments that are paths."""
 
+    KEY: ClassVar[str] = "mount_path"
     mount_path: MountPath
     config_map: ObjectName | None = None
     secret: ObjectName | None = None
@@ -274,6 +234,12 @@ class Scheduling:
     """RuntimeClass of the pods, where devices need one."""
     scheduler_name: ObjectName | None = None
     """Scheduler of the pods, where it is not the cluster's default."""
+    dns_policy: Literal["ClusterFirst", "Default", "None"] | None = None
+    """Where names of hosts are looked up: in the cluster first, as the node does, or as `dnsConfig` alone
+    says. Unset, ClusterFirst."""
+    dns_config: DnsConfig = field(default_factory=DnsConfig)
+    host_aliases: tuple[HostAlias, ...] = ()
+    """Lines of /etc/hosts, for hosts that no name server knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +254,15 @@ class Service:
     """Labels of the Service, beside the operator's own."""
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the Service, such as a load balancer's settings."""
+    ip_family_policy: Literal["SingleStack", "PreferDualStack", "RequireDualStack"] = "PreferDualStack"
+    """Addresses of one family of IP, of both where the cluster has both, or of both in any case."""
+    load_balancer_class: LoadBalancerClass | None = None
+    """Which of several load balancers serves it, for type LoadBalancer. It cannot be changed later."""
+    load_balancer_source_ranges: tuple[AddressRange, ...] = ()
+    """Whose clients a load balancer lets through; everybody's where none is named."""
+    external_traffic_policy: Literal["Cluster", "Local"] | None = None
+    """Whether a node hands requests on to pods of other nodes, for types NodePort and LoadBalancer. Local
+    keeps the clients' addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +275,8 @@ class Monitoring:
     """Which of the two is made."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the monitor, by which a Prometheus selects it."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the monitor."""
     interval: Duration = "30s"
     """Time between two scrapes."""
 
@@ -308,22 +285,29 @@ class Monitoring:
 class Security:
     """What the pods run as, beside the restricted security level that they always meet."""
 
-    run_as_user: Annotated[int, Range(1, 2**31 - 1)] | None = None
+    run_as_user: PositiveId | None = None
     """Unset, 1001, or on OpenShift a number of the namespace's range. Root is refused either way."""
-    fs_group: Annotated[int, Range(1, 2**31 - 1)] | None = None
+    fs_group: PositiveId | None = None
     """Group of the volumes. Unset, `runAsUser`."""
+    supplemental_groups: tuple[PositiveId, ...] = ()
+    """More groups of the processes, such as those that own files on a shared file system."""
+    se_linux: SeLinux = field(default_factory=SeLinux)
     read_only_root_filesystem: bool | None = None
     """Unset means true on CPU and false with devices, whose legacy hooks write into it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disruption:
-    """At most one of the two; one pod may go at a time where neither is given."""
+    """At most one of its two bounds; one pod may go at a time where neither is given."""
 
     min_available: Share | None = None
     """Replicas that an eviction must leave, as a number or a percentage."""
     max_unavailable: Share | None = None
     """Replicas that may be evicted at a time, as a number or a percentage."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the PodDisruptionBudget."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the PodDisruptionBudget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +325,10 @@ class Rollout:
     """For running requests to finish: --drain-timeout, whose default it has where unset."""
     template: Literal["Pinned", "Latest"] = "Pinned"
     """Pinned: a newer operator changes no running pod. Latest: it rolls out its own template at once."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the Deployment."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the Deployment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,6 +346,12 @@ class ServiceSpec:
     secrets: Secrets = field(default_factory=Secrets)
     files: tuple[Files, ...] = ()
     """Folders of files from ConfigMaps and Secrets, for arguments that are paths."""
+    volumes: tuple[Volume, ...] = ()
+    """Claims, CSI volumes and empty folders beside those of model, cache and files."""
+    init_containers: tuple[Container, ...] = ()
+    """Run one after another and end before anything else of the pod starts."""
+    sidecars: tuple[Container, ...] = ()
+    """Start after initContainers, before the model is fetched, and run as long as the server does."""
     devices: Devices = field(default_factory=Devices)
     resources: Resources = field(default_factory=Resources)
     replicas: Count = 1

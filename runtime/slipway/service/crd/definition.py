@@ -8,7 +8,8 @@ from slipway.args.openapi import Node, engine_schema
 from slipway.service.crd.rules import CROSS_FIELD, Rule
 from slipway.service.crd.structure import RULES, at, node_of, object_node
 from slipway.service.crd.variables import variable_rules
-from slipway.service.spec import API_VERSION, KIND, ServiceName, ServiceSpec
+from slipway.service.forms import ServiceName
+from slipway.service.spec import API_VERSION, KIND, ServiceSpec
 
 PLURAL = "inferenceservices"
 GROUP, VERSION = API_VERSION.split("/")

@@ -6,12 +6,14 @@ checks the same rules and more (`slipway.service.document`); a test holds the tw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipway.args.openapi import Node
+from slipway.service import companions, storage
 from slipway.service.devices import WITH_IMAGE
-from slipway.service.document import CERTIFICATE_REQUIRED, ELSEWHERE, NO_ROOM, SOURCES
-from slipway.service.storage import READ_ONLY, WRITABLE
+from slipway.service.document import CERTIFICATE_REQUIRED, NO_ROOM, SOURCES
+from slipway.service.labels import OURS, PLACES, TAKEN
+from slipway.service.storage import ELSEWHERE, READ_ONLY, WRITABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +166,16 @@ _HIDING = (
     "own.startsWith(self.mountPath + '/'))"
     f" || {listed(READ_ONLY)}.exists(own, self.mountPath.startsWith(own + '/'))"
 )
+_NOT_HIDING = Rule(
+    "",
+    f"!has(self.mountPath) || !({_HIDING})",
+    f"it would hide what the server needs: {', '.join((*WRITABLE, *READ_ONLY))}. {ELSEWHERE}",
+    field=".mountPath",
+)
 _ZERO = "string({0}).matches('^0+%?$')"
 
 WORK = (
-    Rule(
-        "spec.files[]",
-        f"!({_HIDING})",
-        f"it would hide what the server needs: {', '.join((*WRITABLE, *READ_ONLY))}. {ELSEWHERE}",
-        field=".mountPath",
-    ),
+    replace(_NOT_HIDING, place="spec.files[]"),
     Rule(
         "spec.files",
         "self.all(one, !self.exists(other, other.mountPath.startsWith(one.mountPath + '/')))",
@@ -209,6 +212,93 @@ WORK = (
     ),
 )
 
-CROSS_FIELD: tuple[Rule, ...] = (*NAME, *MODEL, *DEVICES, *WORK)
+_MEETING = "{0} == {1} || {0}.startsWith({1} + '/') || {1}.startsWith({0} + '/')"
+COMPANIONS = ("initContainers", "sidecars")
+
+VOLUMES = (
+    _exactly_one(
+        "spec.volumes[]",
+        storage.SOURCES,
+        f"exactly one of {', '.join(storage.SOURCES)} is needed",
+    ),
+    replace(_NOT_HIDING, place="spec.volumes[]"),
+    Rule(
+        "spec.volumes[].name",
+        f"!(self in {listed(storage.OURS)}) && !self.startsWith({quoted(storage.FILES)})",
+        "it is a volume of the operator's own. Choose another name",
+    ),
+    Rule(
+        "spec.volumes[]",
+        "!has(self.subPath) || has(self.mountPath)",
+        "it is of the server's mount: give mountPath too, or leave it out",
+        field=".subPath",
+    ),
+    Rule(
+        "spec.volumes",
+        "self.all(one, !has(one.mountPath) || !self.exists(other, other.name != one.name && "
+        f"has(other.mountPath) && ({_MEETING.format('one.mountPath', 'other.mountPath')})))",
+        "folders that are the same or lie in each other cannot both be mounted",
+    ),
+    Rule(
+        "spec",
+        "!has(self.volumes) || !has(self.files) || !self.volumes.exists(one, has(one.mountPath) && "
+        f"self.files.exists(other, {_MEETING.format('one.mountPath', 'other.mountPath')}))",
+        "a folder of volumes and one of files that are the same or lie in each other cannot both be mounted",
+        field=".volumes",
+    ),
+)
+
+CONTAINERS = (
+    *(
+        Rule(
+            f"spec.{one}[].name",
+            f"!(self in {listed(companions.OURS)})",
+            "it is a container of the operator's own. Choose another name",
+        )
+        for one in COMPANIONS
+    ),
+    *(
+        Rule(
+            "spec",
+            f"!has(self.{one}) || self.{one}.all(container, !has(container.volumeMounts) || "
+            "container.volumeMounts.all(mount, "
+            "has(self.volumes) && self.volumes.exists(volume, volume.name == mount.name)))",
+            "its volumeMounts name a volume that is none of volumes. Add it there",
+            field=f".{one}",
+        )
+        for one in COMPANIONS
+    ),
+    Rule(
+        "spec",
+        "!has(self.initContainers) || !has(self.sidecars) || "
+        "!self.sidecars.exists(one, self.initContainers.exists(other, other.name == one.name))",
+        "one of initContainers has its name. Choose another name",
+        field=".sidecars",
+    ),
+)
+
+LABELS = tuple(
+    Rule(f"spec.{place}", f"!{listed(OURS)}.exists(ours, ours in self)", TAKEN) for place in PLACES
+)
+
+SERVICE = (
+    Rule(
+        "spec.service",
+        "!has(self.externalTrafficPolicy) || (has(self.type) && self.type in ['NodePort', 'LoadBalancer'])",
+        "it is for type NodePort or LoadBalancer: set one, or leave it out",
+        field=".externalTrafficPolicy",
+    ),
+    *(
+        Rule(
+            "spec.service",
+            f"!has(self.{field}) || (has(self.type) && self.type == 'LoadBalancer')",
+            "it is for type LoadBalancer: set that, or leave it out",
+            field=f".{field}",
+        )
+        for field in ("loadBalancerClass", "loadBalancerSourceRanges")
+    ),
+)
+
+CROSS_FIELD: tuple[Rule, ...] = (*NAME, *MODEL, *DEVICES, *WORK, *VOLUMES, *CONTAINERS, *LABELS, *SERVICE)
 
 __all__ = ["CROSS_FIELD", "Rule", "given", "listed", "quoted"]

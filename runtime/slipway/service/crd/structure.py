@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from slipway.args.openapi import ANYTHING, Node
 from slipway.service.crd.rules import quoted
-from slipway.service.fields import Form, Range, camel, types_of
-from slipway.service.spec import EnvVar, Files
+from slipway.service.fields import Form, Range, camel, key_of, most_of, types_of
 
 LONGEST_TEXT = 4096
 LONGEST_VALUE = 16384
@@ -24,8 +23,6 @@ RULES = "x-kubernetes-validations"
 OF_TEXT = "type(self) != string || "
 """Before a rule about text, where numbers stand too. The API server reckons such a text as long as a whole
 request: these few rules take most of the cost that it allows, of which half is left."""
-MAP_KEYS: Mapping[type, str] = {EnvVar: "name", Files: "mountPath"}
-"""Lists whose items have a key: it is unique, and each item may have an owner of its own."""
 
 
 def object_node(
@@ -123,9 +120,9 @@ def _int_or_string() -> Node:
 
 
 def _list(item: Any) -> Node:
-    node: Node = {"type": "array", "maxItems": MOST_ITEMS}
-    if key := MAP_KEYS.get(item):
-        node |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+    node: Node = {"type": "array", "maxItems": most_of(item, MOST_ITEMS)}
+    if key := key_of(item):
+        node |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [camel(key)]}
     return node | {"items": node_of(item)}
 
 

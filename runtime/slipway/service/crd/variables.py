@@ -17,16 +17,18 @@ from slipway.service.devices import VENDORS
 from slipway.service.firewall import FETCH_SECRET, FROM_SECRETS
 
 ITEM = "spec.env[]"
+OF_OTHERS = ("spec.initContainers[].env[]", "spec.sidecars[].env[]")
+"""Entries of containers that are no servers: what their variables mean is their own affair."""
 NEVER = ("reject", "operator-only")
+SOURCES = ("value", "secret", "configMap", "field")
 
 
 def variable_rules() -> list[Rule]:
     """Rules for an entry, for the list, and between the list and the rest of the spec."""
     return [
-        _one_source(),
+        *(rule for item in (ITEM, *OF_OTHERS) for rule in (_one_source(item), _from_secrets_alone(item))),
         _known(),
         *_never(),
-        _from_secrets_alone(),
         _one_hub_token(),
         *(_one_place(place, names) for place, names in _places().items()),
         *(_for_devices(kind, names) for kind, names in _by_device().items()),
@@ -34,10 +36,10 @@ def variable_rules() -> list[Rule]:
     ]
 
 
-def _one_source() -> Rule:
-    count = " + ".join(f"(has(self.{source}) ? 1 : 0)" for source in ("value", "secret", "configMap"))
-    message = "needs exactly one of value, secret and configMap"
-    return Rule(ITEM, f"{count} == 1", f"a variable {message}", f"self.name + ' {message}'", field=".name")
+def _one_source(item: str) -> Rule:
+    count = " + ".join(f"(has(self.{source}) ? 1 : 0)" for source in SOURCES)
+    message = f"needs exactly one of {', '.join(SOURCES[:-1])} and {SOURCES[-1]}"
+    return Rule(item, f"{count} == 1", f"a variable {message}", f"self.name + ' {message}'", field=".name")
 
 
 def _known() -> Rule:
@@ -75,11 +77,11 @@ def _refused(reason: str, names: list[str]) -> Rule:
     )
 
 
-def _from_secrets_alone() -> Rule:
+def _from_secrets_alone(item: str) -> Rule:
     names = [variable.name for variable in envs.VARIABLES if variable.action == "secret-only"]
     message = "may not be set here: its value belongs into a Secret, named with secret: {name, key}"
     return Rule(
-        ITEM,
+        item,
         f"has(self.secret) || !(self.name in {listed(names)})",
         f"a credential {message}",
         f"self.name + {quoted(' ' + message)}",
