@@ -60,7 +60,8 @@ def namespace(plane: ControlPlane) -> Iterator[Namespace]:
 @pytest.fixture
 def operator(plane: ControlPlane, tmp_path: Path) -> Iterator[Operator]:
     name = f"cluster-{uuid.uuid4().hex[:8]}"
-    running = Operator(plane, tmp_path, name, "--monitoring-label=release=main", code=IMPATIENT)
+    flags = ("--monitoring-label=release=main", "--image-pull-secret=mirror")
+    running = Operator(plane, tmp_path, name, *flags, code=IMPATIENT)
     try:
         running.wait_active()
         yield running
@@ -112,7 +113,9 @@ def test_every_right_is_used_and_none_is_missing(operator: Operator, namespace: 
         until(lambda: namespace.get(*place.split("/")), place)  # noqa: B023
     refuse(namespace, "with-gpu")
     assert namespace.the("servicemonitor", "by-service")["metadata"]["labels"]["release"] == "main"
-    assert namespace.the("deployment", "cached")["spec"]["strategy"]["type"] == "Recreate"
+    cached_pods = namespace.the("deployment", "cached")["spec"]
+    assert cached_pods["strategy"]["type"] == "Recreate"
+    assert cached_pods["template"]["spec"]["imagePullSecrets"] == [{"name": "mirror"}]
     owner = namespace.the("inferenceservices.slipway.dev", "by-pod")
     for kind in (*MADE, *OPTIONAL):
         namespace.apply(stray(kind, owner))
