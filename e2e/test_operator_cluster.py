@@ -78,6 +78,8 @@ def stray(kind: Kind, owner: Object) -> Object:
     if kind.name == "Deployment":
         pod = {"containers": [{"name": "server", "image": "registry.example/image:1"}]}
         spec |= {"replicas": 0, "template": {"metadata": {"labels": {"stray": "yes"}}, "spec": pod}}
+    if kind.name == "NetworkPolicy":
+        spec = {"podSelector": {}}
     if kind.name == "Service":
         spec = {"ports": [{"port": 1}], "selector": {"stray": "yes"}}
     reference = {name: owner[name] for name in ("apiVersion", "kind")}
@@ -104,12 +106,18 @@ def test_every_right_is_used_and_none_is_missing(operator: Operator, namespace: 
     cached = {"hub": {"id": "org/model"}, "cache": {"pvc": "cache"}}
     namespace.apply(
         claim,
-        service("by-service", replicas=2, monitoring={"enabled": True}),
+        service("by-service", replicas=2, monitoring={"enabled": True}, service={"from": []}),
         service("by-pod", monitoring={"enabled": True, "kind": "PodMonitor"}),
         service("cached", model=cached),
         service("with-gpu", devices={"vendor": "nvidia"}),
     )
-    for place in ("servicemonitor/by-service", "podmonitor/by-pod", "deployment/with-gpu"):
+    made = (
+        "servicemonitor/by-service",
+        "podmonitor/by-pod",
+        "networkpolicy/by-service",
+        "deployment/with-gpu",
+    )
+    for place in made:
         until(lambda: namespace.get(*place.split("/")), place)  # noqa: B023
     refuse(namespace, "with-gpu")
     assert namespace.the("servicemonitor", "by-service")["metadata"]["labels"]["release"] == "main"

@@ -69,10 +69,12 @@ EVENT = Kind("Event", "events.k8s.io", "v1", "events")
 MADE = (
     Kind("ControllerRevision", "apps", "v1", "controllerrevisions"),
     Kind("Service", "", "v1", "services"),
+    Kind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
     Kind("Deployment", "apps", "v1", "deployments"),
     Kind("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets"),
 )
-"""What we always may make, in the order of making: a Deployment's template stands before it."""
+"""What we always may make, in the order of making: a Deployment's template, and who reaches its pods, stand
+before it."""
 OPTIONAL = (
     Kind("ServiceMonitor", "monitoring.coreos.com", "v1", "servicemonitors"),
     Kind("PodMonitor", "monitoring.coreos.com", "v1", "podmonitors"),

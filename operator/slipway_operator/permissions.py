@@ -38,6 +38,7 @@ SERVICE_RULES = (
     Rule("apps", ("deployments", "controllerrevisions"), KEEP),
     Rule("", ("services",), KEEP),
     Rule("policy", ("poddisruptionbudgets",), KEEP),
+    Rule("networking.k8s.io", ("networkpolicies",), KEEP),
     Rule("monitoring.coreos.com", ("servicemonitors", "podmonitors"), KEEP),
     Rule("apps", ("replicasets",), READ),
     Rule("", ("pods",), READ),

@@ -169,6 +169,8 @@ class Reconciler:
             image_pull_secrets=settings.image_pull_secrets,
             openshift=settings.openshift,
             monitoring_labels=settings.monitoring_labels,
+            operator_namespace=settings.lease_namespace,
+            scrapers=settings.scrapers,
         )
 
     def _pinned(self, resource: Object, spec: ServiceSpec, facts: Facts) -> Pinned:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slipway.service import Facts, Policy
+from slipway.service.fields import convert, written
+from slipway.service.peers import Peer
 from slipway.service.profile import ServingProfile, read_profile
 
 PREFIX = "SLIPWAY_OPERATOR_"
@@ -39,6 +41,7 @@ class Settings:
     file_paths: tuple[str, ...] = ()
     profiles: Mapping[str, ServingProfile] = field(default_factory=dict)
     monitoring_labels: Mapping[str, str] = field(default_factory=dict)
+    scrapers: Sequence[Mapping[str, Any]] = DEFAULTS.scrapers
     log_format: Literal["text", "json"] = "text"
     health_port: int = 8080
 
@@ -108,6 +111,12 @@ def _profiles(values: list[str]) -> dict[str, ServingProfile]:
     return {name: read_profile(name, spec) for name, spec in specs.items()}
 
 
+def _peers(values: list[str]) -> list[dict[str, Any]]:
+    peers = json.loads(values[-1])
+    read = [convert(Peer, peer, f"[{index}]") for index, peer in enumerate(peers)]
+    return [written(peer) for peer in read]
+
+
 def _port(values: list[str]) -> int:
     if not values[-1].isdecimal() or not 0 <= int(values[-1]) <= 65535:
         raise ValueError(f"{values[-1]!r} is no port: write a number up to 65535; 0 lets the system choose.")
@@ -155,6 +164,9 @@ FLAGS = (
         "profiles", "profiles", "ServingProfiles in JSON, a spec by name; not for a whole cluster", _profiles
     ),
     Flag("monitoring-label", "monitoring_labels", "KEY=VALUE on every monitor", _labels, repeats=True),
+    Flag(
+        "scrapers", "scrapers", "who scrapes metrics, in JSON, as a list of peers of a NetworkPolicy", _peers
+    ),
     Flag("log-format", "log_format", "text or json", _format),
     Flag("health-port", "health_port", "the port of /healthz, /readyz and /metrics", _port),
 )

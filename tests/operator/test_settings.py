@@ -31,6 +31,7 @@ def test_every_flag_has_an_effect_and_an_environment_twin() -> None:
         "admit-image": ("ghcr.io/a,quay.io", ("ghcr.io/a", "quay.io")),
         "admit-service-account": ("models", frozenset({"models"})),
         "admit-file-path": ("/etc", ("/etc",)),
+        "scrapers": ('[{"ipBlock": {"cidr": "10.0.0.0/8"}}]', [{"ipBlock": {"cidr": "10.0.0.0/8"}}]),
         "profiles": ('{"a": {}}', {"a": read_profile("a", {})}),
         "monitoring-label": ("release=x,team=y", {"release": "x", "team": "y"}),
         "log-format": ("json", "json"),

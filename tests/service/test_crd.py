@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
@@ -70,13 +70,17 @@ def declared(cls: type, place: str) -> Iterator[str]:
         here = f"{place}.{camel(field.name)}"
         yield here
         wanted = types[field.name]
-        for inner in (wanted, *get_args(wanted)):
+        for inner, below in _within(wanted, here):
             if isinstance(inner, type) and is_dataclass(inner):
-                yield from declared(inner, here if inner in (wanted, *_options(wanted)) else f"{here}[]")
+                yield from declared(inner, below)
 
 
-def _options(wanted: Any) -> tuple[Any, ...]:
-    return () if getattr(wanted, "__origin__", None) is tuple else get_args(wanted)
+def _within(wanted: Any, place: str) -> Iterator[tuple[Any, str]]:
+    """The type itself, those that it may be, and that of its items, each with its place."""
+    yield wanted, place
+    for inner in get_args(wanted):
+        below = f"{place}[]" if get_origin(wanted) is tuple else place
+        yield from _within(inner, below)
 
 
 def test_the_committed_file_is_what_is_generated():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slipway import __version__
-from slipway.service.facts import ARCHITECTURE, REGISTRY
+from slipway.service.facts import ARCHITECTURE, PROMETHEUS, REGISTRY
 
 Node = dict[str, Any]
 
@@ -208,6 +208,12 @@ BEHAVIOUR: Mapping[str, Value | Group] = {
                 "Labels of each ServiceMonitor and PodMonitor, the operator's own included, and of the "
                 "PrometheusRule, such as `release: prometheus`; those of a resource win."
             ),
+            "from": Value(
+                "Who scrapes, as `from` of a NetworkPolicy: they reach the pods of resources with "
+                "service.from, and the operator where networkPolicy.enabled is set.",
+                [PROMETHEUS],
+                {"type": "array", "items": {"type": "object", "minProperties": 1}},
+            ),
             "serviceMonitor": Group(
                 "How Prometheus finds the operator itself; needs the Prometheus Operator's CRDs.",
                 {
@@ -233,6 +239,16 @@ BEHAVIOUR: Mapping[str, Value | Group] = {
                     "annotations": _texts("Annotations of the ConfigMap, such as grafana_folder."),
                 },
             ),
+        },
+    ),
+    "networkPolicy": Group(
+        "Who reaches the operator's port 8080, where its metrics and probes are.",
+        {
+            "enabled": _flag(
+                "Make a NetworkPolicy that lets those of monitoring.from in, beside the kubelet, whom no "
+                "policy keeps out.",
+                False,
+            )
         },
     ),
     "logFormat": _word("How the operator logs: json, or text for people.", "json", enum=["json", "text"]),

@@ -42,6 +42,7 @@ ATOMIC_MAPS = frozenset(
         "nodeSelector",
         "selector",
         "labelSelector",
+        "podSelector",
         "namespaceSelector",
         "secretKeyRef",
         "configMapKeyRef",
@@ -142,7 +143,8 @@ def _map_differences(
 
 def _list_differences(wanted: Sequence[Any], found: object, path: Path, exact: bool) -> Iterator[Difference]:
     items = found if isinstance(found, Sequence) and not isinstance(found, str) else ()
-    keys = merge_keys(path, wanted)
+    # Within what has one owner nothing is merged.
+    keys = () if exact else merge_keys(path, wanted)
     if keys:
         by_key = {identity(item, keys): item for item in items}
         for item in wanted:

@@ -18,6 +18,7 @@ from slipway.service.spec import API_VERSION, KIND, Metadata, Service, ServiceSp
 from slipway.service.storage import check_mounts
 from slipway.service.yaml_text import parse_yaml
 
+ONE_PEER = "it names either pods and namespaces, by podSelector and namespaceSelector, or an ipBlock"
 LEAST_GRACE = 2
 """Seconds from a pod's deletion until no node sends it new connections, with some to spare."""
 SOURCES = ("hub", "pvc", "image", "s3", "path")
@@ -152,7 +153,12 @@ def _check_choices(spec: ServiceSpec) -> None:
 
 
 def _check_service(service: Service) -> None:
-    """What only some types of a Service have."""
+    """What only some types of a Service have, and that each peer is one."""
+    for field, peers in (("from", service.from_), ("to", service.to)):
+        for index, peer in enumerate(peers or ()):
+            by_label = peer.pod_selector is not None or peer.namespace_selector is not None
+            if by_label == (peer.ip_block is not None):
+                raise InvalidService(f"spec.service.{field}[{index}]", f"{ONE_PEER}.")
     needed = {
         "externalTrafficPolicy": (service.external_traffic_policy, ("NodePort", "LoadBalancer")),
         "loadBalancerClass": (service.load_balancer_class, ("LoadBalancer",)),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from slipway import __version__
 from slipway.service.profile import ServingProfile
 
+PROMETHEUS: Mapping[str, Any] = {
+    "namespaceSelector": {},
+    "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+}
+"""Pods that the Prometheus Operator makes, in whichever namespace, as a NetworkPolicy names them."""
 REGISTRY = "docker.io"
 """Of the released images, in their names: without one each node's runtime would look where it is told to."""
 ARCHITECTURE = "amd64"
@@ -50,6 +55,10 @@ class Facts:
     """The platform gives each namespace a range of user ids: the pod names none."""
     image_pull_secrets: tuple[str, ...] = ()
     """Of pods whose document names none."""
+    operator_namespace: str = "slipway-system"
+    """Where the operator runs, which asks pods how far they are."""
+    scrapers: Sequence[Mapping[str, Any]] = (PROMETHEUS,)
+    """Who scrapes metrics, as a NetworkPolicy names peers."""
     monitoring_labels: Mapping[str, str] = field(default_factory=dict)
     """On every monitor, for the Prometheus that selects by them; the document's labels win."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from slipway.service.facts import Facts
 from slipway.service.labels import labels, selector
+from slipway.service.network import policy_spec
 from slipway.service.pod import Object, pod_template
 from slipway.service.rollout import REASON, check_replicas, strategy, unusual
 from slipway.service.spec import API_VERSION, KIND, ServiceSpec
@@ -25,6 +26,7 @@ def render(spec: ServiceSpec, facts: Facts) -> list[Object]:
         service(spec, facts),
         *([monitor(spec, facts)] if monitored else []),
         *([disruption_budget(spec, facts)] if evictable else []),
+        *network_policies(spec, facts),
     ]
 
 
@@ -104,6 +106,15 @@ def monitor(spec: ServiceSpec, facts: Facts) -> Object:
             "endpoints" if by_service else "podMetricsEndpoints": [endpoint],
         },
     }
+
+
+def network_policies(spec: ServiceSpec, facts: Facts) -> list[Object]:
+    """One where the document says who may reach whom."""
+    wanted = policy_spec(spec, facts)
+    if wanted is None:
+        return []
+    head = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata(spec, facts)}
+    return [{**head, "spec": wanted}]
 
 
 def disruption_budget(spec: ServiceSpec, facts: Facts) -> Object:

@@ -26,6 +26,7 @@ from slipway.service.forms import (
     Share,
     Surge,
 )
+from slipway.service.peers import Peer
 from slipway.service.pod_parts import Container, DnsConfig, EnvVar, HostAlias, KeyReference, SeLinux, Volume
 
 API_VERSION = "slipway.dev/v1alpha1"
@@ -263,6 +264,12 @@ class Service:
     external_traffic_policy: Literal["Cluster", "Local"] | None = None
     """Whether a node hands requests on to pods of other nodes, for types NodePort and LoadBalancer. Local
     keeps the clients' addresses."""
+    from_: tuple[Peer, ...] | None = None
+    """Who may connect to the pods, by a NetworkPolicy, beside the operator and those who scrape metrics; none
+    where the list is empty. Unset, everybody may."""
+    to: tuple[Peer, ...] | None = None
+    """Whom the pods may connect to, by the same policy, beside name servers and, by port, the model's source.
+    Unset, everybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

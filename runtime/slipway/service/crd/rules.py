@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from slipway.args.openapi import Node
 from slipway.service import companions, storage
 from slipway.service.devices import WITH_IMAGE
-from slipway.service.document import CERTIFICATE_REQUIRED, NO_ROOM, SOURCES
+from slipway.service.document import CERTIFICATE_REQUIRED, NO_ROOM, ONE_PEER, SOURCES
 from slipway.service.labels import OURS, PLACES, TAKEN
 from slipway.service.storage import ELSEWHERE, READ_ONLY, WRITABLE
 
@@ -187,6 +187,14 @@ WORK = (
         f"(has(self.maxUnavailable) && !{_ZERO.format('self.maxUnavailable')})",
         f"0 {NO_ROOM}",
         field=".maxSurge",
+    ),
+    *(
+        Rule(
+            f"spec.service.{field}[]",
+            "has(self.ipBlock) != (has(self.podSelector) || has(self.namespaceSelector))",
+            ONE_PEER,
+        )
+        for field in ("from", "to")
     ),
     _exactly_one("spec.files[]", ("configMap", "secret"), "exactly one of configMap and secret is needed"),
     _not_both(
