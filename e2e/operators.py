@@ -80,8 +80,12 @@ def define(plane: ControlPlane) -> None:
 
 def undefine(plane: ControlPlane) -> None:
     """Take them away again where they are, with all objects of their kinds."""
-    names = [file.stem for file in (DEFINITION, PROFILES)]
-    plane.kubectl("delete", "customresourcedefinitions", *names, "--ignore-not-found", "--timeout=120s")
+    for file in (DEFINITION, PROFILES):
+        resource = f"customresourcedefinitions/{file.stem}"
+        if plane.kubectl("get", resource, "--ignore-not-found", "-o", "name"):
+            # Deleted in the moment of its making, it may stay for minutes.
+            plane.kubectl("wait", resource, "--for=condition=Established", "--timeout=60s")
+            plane.kubectl("delete", resource, "--timeout=120s")
 
 
 @contextmanager
