@@ -24,6 +24,7 @@ ROOMS = (
     ("worker", "text"),
     ("engine",),
     ("service",),
+    ("fit",),
     ("api",),
     ("batch", "bench"),
     ("cli",),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 16
+ABI = 17
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -145,6 +145,7 @@ SIGNATURES = {
     "sw_page_layer_bytes": "ziiii",
     "sw_program_create": "ppiipiipizp",
     "sw_program_destroy": "-p",
+    "sw_program_bytes": "zp",
     "sw_store_kv_as": "-pi",
     "sw_scale_kv": "-piiff",
     "sw_kv_scales": "-piip",

@@ -101,6 +101,7 @@ Program* sw_program_create(const sw_slots* slots, int max_tokens, int dtype, Poo
                      blocks);
 }
 void sw_program_destroy(Program* program) { delete program; }
+size_t sw_program_bytes(const Program* program) { return program->workspace_bytes(); }
 
 void sw_store_kv_as(Program* p, int stored) { p->stored = stored; }
 void sw_scale_kv(Program* p, int group, int layer, float key, float value) {

@@ -98,6 +98,17 @@ int Program::add_buffer_of_ranks(int width) {
   return int(buffers.size()) - 1;
 }
 
+size_t Program::workspace_bytes() const {
+  size_t bytes = 0;
+  auto add = [&bytes](const std::unique_ptr<Memory>& memory) {
+    if (memory) bytes += memory->bytes;
+  };
+  for (const Buffer& buffer : buffers) add(buffer.shared), add(buffer.copies);
+  for (const auto& scratch : thread_scratch) add(scratch);
+  for (const auto* memory : {&attention_parts, &step_pages, &shrunk, &apart}) add(*memory);
+  return bytes;
+}
+
 Parts Program::parts_of(int buffer) const {
   const Buffer& b = buffers[buffer];
   size_t row = b.stride * sizeof(float);

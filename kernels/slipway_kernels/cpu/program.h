@@ -107,6 +107,8 @@ struct Program {
   int add_buffer_of_ranks(int width);
   Parts parts_of(int buffer) const;
   bool is_first_rank() const { return !ranks || ranks->rank == 0; }
+  /* What it has mapped beside weights, slots and pages; only what steps touch takes memory. */
+  size_t workspace_bytes() const;
   void reserve_attention_parts(int heads);
   void reserve_step_pages(int kv_heads, int head_dim);
   bool copies_now() const { return num_rows <= SW_COPIED_ROWS; }

@@ -135,6 +135,13 @@ class Stepper:
         # The threads and the slots outlive the C program that points at them.
         weakref.finalize(self, _destroy, self._c, self._pointer, (self.threads, slots, page_pool))
 
+    @property
+    def workspace_bytes(self) -> int:
+        """What steps of the largest size take beside weights, slots and pages."""
+        own: int = self._c.sw_program_bytes(self._pointer)
+        told = (self._rows, self._top_ids, self._top_logprobs, self._hidden, *self.taken, *self.told)
+        return own + sum(array.nbytes for array in told)
+
     def scale_kv(self, place: tuple[int, int], key: float, value: float) -> None:
         """What keys and values of a layer are divided by before they are kept in eight bits.
 

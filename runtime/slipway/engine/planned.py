@@ -30,6 +30,8 @@ from slipway.load.progress import Progress
 from slipway.worker.processors import check_processors
 
 if TYPE_CHECKING:
+    from slipway.load.checkpoint import Checkpoint
+    from slipway.worker.device.forms import Arch
     from slipway.worker.plan import ModelPlan
 
 
@@ -101,8 +103,6 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     Raises LoadError and Exit.
     """
     from slipway.load.checkpoint import open_checkpoint
-    from slipway.worker.drafts.plan import with_draft
-    from slipway.worker.planning import plan_model
 
     config = msgspec.structs.replace(config, device=chosen_device(config.device))
     if config.device == "cuda" and Mesh.of(config).size > 1:
@@ -114,7 +114,21 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     progress.ended("import")
     checkpoint = open_checkpoint(config, progress)
     progress.ended("open")
-    plan = plan_model(checkpoint, config, token_ids_of(config))
+    return of_model(checkpoint, config, progress)
+
+
+def of_model(
+    checkpoint: Checkpoint, config: EngineConfig, progress: Progress, arch: Arch | None = None
+) -> tuple[EngineConfig, ModelPlan]:
+    """The plan of a model on the device that `config` names, and what the model decides of that.
+
+    arch  of the device, where it is CUDA's; None: of the one in use
+    Raises LoadError.
+    """
+    from slipway.worker.drafts.plan import with_draft
+    from slipway.worker.planning import plan_model
+
+    plan = plan_model(checkpoint, config, token_ids_of(config), arch)
     if not plan.kv.groups:  # rows see those behind them: no prompt is cut or begun in its midst
         config = msgspec.structs.replace(config, enable_chunked_prefill=False, enable_prefix_caching=False)
     plan = with_draft(plan, config, progress)

@@ -46,7 +46,7 @@ def local_start(
     `environ` or the model is on a volume of a cluster.
     """
     demo = model is None and _is_demo(spec)
-    served = model or _model(spec, environ)
+    served = model or local_model(spec, environ)
     place = ["--host", host, "--port", str(port or spec.service.port)]
     words = [served, *place, *words_of(arguments(spec))]
     wanted = dict(environ)
@@ -57,7 +57,8 @@ def local_start(
     return LocalStart(["serve", *words], wanted, _without_meaning(spec), before, demo)
 
 
-def _model(spec: ServiceSpec, environ: Mapping[str, str]) -> str:
+def local_model(spec: ServiceSpec, environ: Mapping[str, str]) -> str:
+    """The name or path of the model on this machine. Raises InvalidService where it cannot be here."""
     model = spec.model
     if _is_demo(spec):
         from slipway.load.demo import FILE_NAME
@@ -83,7 +84,7 @@ def _fetch(spec: ServiceSpec, environ: Mapping[str, str]) -> list[str]:
     source = spec.model.s3
     if source is None:
         return []
-    words = ["fetch", source.uri, _model(spec, environ)]
+    words = ["fetch", source.uri, local_model(spec, environ)]
     return [*words, "--endpoint", source.endpoint] if source.endpoint else words
 
 

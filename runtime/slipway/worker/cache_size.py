@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from slipway.engine.config import EngineConfig
 from slipway.exits import BAD_ARGUMENTS, KV_CACHE_TOO_SMALL, Exit
 from slipway.model.kv import KVLayout
 
 if TYPE_CHECKING:
+    from slipway.engine.config import EngineConfig
     from slipway.worker.plan import ModelPlan
 
 GIB = 1 << 30
+CPU_MORE = "VLLM_CPU_KVCACHE_SPACE"
+DEVICE_MORE = "--gpu-memory-utilization"
+"""What gives the KV cache more memory, by device."""
+
+
+class Asked(Protocol):
+    """What sizes the pool and the steps, as `EngineConfig` has it."""
+
+    @property
+    def max_num_seqs(self) -> int: ...
+    @property
+    def max_num_batched_tokens(self) -> int | None: ...
+    @property
+    def enable_chunked_prefill(self) -> bool: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def num_blocks(self) -> int | None: ...
+    @property
+    def kv_cache_bytes(self) -> int | None: ...
+
+
+class Planned(Protocol):
+    """A model's pages, and the context that they are for, as `ModelPlan` has them."""
+
+    @property
+    def kv(self) -> KVLayout: ...
+    @property
+    def max_model_len(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +78,7 @@ class CacheSize:
     warning: str = ""
 
 
-def token_budget(config: EngineConfig, max_model_len: int, default: int) -> int:
+def token_budget(config: Asked, max_model_len: int, default: int) -> int:
     """Most tokens of a step: what was asked for, else `default`, or more without chunks.
 
     Then it takes the longest prompt beside all others. Raises Exit where what was asked for does not take the
@@ -73,6 +102,11 @@ def token_budget(config: EngineConfig, max_model_len: int, default: int) -> int:
     return asked
 
 
+def host_share(whole: int, weights: int, parts: int) -> int:
+    """Bytes for the pool of each part of a machine with so much memory: a quarter of what weights leave."""
+    return max(0, whole - weights) // 4 // parts
+
+
 def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:
     """Pages in host memory for preempted requests; never more than all requests can use.
 
@@ -84,7 +118,7 @@ def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:
     return min(most, config.swap_bytes // plan.kv.page_bytes)
 
 
-def wanted_pages(config: EngineConfig, plan: ModelPlan, memory: CacheMemory) -> int:
+def wanted_pages(config: Asked, plan: Planned, memory: CacheMemory) -> int:
     """What was asked for, else what there is room for; never more than all requests can use."""
     if not plan.kv.groups:
         return 0

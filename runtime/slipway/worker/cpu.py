@@ -20,7 +20,7 @@ from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
 from slipway.load.progress import Progress
 from slipway.machine import usable_cpus, whole_memory
 from slipway.worker.adapters import AdapterPlaces
-from slipway.worker.cache_size import CacheMemory, token_budget
+from slipway.worker.cache_size import CPU_MORE, CacheMemory, host_share, token_budget
 from slipway.worker.dropped import free_dropped
 from slipway.worker.in_turn import InTurn
 from slipway.worker.plan import ModelPlan
@@ -92,10 +92,10 @@ class CpuWorker(InTurn):
     def profile(self) -> CacheMemory:
         """A quarter of the memory that the weights of all engines leave, in equal parts."""
         config = self._config
-        left = max(0, whole_memory() - config.engines_on_host * self.plan.stored_bytes)
-        return CacheMemory(
-            left // 4 // config.machine_parts, self.plan.kv.page_bytes, "VLLM_CPU_KVCACHE_SPACE"
+        share = host_share(
+            whole_memory(), config.engines_on_host * self.plan.stored_bytes, config.machine_parts
         )
+        return CacheMemory(share, self.plan.kv.page_bytes, CPU_MORE)
 
     def allocate(self, num_pages: int) -> int:
         if self._meeting is not None:

@@ -21,7 +21,7 @@ from slipway.model.roles import expected_shapes
 from slipway.model.shard import WHOLE_MODEL, Shard, Sharded
 from slipway.model.spec import Attention, DecoderSpec
 from slipway.model.stage import Stage
-from slipway.model.weights import ModelWeights, forms_by_place, load_weights
+from slipway.model.weights import Builder, ModelWeights, forms_by_place, load_weights
 from slipway.schemes.choice import SchemeChoice, Schemes
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.adapters import AdapterPlaces, read_parts
@@ -98,6 +98,15 @@ class Native:
             checkpoint.shapes, checkpoint.drawn = expected_shapes(self.spec, family), schemes.drawn
         return load_weights(self.spec, family, checkpoint, schemes, self.conversion, self.shard, self.stage)
 
+    def unread(self, plan: ModelPlan, schemes: SchemeChoice) -> ModelWeights:
+        """Every matrix as `schemes` will hold it, without its numbers."""
+        part = self.part(plan)
+        return Builder(part.spec, schemes, part.forms, self.stage).build()
+
+    def part(self, plan: ModelPlan) -> Sharded:
+        """What a rank has of each matrix, of all stages."""
+        return self._sharded(plan.checkpoint, packed=plan.element != FP32)
+
     def layer_bytes(self, checkpoint: Checkpoint, dtype: DType) -> Sequence[int]:
         from slipway.worker.device.offload import layer_bytes  # imports torch
 
@@ -111,8 +120,13 @@ class Native:
 
     def on_cpu(self, plan: ModelPlan, threads: Threads, ranks: Ranks | None = None) -> NewModel:
         check_lowered(self.spec)
-        weights = self.weights(plan, Schemes(plan.element, threads))
-        part = self._sharded(plan.checkpoint, packed=plan.element != FP32)
+        return self.lowered(plan, self.weights(plan, Schemes(plan.element, threads)), threads, ranks)
+
+    def lowered(
+        self, plan: ModelPlan, weights: ModelWeights, threads: Threads, ranks: Ranks | None = None
+    ) -> NewModel:
+        """The program over these weights, which may not have been read."""
+        part = self.part(plan)
         stage = self.stage or Stage.whole(len(self.spec.layers))
         pools = plan.pooler is not None
         if plan.pooler is not None and stage.is_last:
@@ -160,7 +174,7 @@ class Native:
         if plan.pooler is not None and stage.is_last:
             new = partial(DenseOnDevice, device=schemes.device)
             weights = self._pooled(weights, plan.pooler, new, partial(device_rows, device=schemes.device))
-        part = self._sharded(plan.checkpoint, packed=plan.element != FP32)
+        part = self.part(plan)
         spec = replace(part.spec, vocab=self.spec.vocab)
         backend = attention(self.attentions)
         low_rank = None

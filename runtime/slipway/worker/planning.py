@@ -26,6 +26,7 @@ from slipway.model.rope import length_warning
 from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
 from slipway.worker.adapter_plan import adapter_limits
+from slipway.worker.device.forms import Arch, kept
 from slipway.worker.encoder import encoder_route
 from slipway.worker.kv_kinds import kv_held, kv_kinds, layer_bytes
 from slipway.worker.native import native
@@ -35,10 +36,23 @@ from slipway.worker.route import Route
 from slipway.worker.without_effect import without_effect
 
 
-def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds = no_tokenizer) -> ModelPlan:
+def _device_arch() -> int:
+    """Of the device in use."""
+    from slipway.worker.device.schemes import device_arch  # imports torch and Triton
+
+    return device_arch()
+
+
+def plan_model(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    token_ids: TokenIds = no_tokenizer,
+    arch: Arch | None = None,
+) -> ModelPlan:
     """Choose native code or the fallback, element type, length and KV layout. Reads no weights.
 
     token_ids  of tokens whose logits are scores
+    arch       of the device, where it is CUDA's; None: of the one in use
     Raises LoadError where the model cannot run as asked.
     """
     settings = merged(checkpoint.config, config.hf_overrides, config.rope_scaling, config.rope_theta)
@@ -89,7 +103,7 @@ def plan_model(checkpoint: Checkpoint, config: EngineConfig, token_ids: TokenIds
     ]
     warnings += notices(
         route.forms(checkpoint),
-        _kept(config.device, dtype),
+        _kept(config.device, dtype, arch or _device_arch),
         dtype,
         native=route.native,
         device=config.device.upper(),
@@ -171,13 +185,9 @@ def _check_takes_rows(argument: str, route: Route) -> None:
     )
 
 
-def _kept(device: str, dtype: DType) -> Callable[[Form], bool]:
+def _kept(device: str, dtype: DType, arch: Arch) -> Callable[[Form], bool]:
     """Whether matrices of a form are multiplied as they are stored."""
-    if device != "cuda":
-        return Schemes(dtype).keeps
-    from slipway.worker.device.schemes import keeps  # imports torch and Triton
-
-    return partial(keeps, dtype=dtype)
+    return partial(kept, dtype=dtype, arch=arch) if device == "cuda" else Schemes(dtype).keeps
 
 
 def _kv_scales(checkpoint: Checkpoint, config: EngineConfig, layers: int) -> KVScales:

@@ -11,7 +11,8 @@ from factory import make_model
 from local_engine import LocalEngine
 from slipway.exits import Exit
 from slipway.worker.device import load
-from slipway.worker.device.memory import Budget, allocated_within
+from slipway.worker.device.budget import Budget
+from slipway.worker.device.memory import allocated_within
 
 GIB = 1 << 30
 

@@ -46,6 +46,9 @@ class AwqLayout(GroupedLayout):
             check_piece(name, "qzeros", pieces, (k // group, n // 8), [INT32])
         return self._form(group, pieces["scales"], "qzeros" in pieces)
 
+    def promised(self, name: str, k: int) -> GroupedForm:
+        return self.expected(group_of(name, k, self.group), self.zero_point)
+
     def shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
         k, words = matrix(name, "qweight", pieces, [INT32]).shape
         return words * 8, k

@@ -57,6 +57,10 @@ class PackedLayout(GroupedLayout):
         order = order_of(name, "weight_g_idx", pieces, k, group) if self.act_order else b""
         return self._form(group, pieces["weight_scale"], not self.symmetric, order)
 
+    def promised(self, name: str, k: int) -> GroupedForm:
+        group = group_of(name, k, self.group or -1)
+        return self.expected(group, not self.symmetric, k if self.act_order else 0)
+
     def codes(self, pieces: Pieces, cut: Cut) -> Array:
         if not self.packed:
             signed: Array = cut.of(pieces["weight"])

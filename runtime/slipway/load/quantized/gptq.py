@@ -46,6 +46,9 @@ class GptqLayout(GroupedLayout):
         order = order_of(name, "g_idx", pieces, k, group)
         return self._form(group, pieces["scales"], not self.symmetric, order)
 
+    def promised(self, name: str, k: int) -> GroupedForm:
+        return self.expected(group_of(name, k, self.group), not self.symmetric, k if self.act_order else 0)
+
     def shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
         words, n = matrix(name, "qweight", pieces, [INT32]).shape
         return n, words * 32 // self.bits

@@ -26,6 +26,12 @@ class Layout(Protocol):
         """What `read` will give, by the pieces' shapes and types: their numbers are not read, except for
         the order of columns. Raises LoadError where the pieces of the layer `name` do not fit each other."""
 
+    def promised(self, name: str, k: int) -> Form:
+        """The same of a matrix of k columns whose pieces are not here, as the configuration has it.
+
+        Raises LoadError where its groups do not divide them.
+        """
+
     def shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
         """Of the matrix that `read` gives whole. Raises LoadError where the pieces make none."""
 

@@ -11,7 +11,7 @@ from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 GROUP = 32
 """Columns that share a scale: the products on CPU quantize activations by as many."""
 
-_LEFT_ALONE = frozenset(("embedding", "head", "router", "shared_scale", "score", "score_0", "score_1"))
+LEFT_ALONE = frozenset(("embedding", "head", "router", "shared_scale", "score", "score_0", "score_1"))
 """Matrices whose few numbers decide much."""
 
 
@@ -25,7 +25,7 @@ class OnTheFly:
 
     def form(self, role: str, shape: tuple[int, ...]) -> Form | None:
         """How a matrix [n, k] of this role is held; None where it stays plain."""
-        if len(shape) != 2 or role in _LEFT_ALONE or (self.experts_only and "expert" not in role):
+        if len(shape) != 2 or role in LEFT_ALONE or (self.experts_only and "expert" not in role):
             return None
         if self.floats:
             return ScaledForm(E4M3)

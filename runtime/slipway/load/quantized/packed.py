@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from slipway.load.arrays import FP32, INT32, INT64, Array, cast
+from slipway.load.arrays import FP16, FP32, INT32, INT64, Array, cast
 from slipway.load.cut import ALL, WHOLE, Cut, numbered, regrouped
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.layout import Layout, Pieces, check_piece, unfit
@@ -54,6 +54,11 @@ class GroupedLayout(Layout):
             codes = np.ascontiguousarray(codes ^ np.uint8(MIDDLE[8])).view(np.int8)
         order = numbered(columns, k) if form.order and cut.columns is ALL else None
         return Grouped(self.bits, group, codes, scales, minimums, order)
+
+    def expected(self, group: int, zeros: bool, ordered: int = 0) -> GroupedForm:
+        """What is known of a form before its pieces: with so many columns in an order of their own, any."""
+        order = np.arange(ordered, dtype=np.int32)[::-1].tobytes()
+        return GroupedForm(self.bits, group, zeros, FP32 if zeros else FP16, order)
 
     def _form(self, group: int, scales: Array, zeros: bool, order: bytes = b"") -> GroupedForm:
         """What `read` makes of scales of this type."""

@@ -55,6 +55,9 @@ class ScaledLayout:
             check_piece(name, self.inputs, pieces, pieces[self.inputs].shape)
         return ScaledForm(pieces["weight"].dtype, block, self.static)
 
+    def promised(self, name: str, k: int) -> ScaledForm:
+        return ScaledForm(E4M3 if self.floats else INT8, self.block, self.static)
+
     def shape(self, name: str, pieces: Pieces) -> tuple[int, int]:
         n, k = matrix(name, "weight", pieces, [E4M3 if self.floats else INT8]).shape
         return n, k

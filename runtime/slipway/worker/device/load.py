@@ -15,11 +15,12 @@ from slipway.load.progress import Progress
 from slipway.worker.cache_size import num_host_pages, token_budget
 from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.attention import backend
+from slipway.worker.device.budget import TOKEN_BUDGET, Budget
 from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.guesser import Drafted
 from slipway.worker.device.joining import device_of, met
 from slipway.worker.device.meeting import Meeting
-from slipway.worker.device.memory import Budget, device_memory
+from slipway.worker.device.memory import device_memory
 from slipway.worker.device.neighbours import StageNeighbours
 from slipway.worker.device.offload import layers_on_host
 from slipway.worker.device.pooling import PoolingWorker
@@ -37,8 +38,6 @@ from slipway.worker.plan import ModelPlan
 from slipway.worker.processors import Processors
 from slipway_kernels.cuda.interpret import repair
 from slipway_kernels.sampling import Acceptance, RecordLayout
-
-TOKEN_BUDGET = 2048
 
 
 def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWorker:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from slipway.load.arrays import FP32, INT8, Array, DType, Floats, Ints
+from slipway.load.arrays import Array, DType, Floats, Ints
 from slipway.load.dummy import DEVIATION
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Quantized
 from slipway.load.torch_arrays import tensor, torch_type
-from slipway.schemes.left_out import left_out
 from slipway.schemes.scheme import NewScheme
+from slipway.worker.device.forms import kept, kept_of_experts
 from slipway.worker.device.products import DeviceScheme, Gate, Move, Operand, Rows
 from slipway.worker.device.quantized import QuantizedTensors, as_tensors
 from slipway.worker.device.ranks import Alone, Ranks
@@ -31,27 +31,12 @@ from slipway_kernels.linear_w4a16 import rows as packed_rows
 from slipway_kernels.linear_w8a8 import linear_w8a8
 from slipway_kernels.moe import Arrangement, Scaled, moe_linear, stack_experts
 
-SCALE_BLOCK = (128, 128)
-"""Rows and columns that share a scale, of the block-wise fp8 that the kernels multiply."""
-FP8_ARCH = 89
-"""Compute capability, times ten, from which fp8 is multiplied."""
-GROUPED_FP8_ARCH = 90
-"""The same, of experts."""
-SMALLEST_GROUP = 32
-"""Columns that share a scale, at least."""
 CPU = torch.device("cpu")
 
 
 def keeps(form: Form, dtype: DType) -> bool:
-    """Whether a matrix of this form is multiplied as it is stored, by activations of `dtype`.
-
-    What is not one of many experts', that is: those have fewer forms.
-    """
-    if dtype == FP32 or left_out(form):
-        return False
-    if isinstance(form, GroupedForm):
-        return form.bits in (4, 8) and form.group >= SMALLEST_GROUP
-    return form.block in (None, SCALE_BLOCK) and (form.values == INT8 or device_arch() >= FP8_ARCH)
+    """As `forms.kept`, of the device in use."""
+    return kept(form, dtype, device_arch)
 
 
 def device_arch() -> int:
@@ -104,7 +89,7 @@ class DeviceSchemes:
     def of(self, form: Form | None, *, row: int = 0, expert: bool = False) -> NewScheme:
         """Experts' products are grouped. What begins within a block of rows that share a scale is not fused
         with its neighbour above."""
-        if form is None or not keeps(form, self.dtype) or (expert and not self._groups(form, row)):
+        if form is None or not self._keeps(form, row, expert=expert):
             return self._dense
         make: NewScheme
         if isinstance(form, ScaledForm):
@@ -113,11 +98,10 @@ class DeviceSchemes:
             make = partial(DeviceGrouped, form, self._kind, self._transfer, self._workspace)
         return self._made.setdefault(form, make) if row % form.steps[0] == 0 else make
 
-    def _groups(self, form: Form, row: int) -> bool:
-        """Whether products with many such matrices are one, where a second begins at `row` in each."""
-        if isinstance(form, GroupedForm):
-            return not form.order
-        return row % form.steps[0] == 0 and (form.values == INT8 or device_arch() >= GROUPED_FP8_ARCH)
+    def _keeps(self, form: Form, row: int, *, expert: bool) -> bool:
+        if expert:
+            return kept_of_experts(form, self.dtype, row, device_arch)
+        return keeps(form, self.dtype)
 
 
 class DeviceDense(DeviceScheme):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from slipway.load.arrays import Ints
+from slipway.worker.device.budget import slot_bytes
 from slipway_kernels.slots import apply_runs
 
 UPLOAD_WORDS = 1 << 20
@@ -175,7 +176,7 @@ class SlotState:
     @property
     def position_bytes(self) -> float:
         """What each position of the longest context takes in all slots together."""
-        return 4 * self.num_slots * (1 + self._groups / self._block_size)
+        return self.num_slots * slot_bytes(self._groups, self._block_size)
 
     def allocate(self, max_len: int) -> None:
         """Empty slots, each with room for so many tokens; how many is known last of all sizes."""

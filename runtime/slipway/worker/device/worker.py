@@ -16,15 +16,16 @@ from slipway.engine.messages import AdapterRef, Part
 from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
 from slipway.load.progress import Progress
 from slipway.load.torch_arrays import torch_type
-from slipway.worker.cache_size import CacheMemory
+from slipway.worker.cache_size import DEVICE_MORE, CacheMemory
 from slipway.worker.device.adapters import DeviceAdapters
 from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.batch import Batch, StepShape, batch_arrays, nobody
+from slipway.worker.device.budget import GRAPH_BYTES, Budget
 from slipway.worker.device.evicted import Evicted
 from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.graphs import EARLY, PATIENCE, GraphKey, Graphs, GraphSizes
 from slipway.worker.device.meeting import Meeting
-from slipway.worker.device.memory import GRAPH_BYTES, Budget, allocated_within, measured
+from slipway.worker.device.memory import allocated_within, measured
 from slipway.worker.device.neighbours import Neighbours, OnlyStage
 from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.processed import ProcessedRows
@@ -139,9 +140,7 @@ class DeviceWorker:
         graphs = GRAPH_BYTES * len(self.graph_sizes.sizes) * len(self.graph_sizes.each)
         budget = self._budget(weights, activations, graphs)
         log.info("%s", budget.explained())
-        return CacheMemory(
-            budget.kv_cache, plan.kv.page_bytes, "--gpu-memory-utilization", state.position_bytes
-        )
+        return CacheMemory(budget.kv_cache, plan.kv.page_bytes, DEVICE_MORE, state.position_bytes)
 
     def allocate(self, num_pages: int) -> int:
         self._state.allocate(self.plan.length_in(num_pages))

@@ -1,0 +1,165 @@
+"""`slipway fit`: whether a model fits a device, and what takes how much of its memory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from slipway import driver, envs
+from slipway.args import ArgumentError, Resolved, resolve
+from slipway.fit.devices import Device, UnknownDevice, named
+from slipway.service import InvalidService, Policy, ServiceSpec
+from slipway.service.quantity import parse
+
+if TYPE_CHECKING:
+    from slipway.fit import Estimate
+
+_DESCRIPTION = """Estimate the memory that a served model needs, and whether it fits: from its configuration
+and the headers of its files, never from its weights. Of a model on the hub config.json is fetched."""
+_EPILOG = """All other arguments are those of `slipway serve`, whose help says what they mean. Exit status: 0
+where the model fits, 1 where it does not, 2 where the input cannot be understood."""
+_ANY_ARCH = 90
+"""Of a device of which only the memory is known."""
+
+
+class _Refused(Exception):
+    """What is wrong with the command's own options, and what to do."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Exit status 0 where the model fits, 1 where it does not, 2 for input that cannot be understood."""
+    options, words = _parser().parse_known_args(argv)
+    from slipway.exits import Exit
+    from slipway.load.errors import LoadError
+
+    try:
+        found = _found(options, words)
+    except (_Refused, ArgumentError, envs.InvalidEnvironment, InvalidService, UnknownDevice) as error:
+        return _failed(str(error))
+    except (LoadError, Exit) as error:
+        return _failed(f"{error.message} {error.hint}".strip())
+    from slipway.fit.report import as_json, as_table
+
+    sys.stdout.write(json.dumps(as_json(found)) + "\n" if options.json else as_table(found))
+    return 0 if found.fits else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slipway fit",
+        usage="slipway fit (MODEL [arguments of `slipway serve`] | -f FILE [MODEL]) [options]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-f", "--file", metavar="FILE", help="InferenceService document, or - for standard input"
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="H100, L40S, RTX 4090 and others; cpu: processors and memory of a host",
+    )
+    parser.add_argument(
+        "--device-memory",
+        metavar="SIZE",
+        help="memory of each device, or with --device cpu of the host: 24GiB",
+    )
+    parser.add_argument("--devices", metavar="N", type=int, help="how many there are (default: enough)")
+    parser.add_argument("--json", action="store_true", help="print figures as JSON, sizes in bytes")
+    return parser
+
+
+def _found(options: argparse.Namespace, words: list[str]) -> Estimate:
+    spec = None if options.file is None else _document(options.file)
+    device = _device(options, spec)
+    kind = "cuda" if device.arch else "cpu"
+    environ: Mapping[str, str] = os.environ
+    if spec is not None:
+        environ = {**environ, **{entry.name: entry.value for entry in spec.env if entry.value is not None}}
+        words = _words(spec, environ, words)
+    resolved = resolve([*words, "--device", kind], environ, dry_run=True)
+    if not resolved.given & {"model", "model_tag"}:
+        raise _Refused("No model is named. Name a folder, a .gguf file or a model on the hub.")
+    for warning in resolved.warnings:
+        print(f"slipway fit: warning: {warning}", file=sys.stderr)
+    return _estimate(resolved, envs.read(environ), device, options.devices)
+
+
+def _estimate(
+    resolved: Resolved, environment: envs.Environment, device: Device, devices: int | None
+) -> Estimate:
+    from slipway.api.configure import engine_config  # what follows is not light
+    from slipway.args.data_parallel import copies_here
+    from slipway.fit import estimate
+    from slipway.fit.describe import describe
+
+    needs = describe(
+        engine_config(resolved, environment),
+        device.arch,
+        engines=copies_here(resolved),
+        frontends=resolved["api_server_count"],
+    )
+    return estimate(needs, device, devices)
+
+
+def _document(name: str) -> ServiceSpec:
+    from slipway.cli.render import read_document
+
+    # Who runs the cluster has no say in what a model needs.
+    return read_document(name, Policy(allow_code=True, env=frozenset(envs.BY_NAME)))
+
+
+def _words(spec: ServiceSpec, environ: Mapping[str, str], given: list[str]) -> list[str]:
+    """The server's words; `given` may be another place of the model."""
+    from slipway.service.engine import arguments
+    from slipway.service.local import local_model
+
+    if len(given) > 1 or any(word.startswith("-") for word in given):
+        raise _Refused(f"With a document, {given[-1]} has no place: its arguments are under spec.engine.")
+    model = given[0] if given else local_model(spec, environ)
+    return arguments(spec, model=model, host="127.0.0.1", port=spec.service.port, tls=False)
+
+
+def _device(options: argparse.Namespace, spec: ServiceSpec | None) -> Device:
+    """Raises UnknownDevice, and _Refused where nothing says which."""
+    from slipway.service.devices import kind
+
+    memory = _size(options.device_memory)
+    on_host = options.device == "cpu"
+    if options.device is None and memory is None:
+        on_host = not driver.loaded() if spec is None else kind(spec) == "cpu"
+        if not on_host:
+            raise _Refused("Which device? Give --device, such as H100, or --device-memory.")
+    if on_host:
+        limit = spec.resources.memory if spec is not None else None
+        return _host(memory or _size(limit))
+    if options.device is None:
+        return Device("device", memory or 0, _ANY_ARCH)
+    device = named(options.device)
+    return Device(device.name, memory or device.memory, device.arch or _ANY_ARCH)
+
+
+def _host(memory: int | None) -> Device:
+    from slipway.machine import whole_memory
+
+    return Device("the container", memory) if memory else Device("this machine", whole_memory())
+
+
+def _size(text: str | None) -> int | None:
+    """Bytes of 24GiB, 24Gi, 24GB or 24e9."""
+    if text is None:
+        return None
+    number = parse(text.removesuffix("B"))
+    if number is None or number <= 0:
+        raise _Refused(f"--device-memory {text} is no size. Write 24GiB, 24Gi, 24GB or 24e9.")
+    return int(number)
+
+
+def _failed(message: str) -> int:
+    print(f"slipway fit: error: {message}", file=sys.stderr)
+    return 2

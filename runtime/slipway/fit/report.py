@@ -1,0 +1,106 @@
+"""An estimate as a table for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from slipway.fit.estimate import Estimate, RankEstimate
+from slipway.fit.short import gib
+
+PARTS = {
+    "weights": "weights",
+    "kv_cache": "KV cache",
+    "state": "state",
+    "slots": "request slots",
+    "activations": "largest step",
+    "graphs": "CUDA graphs",
+    "runtime": "runtime",
+}
+"""Parts of `RankEstimate`, and what people call them."""
+
+
+def as_json(found: Estimate) -> dict[str, Any]:
+    """Sizes in bytes. `devices` has one part for each rank of an engine."""
+    short = found.short
+    return {
+        "fits": found.fits,
+        "architecture": found.needs.architecture,
+        "device": {"name": found.device.name, "memory": found.device.memory, "count": found.devices},
+        "engines": found.needs.engines,
+        "ranks": [_rank(rank) for rank in found.ranks],
+        "frontend": found.needs.frontend,
+        "total": found.total,
+        "at_rest": found.at_rest if found.needs.kind == "cpu" else None,
+        "kv_cache_tokens": found.kv_tokens,
+        "serves_model_len": found.serves_len,
+        "max_model_len": found.max_model_len,
+        "max_num_seqs": found.max_num_seqs,
+        "short": None
+        if short is None
+        else {"part": short.part, "message": short.message, "hint": short.hint},
+        "notes": list(found.needs.notes),
+    }
+
+
+def _rank(rank: RankEstimate) -> dict[str, Any]:
+    return {part: getattr(rank, part) for part in PARTS} | {
+        "total": rank.total,
+        "kv_cache_bytes_per_token": rank.kv_token,
+    }
+
+
+def as_table(found: Estimate) -> str:
+    """What the JSON has, in lines for people."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: Estimate) -> Iterator[str]:
+    needs, ranks = found.needs, found.ranks
+    yield f"{needs.architecture} on {_place(found)}"
+    yield ""
+    columns = ["", *(f"rank {number}" for number in range(len(ranks)))] if len(ranks) > 1 else ["", ""]
+    rows = [columns] if len(ranks) > 1 else []
+    rows += [[name, *(gib(getattr(rank, part)) for rank in ranks)] for part, name in PARTS.items()]
+    rows.append(["in all", *(gib(rank.total) for rank in ranks)])
+    width = max(len(row[0]) for row in rows)
+    for name, *sizes in rows:
+        if any(size != gib(0) for size in sizes):
+            yield f"  {name:<{width}}  " + "  ".join(f"{size:>10}" for size in sizes)
+    yield ""
+    yield from _totals(found)
+    yield from _verdict(found)
+    yield from (f"note: {note}" for note in needs.notes)
+
+
+def _place(found: Estimate) -> str:
+    if found.needs.kind == "cpu":
+        return f"{found.device.name} with {gib(found.device.memory)}"
+    return f"{found.devices} × {found.device.name} with {gib(found.device.memory)} each"
+
+
+def _totals(found: Estimate) -> Iterator[str]:
+    needs = found.needs
+    if needs.kind == "cpu":
+        yield f"The server takes {gib(found.total)} of memory in full, {gib(found.at_rest)} at rest."
+    elif needs.processes > 1:
+        yield f"{needs.processes} devices take {gib(found.total)} together."
+    if found.ranks[0].kv_cache:
+        each = found.ranks[0].kv_token / 1024
+        yield f"A token takes {each:.4g} KiB of KV cache, which holds {found.kv_tokens} tokens."
+
+
+def _verdict(found: Estimate) -> Iterator[str]:
+    if found.short is not None:
+        yield f"It does not fit: {found.short.message}"
+        yield found.short.hint
+    elif found.serves_len < found.needs.max_model_len:
+        made_for = found.needs.max_model_len
+        yield f"It fits with a context of {found.serves_len}, of the {made_for} that it was made for."
+    else:
+        yield "It fits."
+    if found.max_model_len:
+        yield (
+            f"The largest --max-model-len is {found.max_model_len}; {found.max_num_seqs} requests of "
+            f"{found.serves_len} tokens are computed at the same time."
+        )
