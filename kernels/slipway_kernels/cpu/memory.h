@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include <memory>
+
 /* Null where the system refuses. */
 void* sw_map(size_t bytes);
 void sw_unmap(void* memory, size_t bytes);
@@ -39,5 +41,7 @@ struct Memory {
   void* at;
   bool is_view = false;
 };
+
+inline size_t bytes_of(const std::unique_ptr<Memory>& memory) { return memory ? memory->bytes : 0; }
 
 #endif

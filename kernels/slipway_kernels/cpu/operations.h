@@ -167,6 +167,7 @@ struct MixtureOfExperts : Adapted {
   void allow(int places) override { added.assign(2, Additions(places, int(gate_up.size()))); }
   void reserve(Program&) const override;
   bool run(Worker&) const override;
+  size_t bytes() const override;
 
  private:
   void choose(Worker&) const;
@@ -217,6 +218,7 @@ struct Head : Adapted {
   int part_stride() const;
   size_t logits_stride(const Program& p) const { return tokens ? size_t(weight.n + 31) / 32 * 32 : p.logits_stride(); }
   bool run(Worker&) const override;
+  size_t bytes() const override { return bytes_of(own) + bytes_of(logits) + bytes_of(few); }
 
  private:
   void multiply(Worker&, const RowsByAdapter*, int rows) const;

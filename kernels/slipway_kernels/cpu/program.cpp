@@ -100,9 +100,8 @@ int Program::add_buffer_of_ranks(int width) {
 
 size_t Program::workspace_bytes() const {
   size_t bytes = 0;
-  auto add = [&bytes](const std::unique_ptr<Memory>& memory) {
-    if (memory) bytes += memory->bytes;
-  };
+  auto add = [&bytes](const std::unique_ptr<Memory>& memory) { bytes += bytes_of(memory); };
+  for (const auto& operation : operations) bytes += operation->bytes();
   for (const Buffer& buffer : buffers) add(buffer.shared), add(buffer.copies);
   for (const auto& scratch : thread_scratch) add(scratch);
   for (const auto* memory : {&attention_parts, &step_pages, &shrunk, &apart}) add(*memory);

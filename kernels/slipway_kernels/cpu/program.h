@@ -69,6 +69,8 @@ class Operation {
   virtual bool run(Worker&) const = 0;
   /* The buffer of which it reads what all ranks have written: they meet before. Below 0: none. */
   virtual int meets() const { return -1; }
+  /* What it has mapped for itself. */
+  virtual size_t bytes() const { return 0; }
 };
 
 enum { SW_COPIED_ROWS = 4, SW_LOGIT_ROWS = 64 };

@@ -20,6 +20,13 @@ void MixtureOfExperts::allocate(const Program& p) {
   result = std::make_unique<Memory>(places_count * p.buffers[out].stride * 4);
 }
 
+size_t MixtureOfExperts::bytes() const {
+  size_t bytes = 0;
+  for (const auto* memory : {&logits, &ids, &weights, &places, &offsets, &rows, &hidden, &codes, &result})
+    bytes += bytes_of(*memory);
+  return bytes;
+}
+
 /* offsets [experts + 1], and places [rows, top_k]: where the pair (row, expert) stands among all pairs sorted
  * by expert, then row; -1 of an expert that is not here, as its id is. */
 static void sort_pairs(int rows, int top_k, int experts, const int32_t* ids, int32_t* offsets, int32_t* places) {

@@ -41,15 +41,14 @@ def describe(config: EngineConfig, arch: int = 0, *, engines: int = 1, frontends
         config, machine_parts=parts, engines_on_host=engines, use_tqdm_on_load=False
     )
     checkpoint = opened(config)
-    ranks, planned = _ranks(checkpoint, config, lambda: arch)
-    config, plan = planned
+    ranks, config, plan = _ranks(checkpoint, config, lambda: arch)
     on_device = config.device == "cuda"
     return Needs(
         architecture=plan.route.architecture,
         kind="cuda" if on_device else "cpu",
         ranks=ranks,
         engines=engines,
-        frontend=frontend_bytes(config, checkpoint) * frontends,
+        frontend=frontend_bytes(checkpoint, plan.route.vocab) * frontends,
         stored_bytes=plan.stored_bytes,
         trained_len=trained_length(plan.route.config),
         asked_len=config.max_model_len,
@@ -105,15 +104,24 @@ def _has_weights(folder: Path, config: EngineConfig) -> bool:
 
 def _ranks(
     checkpoint: Checkpoint, config: EngineConfig, arch: Arch
-) -> tuple[tuple[RankNeeds, ...], tuple[EngineConfig, ModelPlan]]:
+) -> tuple[tuple[RankNeeds, ...], EngineConfig, ModelPlan]:
     """Of every rank of an engine; and the plan of the first, with the configuration as it is by then."""
-    found, plans = [], []
-    for rank in range(Mesh.of(config).size):
-        own = msgspec.structs.replace(config, rank=rank)
-        planned, plan = of_model(checkpoint, own, StartProgress(None), arch)
-        found.append(_needs(planned, plan, arch))
-        plans.append((planned, plan))
-    return tuple(found), plans[0]
+    mesh = Mesh.of(config)
+    own, plan = of_model(checkpoint, config, StartProgress(None), arch)
+    found = {0: _needs(own, plan, arch)}
+
+    def needs(rank: int) -> RankNeeds:
+        if rank not in found:
+            planned = msgspec.structs.replace(config, rank=rank)
+            found[rank] = _needs(*of_model(checkpoint, planned, StartProgress(None), arch), arch)
+        return found[rank]
+
+    ranks: list[RankNeeds] = []
+    for stage in (mesh.stage_ranks(first) for first in range(0, mesh.size, mesh.tp)):
+        # No rank has more than the first one of its stage, and none less than the last.
+        alike = needs(stage[0]) == needs(stage[-1])
+        ranks += [needs(stage[0])] * len(stage) if alike else map(needs, stage)
+    return tuple(ranks), own, plan
 
 
 def _needs(config: EngineConfig, plan: ModelPlan, arch: Arch) -> RankNeeds:

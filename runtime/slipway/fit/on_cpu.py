@@ -17,8 +17,8 @@ from slipway.worker.native import Native
 from slipway.worker.plan import ModelPlan
 from slipway_kernels.cpu import PageMemory, Program, Ranks, Slots, Threads, shared_memory
 
-INTERPRETER = 30 << 20
-"""Of an engine's process: Python, its libraries and their heaps, measured at 27 to 32 MiB."""
+INTERPRETER = 32 << 20
+"""Of an engine's process: Python, its libraries and their heaps, measured at 28 to 36 MiB."""
 _SHORT = 512
 """Positions of one split of attention: a step's memory grows with the context beyond it."""
 
@@ -66,7 +66,7 @@ def _built(
     """What the program takes once it is made, as `CpuWorker` makes it."""
     kv, mesh = plan.kv, Mesh.of(config)
     slots = Slots(config.max_num_seqs, length, len(kv.groups), kv.max_blocks(length))
-    weights = route.unread(plan, Schemes(plan.element, threads))
+    weights = route.unread(route.part(plan), Schemes(plan.element, threads))
     memory, ranks = -1, None
     if mesh.tp > 1:
         memory = shared_memory()

@@ -32,10 +32,11 @@ SAMPLER_BYTES = 12.25
 def cuda_needs(plan: ModelPlan, route: Native, config: EngineConfig, arch: Arch) -> RankNeeds:
     """plan: of one rank, with its `route`."""
     stage = route.stage or Stage.whole(len(route.spec.layers))
-    spec = route.part(plan).spec
+    part = route.part(plan)
+    spec = part.spec
     layers = [spec.layers[number] for number in stage.layers]
     schemes = SizedSchemes(plan.element, arch)
-    route.unread(plan, schemes)
+    route.unread(part, schemes)
     draws, element = plan.draws and plan.pooler is None, plan.element.itemsize
     vocab = route.vocab if draws else 1
     return RankNeeds(

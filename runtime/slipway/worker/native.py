@@ -98,9 +98,8 @@ class Native:
             checkpoint.shapes, checkpoint.drawn = expected_shapes(self.spec, family), schemes.drawn
         return load_weights(self.spec, family, checkpoint, schemes, self.conversion, self.shard, self.stage)
 
-    def unread(self, plan: ModelPlan, schemes: SchemeChoice) -> ModelWeights:
-        """Every matrix as `schemes` will hold it, without its numbers."""
-        part = self.part(plan)
+    def unread(self, part: Sharded, schemes: SchemeChoice) -> ModelWeights:
+        """Every matrix of a rank's part as `schemes` will hold it, without its numbers."""
         return Builder(part.spec, schemes, part.forms, self.stage).build()
 
     def part(self, plan: ModelPlan) -> Sharded:

@@ -1,0 +1,106 @@
+"""Servers on a CPU take the memory that the estimate says, to 5 %: anonymous and shared, without page cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from live_server import LiveServer, live_server
+from shapes import LLAMA, MOE, write_shape
+from slipway import envs
+from slipway.api.configure import engine_config
+from slipway.args import resolve
+from slipway.fit import Device, Estimate, estimate
+from slipway.fit.describe import describe
+from slipway.machine import whole_memory
+
+WITHIN = 0.05
+SMALL = ("--kv-cache-memory-bytes", "128M", "--max-model-len", "1024", "--max-num-seqs", "64")
+"""A pool that is touched whole, and steps that a few requests make as large as they get."""
+
+
+def estimated(model: Path, *arguments: str) -> Estimate:
+    resolved = resolve([str(model), *arguments, "--device", "cpu"], {}, dry_run=True)
+    needs = describe(engine_config(resolved, envs.read({})))
+    return estimate(needs, Device("here", whole_memory()))
+
+
+def processes(pid: int) -> list[int]:
+    """A process and those that it has started."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += processes(int(child))
+    return found
+
+
+def taken(server: LiveServer) -> int:
+    """Bytes of a server's processes, what they share counted once: page cache is neither of the two."""
+    size = 0
+    for pid in processes(server.process.pid):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                size += int(line.split()[1]) << 10
+    return size
+
+
+def settled(server: LiveServer) -> int:
+    """What is taken once an idle engine has touched what it will."""
+    before, now = -1, taken(server)
+    while now > before:
+        server.wait(0.5)
+        before, now = now, taken(server)
+    return now
+
+
+def ask(server: LiveServer, fields: Mapping[str, object]) -> None:
+    server.post("/v1/completions", json.dumps({"model": "", "temperature": 0, **fields}).encode())
+
+
+def fill(server: LiveServer) -> None:
+    """Have a step with as many tokens, and one with as many draws, as there can be; and the longest context."""
+    ask(server, {"prompt": [7] * 1000, "max_tokens": 2})
+    ask(server, {"prompt": [[number, 8, 9, 10] for number in range(64)], "max_tokens": 2})
+
+
+def test_the_demo_at_rest(demo_model: Path) -> None:
+    with live_server(demo_model) as server:
+        assert settled(server) == pytest.approx(estimated(demo_model).at_rest, rel=WITHIN)
+
+
+def test_the_demo_in_full(demo_model: Path) -> None:
+    with live_server(demo_model, *SMALL) as server:
+        fill(server)
+        assert settled(server) == pytest.approx(estimated(demo_model, *SMALL).total, rel=WITHIN)
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    model = write_shape(tmp_path / "moe", MOE)
+    found = estimated(model, *SMALL)
+    with live_server(model, *SMALL) as server:
+        assert settled(server) == pytest.approx(found.at_rest, rel=WITHIN)
+        fill(server)
+        assert settled(server) == pytest.approx(found.total, rel=WITHIN)
+
+
+@pytest.mark.slow
+def test_a_llama_of_1_2_billion_parameters(tmp_path: Path) -> None:
+    model = write_shape(tmp_path / "llama", LLAMA)
+    found = estimated(model, *SMALL)
+    with live_server(model, *SMALL) as server:
+        assert settled(server) == pytest.approx(found.at_rest, rel=WITHIN)
+        fill(server)
+        assert settled(server) == pytest.approx(found.total, rel=WITHIN)
+
+
+@pytest.mark.slow
+def test_two_ranks_of_one_model(tmp_path: Path) -> None:
+    arguments = (*SMALL, "--tensor-parallel-size", "2")
+    model = write_shape(tmp_path / "moe", MOE)
+    found = estimated(model, *arguments)
+    with live_server(model, *arguments) as server:
+        fill(server)
+        assert settled(server) == pytest.approx(found.total, rel=WITHIN)
