@@ -1,4 +1,4 @@
-"""Servers on a CPU take the memory that the estimate says, to 5 %: anonymous and shared, without page cache."""
+"""Servers on a CPU take the memory that the estimate says, to 5 %: anonymous and shared, no page cache."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from planned_needs import needs_of
+from shapes import LLAMA, MOE, write_shape
 
 from live_server import LiveServer, live_server
-from shapes import LLAMA, MOE, write_shape
-from slipway import envs
-from slipway.api.configure import engine_config
-from slipway.args import resolve
 from slipway.fit import Device, Estimate, estimate
-from slipway.fit.describe import describe
 from slipway.machine import whole_memory
 
 WITHIN = 0.05
@@ -23,9 +20,7 @@ SMALL = ("--kv-cache-memory-bytes", "128M", "--max-model-len", "1024", "--max-nu
 
 
 def estimated(model: Path, *arguments: str) -> Estimate:
-    resolved = resolve([str(model), *arguments, "--device", "cpu"], {}, dry_run=True)
-    needs = describe(engine_config(resolved, envs.read({})))
-    return estimate(needs, Device("here", whole_memory()))
+    return estimate(needs_of(model, *arguments, device="cpu"), Device("here", whole_memory()))
 
 
 def processes(pid: int) -> list[int]:
@@ -61,7 +56,7 @@ def ask(server: LiveServer, fields: Mapping[str, object]) -> None:
 
 
 def fill(server: LiveServer) -> None:
-    """Have a step with as many tokens, and one with as many draws, as there can be; and the longest context."""
+    """Have a step with as many tokens as there can be, the longest context, and one with as many draws."""
     ask(server, {"prompt": [7] * 1000, "max_tokens": 2})
     ask(server, {"prompt": [[number, 8, 9, 10] for number in range(64)], "max_tokens": 2})
 

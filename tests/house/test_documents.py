@@ -203,6 +203,26 @@ def it_is_the_difference_from_the_demo(snippet: Snippet, folder: Path) -> None:
     assert difference(snippet, "slipway diff examples/demo.yaml service.yaml", folder) == snippet.text
 
 
+def it_fits(snippet: Snippet, folder: Path) -> None:
+    """An estimate of the model that the page speaks of, by its configuration."""
+    words = words_of(snippet.text)
+    lay_down_files(snippet, words, folder)
+    assert estimated(words, folder)
+
+
+def it_is_an_estimate(snippet: Snippet, folder: Path) -> None:
+    """What the page's first command prints."""
+    assert estimated(words_of("slipway fit MODEL --device L4"), folder) == snippet.text
+
+
+def estimated(words: list[str], folder: Path) -> str:
+    published = json.loads((ROOT / "tests/fit/published/llama-3-8b-h100.json").read_text())
+    place = folder / PLACEHOLDERS["MODEL"]
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(published["config"]))
+    return run(words, folder)
+
+
 def it_has_help(snippet: Snippet, folder: Path) -> None:
     assert run([*words_of(snippet.text), "--help"], folder).startswith("usage: slipway")
 
@@ -274,6 +294,7 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("sh", r"(bin/)?slipway (args|render|explain|collect-env)\b|(bin/)?slipway --"): it_prints_something,
     ("sh", r"(kubectl get .* \| )?slipway diff "): it_tells_a_difference,
     ("sh", r"docker compose up --detach --wait$"): it_is_what_a_compose_file_says,
+    ("sh", r"slipway fit .*MODEL\b"): it_fits,
     ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,
     ("sh", r"(kubectl|helm) "): it_is_about_what_the_cluster_has,
@@ -284,6 +305,7 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("json", ""): it_is_json,
     ("text", "ARGUMENTS +FROM "): it_begins_the_explanation_of_the_demo,
     ("text", "demo: pods restart"): it_is_the_difference_from_the_demo,
+    ("text", r"\w+ on 1 × L4 "): it_is_an_estimate,
     ("text", "=+ Serving Benchmark Result =+\n"): its_rows_are_a_tables,
 }
 """(language, how the text begins) → how the snippet is proved without a server."""

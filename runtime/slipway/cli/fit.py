@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     except (_Refused, ArgumentError, envs.InvalidEnvironment, InvalidService, UnknownDevice) as error:
         return _failed(str(error))
     except (LoadError, Exit) as error:
-        return _failed(f"{error.message} {error.hint}".strip())
+        return _failed("\n  ".join(filter(None, (error.message, error.hint))))
     from slipway.fit.report import as_json, as_table
 
     sys.stdout.write(json.dumps(as_json(found)) + "\n" if options.json else as_table(found))
@@ -75,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _found(options: argparse.Namespace, words: list[str]) -> Estimate:
+    if options.devices is not None and options.devices < 1:
+        raise _Refused(f"--devices {options.devices}: there is one at least.")
     spec = None if options.file is None else _document(options.file)
     device = _device(options, spec)
     kind = "cuda" if device.arch else "cpu"
@@ -83,8 +85,6 @@ def _found(options: argparse.Namespace, words: list[str]) -> Estimate:
         environ = {**environ, **{entry.name: entry.value for entry in spec.env if entry.value is not None}}
         words = _words(spec, environ, words)
     resolved = resolve([*words, "--device", kind], environ, dry_run=True)
-    if not resolved.given & {"model", "model_tag"}:
-        raise _Refused("No model is named. Name a folder, a .gguf file or a model on the hub.")
     for warning in resolved.warnings:
         print(f"slipway fit: warning: {warning}", file=sys.stderr)
     return _estimate(resolved, envs.read(environ), device, options.devices)

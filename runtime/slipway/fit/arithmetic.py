@@ -76,12 +76,8 @@ class Arithmetic:
         return pages >= kv.pages_for(length) and self.has_room(length, pages)
 
     def longest(self) -> int:
-        """The largest `--max-model-len` that fits, in whole pages unless it is the longest that there is."""
-        most = self.needs.longest
-        if self.holds(most):
-            return most
-        step = max(self.needs.ranks[0].kv.block_sizes, default=1)
-        return largest(lambda count: self.holds(count * step), -(-most // step)) * step
+        """The largest `--max-model-len` that fits; 0 where none does."""
+        return largest(self.holds, self.needs.longest)
 
     def most_requests(self, length: int) -> int:
         """The largest `--max-num-seqs` whose requests of this length are all computed at the same time."""

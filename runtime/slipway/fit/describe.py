@@ -129,7 +129,7 @@ def _needs(config: EngineConfig, plan: ModelPlan, arch: Arch) -> RankNeeds:
     if not isinstance(route, Native):
         raise LoadError(
             "UnsupportedModel",
-            f"{route.architecture} is not one of the decoders with native code, whose needs alone are known.",
+            f"{route.architecture} is no decoder with native code here, and only their needs are known.",
             hint="Start it and read what the log says of memory.",
         )
     if config.device == "cuda":

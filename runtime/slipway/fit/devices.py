@@ -11,6 +11,8 @@ MIB = 1 << 20
 PRODUCT, MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
 MAJOR, MINOR = "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"
 """Labels that NVIDIA's GPU feature discovery gives a node; memory in MiB."""
+_SLICE = "mig"
+"""In the names of parts of a device, whose memory is in their labels alone."""
 _SEEN = 0.994
 """Of what NVIDIA's own tool reports, the share that CUDA gives: 79.22 GiB of an H100's 81,559 MiB
 (https://github.com/vllm-project/vllm/pull/10511). The driver keeps the rest."""
@@ -82,19 +84,21 @@ def named(name: str) -> Device:
     Raises UnknownDevice, with the names that are known.
     """
     words = _words(name)
-    found = [fact for fact in FACTS if _words(fact.name) <= words]
-    if not found:
-        family = [fact for fact in FACTS if words <= _words(fact.name)]
-        found = family if len(family) == 1 else []
-    if not found:
-        known = [fact.name for fact in FACTS]
-        near = get_close_matches(name, known, n=1)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise UnknownDevice(
-            f"{name} is no device that is known. {hint}Known are {', '.join(known)}; of others give "
-            "--device-memory, such as 24GiB."
-        )
-    return max(found, key=lambda fact: len(_words(fact.name))).device
+    found = [] if _SLICE in words else [fact for fact in FACTS if _words(fact.name) <= words]
+    if found:
+        return max(found, key=lambda fact: len(_words(fact.name))).device
+    family = [fact for fact in FACTS if words <= _words(fact.name)]
+    if len(family) == 1:
+        return family[0].device
+    if family:
+        raise UnknownDevice(f"{name} is {' or '.join(fact.name for fact in family)}. Say which.")
+    known = [fact.name for fact in FACTS]
+    near = get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    raise UnknownDevice(
+        f"{name} is no device that is known. {hint}Known are {', '.join(known)}; of others give "
+        "--device-memory, such as 24GiB."
+    )
 
 
 def of_labels(labels: Mapping[str, str]) -> Device:
@@ -102,13 +106,19 @@ def of_labels(labels: Mapping[str, str]) -> Device:
 
     Raises UnknownDevice where they name none, or one that is not in the table without its memory.
     """
-    product = labels.get(PRODUCT, "")
-    if not labels.get(MEMORY, "").isdecimal():
+    product, mib = labels.get(PRODUCT, ""), _number(labels, MEMORY)
+    if not mib:
         if not product:
             raise UnknownDevice(f"The node has neither {MEMORY} nor {PRODUCT} among its labels.")
         return named(product)
-    arch = 10 * int(labels.get(MAJOR, "0")) + int(labels.get(MINOR, "0"))
-    return Device(product or "GPU", int(int(labels[MEMORY]) * _SEEN * MIB), arch or _arch(product))
+    arch = 10 * _number(labels, MAJOR) + _number(labels, MINOR)
+    return Device(product or "GPU", int(mib * _SEEN * MIB), arch or _arch(product))
+
+
+def _number(labels: Mapping[str, str], name: str) -> int:
+    """Of a label; 0 where it is absent or no number."""
+    value = labels.get(name, "")
+    return int(value) if value.isdecimal() else 0
 
 
 def _arch(product: str) -> int:

@@ -85,8 +85,9 @@ def estimate(needs: Needs, device: Device, devices: int | None = None) -> Estima
 
     device   one of them; the host where `needs` are a CPU's
     devices  that there are; None: enough
-    Raises Exit where the arguments contradict each other.
+    Raises Exit where no step takes the longest prompt.
     """
+    needs.tokens(needs.max_model_len)  # which a step must take, as at a start
     sums = Arithmetic(needs, device)
     longest = sums.longest()
     serves = min(needs.max_model_len, longest) or needs.max_model_len

@@ -7,7 +7,7 @@ from slipway.load.checkpoint import Checkpoint
 INTERPRETER = 41 << 20
 """Of Python, the HTTP server and their heaps, measured at 40 to 42 MiB."""
 OF_FILE = 11
-"""Times the size of tokenizer.json that a tokenizer takes: 11.3 of one with 32,000 tokens, 10.9 with 128,000."""
+"""Times the size of tokenizer.json that a tokenizer takes: 11.3 with 32,000 tokens, 10.9 with 128,000."""
 OF_TOKEN = 500
 """Bytes of a tokenizer out of a GGUF file, for each of its tokens: 24 MiB of 49,152."""
 

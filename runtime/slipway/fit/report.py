@@ -100,7 +100,7 @@ def _verdict(found: Estimate) -> Iterator[str]:
     else:
         yield "It fits."
     if found.max_model_len:
-        yield (
-            f"The largest --max-model-len is {found.max_model_len}; {found.max_num_seqs} requests of "
-            f"{found.serves_len} tokens are computed at the same time."
-        )
+        several = f"{found.max_num_seqs} requests of {found.serves_len} tokens are computed at the same time."
+        one = f"one request of {found.serves_len} tokens is computed at a time."
+        together = several if found.max_num_seqs > 1 else one
+        yield f"The largest --max-model-len is {found.max_model_len}; {together}"

@@ -32,7 +32,7 @@ def shortage(sums: Arithmetic, longest: int, devices: int | None) -> Short | Non
         return _too_few(sums, devices)
     if longest and (needs.asked_len is None or sums.holds(needs.max_model_len)):
         return None
-    length = longest or max(needs.ranks[0].kv.block_sizes, default=1)
+    length = longest or needs.max_model_len
     rank = max(needs.ranks, key=lambda one: one.weights)
     pages = sums.pages(length)
     if needs.kind == "cuda" and not sums.budget(rank, length).kv_cache:
@@ -44,34 +44,43 @@ def shortage(sums: Arithmetic, longest: int, devices: int | None) -> Short | Non
 
 def _too_few(sums: Arithmetic, devices: int) -> Short:
     needs = sums.needs
-    copies = f" × {needs.engines} engines" if needs.engines > 1 else ""
+    ranks = f"{len(needs.ranks)} ranks"
+    takers = ranks if needs.engines == 1 else f"{needs.engines} engines of {ranks}"
     return Short(
         "devices",
-        f"{len(needs.ranks)} ranks{copies} take {needs.processes} devices, and there are {devices}.",
+        f"{takers} take {needs.processes} devices, of which there are {devices}.",
         "Lower --tensor-parallel-size, --pipeline-parallel-size or --data-parallel-size, or take more.",
     )
 
 
 def _no_room(sums: Arithmetic, rank: RankNeeds, length: int) -> Short:
     """Nothing is left for pages of a device."""
-    needs, device = sums.needs, sums.device
-    share = needs.gpu_memory_utilization
-    beside, step = needs.held(rank, length), needs.activations(rank, length)
-    other = beside + step + needs.graphs
-    part: Part = "weights" if rank.weights >= other else "activations"
-    message = (
-        f"Weights of {gib(rank.weights)}, {gib(beside)} of state, {gib(step)} of activations and "
-        f"{gib(needs.graphs)} of CUDA graphs leave nothing of {share:.0%} of {gib(device.memory)}."
-    )
-    if part == "activations":
-        return Short(part, message, "Lower --max-num-seqs, --max-num-batched-tokens or --max-model-len.")
+    needs = sums.needs
+    room, of_what = _share(sums, rank)
+    beside = needs.held(rank, length) + needs.slots(rank, length)
+    step, graphs = needs.activations(rank, length), needs.graphs
+    parts = [f"Weights of {gib(rank.weights)}", f"{gib(beside)} of state", f"{gib(step)} of activations"]
+    parts += [f"{gib(graphs)} of CUDA graphs"] if graphs else []
+    message = f"{', '.join(parts[:-1])} and {parts[-1]} leave nothing of {of_what}."
+    if rank.weights < min(beside + step + graphs, room):
+        eager = "Leave CUDA graphs out with --enforce-eager, or lower" if graphs > beside + step else "Lower"
+        fewer = "--max-num-seqs, --max-num-batched-tokens or --max-model-len."
+        return Short("activations", message, f"{eager} {fewer}")
     spread = needs.tensor_parallel_size * 2
     return Short(
-        part,
+        "weights",
         message,
         f"Take a larger device, spread the model over more (--tensor-parallel-size {spread}), or quantize it "
         "(--quantization int4, or a checkpoint that is quantized).",
     )
+
+
+def _share(sums: Arithmetic, rank: RankNeeds) -> tuple[float, str]:
+    """Bytes of a device that a server may use, and what they are."""
+    whole, share = sums.device.memory, sums.needs.gpu_memory_utilization
+    if whole * share < whole - rank.runtime:
+        return whole * share, f"{share:.0%} of {gib(whole)}"
+    return whole - rank.runtime, f"{gib(whole)}, of which CUDA itself takes {gib(rank.runtime)}"
 
 
 def _overcommitted(sums: Arithmetic, length: int, pages: int) -> Short:
