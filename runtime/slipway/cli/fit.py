@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from slipway.fit import Estimate
 
 _DESCRIPTION = """Estimate the memory that a served model needs, and whether it fits: from its configuration
-and the headers of its files, never from its weights. Of a model on the hub config.json is fetched."""
+and the headers of its files, never from its weights. Of a model on the hub configuration and tokenizer are
+fetched."""
 _EPILOG = """All other arguments are those of `slipway serve`, whose help says what they mean. Exit status: 0
 where the model fits, 1 where it does not, 2 where the input cannot be understood."""
 _ANY_ARCH = 90
