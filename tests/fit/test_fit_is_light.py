@@ -22,7 +22,7 @@ from slipway.model.kv import KVGroup, KVLayout
 
 GIB = 1 << 30
 kv = KVLayout((KVGroup(16),), 16 * 131072, ((0, 0),) * 32)
-rank = RankNeeds(15 * GIB, 0, 9000, 0, 512, 0.25, 256512, Step(180000, 256512), 512 << 20, kv)
+rank = RankNeeds(15 * GIB, 0, 9000, 0, 128, 512, 0.25, 256512, Step(180000, 256512), 512 << 20, kv)
 needs = Needs(
     architecture="LlamaForCausalLM", kind="cuda", ranks=(rank,), engines=1, frontend=0,
     stored_bytes=15 * GIB, trained_len=8192, asked_len=None, default_budget=2048, touched_ahead=0,

@@ -31,6 +31,7 @@ def ranks(draw: st.DrawFn) -> RankNeeds:
         state=draw(st.integers(0, MIB)),
         request_bytes=draw(st.integers(0, 9000)),
         sampled_bytes=draw(st.integers(0, 9000)),
+        sampled_rows=draw(st.integers(1, 16)),
         position_bytes=draw(st.integers(0, 512)),
         slot_bytes=draw(st.integers(0, 16)),
         logits_bytes=draw(st.integers(0, 1024)),

@@ -22,11 +22,11 @@ from slipway_kernels.sampling.kernel import (
     measure_kernel,
     scan_kernel,
 )
+from slipway_kernels.sampling.limits import LARGEST_VOCAB
 from slipway_kernels.sampling.record import Acceptance, Features, RecordLayout
 from slipway_kernels.sampling.reports import rank_kernel, report_kernel
 from slipway_kernels.sampling.workspace import (
     BLOCK,
-    LARGEST_VOCAB,
     PASS_TILES,
     Draws,
     History,

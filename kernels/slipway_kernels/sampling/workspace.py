@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import Tile
+from slipway_kernels.sampling.limits import ROWS_AT_ONCE
 from slipway_kernels.sampling.record import Features
-
-LARGEST_VOCAB = 1 << 18
-ROWS_AT_ONCE = 128
-"""Rows that share the workspace's arrays of a vocabulary each: about one for each multiprocessor."""
 
 BLOCK = 64
 """Tokens that share a noted maximum."""

@@ -9,9 +9,6 @@ from slipway.model.kv import KVLayout
 from slipway.worker.cache_size import token_budget
 from slipway.worker.device.budget import GRAPH_BYTES
 
-SAMPLED_ROWS = 128
-"""Rows of logits that a device's sampler works on at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -42,6 +39,7 @@ class RankNeeds:
     state           held beside them, whatever the context and the requests
     request_bytes   held for each request slot
     sampled_bytes   held for each of the rows that a sampler works on at once
+    sampled_rows    of which there are so many at most
     position_bytes  held for each position of the longest context: rotations have a row for each
     slot_bytes      held for each position of the longest context in each request slot
     logits_bytes    of a row of logits
@@ -54,6 +52,7 @@ class RankNeeds:
     state: int
     request_bytes: int
     sampled_bytes: int
+    sampled_rows: int
     position_bytes: float
     slot_bytes: float
     logits_bytes: int
@@ -137,7 +136,7 @@ class Needs:
         """By a rank beside weights and pages, but for what has room for each position in each slot."""
         left_by_graphs = max(self.graphed, default=0) * self.rows_each * rank.logits_bytes
         of_requests = self.max_num_seqs * rank.request_bytes
-        sampled = min(self.max_num_seqs, SAMPLED_ROWS) * rank.sampled_bytes
+        sampled = min(self.max_num_seqs, rank.sampled_rows) * rank.sampled_bytes
         return rank.state + of_requests + sampled + left_by_graphs + int(length * rank.position_bytes)
 
     def slots(self, rank: RankNeeds, length: int) -> int:

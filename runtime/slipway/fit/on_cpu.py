@@ -48,6 +48,7 @@ def cpu_needs(plan: ModelPlan, route: Native, config: EngineConfig) -> RankNeeds
         state=0,
         request_bytes=0,
         sampled_bytes=0,
+        sampled_rows=0,
         position_bytes=sum(FP32.itemsize * rope.rotary_dim for rope in ropes if rope),
         slot_bytes=4 * (1 + groups * blocks / length),
         logits_bytes=0,

@@ -16,6 +16,7 @@ from slipway.worker.device.budget import slot_bytes
 from slipway.worker.device.forms import Arch
 from slipway.worker.native import Native
 from slipway.worker.plan import ModelPlan
+from slipway_kernels.sampling.limits import ROWS_AT_ONCE
 from slipway_kernels.sampling.record import RecordLayout
 
 CONTEXT = 512 << 20
@@ -44,6 +45,7 @@ def cuda_needs(plan: ModelPlan, route: Native, config: EngineConfig, arch: Arch)
         state=LIBRARIES,
         request_bytes=4 * RecordLayout(vocab).words + _split_bytes(layers, 1 + config.num_drafts),
         sampled_bytes=int(SAMPLER_BYTES * vocab),
+        sampled_rows=ROWS_AT_ONCE,
         position_bytes=_rotation_bytes(layers),
         slot_bytes=slot_bytes(len(plan.kv.groups), min(plan.kv.block_sizes, default=1)),
         logits_bytes=vocab * element,

@@ -11,6 +11,7 @@ from slipway.load.errors import LoadError
 from slipway.load.own_tokens import OwnLimits
 from slipway.model.own_rows import unstretched
 from slipway.worker.route import Route
+from slipway_kernels.sampling.limits import LARGEST_VOCAB
 
 
 def adapter_limits(
@@ -43,12 +44,10 @@ def _refused(config: EngineConfig, route: Route) -> str:
     """Why no adapter may have rows of tokens of its own; empty: it may."""
     if config.draft is not None:
         return "the model that drafts for this one (--speculative-config) does not know"
-    if config.device == "cuda":
-        from slipway_kernels.sampling.workspace import LARGEST_VOCAB  # imports torch and Triton
-
-        if (most := route.vocab + config.lora_extra_vocab_size) > LARGEST_VOCAB:
-            added = f"--lora-extra-vocab-size {config.lora_extra_vocab_size}"
-            return f"with {added} makes {most} tokens, of which CUDA draws from {LARGEST_VOCAB} at most"
+    most = route.vocab + config.lora_extra_vocab_size
+    if config.device == "cuda" and most > LARGEST_VOCAB:
+        added = f"--lora-extra-vocab-size {config.lora_extra_vocab_size}"
+        return f"with {added} makes {most} tokens, of which CUDA draws from {LARGEST_VOCAB} at most"
     return ""
 
 
