@@ -124,6 +124,15 @@ def test_a_document_may_come_from_standard_input(model, monkeypatch, figures):
     assert figures("-f", "-")["fits"]
 
 
+def test_what_the_profile_of_a_document_says_counts(model, tmp_path, figures):
+    file, profile = tmp_path / "service.yaml", tmp_path / "profile.yaml"
+    file.write_text(document(model, profile="small"))
+    head = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ServingProfile", "metadata": {"name": "small"}}
+    profile.write_text(json.dumps({**head, "spec": {"resources": {"memory": "3Gi"}}}))
+    found = figures("-f", str(file), "--profile", str(profile))
+    assert found["device"] == {"name": "the container", "memory": 3 << 30, "count": 1}
+
+
 def test_the_model_of_a_document_may_be_elsewhere(model, tmp_path, figures):
     file = tmp_path / "service.yaml"
     file.write_text(document("/models/one", resources={"memory": "12Gi"}))

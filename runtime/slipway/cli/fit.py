@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from slipway import driver, envs
 from slipway.args import ArgumentError, Resolved, resolve
+from slipway.cli import documents
 from slipway.fit.devices import Device, UnknownDevice, named
-from slipway.service import InvalidService, Policy, ServiceSpec
+from slipway.service import InvalidService, ServiceSpec
+from slipway.service.profile import with_profile
 from slipway.service.quantity import parse
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-f", "--file", metavar="FILE", help="InferenceService document, or - for standard input"
     )
+    documents.add_profile(parser)
     parser.add_argument(
         "--device",
         metavar="NAME",
@@ -78,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
 def _found(options: argparse.Namespace, words: list[str]) -> Estimate:
     if options.devices is not None and options.devices < 1:
         raise _Refused(f"--devices {options.devices}: there is one at least.")
-    spec = None if options.file is None else _document(options.file)
+    if options.profile and options.file is None:
+        raise _Refused("--profile is for a document: give it by -f.")
+    spec = None if options.file is None else _document(options.file, options.profile)
     device = _device(options, spec)
     kind = "cuda" if device.arch else "cpu"
     environ: Mapping[str, str] = os.environ
@@ -108,22 +113,23 @@ def _estimate(
     return estimate(needs, device, devices)
 
 
-def _document(name: str) -> ServiceSpec:
-    from slipway.cli.render import read_document
-
+def _document(name: str, profile: str | None) -> ServiceSpec:
+    """With its profile's parts, where that is at hand."""
     # Who runs the cluster has no say in what a model needs.
-    return read_document(name, Policy(allow_code=True, env=frozenset(envs.BY_NAME)))
+    spec = documents.read_document(name, documents.ANYTHING)
+    return with_profile(spec, documents.read_profile(profile, spec))
 
 
 def _words(spec: ServiceSpec, environ: Mapping[str, str], given: list[str]) -> list[str]:
     """The server's words; `given` may be another place of the model."""
     from slipway.service.engine import arguments
     from slipway.service.local import local_model
+    from slipway.service.origin import words_of
 
     if len(given) > 1 or any(word.startswith("-") for word in given):
         raise _Refused(f"With a document, {given[-1]} has no place: its arguments are under spec.engine.")
     model = given[0] if given else local_model(spec, environ)
-    return arguments(spec, model=model, host="127.0.0.1", port=spec.service.port, tls=False)
+    return [model, *words_of(arguments(spec))]
 
 
 def _device(options: argparse.Namespace, spec: ServiceSpec | None) -> Device:
