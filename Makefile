@@ -29,7 +29,7 @@ OLDEST := $(CACHE)/triton-$(OLDEST_TRITON)
 SUITE := $(CACHE)/jsonschema-4.26.0
 export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
-.PHONY: help run python test check lint fast here exhaustive aot programs product e2e soak bench
+.PHONY: help run python test check lint fast here exhaustive aot programs product e2e goals soak bench
 .PHONY: generate setup setup-dev kernels browser clean cluster cluster-shell cluster-down
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo "make check       lint, types and the fast tests"
 	@echo "make exhaustive  the cells of matrices that make test leaves out"
 	@echo "make e2e         all tests on real clusters: operator, charts, images, monitoring"
+	@echo "make goals       what the operator set out to do, each row with its tests"
 	@echo "make aot         compile every CUDA kernel for every architecture under both Tritons, without a GPU"
 	@echo "make cluster     such a cluster to try things on; cluster-shell enters it, cluster-down ends it"
 	@echo "make soak        ten minutes of load, fuzzing in full, 500 services at rest"
@@ -101,6 +102,10 @@ e2e: setup-dev
 
 product:
 	$(E2E) -m product
+
+# What the operator set out to do, row by row, with pass, fail or "needs a GPU".
+goals: setup-dev
+	@$(BIN)/python -m e2e.goals
 
 cluster: setup-dev
 	@$(BIN)/python -m e2e.ground up --released
