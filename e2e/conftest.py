@@ -23,7 +23,7 @@ ON_NODE = frozenset(
     f"test_{name}"
     for name in (
         *("failures", "failures_rollout", "failures_runtime", "ground_node", "helm_cluster", "layers"),
-        *("beside", "examples", "ipv6", "path", "streams", "walk"),
+        *("beside", "examples", "ipv6", "path", "streams", "two_nodes", "walk"),
     )
 )
 """Files whose tests run pods. They take longest, and share a cluster with the images in it."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PREFIX = "slipway-e2e-"
 
 NODE = "node"
-REGISTRY = "127.0.0.1:5000"
+REGISTRY_PORT = 5000
+REGISTRY = f"127.0.0.1:{REGISTRY_PORT}"
 API_PORT = 6443
 
 
@@ -42,6 +43,8 @@ V4 = Addresses(
     everywhere="0.0.0.0",
     all="0.0.0.0/0",
 )
+SECOND = replace(V4, node="10.77.0.2", network="10.77.0.2/24", pods_of_node="10.78.1.0/24")
+"""Of a node beside the first."""
 V6 = Addresses(
     node="fd77::1",
     network="fd77::1/64",

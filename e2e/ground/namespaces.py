@@ -39,6 +39,18 @@ def create(netns: Path, network: str) -> None:
     subprocess.run(within(netns, "sh", "-c", forward), check=True, capture_output=True, text=True)
 
 
+def connect(first: Path, second: Path) -> None:
+    """One network of the two namespaces' node devices, as two machines on a switch."""
+    _ip("-n", second.name, *f"link add up0 type veth peer name down0 netns {first.name}".split())
+    for netns, end in ((first, "down0"), (second, "up0")):
+        _ip("-n", netns.name, *f"link set {end} master node0 up".split())
+
+
+def route(netns: Path, target: str, gateway: str) -> None:
+    """Reach a range of addresses by another machine."""
+    _ip("-n", netns.name, *f"route add {target} via {gateway}".split())
+
+
 @contextmanager
 def entered(namespace: Path, kind: str = "net") -> Iterator[None]:
     """Put the calling thread into the namespace; sockets opened meanwhile stay connected there.

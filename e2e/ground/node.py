@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from e2e.ground import images, layers, node_files
+from e2e.ground import guardian, layers, namespaces, node_files
 from e2e.ground.build import Binaries
 from e2e.ground.children import Child
 from e2e.ground.control_plane import SERVER, ControlPlane
-from e2e.ground.names import NODE, REGISTRY, V4, Addresses
+from e2e.ground.machine import CNI, CONTAINERD, Machine
+from e2e.ground.names import API_PORT, NODE, REGISTRY, SECOND, V4, Addresses, Ground
+from e2e.ground.remains import claim, clear
 
-_CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
-_CNI = ("bridge", "loopback", "host-local", "portmap")
 _NODE = ("kube-scheduler", "kubelet", "kube-proxy", "pause", "registry")
 
 
@@ -25,6 +27,7 @@ class Cluster(ControlPlane):
     def __init__(self, binaries: Binaries, addresses: Addresses = V4) -> None:
         super().__init__(binaries, addresses)
         self._dns: Child | None = None
+        self.machine = Machine(NODE, binaries, self.ground, addresses, server=SERVER)
 
     @property
     def storage(self) -> Path:
@@ -32,7 +35,7 @@ class Cluster(ControlPlane):
         return node_files.storage(self.ground)
 
     def programs(self) -> tuple[str, ...]:
-        return (*super().programs(), *_NODE, *_CONTAINERD, *_CNI)
+        return (*super().programs(), *_NODE, *CONTAINERD, *CNI)
 
     def push(self, image: str | Path, name: str | None = None) -> str:
         """Put an image into the cluster's registry and return the reference that pods pull it by.
@@ -68,6 +71,46 @@ class Cluster(ControlPlane):
 
         self.until(claimed, f"{count} {resource}")
 
+    @contextmanager
+    def second_node(self) -> Iterator[Machine]:
+        """Another machine on the network meanwhile: its namespace, folder and pods' addresses are its own."""
+        ground, logs = Ground.fresh(), self.logs / "second"
+        for folder in (ground.folder, logs):
+            folder.mkdir()
+        claim(ground)
+        watch = guardian.start(ground)
+        beside = self.addresses.node
+        machine = Machine(
+            "second",
+            self.binaries,
+            ground,
+            SECOND,
+            server=f"https://{beside}:{API_PORT}",
+            beside=beside,
+            dns=beside,
+        )
+        children: list[Child] = []
+
+        def spawn(*argv: str | Path, environment: dict[str, str] | None = None) -> Child:
+            children.append(Child.start(ground.netns, logs, list(argv), environment))
+            return children[-1]
+
+        try:
+            namespaces.create(ground.netns, SECOND.network)
+            namespaces.connect(self.ground.netns, ground.netns)
+            namespaces.route(self.ground.netns, SECOND.pods_of_node, SECOND.node)
+            namespaces.route(ground.netns, self.addresses.pods_of_node, beside)
+            machine.certify(self.authority)
+            machine.start(spawn, self.must)
+            self.until(lambda: len(self._nodes()) == 2 and self._nodes_ready(), "a second Ready node", 120)
+            yield machine
+        finally:
+            self.kubectl("delete", "node", machine.name, "--ignore-not-found", "--wait=false")
+            clear(ground)
+            for process in (*(child.process for child in children), watch):
+                process.kill()
+                process.wait()
+
     def start_dns(self) -> None:
         """Start CoreDNS at the address that the kubelet gives to pods; without it they have no DNS."""
         if self._dns is not None:
@@ -79,73 +122,15 @@ class Cluster(ControlPlane):
 
     def _start(self) -> None:
         super()._start()
-        self._write_files()
-        self._start_containerd()
-        pki = self.folder / "pki"
+        (self.folder / "registry.json").write_text(node_files.registry(self.ground))
         self._start_scheduler()
-        self.spawn(
-            self.binaries["kubelet"],
-            f"--config={self.folder / 'kubelet.json'}",
-            f"--kubeconfig={pki / 'kubelet-api.kubeconfig'}",
-            f"--root-dir={self.folder / 'kubelet'}",
-            f"--cert-dir={pki}",
-            f"--hostname-override={NODE}",
-            f"--node-ip={self.addresses.node}",
-        )
-        self.spawn(
-            self.binaries["kube-proxy"],
-            f"--kubeconfig={pki / 'proxy.kubeconfig'}",
-            f"--hostname-override={NODE}",
-            "--proxy-mode=nftables",
-            f"--cluster-cidr={self.addresses.pods}",
-            "--healthz-bind-address=127.0.0.1:10256",
-            # It may not write the machine's connection tracking settings, and dies when it tries.
-            "--conntrack-max-per-core=0",
-            "--conntrack-min=0",
-            "--conntrack-tcp-timeout-established=0",
-            "--conntrack-tcp-timeout-close-wait=0",
-        )
+        self.machine.start(self.spawn, self.must)
         self._start_registry()
-        self.until(self._node_ready, "a Ready node", 120)
+        self.until(self._nodes_ready, "a Ready node", 120)
 
     def _certify(self) -> None:
         super()._certify()
-        authority = self.authority
-        authority.issue("kubelet", f"system:node:{NODE}", "system:nodes", hosts=(NODE, self.addresses.node))
-        authority.kubeconfig("kubelet-api", SERVER, f"system:node:{NODE}", "system:nodes")
-        authority.kubeconfig("proxy", SERVER, "system:kube-proxy")
-
-    def _write_files(self) -> None:
-        ground, folder = self.ground, self.folder
-        plugins = self.binaries.folder(*_CNI)
-        runc = shutil.which("runc", path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin") or "runc"
-        (folder / "cni").mkdir()
-        (folder / "cni" / "pods.conflist").write_text(node_files.network(ground, self.addresses))
-        (folder / "containerd.toml").write_text(node_files.containerd(ground, runc, plugins))
-        (folder / "kubelet.json").write_text(node_files.kubelet(ground, self.addresses))
-        (folder / "registry.json").write_text(node_files.registry(ground))
-        (folder / "resolv.conf").write_text("")
-        # An image without a registry in its name is one of docker.io's.
-        mirrored = node_files.registries(ground) / "docker.io"
-        mirrored.mkdir(parents=True)
-        (mirrored / "hosts.toml").write_text(node_files.mirror())
-
-    def _start_containerd(self) -> None:
-        programs = self.binaries.folder(*_CONTAINERD)
-        child = self.spawn(
-            programs / "containerd",
-            f"--config={self.folder / 'containerd.toml'}",
-            # It finds its shim by PATH.
-            environment={"PATH": f"{programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-        )
-        child.wait_until(lambda: self.ctr("version", check=False), "containerd's socket")
-        pause = images.archive(
-            self.folder / "pause.tar",
-            node_files.PAUSE,
-            {"/pause": self.binaries["pause"]},
-            entrypoint=["/pause"],
-        )
-        self.ctr("--namespace=k8s.io", "images", "import", str(pause))
+        self.machine.certify(self.authority)
 
     def _start_registry(self) -> None:
         layers.fill(self.storage)
@@ -163,13 +148,9 @@ class Cluster(ControlPlane):
         except OSError:
             return False
 
-    def ctr(self, *arguments: str, check: bool = True) -> bool:
-        """Run containerd's own client; True when it succeeded; with `check` raises GroundFailed."""
-        client, address = self.binaries["ctr"], f"--address={node_files.socket(self.ground)}"
-        if check:
-            self.must(client, address, *arguments)
-            return True
-        return self.run(client, address, *arguments, capture_output=True).returncode == 0
+    def ctr(self, *arguments: str) -> None:
+        """Run containerd's own client. Raises GroundFailed."""
+        self.machine.ctr(self.must, *arguments)
 
     def _push_archive(self, path: Path, name: str) -> str:
         reference = f"{REGISTRY}/{name}"
@@ -178,11 +159,14 @@ class Cluster(ControlPlane):
         self.ctr("--namespace=push", "images", "remove", reference)
         return reference
 
-    def _node_ready(self) -> bool:
-        text = self.kubectl("get", "nodes", "-o", "json")
+    def _nodes(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
+        return listed
+
+    def _nodes_ready(self) -> bool:
         conditions = [
             condition
-            for node in json.loads(text)["items"]
+            for node in self._nodes()
             for condition in node["status"].get("conditions", ())
             if condition["type"] == "Ready"
         ]

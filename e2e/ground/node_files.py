@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from e2e.ground.names import REGISTRY, Addresses, Ground
+from e2e.ground.names import REGISTRY_PORT, Addresses, Ground
 
 PAUSE = "slipway.dev/e2e/pause:1"
 
@@ -56,11 +56,12 @@ def registries(ground: Ground) -> Path:
     return ground.folder / "registries"
 
 
-def mirror() -> str:
-    """hosts.toml of a registry whose images the ground's own has: there is no way to the real one."""
+def mirror(registry: str) -> str:
+    """hosts.toml of a registry whose images the ground's own, at this address, has: there is no way to the
+    real one."""
     return f"""\
-server = "http://{REGISTRY}"
-[host."http://{REGISTRY}"]
+server = "http://{registry}"
+[host."http://{registry}"]
 capabilities = ["pull", "resolve"]
 """
 
@@ -78,9 +79,13 @@ def network(ground: Ground, addresses: Addresses) -> str:
     return json.dumps({"cniVersion": "1.0.0", "name": ground.name, "plugins": [bridge, ports]})
 
 
-def kubelet(ground: Ground, addresses: Addresses) -> str:
-    """KubeletConfiguration for a machine that may itself be a container, with either version of cgroups."""
-    folder, pki = ground.folder, ground.folder / "pki"
+def kubelet(ground: Ground, addresses: Addresses, pki: Path, node: str, dns: str) -> str:
+    """KubeletConfiguration for a machine that may itself be a container, with either version of cgroups.
+
+    pki   where the node's certificate is, by its name
+    dns   the address of the name server that pods get
+    """
+    folder = ground.folder
     return json.dumps(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -92,13 +97,13 @@ def kubelet(ground: Ground, addresses: Addresses) -> str:
                 "x509": {"clientCAFile": str(pki / "ca.crt")},
             },
             "authorization": {"mode": "Webhook"},
-            "tlsCertFile": str(pki / "kubelet.crt"),
-            "tlsPrivateKeyFile": str(pki / "kubelet.key"),
+            "tlsCertFile": str(pki / f"{node}.crt"),
+            "tlsPrivateKeyFile": str(pki / f"{node}.key"),
             "containerRuntimeEndpoint": f"unix://{socket(ground)}",
             "podLogsDir": str(folder / "pod-logs"),
             "volumePluginDir": str(folder / "volume-plugins"),
             "resolvConf": str(folder / "resolv.conf"),
-            "clusterDNS": [addresses.node],
+            "clusterDNS": [dns],
             "clusterDomain": "cluster.local",
             "cgroupDriver": "cgroupfs",
             "cgroupsPerQOS": False,
@@ -122,7 +127,7 @@ def registry(ground: Ground) -> str:
             "version": 0.1,
             "log": {"level": "warn", "accesslog": {"disabled": True}},
             "storage": {"filesystem": {"rootdirectory": str(storage(ground))}},
-            "http": {"addr": REGISTRY},
+            "http": {"addr": f":{REGISTRY_PORT}"},
         }
     )
 
