@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from planned_needs import needs_of, write_config
-from shapes import LLAMA, MOE
+from small_shapes import LLAMA, MOE
 
 from slipway.fit import Device, Estimate, estimate, named
 from slipway.fit.report import PARTS, as_json, as_table

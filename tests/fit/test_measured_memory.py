@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from planned_needs import needs_of
-from shapes import LLAMA, MOE, write_shape
+from small_shapes import LLAMA, MOE, write_shape
 
 from live_server import LiveServer, live_server
 from slipway.fit import Device, Estimate, estimate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from planned_needs import needs_of, write_config
-from shapes import LLAMA, MOE
+from small_shapes import LLAMA, MOE
 
 from slipway.fit import Needs
 
