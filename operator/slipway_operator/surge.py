@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.service.rollout import REASON, surges_where_it_fits
+from slipway.service.rollout import said_of_room, surges_where_it_fits
 from slipway.service.spec import ServiceSpec
 from slipway_operator.cluster import KINDS, Cluster
 from slipway_operator.demand import admitted, importance, lacking, request, resources
@@ -20,11 +20,12 @@ async def no_room(
 
     Raises Unreachable and Refused.
     """
-    if not surges_where_it_fits(spec) or live is None or not (live.get("status") or {}).get("replicas"):
+    if not surges_where_it_fits(spec) or live is None:
         return None
     if not rolls(template, live, MANAGER):
-        said = (live["metadata"].get("annotations") or {}).get(REASON)
-        return said.partition(": ")[2].partition(". ")[0] if said else None
+        return said_of_room(live["metadata"].get("annotations") or {})
+    if not (live.get("status") or {}).get("replicas"):
+        return None  # nobody is in the way
     return await _no_node(cluster, nodes, template["spec"])
 
 

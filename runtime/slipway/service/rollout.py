@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from slipway.service.facts import Facts
@@ -11,6 +12,7 @@ from slipway.service.spec import ServiceSpec
 SHARED, ONE_NODE, ONE_POD = "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"
 """Access modes of a claim, by how many can mount it at a time."""
 AUTO = "Auto"
+MORE_NODES = "With a node more, rollouts keep all replicas."
 REASON = "slipway.dev/rollout"
 """Annotation of a Deployment that says why its rollout is not the usual one."""
 
@@ -43,7 +45,13 @@ def unusual(spec: ServiceSpec, facts: Facts) -> str | None:
     if facts.no_room is None:
         return None
     how = "Recreate" if spec.replicas == 1 else "One after another"
-    return f"{how}: {facts.no_room}. With a node more, rollouts keep all replicas."
+    return f"{how}: {facts.no_room}. {MORE_NODES}"
+
+
+def said_of_room(annotations: Mapping[str, str]) -> str | None:
+    """The clause on room in what `unusual` said on a Deployment; None where it said nothing of that."""
+    said, sign, _ = annotations.get(REASON, "").partition(f". {MORE_NODES}")
+    return said.partition(": ")[2] if sign else None
 
 
 def surges_where_it_fits(spec: ServiceSpec) -> bool:
