@@ -7,17 +7,17 @@ from fractions import Fraction
 from typing import Any
 
 from slipway.service.quantity import stored
-from slipway_operator.shapes import Object, Objects
+from slipway_operator.shapes import Object, Objects, is_sidecar
 
 _REPELLING = ("NoSchedule", "NoExecute")
 
 
 def request(pod_spec: Object, resource: str) -> tuple[Fraction, str]:
     """What a pod wants of it, as a number and as it is written."""
-    containers = [*(pod_spec.get("containers") or ()), *filter(_is_sidecar, _initial(pod_spec))]
+    containers = [*(pod_spec.get("containers") or ()), *filter(is_sidecar, _initial(pod_spec))]
     texts = list(_requests(containers, resource))
     total = sum((stored(text) or Fraction(0) for text in texts), Fraction(0))
-    for text in _requests((one for one in _initial(pod_spec) if not _is_sidecar(one)), resource):
+    for text in _requests((one for one in _initial(pod_spec) if not is_sidecar(one)), resource):
         if (one := stored(text) or Fraction(0)) > total:
             total, texts = one, [text]
     return total, texts[0] if len(texts) == 1 else str(float(total)).removesuffix(".0") if texts else ""
@@ -75,10 +75,6 @@ def importance(resource: str) -> tuple[bool, bool, str]:
 
 def _initial(pod_spec: Object) -> Objects:
     return pod_spec.get("initContainers") or ()
-
-
-def _is_sidecar(container: Object) -> bool:
-    return container.get("restartPolicy") == "Always"
 
 
 def _requests(containers: Iterable[Object], resource: str) -> Iterator[str]:

@@ -130,14 +130,13 @@ class Reconciler:
                 facts, profile=profile, exclusive_claims=await self._exclusive_claims(resource, spec)
             )
             pinned = self._pinned(resource, spec, facts)
-            room = await no_room(
-                self._cluster, self.nodes, spec, pinned.template, self._own(resource, "Deployment")
-            )
-            facts = replace(facts, no_room=room)
             arguments = self._arguments(whole, profile)
             if pinned.is_new and arguments is not None and arguments.reason is reasons.ARGUMENTS_REFUSED:
                 return Wanted(None, invalid=arguments, arguments=arguments)
-            objects = render(spec, replace(facts, template=pinned.template))
+            room = await no_room(
+                self._cluster, self.nodes, spec, pinned.template, self._own(resource, "Deployment")
+            )
+            objects = render(spec, replace(facts, no_room=room, template=pinned.template))
         except InvalidService as error:
             return Wanted(None, invalid=refusal(error))
         order = [kind.name for kind in (*MADE, *OPTIONAL)]

@@ -59,7 +59,12 @@ def is_over(pod: Object) -> bool:
 def sidecars(pod: Object) -> frozenset[str]:
     """The init containers that do not end before the others start, but run beside them."""
     initial = pod["spec"].get("initContainers") or ()
-    return frozenset(one["name"] for one in initial if one.get("restartPolicy") == "Always")
+    return frozenset(one["name"] for one in initial if is_sidecar(one))
+
+
+def is_sidecar(initial: Object) -> bool:
+    """Whether an init container is one of these."""
+    return bool(initial.get("restartPolicy") == "Always")
 
 
 def current_replica_set(replica_sets: Objects, deployment: Object | None) -> Object | None:

@@ -49,7 +49,7 @@ class IdleCheck:
     async def wait(self) -> None:
         """Until no step is under way that was asked for here."""
         if self._task is not None:
-            await self._task
+            await asyncio.wait((self._task,))  # whoever gives up waiting does not end it
 
     async def _compute(self) -> None:
         """Whatever the step gives, also a failure of its own: it has come back."""

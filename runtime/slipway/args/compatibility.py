@@ -58,21 +58,17 @@ def misfits(schema: ImageSchema, engine: Mapping[str, object], words: Sequence[s
     engine  of the document, by field
     words   the command line that stands for it, which the operator adds some to
     """
-    judged = set()
     for field, value in engine.items():
-        facts = schema.fields.get(field)
-        if facts is not None:
-            judged.add(facts["flag"])
-        if wrong := _wrong(schema, facts, field, value):
+        if wrong := _wrong(schema, field, value):
             yield f"spec.engine.{field}: {wrong}"
     named = {word.partition("=")[0] for word in words if word.startswith("--")}
-    for flag in sorted(named - schema.flags - judged - {_flag(field) for field in engine}):
+    for flag in sorted(named - schema.flags - {_flag(field) for field in engine}):
         yield f"{flag}: the operator gives it, and version {schema.version} does not have it."
 
 
-def _wrong(schema: ImageSchema, facts: Facts | None, field: str, value: object) -> str:
+def _wrong(schema: ImageSchema, field: str, value: object) -> str:
     """What is wrong with one field; empty where nothing is, or nothing that can be known here."""
-    version = f"version {schema.version}"
+    version, facts = f"version {schema.version}", schema.fields.get(field)
     if value is None:
         return ""
     if facts is None:

@@ -15,9 +15,9 @@ REMEMBERED = 1024
 class PagePool:
     """Reference counts and one free list over equal pages.
 
-    Invariants: a page is free exactly when its count is 0; the free list holds each free page once,
-    the longest unused first; a page has at most one key and a key at most one page. A free page keeps
-    its key, so that a later request may find it, until it is handed out again.
+    Invariants: a page is free exactly when its count is 0; the free list holds each free page once;
+    of those that came with a key the longest unused is first. A page has at most one key and a key at most
+    one page. A free page keeps its key, so that a later request may find it, until it is handed out again.
     """
 
     def __init__(self, num_pages: int) -> None:

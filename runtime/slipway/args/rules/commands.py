@@ -21,20 +21,11 @@ def _folder_for_a_url(values: Values, given: Given) -> str | None:
     return "--output-tmp-dir has no effect: --output-file is no URL, and grows in its own place."
 
 
-def _nothing_arrives(values: Values, given: Given) -> str | None:
-    if "drain_grace" not in given:
-        return None
-    return (
-        "--drain-grace has no effect in a batch: no request arrives. --drain-timeout is for those under way."
-    )
+def _of_a_server(name: str, why: str) -> Rule:
+    def finds(values: Values, given: Given) -> str | None:
+        return f"{flag(name)} has no effect in a batch: {why}" if name in given else None
 
-
-def _nobody_probes(values: Values, given: Given) -> str | None:
-    return (
-        "--idle-check-interval has no effect in a batch: it is about what probes are answered."
-        if "idle_check_interval" in given
-        else None
-    )
+    return Rule(name, finds, warns=True)
 
 
 BATCH_RULES: tuple[Rule, ...] = (
@@ -42,8 +33,8 @@ BATCH_RULES: tuple[Rule, ...] = (
     _missing("output_file"),
     *(without_effect(a, needed) for a in RUN_BATCH.groups[0].arguments for needed in a.no_effect_without),
     Rule("output_tmp_dir", _folder_for_a_url, warns=True),
-    Rule("drain_grace", _nothing_arrives, warns=True),
-    Rule("idle_check_interval", _nobody_probes, warns=True),
+    _of_a_server("drain_grace", "no request arrives. --drain-timeout is for those under way."),
+    _of_a_server("idle_check_interval", "it is about what probes are answered."),
 )
 """What `slipway run-batch` adds."""
 
