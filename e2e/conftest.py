@@ -18,6 +18,7 @@ from e2e.ground.remains import sweep
 from e2e.images.build import missing
 from e2e.images.release import Released, release
 from e2e.installation import Installation
+from e2e.operators import define
 
 ON_NODE = frozenset(
     f"test_{name}"
@@ -77,6 +78,15 @@ def control_plane(binaries: Binaries, carries_control_plane: None) -> Iterator[C
     """A Kubernetes API without nodes, of this worker's own."""
     with ControlPlane(binaries) as plane:
         yield plane
+
+
+@pytest.fixture
+def plane(binaries: Binaries, carries_control_plane: None) -> Iterator[ControlPlane]:
+    """A control plane of the test's own, with our CRDs: nodes that pretend to run pods, and what belongs to a
+    whole cluster, would confuse others."""
+    with ControlPlane(binaries) as fresh:
+        define(fresh)
+        yield fresh
 
 
 @pytest.fixture(scope="session")

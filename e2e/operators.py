@@ -342,6 +342,19 @@ def fresh_namespace(plane: ControlPlane, subject: str) -> Iterator[Namespace]:
     plane.kubectl("delete", "namespace", made.name, "--wait=false")
 
 
+@contextmanager
+def serving(plane: ControlPlane, folder: Path, name: str, **more: Any) -> Iterator[Namespace]:
+    """The namespace `models` while an operator serves it, which is refused nothing and fails nowhere."""
+    operator = Operator(plane, folder, name, **more)
+    try:
+        operator.wait_active()
+        yield Namespace(plane, "models")
+        assert operator.forbidden() == set()
+        assert "Traceback" not in operator.log.read_text(), operator.log.read_text()
+    finally:
+        operator.stop()
+
+
 def service(name: str = "demo", **spec: Any) -> Object:
     """An InferenceService with a model in the image."""
     return {

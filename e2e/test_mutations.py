@@ -6,7 +6,7 @@ import copy
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.ground.build import Binaries
 from e2e.ground.control_plane import ControlPlane
 from e2e.mutations import Draw
 from e2e.operators import (
@@ -23,7 +22,6 @@ from e2e.operators import (
     Object,
     Operator,
     administrator,
-    define,
     put_profile,
     served,
     service,
@@ -75,16 +73,14 @@ class Subject:
 
 
 @pytest.fixture
-def plane(binaries: Binaries, carries_control_plane: None) -> Iterator[ControlPlane]:
-    """Nodes with devices, of the test's own."""
-    with ControlPlane(binaries) as fresh:
-        define(fresh)
-        fresh.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(map(taking_anything, OPTIONAL)))
-        for kind in OPTIONAL:
-            served(fresh, f"{kind.group}/{kind.version}/{kind.plural}")
-        put_profile(fresh, "demo", **PROFILE)
-        fresh.kwok(3, {"nvidia.com/gpu": 8})
-        yield fresh
+def plane(plane: ControlPlane) -> ControlPlane:
+    """With all that a document may call for, and nodes with devices."""
+    plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(map(taking_anything, OPTIONAL)))
+    for kind in OPTIONAL:
+        served(plane, f"{kind.group}/{kind.version}/{kind.plural}")
+    put_profile(plane, "demo", **PROFILE)
+    plane.kwok(3, {"nvidia.com/gpu": 8})
+    return plane
 
 
 def test_thirty_mutations_are_fulfilled_or_explained(plane: ControlPlane, tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.ground.build import Binaries
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import Namespace, Object, Operator, bind, define, happen, service, until
+from e2e.operators import Namespace, Object, bind, happen, service, serving, until
 
 KIND = "inferenceservices.slipway.dev"
 GPU = "nvidia.com/gpu"
@@ -24,24 +23,10 @@ sys.exit(main.main())
 
 
 @pytest.fixture
-def plane(binaries: Binaries, carries_control_plane: None) -> Iterator[ControlPlane]:
-    """A control plane of the test's own: nodes that pretend to run pods would confuse other tests."""
-    with ControlPlane(binaries) as fresh:
-        define(fresh)
-        yield fresh
-
-
-@pytest.fixture
 def models(plane: ControlPlane, tmp_path: Path) -> Iterator[Namespace]:
     """A namespace that an operator serves."""
-    operator = Operator(plane, tmp_path, "pools", code=IMPATIENT)
-    try:
-        operator.wait_active()
-        yield Namespace(plane, "models")
-        assert operator.forbidden() == set()
-        assert "Traceback" not in operator.log.read_text(), operator.log.read_text()
-    finally:
-        operator.stop()
+    with serving(plane, tmp_path, "pools", code=IMPATIENT) as namespace:
+        yield namespace
 
 
 def until_summary(models: Namespace, name: str, summary: str) -> None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from e2e.ground.build import Binaries
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import Namespace, Object, Operator, create_all, define, service, until
+from e2e.operators import Namespace, Object, Operator, create_all, service, until
 from slipway_operator.cluster import KINDS, SERVICE, Kind
 
 CONFIG_MAP = Kind("ConfigMap", "", "v1", "configmaps")
@@ -41,14 +39,6 @@ SHORT = Scale(40, 300, 16, 90, "main.RESYNC_SECONDS, main.RESYNC_SPREAD = 7.0, 2
 FULL = Scale(500, 5000, 900, 900)
 FULL_AGAIN = replace(FULL, rest=120, resync="main.RESYNC_SECONDS = 50.0")
 SPACES = 3
-
-
-@pytest.fixture
-def plane(binaries: Binaries, carries_control_plane: None) -> Iterator[ControlPlane]:
-    """A control plane of the test's own: nodes that pretend to run pods would confuse other tests."""
-    with ControlPlane(binaries) as fresh:
-        define(fresh)
-        yield fresh
 
 
 def test_many_services_converge_and_rest_among_strangers(plane: ControlPlane, tmp_path: Path) -> None:

@@ -7,31 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from e2e.ground.build import Binaries
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import Namespace, Object, Operator, define, service, until
+from e2e.operators import Namespace, Object, service, serving, until
 
 GPU = "nvidia.com/gpu"
 
 
 @pytest.fixture
-def plane(binaries: Binaries, carries_control_plane: None) -> Iterator[ControlPlane]:
-    """A control plane of the test's own, with nodes that pretend to run pods."""
-    with ControlPlane(binaries) as fresh:
-        define(fresh)
-        yield fresh
-
-
-@pytest.fixture
 def models(plane: ControlPlane, tmp_path: Path) -> Iterator[Namespace]:
-    operator = Operator(plane, tmp_path, "surge")
-    try:
-        operator.wait_active()
-        yield Namespace(plane, "models")
-        assert operator.forbidden() == set()
-        assert "Traceback" not in operator.log.read_text(), operator.log.read_text()
-    finally:
-        operator.stop()
+    with serving(plane, tmp_path, "surge") as namespace:
+        yield namespace
 
 
 def wish(name: str, length: int, replicas: int = 1) -> Object:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import openai
 import pytest
 import yaml
 
@@ -12,7 +14,7 @@ from e2e.ground.node import Cluster
 from e2e.installation import Installation, client, in_url, pods_of
 from e2e.operators import ROOT, Namespace, Object, until
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 SPREAD = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
 
 
@@ -48,8 +50,8 @@ def served(namespace: Namespace, pod: Object) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
-def answer(api: object) -> str:
-    made = api.chat.completions.create(model="demo", messages=QUESTION, max_tokens=8, temperature=0)  # type: ignore[attr-defined]
+def answer(api: openai.OpenAI) -> str:
+    made = api.chat.completions.create(model="demo", messages=QUESTION, max_tokens=8, temperature=0)
     return str(made.choices[0].message.content)
 
 

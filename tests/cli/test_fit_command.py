@@ -11,22 +11,9 @@ import pytest
 import yaml
 
 from slipway.cli.main import main
+from small_shapes import LLAMA
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "vocab_size": 128256,
-    "max_position_embeddings": 32768,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-}
+CONFIG = {**LLAMA, "max_position_embeddings": 32768}
 GPU = str(Path(__file__).parents[2] / "examples" / "gpu.yaml")
 MIB = 1 << 20
 

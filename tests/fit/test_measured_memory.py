@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from planned_needs import needs_of
-from small_shapes import LLAMA, MOE, write_shape
 
 from live_server import LiveServer, live_server
 from slipway.fit import Device, Estimate, estimate
 from slipway.machine import whole_memory
+from small_shapes import LLAMA, MOE, write_shape
 
 WITHIN = 0.05
 SMALL = ("--kv-cache-memory-bytes", "128M", "--max-model-len", "1024", "--max-num-seqs", "64")
@@ -72,18 +73,12 @@ def test_the_demo_in_full(demo_model: Path) -> None:
         assert settled(server) == pytest.approx(estimated(demo_model, *SMALL).total, rel=WITHIN)
 
 
-def test_a_mixture_of_experts(tmp_path: Path) -> None:
-    model = write_shape(tmp_path / "moe", MOE)
-    found = estimated(model, *SMALL)
-    with live_server(model, *SMALL) as server:
-        assert settled(server) == pytest.approx(found.at_rest, rel=WITHIN)
-        fill(server)
-        assert settled(server) == pytest.approx(found.total, rel=WITHIN)
-
-
-@pytest.mark.slow
-def test_a_llama_of_1_2_billion_parameters(tmp_path: Path) -> None:
-    model = write_shape(tmp_path / "llama", LLAMA)
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(MOE, id="experts"), pytest.param(LLAMA, id="1.2 billion", marks=pytest.mark.slow)],
+)
+def test_a_shape_at_rest_and_in_full(config: dict[str, Any], tmp_path: Path) -> None:
+    model = write_shape(tmp_path / "model", config)
     found = estimated(model, *SMALL)
     with live_server(model, *SMALL) as server:
         assert settled(server) == pytest.approx(found.at_rest, rel=WITHIN)
