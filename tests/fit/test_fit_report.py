@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from planned_needs import needs_of, write_config
-from small_shapes import LLAMA, MOE
 
 from slipway.fit import Device, Estimate, estimate, named
 from slipway.fit.report import PARTS, as_json, as_table
+from small_shapes import LLAMA, MOE
 
 GIB = 1 << 30
 SIZE = re.compile(r"([\d.]+) GiB")

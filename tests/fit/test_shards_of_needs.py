@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from planned_needs import needs_of, write_config
-from small_shapes import LLAMA, MOE
 
 from slipway.fit import Needs
+from small_shapes import LLAMA, MOE
 
 FP32 = 4
 
