@@ -182,11 +182,21 @@ GOALS = (
     Goal(
         "A4",
         "an estimate says whether a model fits before it is tried",
-        ("tests/fit",),
+        (
+            "tests/fit",
+            "tests/operator/test_memory_status.py",
+            "e2e/test_failures_runtime.py::test_what_does_not_fit_says_so_though_it_serves",
+        ),
         gpu="the estimate of a device against what it measures",
-        missing="the condition Fits",
     ),
-    Goal("A5", "what was measured stands beside the estimate", (), missing="status.memory"),
+    Goal(
+        "A5",
+        "what was measured stands beside the estimate",
+        (
+            "tests/fit/test_at_start.py",
+            "e2e/test_failures_runtime.py::test_what_fits_says_what_it_takes_of_its_container_s_memory",
+        ),
+    ),
     Goal(
         "A6",
         "every failure has its reason, with what to do",

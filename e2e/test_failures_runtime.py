@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 import urllib.error
@@ -28,6 +29,7 @@ sys.exit(main())
 SMALL = {"cpu": "500m", "sharedMemory": "64Mi"}
 SLOW = {"cpu": "100m", "memory": "2Gi", "sharedMemory": "64Mi"}
 """At which loading takes several seconds."""
+MIB = 1 << 20
 CACHE = [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "1"}]
 
 CASES = {
@@ -126,6 +128,46 @@ def test_a_server_that_ends_itself_over_a_standstill_is_quoted(failures: Failure
     )
     failures.until_status("stalled", case)
     failures.namespace.kubectl("delete", KIND, "stalled")
+
+
+def test_what_fits_says_what_it_takes_of_its_container_s_memory(failures: Failures, demo: Object) -> None:
+    failures.namespace.apply(failures.service("fits", **demo))
+    until_fits(failures, "fits", "True Measured")
+    told = failures.status("fits")["memory"]
+    assert told["capacity"] == "2112Mi"  # the limit: what was asked for, and what is shared
+    at_rest, measured, in_full = (mib(told[size]) for size in ("estimatedAtRest", "measured", "estimated"))
+    assert measured == pytest.approx(at_rest, rel=0.05)
+    assert in_full > at_rest
+    (pod,) = failures.namespace.all("pods", "-lapp.kubernetes.io/instance=fits")
+    assert told["pod"] == pod["metadata"]["name"]
+    metrics = failures.cluster.fetch(f"http://{pod['status']['podIP']}:8000/metrics").decode()
+    (sample,) = re.findall(r"^slipway_memory_measured_bytes{.*} (.*)$", metrics, re.MULTILINE)
+    assert round(float(sample) / MIB) == measured
+    failures.namespace.kubectl("delete", KIND, "fits")
+
+
+def test_what_does_not_fit_says_so_though_it_serves(failures: Failures, demo: Object) -> None:
+    """Memory is taken as the cache fills: the server starts, and would be ended when many requests come."""
+    larger = {"env": [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"}]}
+    failures.namespace.apply(failures.service("large", **{**demo, **larger}))
+    until_fits(failures, "large", "False DoesNotFit")
+    said = failures.namespace.condition("large", "Fits")["message"]
+    assert "Raise spec.resources.memory" in said
+    failures.until_summary("large", "DoesNotFit: weights, KV cache and requests in full are more together")
+    assert failures.namespace.condition("large", "Ready")["status"] == "True"
+    failures.namespace.kubectl("delete", KIND, "large")
+
+
+def until_fits(failures: Failures, name: str, wanted: str) -> None:
+    def found() -> str:
+        told = failures.namespace.condition(name, "Fits")
+        return f"{told.get('status')} {told.get('reason')}"
+
+    until(lambda: found() == wanted, lambda: f"{name}: {found()} is {wanted}", PATIENCE)
+
+
+def mib(quantity: str) -> int:
+    return int(quantity.removesuffix("Mi"))
 
 
 def answering(failures: Failures, name: str) -> str | None:

@@ -220,6 +220,7 @@ RESOURCES: dict[str, frozenset[str] | None] = {
     "service": MODELS | {OPERATOR},
     "pods": frozenset(),
     "leases": frozenset({OPERATOR}),
+    "node": frozenset({"NAME"}),
     "controllerrevisions": frozenset(),
     "crd": frozenset({"inferenceservices.slipway.dev"}),
     "namespace": frozenset({"team-a"}),

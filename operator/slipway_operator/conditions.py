@@ -8,6 +8,7 @@ VALID = "Valid"
 ARGS_COMPATIBLE = "ArgsCompatible"
 SCHEDULED = "Scheduled"
 MODEL_LOADED = "ModelLoaded"
+FITS = "Fits"
 AVAILABLE = "Available"
 PROGRESSING = "Progressing"
 READY = "Ready"
@@ -23,6 +24,9 @@ CONDITIONS: Mapping[str, str] = {
     "Unknown where no profile has its schema.",
     SCHEDULED: "Every pod of the current template exists and has a node.",
     MODEL_LOADED: "A server of the current template has loaded the model.",
+    FITS: "The model fits the memory of its device, or of its container, by the estimate that the server "
+    "makes before it reads weights; `.status.memory` has the numbers. Only there once a server of the "
+    "current template has said it.",
     AVAILABLE: "At least one pod admits requests: the URL answers.",
     PROGRESSING: "The rollout moves on, or has arrived.",
     READY: "All that the spec asks for is there: every replica runs the current template and admits "

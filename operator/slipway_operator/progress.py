@@ -1,9 +1,9 @@
-"""How far a server that loads has come: what it answers at /ready, asked for until it is ready.
+"""How far a server that loads has come, and what memory it takes: what it answers at /ready.
 
 The question goes to the pod itself, as the kubelet's does, and never holds up a reconciliation: `Loading.of`
 gives the last answers and sends for the next ones. Where no answer comes (a NetworkPolicy, a mesh that wants
-its own certificates) the status says "loading" without a number, and the questions become rare. A pod that is
-ready is not asked.
+its own certificates) the status says "loading" without a number, and the questions become rare. Of pods that
+are ready one is asked, until it has said what it measured.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import asyncio
 import datetime
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 
 from slipway_operator.looks import Look, Looks
-from slipway_operator.shapes import Object, is_going, is_ready
+from slipway_operator.memory import Memory, count
+from slipway_operator.memory import parsed as memory_of
+from slipway_operator.shapes import Object, is_going, is_ready, name
 
 INTERVAL = 5.0
 LONGEST_INTERVAL = 60.0
@@ -44,12 +46,24 @@ class Progress:
     """Since when not a byte has come, once that is too long."""
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer of /ready."""
+
+    progress: Progress | None
+    """None: the server is ready."""
+    memory: Memory | None
+    """None: it does not know, or not yet."""
+
+
 @dataclass(slots=True)
 class Answer(Look):
     """What one pod answered."""
 
-    progress: Progress | None = None
+    said: Said | None = None
     moved_at: datetime.datetime | None = None
+    over: bool = False
+    """It is ready, and has no more to say, or does not answer us."""
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
@@ -60,65 +74,79 @@ class Loading:
         self.looks: Looks[Answer] = Looks()
         self._room = asyncio.Semaphore(AT_ONCE)
 
-    def of(self, pods: Sequence[Object], now: datetime.datetime) -> tuple[dict[str, Progress], float | None]:
-        """The last answers by pod name, and in how many seconds more may be known; None: no pod loads."""
-        known: dict[str, Progress] = {}
+    def of(
+        self, pods: Sequence[Object], now: datetime.datetime, measures: Object | None = None
+    ) -> tuple[dict[str, Said], float | None]:
+        """The last answers by pod name, and in how many seconds more may be known; None: nobody is asked.
+
+        measures  the ready pod of which it is of interest what memory it takes
+        """
+        known: dict[str, Said] = {}
         waits: list[float] = []
         for pod in pods:
-            address = ready_url(pod) if loads(pod) else None
+            address = ready_url(pod) if loads(pod) or pod is measures else None
             if address is None:
                 self.looks.forget(pod)
                 continue
             look = self.looks.at(pod, lambda: Answer(INTERVAL))
-            if look.due:
+            if loads(pod):
+                look.over = False  # it may have been ready before
+            if look.due and not look.over:
                 look.begin()
-                look.task = asyncio.create_task(self._ask(look, address))
-            if look.progress is not None:
-                known[pod["metadata"]["name"]] = _stalled(look.progress, look.moved_at, now)
-            waits.append(look.wait)
+                look.task = asyncio.create_task(self._ask(look, address, is_ready(pod)))
+            if look.said is not None:
+                known[name(pod)] = _stalled(look.said, look.moved_at, now)
+            if not look.over:
+                waits.append(look.wait)
         return known, min(waits, default=None)
 
-    async def _ask(self, look: Answer, address: str) -> None:
+    async def _ask(self, look: Answer, address: str, ready: bool) -> None:
         async with self._room:
             try:
-                answer = await asked(address)
+                said = await asked(address)
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                 look.interval = min(look.interval * 2, LONGEST_INTERVAL)
+                look.over = (
+                    ready and look.interval == LONGEST_INTERVAL
+                )  # it serves: nobody waits for a number
                 return
         look.interval = INTERVAL
-        if answer != look.progress:
+        if look.said is None or said.progress != look.said.progress:
             look.moved_at = datetime.datetime.now(datetime.UTC)
-        look.progress = answer
+        look.said = said
+        look.over = said.progress is None and (said.memory is None or said.memory.measured > 0)
 
 
-async def asked(address: str) -> Progress | None:
-    """What a server says at this URL; None once it is ready.
+async def asked(address: str) -> Said:
+    """What a server says at this URL.
 
     Raises aiohttp.ClientError, OSError, TimeoutError, and ValueError for what is no answer of ours.
     """
     # Not verified: certificates are for the Service's name, and here the pod's address is asked. Nothing
-    # secret is sent, and of the answer only three values of known types are taken.
+    # secret is sent, and of the answer only values of known types are taken.
     tls = aiohttp.TCPConnector(ssl=False)
     patience = aiohttp.ClientTimeout(total=PATIENCE)
     async with (
         aiohttp.ClientSession(connector=tls, timeout=patience) as session,
         session.get(address, allow_redirects=False) as answer,
     ):
-        return None if answer.status == 200 else parsed(await answer.content.read(LONGEST_ANSWER))
+        body = await answer.content.read(LONGEST_ANSWER)
+        if answer.status != 200:
+            return parsed(body)
+        try:
+            return Said(None, memory_of(json.loads(body)))
+        except ValueError:  # servers of others may say anything
+            return Said(None, None)
 
 
-def parsed(body: bytes) -> Progress:
-    """The progress in the body {phase, done, total}. Raises ValueError for anything else."""
+def parsed(body: bytes) -> Said:
+    """What is in the body {phase, done, total, memory} of a server that loads. Raises ValueError for anything
+    else."""
     answer = json.loads(body)
     if not isinstance(answer, dict) or answer.get("phase") not in PHASES:
         raise ValueError("it names no phase of a server that loads")
-    return Progress(answer["phase"], _count(answer.get("done")), _count(answer.get("total")))
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} is no number of bytes or steps")
-    return value
+    progress = Progress(answer["phase"], count(answer.get("done")), count(answer.get("total")))
+    return Said(progress, memory_of(answer))
 
 
 def loads(pod: Object) -> bool:
@@ -142,9 +170,11 @@ def ready_url(pod: Object) -> str | None:
     return f"{str(probe.get('scheme') or 'HTTP').lower()}://{host}:{port}{probe.get('path') or '/'}"
 
 
-def _stalled(last: Progress, moved_at: datetime.datetime | None, now: datetime.datetime) -> Progress:
+def _stalled(said: Said, moved_at: datetime.datetime | None, now: datetime.datetime) -> Said:
     """The answer with the moment since which it has been the same, where that is too long ago."""
-    moves = last.phase not in MOVING or not 0 <= last.done < last.total
-    if moves or moved_at is None or (now - moved_at).total_seconds() < STALLED_SECONDS:
-        return last
-    return Progress(last.phase, last.done, last.total, moved_at)
+    last = said.progress
+    if last is None or last.phase not in MOVING or not 0 <= last.done < last.total:
+        return said
+    if moved_at is None or (now - moved_at).total_seconds() < STALLED_SECONDS:
+        return said
+    return replace(said, progress=replace(last, still_since=moved_at))

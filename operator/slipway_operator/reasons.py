@@ -203,6 +203,28 @@ UNRESPONSIVE = _reason(
     conditions.MODEL_LOADED,
     "The kubelet restarts the server because its probe fails. `kubectl logs --previous` shows what it did.",
 )
+ESTIMATED = _reason(
+    "Estimated", conditions.FITS, "It fits by the estimate; nothing has been measured yet.", calm=True
+)
+MEASURED = _reason(
+    "Measured",
+    conditions.FITS,
+    "It fits by the estimate, and what the server took when it was ready was no more than that.",
+    calm=True,
+)
+TAKES_MORE = _reason(
+    "TakesMore",
+    conditions.FITS,
+    "What the server took when it was ready is a tenth more than the estimate: something else uses its "
+    "device, or the estimate is wrong, of which we would like to hear.",
+)
+DOES_NOT_FIT = _reason(
+    "DoesNotFit",
+    conditions.FITS,
+    "The model is too large for the memory by the estimate; the message says what is short and what to do. "
+    "The server tries all the same: where it serves, it may be ended when requests come. `slipway fit` "
+    "answers the same question before anything is started.",
+)
 SERVING = _reason("Serving", conditions.AVAILABLE, "Pods admit requests.", calm=True)
 NO_READY_POD = _reason("NoReadyPod", conditions.AVAILABLE, "No pod admits requests yet.", calm=True)
 ROLLED_OUT = _reason(
@@ -264,6 +286,7 @@ _FROM_EXITS = tuple(
 CATALOGUE: tuple[Reason, ...] = (*_OWN, *_FROM_EXITS)
 BY_NAME: Mapping[str, Reason] = {reason.name: reason for reason in CATALOGUE}
 OUT_OF_MEMORY = BY_NAME[exits.OUT_OF_MEMORY.reason]
+KV_CACHE_TOO_SMALL = BY_NAME[exits.KV_CACHE_TOO_SMALL.reason]
 ENGINE_STALLED = BY_NAME[exits.ENGINE_STALLED.reason]
 LOAD_STALLED = BY_NAME[exits.LOAD_STALLED.reason]
 

@@ -15,18 +15,19 @@ from slipway.service.facts import Owner
 from slipway.service.intent import pod_template
 from slipway.service.profile import ServingProfile, check_profiled, misfits_of
 from slipway.service.rollout import claims_of
-from slipway_operator import reasons
+from slipway_operator import memory, reasons
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
 from slipway_operator.differences import foreign_env, needs_apply
 from slipway_operator.discovery import Claims, Nodes
 from slipway_operator.events import PodEvents, Recorder, transitions
+from slipway_operator.explain import current_pods
 from slipway_operator.explain import refusal as refusal_by_admission
 from slipway_operator.informer import MANAGER, Children, Key, Store, slim
 from slipway_operator.profiles import Profiles
 from slipway_operator.progress import Loading
 from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
-from slipway_operator.shapes import controller, owned_by
+from slipway_operator.shapes import controller, current_replica_set, is_ready, owned_by
 from slipway_operator.status import Observed, refusal, status
 from slipway_operator.surge import no_room
 from slipway_operator.template_pin import Pinned, in_force, pin
@@ -274,7 +275,11 @@ class Reconciler:
         pods = [one for one in self._children.of("Pod", key) if owned_by(one, *replica_sets)]
         now = datetime.datetime.now(datetime.UTC)
         events, next_event = await self.pod_events.of(pods, now)
-        progress, next_answer = self.loading.of(pods, now)
+        replica_set = current_replica_set(replica_sets, deployment)
+        serving = list(filter(is_ready, current_pods(pods, replica_set)))
+        known = memory.told_before(current, replica_set)
+        unmeasured = serving[0] if serving and not memory.is_whole(known) else None
+        said, next_answer = self.loading.of(pods, now, unmeasured)
         observed = Observed(
             resource=current,
             deployment=deployment,
@@ -289,7 +294,10 @@ class Reconciler:
             missing_monitor=self._missing_monitor(wanted.spec),
             arguments=wanted.arguments,
             nodes=await self.nodes.all() if any(_unschedulable(pod) for pod in pods) else (),
-            progress=progress,
+            progress={pod: one.progress for pod, one in said.items() if one.progress},
+            memory=memory.told(
+                known, replica_set, {pod: one.memory for pod, one in said.items() if one.memory}
+            ),
             now=now,
         )
         after = status(observed, wanted.spec)

@@ -21,6 +21,7 @@ from slipway_operator.conditions import (
     ARGS_COMPATIBLE,
     AVAILABLE,
     DRIFTED,
+    FITS,
     MODEL_LOADED,
     PROGRESSING,
     READY,
@@ -32,6 +33,7 @@ from slipway_operator.conditions import (
     VALID,
 )
 from slipway_operator.explain import current_pods, pods_summary
+from slipway_operator.memory import verdict
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding, Reason
 from slipway_operator.shapes import (
@@ -45,6 +47,8 @@ from slipway_operator.shapes import (
 
 SUMMARY_LENGTH = 120
 MESSAGE_LENGTH = 2000
+_GOOD = (reasons.ESTIMATED, reasons.MEASURED)
+"""Of the condition Fits, nothing that a person has to know."""
 _SENTENCE_END = re.compile(r"[.!?] (?=[A-Z`\"])")
 
 
@@ -76,6 +80,8 @@ class Observed:
     """Only for the numbers in an Unschedulable message; may stay empty."""
     progress: Mapping[str, Progress] = field(default_factory=dict)
     """By pod name, of pods that load; may stay empty."""
+    memory: Mapping[str, Any] | None = None
+    """`memory.told`."""
     now: datetime
 
 
@@ -130,6 +136,8 @@ def status(observed: Observed, spec: ServiceSpec | None) -> dict[str, Any]:
         whole["url"] = _url(observed.service, spec)
     if image := _image(observed.deployment):
         whole["image"] = image
+    if observed.memory is not None:
+        whole["memory"] = dict(observed.memory)
     return whole
 
 
@@ -182,6 +190,8 @@ def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Itera
     yield _valid(view.found)
     yield _scheduled(view)
     yield _model_loaded(view)
+    if (fits := _fits(observed, view)) is not None:
+        yield fits
     yield _available(view)
     yield progressing
     if ready is not None:
@@ -242,6 +252,18 @@ def _model_loaded(view: View) -> Verdict:
     if view.found is not None and view.found.condition == MODEL_LOADED:
         return Verdict(MODEL_LOADED, "False", view.found.reason, view.found.message)
     return Verdict(MODEL_LOADED, "Unknown", reasons.NO_PODS, "No pod of the current template has started.")
+
+
+def _fits(observed: Observed, view: View) -> Verdict | None:
+    """What memory ended counts before what was estimated."""
+    found = view.found
+    if found is None or found.reason not in (reasons.OUT_OF_MEMORY, reasons.KV_CACHE_TOO_SMALL):
+        found = verdict(observed.memory) if observed.memory is not None else None
+    if found is None:
+        return None
+    return Verdict(
+        FITS, "True" if found.reason in (*_GOOD, reasons.TAKES_MORE) else "False", found.reason, found.message
+    )
 
 
 def _available(view: View) -> Verdict:
@@ -315,8 +337,8 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
     by_type = {verdict.condition: verdict for verdict in verdicts}
     shown = by_type.get(READY) or by_type[PROGRESSING]
     if shown.status == "True" and shown.condition == READY:
-        known = (by_type.get(one) for one in (DRIFTED, UNMONITORED, UPGRADE_AVAILABLE))
-        shown = next(filter(None, known), shown)
+        known = [by_type.get(one) for one in (FITS, DRIFTED, UNMONITORED, UPGRADE_AVAILABLE)]
+        shown = next((one for one in known if one and one.reason not in _GOOD), shown)
     sentence = _SENTENCE_END.split(" ".join(shown.message.split()), maxsplit=1)[0].rstrip(".")
     return shortened(f"{shown.reason.name}: {sentence}", SUMMARY_LENGTH)
 

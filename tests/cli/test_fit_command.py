@@ -126,6 +126,39 @@ def test_the_model_of_a_document_may_be_elsewhere(model, tmp_path, figures):
     assert figures("-f", str(file), model)["architecture"] == "LlamaForCausalLM"
 
 
+NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {
+        "name": "gpu-1",
+        "labels": {"nvidia.com/gpu.product": "NVIDIA-L40S", "nvidia.com/gpu.memory": "46068", "zone": "a"},
+    },
+}
+
+
+def test_a_node_says_by_its_labels_which_device_it_has(model, tmp_path, figures, monkeypatch):
+    file = tmp_path / "node.yaml"
+    file.write_text(yaml.safe_dump(NODE))
+    found = figures(model, "--node", str(file))
+    assert found["device"] == {"name": "NVIDIA-L40S", "memory": int(46068 * 0.994 * MIB), "count": 1}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(NODE)))
+    assert figures(model, "--node", "-", "--device-memory", "40GiB")["device"]["memory"] == 40 << 30
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ({"zone": "a"}, "The node has neither nvidia.com/gpu.memory nor nvidia.com/gpu.product among its"),
+        (None, "it is no Node with labels. `kubectl get node NAME --output yaml` prints one."),
+    ],
+)
+def test_a_node_that_says_nothing_of_devices_is_refused(model, tmp_path, capsys, labels, words):
+    file = tmp_path / "node.yaml"
+    file.write_text(yaml.safe_dump({**NODE, "metadata": {"name": "one", "labels": labels}}))
+    assert main(["fit", model, "--node", str(file)]) == 2
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -169,4 +202,6 @@ def test_help_names_the_options(capsys):
     with pytest.raises(SystemExit):
         main(["fit", "--help"])
     shown = capsys.readouterr().out
-    assert all(f"--{name}" in shown for name in ("device", "device-memory", "devices", "json", "file"))
+    assert all(
+        f"--{name}" in shown for name in ("device", "device-memory", "devices", "node", "json", "file")
+    )

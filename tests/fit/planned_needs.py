@@ -23,7 +23,8 @@ def resolved(model: Path, arguments: tuple[str, ...], device: str) -> Resolved:
 
 def configured(model: Path, *arguments: str, device: str = "cuda") -> EngineConfig:
     """An engine of a model's folder or file."""
-    return engine_config(resolved(model, arguments, device), envs.read({}))
+    given = resolved(model, arguments, device)
+    return engine_config(given, envs.read({}), frontends=given["api_server_count"])
 
 
 def needs_of(model: Path, *arguments: str, device: str = "cuda", arch: int = ARCH) -> Needs:

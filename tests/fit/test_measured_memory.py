@@ -12,6 +12,7 @@ from planned_needs import needs_of
 
 from live_server import LiveServer, live_server
 from slipway.fit import Device, Estimate, estimate
+from slipway.footprint import footprint
 from slipway.machine import whole_memory
 from small_shapes import LLAMA, MOE, write_shape
 
@@ -24,31 +25,12 @@ def estimated(model: Path, *arguments: str) -> Estimate:
     return estimate(needs_of(model, *arguments, device="cpu"), Device("here", whole_memory()))
 
 
-def processes(pid: int) -> list[int]:
-    """A process and those that it has started."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += processes(int(child))
-    return found
-
-
-def taken(server: LiveServer) -> int:
-    """Bytes of a server's processes, what they share counted once: page cache is neither of the two."""
-    size = 0
-    for pid in processes(server.process.pid):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
-                size += int(line.split()[1]) << 10
-    return size
-
-
 def settled(server: LiveServer) -> int:
     """What is taken once an idle engine has touched what it will."""
-    before, now = -1, taken(server)
+    before, now = -1, footprint(server.process.pid)
     while now > before:
         server.wait(0.5)
-        before, now = now, taken(server)
+        before, now = now, footprint(server.process.pid)
     return now
 
 

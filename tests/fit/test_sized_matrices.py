@@ -12,7 +12,6 @@ from quantize import quantize, recipe
 from torch import Tensor
 
 from packed_forms import as_gguf
-from slipway.engine.planned import StartProgress, of_model
 from slipway.fit.describe import opened
 from slipway.fit.sized import SizedSchemes
 from slipway.load.arrays import DType
@@ -23,6 +22,7 @@ from slipway.worker.device.offload import move
 from slipway.worker.device.products import move_matrices
 from slipway.worker.device.schemes import DeviceSchemes, device_arch
 from slipway.worker.device.transfer import Transfer
+from slipway.worker.drafts.plan import plan_with_draft
 from slipway.worker.native import Native
 
 STORED = ("awq", "gptq", "w4a16", "w8a8", "fp8", "fp8-block")
@@ -36,7 +36,7 @@ NOWHERE = torch.device("meta")
 def counted_and_allocated(model: Path, *arguments: str) -> tuple[int, int]:
     """Bytes of all matrices: what is counted, and what a device's schemes allocate for them."""
     config = configured(model, *arguments)
-    _, plan = of_model(opened(config), config, StartProgress(None), device_arch)
+    _, plan = plan_with_draft(opened(config), config, lambda *_: None, arch=device_arch)
     assert isinstance(plan.route, Native)
     part = plan.route.part(plan)
     schemes = SizedSchemes(plan.element, device_arch)

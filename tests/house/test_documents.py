@@ -210,6 +210,16 @@ def it_fits(snippet: Snippet, folder: Path) -> None:
     assert estimated(words, folder)
 
 
+def it_fits_a_node(snippet: Snippet, folder: Path) -> None:
+    """What kubectl prints of a node is written for it."""
+    asks, words = snippet.text.split(" | ")
+    platform_pages.check_kubectl(asks, snippet.files)
+    labels = {"nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.memory": "23034"}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1", "labels": labels}}
+    (folder / "node.json").write_text(json.dumps(node))
+    assert "NVIDIA-L4" in estimated([*words_of(words)[:-1], "node.json"], folder)
+
+
 def it_is_an_estimate(snippet: Snippet, folder: Path) -> None:
     """What the page's first command prints."""
     assert estimated(words_of("slipway fit MODEL --device L4"), folder) == snippet.text
@@ -295,6 +305,7 @@ AT_ONCE: dict[tuple[str, str], Callable[[Snippet, Path], None]] = {
     ("sh", r"(kubectl get .* \| )?slipway diff "): it_tells_a_difference,
     ("sh", r"docker compose up --detach --wait$"): it_is_what_a_compose_file_says,
     ("sh", r"slipway fit .*MODEL\b"): it_fits,
+    ("sh", r"kubectl get node NAME --output yaml \| slipway fit "): it_fits_a_node,
     ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,
     ("sh", r"(kubectl|helm) "): it_is_about_what_the_cluster_has,

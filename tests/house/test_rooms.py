@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 RUNTIME, KERNELS = ROOT / "runtime" / "slipway", ROOT / "kernels" / "slipway_kernels"
 
 ROOMS = (
-    ("driver", "machine", "envs", "exits", "features", "processes", "sockets"),
+    ("driver", "footprint", "machine", "envs", "exits", "features", "processes", "sockets"),
     ("contract", "extras", "plugins", "call_trace", "logs"),
     ("begin",),
     ("metrics",),
@@ -22,9 +22,9 @@ ROOMS = (
     ("model",),
     ("dist",),
     ("worker", "text"),
+    ("fit",),
     ("engine",),
     ("service",),
-    ("fit",),
     ("api",),
     ("batch", "bench"),
     ("cli",),

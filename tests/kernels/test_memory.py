@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipway_kernels.cpu import Packed, PageMemory, Threads, reserved
+from slipway_kernels.cpu import Packed, PageMemory, Threads, apart, reserved
 from slipway_kernels.cpu.arrays import BF16
 from slipway_kernels.cpu.memory import AHEAD, Memory
 
@@ -49,6 +49,15 @@ def test_what_was_reserved_is_taken_and_the_rest_given_back() -> None:
     with pytest.raises(AssertionError, match="not mapped"):
         resident(beside)
     assert ctypes.string_at(memory.address, 64) == bytes(64)
+
+
+def test_what_is_made_apart_takes_nothing_of_what_was_reserved() -> None:
+    with reserved(64 << 20):
+        first = Memory(1 << 20, shared=True)
+        with apart():
+            Memory(1 << 20, shared=True)
+        second = Memory(1 << 20, shared=True)
+    assert second.address == first.address + (1 << 20)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -19,7 +19,8 @@ from as_printed import NOW, Object, deployment, pod, ready_pod, replica_set, res
 from slipway.service import Facts, from_mapping
 from slipway.service.pod import pod_template
 from slipway_operator import progress
-from slipway_operator.progress import Loading, Progress, asked, loads, parsed, ready_url
+from slipway_operator.memory import Memory
+from slipway_operator.progress import Loading, Progress, Said, asked, loads, parsed, ready_url
 from slipway_operator.status import Observed, status
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -70,7 +71,7 @@ async def test_a_pod_that_loads_is_asked_what_its_readiness_probe_asks(runtime):
     assert known == {}  # the reconciliation did not wait for the answer
     assert again == pytest.approx(progress.INTERVAL, abs=0.5)
     await settled(loading)
-    assert loading.of([one], NOW)[0] == {"demo-5d4f2-abcde": Progress("load", 405, 900)}
+    assert loading.of([one], NOW)[0] == {"demo-5d4f2-abcde": Said(Progress("load", 405, 900), None)}
     assert len(told.heard) == 1  # and not again before its time
     assert "Authorization" not in told.heard[0].headers
 
@@ -86,7 +87,7 @@ async def test_the_status_says_how_far_the_server_is(runtime):
         deployment=deployment(),
         replica_sets=[replica_set(2)],
         pods=[one],
-        progress=loading.of([one], NOW)[0],
+        progress={pod: said.progress for pod, said in loading.of([one], NOW)[0].items() if said.progress},
         now=NOW,
     )
     assert status(observed, from_mapping(document))["summary"] == "Loading: weights 45 %"
@@ -101,13 +102,13 @@ async def test_what_stands_still_is_known_by_when_it_last_moved(runtime):
     moved = look.moved_at
     assert moved is not None
     (still,) = loading.of([one], moved + LATER)[0].values()
-    assert still == Progress("load", 405, 900, moved)
+    assert still.progress == Progress("load", 405, 900, moved)
     look.again_at = 0.0
     told.body = {"phase": "load", "done": 406, "total": 900}
     loading.of([one], moved + LATER)
     await settled(loading)
     (moving,) = loading.of([one], moved + LATER)[0].values()
-    assert moving == Progress("load", 406, 900)
+    assert moving.progress == Progress("load", 406, 900)
 
 
 @pytest.mark.parametrize(("phase", "done", "total"), [("warmup", 0, 1), ("load", 7, 7), ("load", 0, 0)])
@@ -118,7 +119,8 @@ async def test_one_long_step_is_no_standstill(runtime, phase, done, total):
     loading.of([one], NOW)
     await settled(loading)
     (known,) = loading.of([one], datetime.datetime.now(datetime.UTC) + 10 * LATER)[0].values()
-    assert known.still_since is None
+    assert known.progress is not None
+    assert known.progress.still_since is None
 
 
 async def test_a_pod_that_does_not_answer_is_asked_less_and_less(unused_tcp_port):
@@ -167,10 +169,73 @@ async def test_nobody_is_asked_once_all_are_ready_or_gone(runtime):
     look.again_at = 0.0
     loading.of([one], NOW)
     await settled(loading)
-    assert loading.of([one], NOW)[0] == {}
+    (said,) = loading.of([one], NOW)[0].values()
+    assert said.progress is None
     ready = {**ready_pod(), "metadata": one["metadata"]}
     assert loading.of([ready], NOW) == ({}, None)
     assert loading.looks == {}
+
+
+MEMORY = {"capacity": 900, "estimated": 500, "at_rest": 400, "kv_tokens": 64, "max_model_len": 64}
+
+
+def as_ready(one: Object) -> Object:
+    """The same pod, once it admits requests."""
+    return {**one, "status": {**one["status"], "conditions": ready_pod()["status"]["conditions"]}}
+
+
+async def said_by(loading: Loading, one: Object, measures: Object | None = None) -> Said | None:
+    """The answer to a question that is due now."""
+    for look in loading.looks.values():
+        look.again_at = 0.0
+    loading.of([one], NOW, measures)
+    await settled(loading)
+    return loading.of([one], NOW, measures)[0].get(one["metadata"]["name"])
+
+
+async def test_a_server_tells_what_it_takes_while_it_loads_and_what_it_measured_once_it_is_ready(runtime):
+    told, port = runtime
+    loading, one = Loading(), loading_pod(port)
+    told.body = {"phase": "load", "done": 405, "total": 900, "memory": MEMORY}
+    said = await said_by(loading, one)
+    assert said == Said(Progress("load", 405, 900), Memory(900, 500, 400, 0, 64, 64, ""))
+    ready = as_ready(one)
+    told.status, told.body = 200, {"phase": "ready", "done": 0, "total": 0, "memory": MEMORY}
+    said = await said_by(loading, ready, ready)
+    assert said is not None
+    assert said.memory is not None
+    assert said.memory.measured == 0
+    assert loading.of([ready], NOW, ready)[1] is not None  # and it is asked again
+    told.body = {**told.body, "memory": {**MEMORY, "measured": 450}}
+    said = await said_by(loading, ready, ready)
+    assert said is not None
+    assert said.memory == Memory(900, 500, 400, 450, 64, 64, "")
+    heard = len(told.heard)
+    await said_by(loading, ready, ready)
+    assert len(told.heard) == heard
+    assert loading.of([ready], NOW, ready)[1] is None
+
+
+@pytest.mark.parametrize("body", ["", "{}", '{"status": "ok"}', "<html>", '{"memory": "all of it"}'])
+async def test_a_ready_server_that_knows_nothing_of_memory_is_asked_once(runtime, body, monkeypatch):
+    told, port = runtime
+    monkeypatch.setattr(json, "dumps", lambda _: body)
+    told.status = 200
+    ready = as_ready(loading_pod(port))
+    loading = Loading()
+    assert await said_by(loading, ready, ready) == Said(None, None)
+    assert await said_by(loading, ready, ready) == Said(None, None)
+    assert len(told.heard) == 1
+
+
+async def test_a_ready_server_that_nobody_reaches_is_given_up(unused_tcp_port):
+    ready = as_ready(loading_pod(unused_tcp_port))
+    loading = Loading()
+    waits = []
+    for _ in range(5):
+        assert await said_by(loading, ready, ready) is None
+        waits.append(loading.of([ready], NOW, ready)[1])
+    assert [wait is None for wait in waits] == [False, False, False, True, True]
 
 
 async def test_a_service_with_tls_is_asked_without_trust_in_its_name(runtime, tmp_path: Path):
@@ -189,7 +254,7 @@ async def test_a_service_with_tls_is_asked_without_trust_in_its_name(runtime, tm
     port = runner.addresses[0][1]
     address = ready_url(loading_pod(port, scheme="HTTPS"))
     assert address == f"https://127.0.0.1:{port}/ready"
-    assert await asked(address) == Progress("load", 405, 900)
+    assert await asked(address) == Said(Progress("load", 405, 900), None)
     await runner.cleanup()
 
 
@@ -219,6 +284,8 @@ async def test_a_redirect_leads_nowhere(runtime):
         b'{"phase": "pay 1 coin to the address", "done": 1, "total": 9}',
         b'{"phase": {}, "done": 1, "total": 9}',
         b'{"phase": "load", "done": 1, "total": 1e400}',
+        b'{"phase": "load", "done": 1, "total": 9, "memory": 7}',
+        b'{"phase": "load", "done": 1, "total": 9, "memory": {"capacity": 1}}',
     ],
 )
 def test_nothing_but_phases_and_counts_gets_into_a_status(body):

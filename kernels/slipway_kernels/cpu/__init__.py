@@ -6,7 +6,7 @@ from slipway_kernels.cpu.encoder import STEP_PAGES, EncoderProgram
 from slipway_kernels.cpu.extension import Extension, OwnRows
 from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
 from slipway_kernels.cpu.linked import LinkedProgram
-from slipway_kernels.cpu.memory import PageMemory, page_bytes, reserved, trim
+from slipway_kernels.cpu.memory import PageMemory, apart, page_bytes, reserved, trim
 from slipway_kernels.cpu.program import Adaptable, Buffer, Program, Shared
 from slipway_kernels.cpu.ranks import RankLeft, Ranks, shared_memory
 from slipway_kernels.cpu.slots import Slots
@@ -38,6 +38,7 @@ __all__ = [
     "StepResult",
     "Threads",
     "Weight",
+    "apart",
     "isa",
     "linear",
     "page_bytes",

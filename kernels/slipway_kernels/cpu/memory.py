@@ -5,21 +5,24 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from slipway_kernels.cpu.binding import DTYPES, library
 
 AHEAD = 256 << 20
 """Bytes of the KV cache behind the last page in use that are touched before they are needed."""
 TOUCHED_AT_ONCE = 2 << 20
+_APART = ContextVar("apart", default=False)
 
 
 class Memory:
     """Zeroed memory, in huge pages where the system gives them: taken when touched, freed with the object.
 
-    `shared`: cut from larger mappings, and from what `reserved` has prepared.
+    `shared`: cut from larger mappings, and from what `reserved` has prepared; but not `apart`.
     """
 
     def __init__(self, size: int, *, shared: bool = False) -> None:
+        shared = shared and not _APART.get()
         take = library().sw_memory_take if shared else library().sw_memory_map
         self.address: int = take(size)
         if not self.address:
@@ -43,6 +46,17 @@ def reserved(size: int) -> Iterator[None]:
         yield
     finally:
         library().sw_memory_settle()
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Weights that are made within have mappings of their own, and may be freed at any time: what `reserved`
+    prepares is for those that stay, and its thread touches it whoever has let go of it."""
+    before = _APART.set(True)
+    try:
+        yield
+    finally:
+        _APART.reset(before)
 
 
 def trim() -> None:

@@ -103,7 +103,9 @@ class Admission:
         return self.failure
 
     def progress(self) -> Progress:
-        """What /ready shows while it is not."""
+        """What /ready shows."""
+        if self.ready:
+            return Progress(phase="ready")
         if self.cause is not None:
             return Progress(phase="dead")
         if self.phase != "open":

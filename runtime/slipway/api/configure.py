@@ -31,11 +31,14 @@ class Arguments(Protocol):
 
 
 def engine_config(
-    arguments: Arguments, environment: Environment, log_config_file: str | None = None
+    arguments: Arguments,
+    environment: Environment,
+    log_config_file: str | None = None,
+    frontends: int = 1,
 ) -> EngineConfig:
     """The arguments that concern the engine; what is unset stays for it to decide.
 
-    log_config_file  an argument of servers, which other commands that start an engine do not have
+    log_config_file, frontends  arguments of servers, which other commands that start an engine do not have
     """
     cache_bytes = arguments["kv_cache_memory_bytes"]
     on_cpu = arguments["device"] != "cuda"
@@ -69,6 +72,7 @@ def engine_config(
         "threads": environment.threads,
         "timed": bool(arguments["otlp_traces_endpoint"] and arguments["collect_detailed_traces"]),
         "log_config_file": log_config_file,
+        "frontends": frontends,
         "profile_folder": environment.torch_profiler_dir,
         "record": environment.slipway_record,
         "host_ip": None if environment.host_ip == "localhost" else environment.host_ip,
@@ -221,6 +225,7 @@ class Settings:
     api_keys: tuple[str, ...]
     """Of which callers present one; none: everyone may call."""
     max_concurrency: int | None
+    api_server_count: int
     disable_log_requests: bool
     disable_log_stats: bool
     batch_size_interval: float

@@ -25,6 +25,7 @@ from slipway.api.generate import Order, Run
 from slipway.api.grammars import GrammarChecks
 from slipway.api.group import Group
 from slipway.api.idle_check import IdleCheck
+from slipway.api.memory import MemoryReport
 from slipway.api.model import ServedModel, served_model
 from slipway.api.pooled_run import PooledRun
 from slipway.api.response_store import ResponseStore
@@ -65,6 +66,7 @@ class Frontend:
             group=group,
             idle_check=IdleCheck(engine, settings.idle_check_interval),
         )
+        self.memory = MemoryReport(engine, processes=settings.api_server_count)
         self.bodies = Bodies()
         self.adapters = Adapters(settings, engine)
         self.seeds = Seeds(settings.seed, self.admission.group.next_arrival)
@@ -96,6 +98,15 @@ class Frontend:
             engine.record_cache(_cache(self.settings, ready))
         self.bodies.make_room(max(ready.max_model_len, ready.max_stretched_len), ready.hidden_size)
         self.admission.open()
+
+    async def measure_memory(self) -> None:
+        """Once it is open: what the server takes at rest."""
+        await self.memory.measure()
+        shown = self.memory.shown
+        if shown is not None and self.metrics is not None:
+            self.metrics.of[self.engine.ranks[0]].record_memory(
+                shown.at_rest, shown.estimated, shown.measured or None
+            )
 
     def close(self) -> None:
         for threads in (self._threads, self._long_texts):

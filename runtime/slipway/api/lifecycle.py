@@ -142,6 +142,7 @@ class Lifecycle:
     async def _open(self) -> None:
         """Begin to serve, and say so."""
         texts, ready = await opened(self._front)
+        self._start(self._front.measure_memory())
         warnings = warnings_of(self._front, texts, ready)
         self._announce(warnings, greeting(self._arguments, self._settings, texts, ready))
 

@@ -93,7 +93,9 @@ def engines_started(arguments: Arguments, environment: envs.Environment) -> Iter
     ranks, size = local_ranks(arguments), arguments["data_parallel_size"]
     outside = balanced_outside(arguments)
     alone = size == 1 or (outside and len(ranks) == 1)
-    config = engine_config(arguments, environment, arguments["log_config_file"])
+    config = engine_config(
+        arguments, environment, arguments["log_config_file"], arguments["api_server_count"]
+    )
     # They wait until the event loop takes them: what they raise could come where Python swallows it. Nor does
     # a terminal's Ctrl-C, which is for the whole group, reach the engine's process.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

@@ -11,6 +11,7 @@ from pathlib import Path
 from slipway import envs
 from slipway.service import Facts, InvalidService, Policy, ServiceSpec, load
 from slipway.service.profile import ServingProfile, check_profiled, load_profile
+from slipway.service.yaml_text import parse_yaml
 
 OPTIONAL_KINDS = ("ServiceMonitor", "PodMonitor")
 ANYTHING = Policy(allow_code=True, env=frozenset(envs.BY_NAME))
@@ -91,6 +92,14 @@ def read_profiles(files: Sequence[str], specs: Sequence[ServiceSpec]) -> dict[st
             check_profiled(spec, profile)
         profiles[profile.name] = profile
     return profiles
+
+
+def read_labels(name: str) -> dict[str, str]:
+    """Those of a node, as `kubectl get node NAME --output yaml` prints it. Raises InvalidService."""
+    match parse_yaml(_text(name), "Node"):
+        case {"kind": "Node", "metadata": {"labels": dict(labels)}}:
+            return {str(key): str(value) for key, value in labels.items()}
+    raise InvalidService(name, "it is no Node with labels. `kubectl get node NAME --output yaml` prints one.")
 
 
 def without_profile(spec: ServiceSpec, profile: ServingProfile | None) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from slipway import driver, envs
 from slipway.args import ArgumentError, Resolved, resolve
 from slipway.cli import documents
-from slipway.fit.devices import Device, UnknownDevice, named
+from slipway.fit.devices import Device, UnknownDevice, named, of_labels
 from slipway.service import InvalidService, ServiceSpec
 from slipway.service.profile import with_profile
 from slipway.service.quantity import parse
@@ -63,10 +63,16 @@ def _parser() -> argparse.ArgumentParser:
         "-f", "--file", metavar="FILE", help="InferenceService document, or - for standard input"
     )
     documents.add_profile(parser)
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
         "--device",
         metavar="NAME",
         help="H100, L40S, RTX 4090 and others; cpu: processors and memory of a host",
+    )
+    which.add_argument(
+        "--node",
+        metavar="FILE",
+        help="the device of a node, by its labels: what `kubectl get node NAME --output yaml` prints, or -",
     )
     parser.add_argument(
         "--device-memory",
@@ -101,15 +107,12 @@ def _estimate(
 ) -> Estimate:
     from slipway.api.configure import engine_config  # what follows is not light
     from slipway.args.data_parallel import copies_here
+    from slipway.engine.tokens import token_ids_of
     from slipway.fit import estimate
     from slipway.fit.describe import describe
 
-    needs = describe(
-        engine_config(resolved, environment),
-        device.arch,
-        engines=copies_here(resolved),
-        frontends=resolved["api_server_count"],
-    )
+    config = engine_config(resolved, environment, frontends=resolved["api_server_count"])
+    needs = describe(config, device.arch, engines=copies_here(resolved), token_ids=token_ids_of(config))
     return estimate(needs, device, devices)
 
 
@@ -138,16 +141,22 @@ def _device(options: argparse.Namespace, spec: ServiceSpec | None) -> Device:
 
     memory = _size(options.device_memory)
     on_host = options.device == "cpu"
+    if options.node is not None:
+        return _with(of_labels(documents.read_labels(options.node)), memory)
     if options.device is None and memory is None:
         on_host = not driver.loaded() if spec is None else kind(spec) == "cpu"
         if not on_host:
-            raise _Refused("Which device? Give --device, such as H100, or --device-memory.")
+            raise _Refused("Which device? Give --device, such as H100, --node or --device-memory.")
     if on_host:
         limit = spec.resources.memory if spec is not None else None
         return _host(memory or _size(limit))
     if options.device is None:
         return Device("device", memory or 0, _ANY_ARCH)
-    device = named(options.device)
+    return _with(named(options.device), memory)
+
+
+def _with(device: Device, memory: int | None) -> Device:
+    """The device, of another memory where one is given."""
     return Device(device.name, memory or device.memory, device.arch or _ANY_ARCH)
 
 

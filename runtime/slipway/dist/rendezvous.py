@@ -40,6 +40,7 @@ _OWN = frozenset(
         "host_ip",
         "cluster_key_file",
         "machine_parts",
+        "frontends",
         "hf_token",
         "download_dir",
         "threads",

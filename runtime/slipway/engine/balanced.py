@@ -181,7 +181,12 @@ def summed(progress: Iterable[Loading | None]) -> Loading | None:
     phase = min((one.phase for one in seen), key=PHASES.index)
     within = [one for one in seen if one.phase == phase]
     ahead = (len(seen) - len(within)) * max(one.total for one in within)
-    return Loading(phase, sum(one.done for one in within) + ahead, sum(one.total for one in within) + ahead)
+    return Loading(
+        phase,
+        sum(one.done for one in within) + ahead,
+        sum(one.total for one in within) + ahead,
+        seen[0].memory,
+    )
 
 
 def least(readies: Sequence[Ready]) -> Ready:
@@ -203,6 +208,7 @@ def least(readies: Sequence[Ready]) -> Ready:
         pools=first.pools,
         hidden_size=first.hidden_size,
         max_stretched_len=min(ready.max_stretched_len for ready in readies),
+        memory=first.memory,
     )
 
 

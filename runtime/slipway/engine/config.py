@@ -164,6 +164,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """That have weights and devices of their own, itself among them."""
     place_on_host: int = 0
     """Among these."""
+    frontends: int = 1
+    """Processes that answer HTTP beside them: these take memory of the host, too."""
     # device
     device: str = "cpu"
     """cpu, cuda, or auto, which takes CUDA where there is one."""

@@ -116,12 +116,35 @@ class UnloadAdapter(Message, frozen=True):
     number: int
 
 
+class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a model takes of the memory that it is given, in bytes: estimated before its weights are read.
+
+    Where processors compute it is the host's memory; else that of the first rank's device.
+    """
+
+    capacity: int
+    estimated: int
+    """In full: with every page and the largest step in use."""
+    at_rest: int
+    """Of a host, before the first request; of a device all is taken ahead, so that it is `estimated`."""
+    kv_tokens: int
+    """Tokens that the pages hold."""
+    max_model_len: int
+    """The largest `--max-model-len` that fits; 0: none does."""
+    short: str = ""
+    """Which part is too large, as `fit.short.Part` names them; empty where the model fits."""
+    taken: int = 0
+    """Of a device, when the engine began to serve, by whoever uses it; 0 on hosts, and before."""
+
+
 class Loading(Message, frozen=True):
     """Progress before the engine serves. `phase` is download, load or warmup; units are bytes or steps."""
 
     phase: str
     done: int
     total: int
+    memory: Memory | None = None
+    """None: not known yet, or not at all."""
 
 
 class Pools(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -163,6 +186,8 @@ class Ready(Message, frozen=True):
     """Numbers in the embedding of a token, where prompts may be embeddings; 0 where they may not."""
     max_stretched_len: int = 0
     """Of requests whose adapters stretch the context: at least `max_model_len`."""
+    memory: Memory | None = None
+    """None: nobody knows how much such a model needs."""
 
 
 class Failed(Message, frozen=True):

@@ -18,7 +18,7 @@ from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.engine.cuda_files import use_given
 from slipway.engine.executor import Worker
-from slipway.engine.messages import Loading
+from slipway.engine.messages import Loading, Memory
 from slipway.engine.tokens import token_ids_of
 from slipway.engine.wire import Hub
 from slipway.engine.worker_classes import check_classes, of_named_classes
@@ -30,8 +30,6 @@ from slipway.load.progress import Progress
 from slipway.worker.processors import check_processors
 
 if TYPE_CHECKING:
-    from slipway.load.checkpoint import Checkpoint
-    from slipway.worker.device.forms import Arch
     from slipway.worker.plan import ModelPlan
 
 
@@ -40,6 +38,8 @@ class StartProgress:
 
     def __init__(self, hub: Hub | None) -> None:
         self.seconds: dict[str, float] = {}
+        self.memory: Memory | None = None
+        """Told from then on."""
         self._hub = hub
         self.check: Callable[[], None] = lambda: None
         """Raises what else makes going on useless."""
@@ -55,7 +55,7 @@ class StartProgress:
         self._hub.poll(0)  # only greetings can have come
         if self._hub.closed:
             raise SystemExit(INTERNAL_ERROR.code)  # with what started it: nobody is left to be told
-        self._hub.broadcast(Loading(phase, done, total))
+        self._hub.broadcast(Loading(phase, done, total, self.memory))
         self.check()
 
     def over(self) -> None:
@@ -103,6 +103,7 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     Raises LoadError and Exit.
     """
     from slipway.load.checkpoint import open_checkpoint
+    from slipway.worker.drafts.plan import plan_with_draft
 
     config = msgspec.structs.replace(config, device=chosen_device(config.device))
     if config.device == "cuda" and Mesh.of(config).size > 1:
@@ -114,27 +115,7 @@ def planned(config: EngineConfig, progress: StartProgress) -> tuple[EngineConfig
     progress.ended("import")
     checkpoint = open_checkpoint(config, progress)
     progress.ended("open")
-    return of_model(checkpoint, config, progress)
-
-
-def of_model(
-    checkpoint: Checkpoint, config: EngineConfig, progress: Progress, arch: Arch | None = None
-) -> tuple[EngineConfig, ModelPlan]:
-    """The plan of a model on the device that `config` names, and what the model decides of that.
-
-    arch  of the device, where it is CUDA's; None: of the one in use
-    Raises LoadError.
-    """
-    from slipway.worker.drafts.plan import with_draft
-    from slipway.worker.planning import plan_model
-
-    plan = plan_model(checkpoint, config, token_ids_of(config), arch)
-    if not plan.kv.groups:  # rows see those behind them: no prompt is cut or begun in its midst
-        config = msgspec.structs.replace(config, enable_chunked_prefill=False, enable_prefix_caching=False)
-    plan = with_draft(plan, config, progress)
-    if plan.draft:  # which may have a number of its own
-        config = msgspec.structs.replace(config, num_drafts=plan.draft.num_drafts)
-    return config, plan
+    return plan_with_draft(checkpoint, config, progress, token_ids_of(config))
 
 
 def check_ranks_on_devices(config: EngineConfig) -> None:

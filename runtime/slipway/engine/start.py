@@ -27,7 +27,7 @@ from slipway.engine.executor import Executor, Steps, Worker
 from slipway.engine.grammar import ModelMatchers
 from slipway.engine.guesses import Guessing
 from slipway.engine.kv_cache import KVCache, block_hash
-from slipway.engine.messages import Failed, Part, Ready
+from slipway.engine.messages import Failed, Memory, Part, Ready
 from slipway.engine.page_pool import PagePool
 from slipway.engine.pipelined import PipelinedWorker
 from slipway.engine.placed import placed
@@ -40,6 +40,7 @@ from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.several import keep_own_devices
 from slipway.engine.sleeper import Sleeper
 from slipway.engine.team import Team
+from slipway.engine.tokens import token_ids_of
 from slipway.engine.wire import Hub
 from slipway.exits import (
     BY_REASON,
@@ -127,6 +128,7 @@ class Start:
     worker: Worker
     warnings: list[str]
     seconds: dict[str, float]
+    memory: Memory | None
 
     @classmethod
     def of(cls, config: EngineConfig, hub: Hub | None = None) -> Start:
@@ -147,12 +149,15 @@ class Start:
 
     @classmethod
     def _of(cls, config: EngineConfig, hub: Hub | None, team: Team | None = None) -> Start:
+        from slipway.fit import at_start  # which imports the planning of models
+
         progress = StartProgress(hub)
         if team is not None:
             progress.check = team.check
         progress("load", 0, 0)
         with reserved(to_be_read(config)):
             config, plan = planned(config, progress)
+            progress.memory = at_start.estimated(config, plan, token_ids_of(config))
             if team is None:
                 worker = loader(config.device)(plan, config, progress)
                 pages = wanted_pages(config, plan, worker.profile())
@@ -167,16 +172,16 @@ class Start:
                 mesh = Mesh.of(config)
                 pipelined = mesh.pp > 1
                 worker = PipelinedWorker(worker, team, mesh) if pipelined else RankedWorker(worker, team)
-            memory = worker.profile()
-            size = cache_size(config, plan, pages, memory.more)
+            more = worker.profile().more
+            size = cache_size(config, plan, pages, more)
             warnings = [*plan.warnings]
             pages = worker.allocate(size.num_pages)
             if pages < size.num_pages:
                 warnings.append(
                     f"There was room for {pages} of the {size.num_pages} planned KV pages: something "
-                    f"else took its memory meanwhile. Serving with less; {memory.more} asks for less at once."
+                    f"else took its memory meanwhile. Serving with less; {more} asks for less at once."
                 )
-                size = cache_size(config, plan, pages, memory.more)
+                size = cache_size(config, plan, pages, more)
             plan.close()
             progress.ended("load")
         progress("warmup", 0, 1)
@@ -187,7 +192,8 @@ class Start:
         warnings += filter(None, [size.warning])
         for warning in warnings:
             log.warning("%s", warning)
-        return cls(config, plan, size, worker, warnings, progress.seconds)
+        memory = progress.memory and msgspec.structs.replace(progress.memory, taken=at_start.taken(config))
+        return cls(config, plan, size, worker, warnings, progress.seconds, memory)
 
     @property
     def depth(self) -> int:
@@ -274,6 +280,7 @@ class Start:
             None if plan.pooler is None else plan.pooler.offer,
             self._hidden_size,
             self.size.max_model_len,
+            self.memory,
         )
 
     @property

@@ -9,7 +9,6 @@ import msgspec
 
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
-from slipway.engine.planned import StartProgress, of_model
 from slipway.fit.described import DescribedCheckpoint
 from slipway.fit.frontend import frontend_bytes
 from slipway.fit.needs import Needs, RankNeeds
@@ -20,35 +19,43 @@ from slipway.load.errors import LoadError
 from slipway.load.folder import find_weights
 from slipway.load.hub import locate
 from slipway.model.limits import trained_length
+from slipway.model.pooling import TokenIds, no_tokenizer
 from slipway.worker import cpu
 from slipway.worker.device import budget
 from slipway.worker.device.forms import Arch
+from slipway.worker.drafts.plan import plan_with_draft
 from slipway.worker.native import Native
 from slipway.worker.plan import ModelPlan
 from slipway_kernels.cpu.memory import AHEAD
 
 
-def describe(config: EngineConfig, arch: int = 0, *, engines: int = 1, frontends: int = 1) -> Needs:
+def describe(
+    config: EngineConfig, arch: int = 0, *, engines: int = 1, token_ids: TokenIds = no_tokenizer
+) -> Needs:
     """The needs of the model that `config` names, on the device that it names: cpu or cuda.
 
     arch       compute capability of CUDA's device, times ten
     engines    on the host, each as `config` says
-    frontends  processes that answer HTTP
+    token_ids  of tokens whose logits are scores
     Raises LoadError where the engine would not start, or what it needs is not known without the weights.
     """
     parts = Mesh.of(config).size * engines
     config = msgspec.structs.replace(
         config, machine_parts=parts, engines_on_host=engines, use_tqdm_on_load=False
     )
-    checkpoint = opened(config)
-    ranks, config, plan = _ranks(checkpoint, config, lambda: arch)
+    config, plan = plan_with_draft(opened(config), config, _silent, token_ids, lambda: arch)
+    return needs_of_plan(config, plan, token_ids, lambda: arch)
+
+
+def needs_of_plan(config: EngineConfig, plan: ModelPlan, token_ids: TokenIds, arch: Arch) -> Needs:
+    """The same of a model that an engine has planned as its first rank. Raises LoadError."""
     on_device = config.device == "cuda"
     return Needs(
         architecture=plan.route.architecture,
         kind="cuda" if on_device else "cpu",
-        ranks=ranks,
-        engines=engines,
-        frontend=frontend_bytes(checkpoint, plan.route.vocab) * frontends,
+        ranks=_ranks(config, plan, token_ids, arch),
+        engines=config.engines_on_host,
+        frontend=frontend_bytes(plan.checkpoint, plan.route.vocab, config.frontends),
         stored_bytes=plan.stored_bytes,
         trained_len=trained_length(plan.route.config),
         asked_len=config.max_model_len,
@@ -64,7 +71,7 @@ def describe(config: EngineConfig, arch: int = 0, *, engines: int = 1, frontends
         kv_cache_bytes=config.kv_cache_bytes,
         gpu_memory_utilization=config.gpu_memory_utilization,
         tensor_parallel_size=config.tensor_parallel_size,
-        notes=tuple(_notes(config, plan, checkpoint)),
+        notes=tuple(_notes(config, plan)),
     )
 
 
@@ -91,7 +98,11 @@ def opened(config: EngineConfig) -> Checkpoint:
     config = msgspec.structs.replace(config, model=str(path))
     if path.is_dir() and config.load_format != "dummy" and not _has_weights(path, config):
         return DescribedCheckpoint(path, config)
-    return open_checkpoint(config, lambda *_: None)
+    return open_checkpoint(config, _silent)
+
+
+def _silent(phase: str, done: int, total: int) -> None:
+    """Nobody waits for it."""
 
 
 def _has_weights(folder: Path, config: EngineConfig) -> bool:
@@ -102,18 +113,15 @@ def _has_weights(folder: Path, config: EngineConfig) -> bool:
     return True
 
 
-def _ranks(
-    checkpoint: Checkpoint, config: EngineConfig, arch: Arch
-) -> tuple[tuple[RankNeeds, ...], EngineConfig, ModelPlan]:
-    """Of every rank of an engine; and the plan of the first, with the configuration as it is by then."""
+def _ranks(config: EngineConfig, plan: ModelPlan, token_ids: TokenIds, arch: Arch) -> tuple[RankNeeds, ...]:
+    """Of every rank of an engine; `plan` is the first one's."""
     mesh = Mesh.of(config)
-    own, plan = of_model(checkpoint, config, StartProgress(None), arch)
-    found = {0: _needs(own, plan, arch)}
+    found = {0: _needs(config, plan, arch)}
 
     def needs(rank: int) -> RankNeeds:
         if rank not in found:
-            planned = msgspec.structs.replace(config, rank=rank)
-            found[rank] = _needs(*of_model(checkpoint, planned, StartProgress(None), arch), arch)
+            other = msgspec.structs.replace(config, rank=rank)
+            found[rank] = _needs(*plan_with_draft(plan.checkpoint, other, _silent, token_ids, arch), arch)
         return found[rank]
 
     ranks: list[RankNeeds] = []
@@ -121,7 +129,7 @@ def _ranks(
         # No rank has more than the first one of its stage, and none less than the last.
         alike = needs(stage[0]) == needs(stage[-1])
         ranks += [needs(stage[0])] * len(stage) if alike else map(needs, stage)
-    return tuple(ranks), own, plan
+    return tuple(ranks)
 
 
 def _needs(config: EngineConfig, plan: ModelPlan, arch: Arch) -> RankNeeds:
@@ -140,10 +148,10 @@ def _needs(config: EngineConfig, plan: ModelPlan, arch: Arch) -> RankNeeds:
     return replace(needs, weights=needs.weights + drafts)
 
 
-def _notes(config: EngineConfig, plan: ModelPlan, checkpoint: Checkpoint) -> list[str]:
+def _notes(config: EngineConfig, plan: ModelPlan) -> list[str]:
     """What is rough, or left out."""
     notes = list(plan.warnings)
-    if isinstance(checkpoint, DescribedCheckpoint):
+    if isinstance(plan.checkpoint, DescribedCheckpoint):
         notes.append("No weights are here: their sizes follow from config.json.")
     if plan.draft:
         notes.append("What guesses is counted as its checkpoint stores it.")

@@ -15,7 +15,7 @@ from slipway.worker.cache_size import token_budget
 from slipway.worker.cpu import TOKEN_BUDGET
 from slipway.worker.native import Native
 from slipway.worker.plan import ModelPlan
-from slipway_kernels.cpu import PageMemory, Program, Ranks, Slots, Threads, shared_memory
+from slipway_kernels.cpu import PageMemory, Program, Ranks, Slots, Threads, apart, shared_memory
 
 INTERPRETER = 32 << 20
 """Of an engine's process: Python, its libraries and their heaps, measured at 28 to 36 MiB."""
@@ -67,7 +67,8 @@ def _built(
     """What the program takes once it is made, as `CpuWorker` makes it."""
     kv, mesh = plan.kv, Mesh.of(config)
     slots = Slots(config.max_num_seqs, length, len(kv.groups), kv.max_blocks(length))
-    weights = route.unread(route.part(plan), Schemes(plan.element, threads))
+    with apart():
+        weights = route.unread(route.part(plan), Schemes(plan.element, threads))
     memory, ranks = -1, None
     if mesh.tp > 1:
         memory = shared_memory()

@@ -118,6 +118,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         _spread("Time of a step", "slipway_step_seconds"),
         _spread("Tokens of a step", "vllm:iteration_tokens_total"),
         _state("Time of the last start", "slipway_startup_seconds", by="phase"),
+        _state("Memory by the estimate", "slipway_memory_estimated_bytes", by="when"),
+        _state("Memory taken at the start", "slipway_memory_measured_bytes"),
         _info("KV cache", "vllm:cache_config_info", "{{num_gpu_blocks}} blocks of {{block_size}} tokens"),
         _info(
             "LoRA adapters of requests",

@@ -321,6 +321,20 @@ OWN = (
         unit="seconds",
         labels=("model_name", "engine", "phase"),
     ),
+    _gauge(
+        name="slipway_memory_estimated_bytes",
+        summary="Memory that the model takes by the estimate: of the first device, or of the host; `when` is "
+        "`at_rest` or `in_full`, which a device's memory is from the start.",
+        unit="bytes",
+        labels=("model_name", "engine", "when"),
+    ),
+    _gauge(
+        name="slipway_memory_measured_bytes",
+        summary="What was in use of the first device, or was the server's own of the host, when the server "
+        "had become ready.",
+        unit="bytes",
+        since="the start, where an estimate is known",
+    ),
     _histogram(
         name="slipway_step_seconds",
         summary="Time of a step of the engine, sampling included.",

@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from slipway.engine.messages import RequestTiming, Speculated, Stats
 from slipway.metrics.adapters import AdapterInfo
-from slipway.metrics.declared import CACHE_LABELS, SPECULATION
+from slipway.metrics.declared import CACHE_LABELS, METRICS, SPECULATION
 
 FINISHED = ("stop", "length", "abort")
 """Endings that are no error."""
@@ -18,7 +18,8 @@ NOTED_AT_MOST = 10_000
 """Observations that wait for a reader before they are entered all the same."""
 WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
 RATES = frozenset(metric.name for metric in SPECULATION if metric.since)
-"""Without a series until there are drafts: a rate of 0 would say too much."""
+LATER = frozenset(metric.name for metric in METRICS if metric.since)
+"""Without a series until there is something to tell: a rate of 0 would say too much."""
 
 
 class Families:
@@ -48,7 +49,7 @@ class EngineMetrics:
         self._counters: dict[str, list[Counter]] = defaultdict(list)
         self._histograms: dict[str, list[Histogram]] = defaultdict(list)
         """The engine's own series; those without another label start at 0."""
-        for name in families.gauges.keys() - families.labelled - RATES:
+        for name in families.gauges.keys() - families.labelled - LATER:
             self._gauges[name] = [one.labels(*self._labels) for one in families.gauges[name]]
         for name in families.counters.keys() - families.labelled:
             self._counters[name] = [one.labels(*self._labels) for one in families.counters[name]]
@@ -74,6 +75,15 @@ class EngineMetrics:
         (gauge,) = self._families.gauges["slipway_startup_seconds"]
         for phase, duration in seconds.items():
             gauge.labels(*self._labels, phase).set(duration)
+
+    def record_memory(self, at_rest: int, in_full: int, measured: int | None) -> None:
+        """Bytes: two that were estimated, and what the server took once it was ready, where that is known."""
+        (estimated,) = self._families.gauges["slipway_memory_estimated_bytes"]
+        estimated.labels(*self._labels, "at_rest").set(at_rest)
+        estimated.labels(*self._labels, "in_full").set(in_full)
+        if measured is not None:
+            (gauge,) = self._families.gauges["slipway_memory_measured_bytes"]
+            gauge.labels(*self._labels).set(measured)
 
     def record_cache(self, settings: Mapping[str, object]) -> None:
         """How the KV cache was set up: a value for each of CACHE_LABELS, written as Python does."""

@@ -213,12 +213,31 @@ class Error(AnswerPart, kw_only=True):
     error: ErrorDetail
 
 
+class ServerMemory(AnswerPart, kw_only=True):
+    """What the model takes in bytes, as estimated before it was read and as measured: of the first device, or
+    of the host."""
+
+    capacity: int
+    estimated: int
+    at_rest: int
+    """Of a host, before the first request; of a device as much as `estimated`."""
+    measured: int | UnsetType = UNSET
+    """When the server had become ready; absent before, and where nobody can tell."""
+    kv_tokens: int
+    max_model_len: int
+    """The largest that fits."""
+    short: str | UnsetType = UNSET
+    """Which part is too large, as `fit.short.Part` names them; absent where the model fits."""
+
+
 class Progress(AnswerPart, kw_only=True):
-    """What /ready says while the server is not."""
+    """What /ready says."""
 
     phase: str
     done: int = 0
     total: int = 0
+    memory: ServerMemory | UnsetType = UNSET
+    """Absent where nobody knows how much such a model needs."""
 
 
 class Sleeping(AnswerPart, kw_only=True):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway import __version__
 from slipway.api.errors import ApiError, shown_value
 from slipway.api.frontend import Frontend, frontend
-from slipway.api.protocol.answers import ServerLoad, ServerState, Sleeping, Version
+from slipway.api.protocol.answers import Progress, ServerLoad, ServerState, Sleeping, Version
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
 from slipway.engine.messages import PARTS
@@ -38,15 +39,17 @@ def _sickness(front: Frontend) -> str | None:
 
 
 async def ready(request: Request) -> Response:
-    """200 while a request would be admitted; else 503 with what is going on.
+    """200 while a request would be admitted; else 503. The body says what is going on.
 
     One answer by three names: of readiness probes, of clients that wait for a vLLM server, of platforms.
     """
-    admission = frontend(request).admission
-    if not admission.ready:
-        return json_response(admission.progress(), status=503)
-    admission.idle_check.look()
-    return Response(status_code=200)
+    front = frontend(request)
+    answer = front.admission.progress()
+    answer.memory = front.memory.shown or UNSET
+    if not front.admission.ready:
+        return json_response(answer, status=503)
+    front.admission.idle_check.look()
+    return json_response(answer)
 
 
 async def version(request: Request) -> Response:
@@ -167,10 +170,10 @@ async def _called(
 routes = [
     # Probes and scrapers have no key.
     ApiRoute("/live", live, public=True),
-    ApiRoute("/ready", ready, public=True),
-    ApiRoute("/health", ready, public=True),
-    ApiRoute("/ping", ready, public=True),
-    ApiRoute("/ping", ready, "POST", public=True),
+    ApiRoute("/ready", ready, answer=Progress, public=True),
+    ApiRoute("/health", ready, answer=Progress, public=True),
+    ApiRoute("/ping", ready, answer=Progress, public=True),
+    ApiRoute("/ping", ready, "POST", answer=Progress, public=True),
     ApiRoute("/version", version, answer=Version, public=True),
     ApiRoute("/metrics", metrics, public=True),
     ApiRoute("/load", load, answer=ServerLoad),

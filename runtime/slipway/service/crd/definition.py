@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from slipway.args.openapi import Node, engine_schema
+from slipway.fit.short import Part
 from slipway.service.crd.rules import CROSS_FIELD, Rule
 from slipway.service.crd.structure import RULES, at, node_of, object_node
 from slipway.service.crd.variables import variable_rules
@@ -184,6 +185,37 @@ def status_schema() -> Node:
                 "type": "string",
                 "maxLength": 1024,
                 "description": "Selects these pods, for an autoscaler.",
+            },
+            "memory": _memory_schema(),
+        },
+    }
+
+
+def _memory_schema() -> Node:
+    """Sizes are quantities, so that a person can read them."""
+
+    def size(description: str) -> Node:
+        return {"type": "string", "maxLength": 32, "description": description}
+
+    def number(description: str) -> Node:
+        return {"type": "integer", "format": "int64", "minimum": 0, "description": description}
+
+    return {
+        "type": "object",
+        "description": "What the model takes of a device's memory, or of the container's, as a server says.",
+        "required": ["pod", "capacity", "estimated", "estimatedAtRest", "kvCacheTokens", "maxModelLen"],
+        "properties": {
+            "pod": {"type": "string", "maxLength": 253, "description": "Who says it."},
+            "capacity": size("All that there is of it."),
+            "estimated": size("With the whole KV cache and the largest step in use."),
+            "estimatedAtRest": size("The same before the first request, of a container; devices fill ahead."),
+            "measured": size("Taken when the server had become ready."),
+            "kvCacheTokens": number("Tokens that the KV cache holds."),
+            "maxModelLen": number("The largest spec.engine.maxModelLen that fits; 0: none does."),
+            "short": {
+                "type": "string",
+                "enum": list(get_args(Part)),
+                "description": "Which part is too large; absent where the model fits.",
             },
         },
     }

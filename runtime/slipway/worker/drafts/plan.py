@@ -15,8 +15,10 @@ from slipway.load.config import Config, texts
 from slipway.load.errors import LoadError
 from slipway.load.progress import Progress
 from slipway.model.kv import KVLayout, KVShape, kv_layout
+from slipway.model.pooling import TokenIds, no_tokenizer
 from slipway.model.spec import DecoderSpec
 from slipway.model.stage import Stage
+from slipway.worker.device.forms import Arch
 from slipway.worker.drafts.eagle import Eagle
 from slipway.worker.drafts.eagle3 import Eagle3
 from slipway.worker.drafts.follow import FollowerPlan, FollowerSpec
@@ -38,6 +40,27 @@ FOLLOWERS: dict[str, Callable[[Config], FollowerSpec]] = {
     "mtp": Mtp.of,
 }
 """By method, what reads their configuration."""
+
+
+def plan_with_draft(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    progress: Progress,
+    token_ids: TokenIds = no_tokenizer,
+    arch: Arch | None = None,
+) -> tuple[EngineConfig, ModelPlan]:
+    """What the model decides of the configuration, and the plan of it and of what guesses for it.
+
+    token_ids, arch  as `plan_model` has them
+    Raises LoadError.
+    """
+    plan = plan_model(checkpoint, config, token_ids, arch)
+    if not plan.kv.groups:  # rows see those behind them: no prompt is cut or begun in its midst
+        config = msgspec.structs.replace(config, enable_chunked_prefill=False, enable_prefix_caching=False)
+    plan = with_draft(plan, config, progress)
+    if plan.draft:  # which may have a number of its own
+        config = msgspec.structs.replace(config, num_drafts=plan.draft.num_drafts)
+    return config, plan
 
 
 def with_draft(target: ModelPlan, config: EngineConfig, progress: Progress) -> ModelPlan:
