@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-import uuid
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -66,7 +66,9 @@ class Recorder:
             "apiVersion": EVENT.api_version,
             "kind": EVENT.name,
             "metadata": {
-                "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}",
+                # The time, as in the names of Kubernetes' own: `kubectl describe` lists by name what has
+                # no lastTimestamp.
+                "name": f"{metadata['name']}.{time.time_ns():x}",
                 "namespace": metadata["namespace"],
             },
             "eventTime": now,

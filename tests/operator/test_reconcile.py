@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN, Refused
-from slipway_operator.events import Transition, transitions, waits
+from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN, Kind, Refused
+from slipway_operator.events import Recorder, Transition, transitions, waits
 from slipway_operator.health import Vitals, sick, unready
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
 from slipway_operator.reconcile import may_pass, refused
@@ -47,6 +47,26 @@ def test_a_reason_of_another_version_is_no_calm_one() -> None:
     assert transitions({}, status(("Available", "False", "Unheard"))) == [
         Transition("Warning", "Unheard", "Unheard.")
     ]
+
+
+class Sent:
+    """Keeps what would be created, in the order in which it came."""
+
+    def __init__(self) -> None:
+        self.objects: list[Object] = []
+
+    async def create(self, kind: Kind, item: Object) -> None:
+        self.objects.append(item)
+
+
+async def test_the_names_of_events_sort_as_they_came() -> None:
+    sent: Any = Sent()
+    metadata = {"name": "demo", "namespace": "default", "uid": "u"}
+    resource = {"apiVersion": "slipway.dev/v1alpha1", "kind": "InferenceService", "metadata": metadata}
+    for number in range(8):
+        await Recorder(sent, "operator").post(resource, Transition("Normal", f"Reason{number}", "So."))
+    names = [item["metadata"]["name"] for item in sent.objects]
+    assert names == sorted(names)
 
 
 def pod(*conditions: tuple[str, str], deleted: bool = False) -> Object:
