@@ -29,6 +29,7 @@ _INSUFFICIENT = re.compile(r"(?:(\d+) )?Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9
 _CLAIM = re.compile(r"persistentvolumeclaim|pvc\(s\)|resource ?claim|device ?class", re.IGNORECASE)
 _NO_VOLUME = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _NO_TEMPLATE = re.compile(r'resourceclaimtemplate\S* "([^"]+)" not found')
+_UNBOUND = "unbound immediate PersistentVolumeClaims"
 _UNALLOCATED = "cannot allocate all claims"
 _HELD = "ReadWriteOncePod access mode"
 _BYTES = ("memory", "ephemeral-storage", "hugepages")
@@ -77,6 +78,10 @@ def unschedulable(pod: Object, nodes: Objects = (), events: Objects = ()) -> Fin
         return reasons.UNSCHEDULABLE.found(
             f"another pod holds {_volume_claims(pod)}, which one pod at a time can mount. End that pod, or "
             f"name a ReadWriteMany claim.{words}",
+        )
+    if _UNBOUND in rest:
+        return reasons.CLAIM_MISSING.found(
+            f"{_volume_claims(pod)} is not bound to a volume. `kubectl describe pvc` says why.{words}"
         )
     if _CLAIM.search(rest):
         return reasons.CLAIM_MISSING.found(f"{_claim(rest)}{words if match else ''}")

@@ -157,7 +157,6 @@ def test_without_sight_of_nodes_the_scheduler_s_count_stands_in():
             "ClaimMissing",
             "PersistentVolumeClaim weights does not exist. ",
         ),
-        ("pod has unbound immediate PersistentVolumeClaims", "ClaimMissing", "unbound immediate"),
         ("1 cannot allocate all claims", "Unschedulable", "no node has them free"),
     ],
 )
@@ -176,6 +175,14 @@ def test_a_claim_for_one_pod_that_another_has_is_named():
     found = explained(unscheduled(message, volumes=[volume]))
     assert found.reason.name == "Unschedulable"
     assert first(found) == "another pod holds claim weights, which one pod at a time can mount"
+
+
+def test_a_claim_that_no_volume_is_for_is_named():
+    message = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+    volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "model-cache"}}
+    found = explained(unscheduled(message, volumes=[volume]))
+    assert found.reason.name == "ClaimMissing"
+    assert first(found) == "claim model-cache is not bound to a volume"
 
 
 def test_a_cluster_without_nodes_is_told():
