@@ -57,6 +57,8 @@ class Lease:
         """The record as our last renewal left it: the next one needs no look before it."""
         self._seen: tuple[str, float] | None = None
         """The record's resource version, and when it was first seen."""
+        self._waits_for = ""
+        """The holder of whom the log has told; a new one is told again."""
 
     @property
     def held(self) -> bool:
@@ -104,12 +106,19 @@ class Lease:
             return self._hold(sent, await self._cluster.ask("POST", path, None, self._claimed(blank)))
         holder = record["spec"].get("holderIdentity") or ""
         if holder not in ("", self.identity) and not self._expired(record):
-            if self._renewed_at is not None:
-                log.warning("The Lease went to %s: standing by.", holder)
-            self._renewed_at = None
+            self._stand_by(holder)
             return False
         path = LEASE.path(self._namespace, self._name)
         return self._hold(sent, await self._cluster.ask("PUT", path, None, self._claimed(record)))
+
+    def _stand_by(self, holder: str) -> None:
+        if self._renewed_at is not None:
+            log.warning("The Lease went to %s: standing by.", holder)
+        elif holder != self._waits_for:
+            where = f"{self._namespace}/{self._name}"
+            log.info("%s holds the Lease %s: waiting until it gives it up or no longer renews it.", holder, where)
+        self._waits_for = holder
+        self._renewed_at = None
 
     async def _found(self) -> Object | None:
         """The record, or None where there is none yet."""

@@ -106,6 +106,18 @@ async def test_a_released_lease_is_taken_at_once() -> None:
     assert second.may_write()
 
 
+async def test_who_waits_says_once_for_whom(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    hand = Clock()
+    server = OneLease()
+    first, second = wishes(server, "a", hand), wishes(server, "b", hand)
+    await look(first)
+    await look(second)
+    await look(second)
+    told = [record.getMessage() for record in caplog.records if "waiting" in record.getMessage()]
+    assert told == ["a holds the Lease ns/lease: waiting until it gives it up or no longer renews it."]
+
+
 async def test_who_takes_the_lease_again_after_losing_it_is_told_so() -> None:
     hand = Clock()
     server = OneLease()
