@@ -147,13 +147,13 @@ def _hold(released: bool) -> int:
             release(cluster, _say)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.set())
-        programs = [str(cluster.binaries[name].parent) for name in ("kubectl", "helm", "ctr")]
+        folders = [str(cluster.binaries[name].parent) for name in ("kubectl", "helm", "ctr")]
         state = {
             "pid": os.getpid(),
             "born": born(os.getpid()),
             "name": cluster.name,
             "kubeconfig": str(cluster.kubeconfig),
-            "path": ":".join(programs),
+            "path": ":".join(dict.fromkeys([*folders, str(_ROOT / "bin")])),
         }
         unfinished = _state().with_suffix(".new")
         unfinished.write_text(json.dumps(state))
@@ -216,7 +216,7 @@ def _advice() -> str:
     enter = f"nsenter --net=/run/netns/{state.get('name')}"
     return f"""\
 The cluster is up, in a network of its own that only commands inside it reach:
-  make cluster-shell              a shell there, with kubectl, helm, ctr and KUBECONFIG; in each terminal one
+  make cluster-shell              a shell there with kubectl, helm, ctr, slipway, KUBECONFIG; in each terminal one
   make cluster-down               its end
 From any other shell:
   export KUBECONFIG={state.get("kubeconfig")} PATH={state.get("path")}:$PATH
