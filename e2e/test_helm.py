@@ -231,14 +231,27 @@ def test_an_admin_of_namespaces_installs_for_them_once_the_page_is_followed(helm
     assert may(plane, robot, "create", "deployments.apps", "team-b")
     assert not may(plane, robot, "list", "pods", "default")
     assert not may(plane, robot, "list", "nodes", "default")
+    for right in documents_of("One operator for the cluster, or for some namespaces"):
+        plane.kubectl("apply", "-f", "-", "--as", "ann", input=right)
+    assert may(plane, "ann", "create", CRD, "team-a")
+    ben = ("--as", "ben", "--as-group", "team-a")
+    until(lambda: "yes" in plane.kubectl("auth", "can-i", "create", CRD, "-n", "team-a", *ben), "ben's right")
     helm("uninstall", "slipway", "--namespace", "team-a", "--kube-as-user", "ann")
     plane.kubectl("delete", "clusterrole", "slipway-installer")
 
 
 def commands_of(heading: str) -> list[str]:
-    """The blocks of commands in a section of the page on installing."""
+    return blocks_of(heading, "sh")
+
+
+def documents_of(heading: str) -> list[str]:
+    return blocks_of(heading, "yaml")
+
+
+def blocks_of(heading: str, language: str) -> list[str]:
+    """The blocks of a language in a section of the page on installing."""
     section = INSTALLING.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("helm", ["helm"], indirect=True)

@@ -41,6 +41,10 @@ VALUED = frozenset(
         "--dry-run",
         "--cert",
         "--key",
+        "--container",
+        "--docker-server",
+        "--docker-username",
+        "--docker-password",
         "--selector",
         "--set",
         "--values",
@@ -56,6 +60,7 @@ FOREIGN_KINDS = frozenset(
         ("v1", "PersistentVolumeClaim"),
         ("v1", "ResourceQuota"),
         ("rbac.authorization.k8s.io/v1", "Role"),
+        ("rbac.authorization.k8s.io/v1", "RoleBinding"),
         ("networking.k8s.io/v1", "NetworkPolicy"),
         ("autoscaling/v2", "HorizontalPodAutoscaler"),
         ("route.openshift.io/v1", "Route"),
@@ -175,10 +180,10 @@ def _check_forward(names: list[str], files: tuple[str, ...]) -> None:
 
 
 def _check_create(names: list[str], files: tuple[str, ...]) -> None:
-    """A Secret that the page's documents read, a ConfigMap, or a namespace of the pages."""
+    """A Secret that the page's documents and values name, a ConfigMap, or a namespace of the pages."""
     if names[0] == "secret":
-        assert names[1] in ("generic", "tls")
-        assert any(f"name: {names[2]}," in text or f"name: {names[2]}}}" in text for text in files), names
+        assert names[1] in ("generic", "tls", "docker-registry")
+        assert any(re.search(rf"[ \[]{names[2]}[],}}]", text) for text in files), names
     else:
         _check_resource(names, files)
 
@@ -198,6 +203,7 @@ def _check_files(names: list[str], files: tuple[str, ...]) -> None:
 
 KUBECTL = {
     "apply": _check_files,
+    "replace": _check_files,
     "get": _check_resource,
     "wait": _check_resource,
     "describe": _check_resource,
@@ -223,7 +229,7 @@ RESOURCES: dict[str, frozenset[str] | None] = {
     "node": frozenset({"NAME"}),
     "controllerrevisions": frozenset(),
     "crd": frozenset({"inferenceservices.slipway.dev"}),
-    "namespace": frozenset({"team-a"}),
+    "namespace": frozenset(RELEASE_NAMESPACES),
     "configmap": frozenset({"slipway-dashboard"}),
 }
 """Kind → the names that a page may use; what its own documents are called comes on top."""

@@ -2,7 +2,7 @@
 
 `SERVICE_RULES` are needed where services live: in a ClusterRole, or in a Role of each served namespace.
 `CLUSTER_RULES` come on top where the operator serves the whole cluster. `LEASE_RULES` are needed in the one
-namespace that holds the Lease. A verb stands here only if a test sees it used.
+namespace that holds the Lease. A verb stands in these only if a test sees it used.
 """
 
 from __future__ import annotations
@@ -57,11 +57,21 @@ CLUSTER_RULES = (
 
 LEASE_RULES = (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
 
+PEOPLE_RULES = (
+    Rule(
+        "slipway.dev",
+        ("inferenceservices", "inferenceservices/scale"),
+        ("get", "list", "watch", "create", "update", "patch", "delete"),
+    ),
+)
+"""For those who write services; the operator itself needs none of it."""
+
 
 def installer() -> str:
     """The file crds/installer.yaml: lets the admins of a namespace install the chart for it.
 
-    RBAC lets nobody hand out rights that he lacks, so they get the operator's.
+    RBAC lets nobody hand out rights that he lacks, so they get the operator's, and those of the people who
+    write services.
     """
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -70,6 +80,6 @@ def installer() -> str:
             "name": "slipway-installer",
             "labels": {"rbac.authorization.k8s.io/aggregate-to-admin": "true"},
         },
-        "rules": [rule.as_object() for rule in (*SERVICE_RULES, *LEASE_RULES)],
+        "rules": [rule.as_object() for rule in (*SERVICE_RULES, *LEASE_RULES, *PEOPLE_RULES)],
     }
     return yaml.safe_dump(role, sort_keys=False)
