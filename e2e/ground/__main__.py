@@ -216,7 +216,7 @@ def _advice() -> str:
     enter = f"nsenter --net=/run/netns/{state.get('name')}"
     return f"""\
 The cluster is up, in a network of its own that only commands inside it reach:
-  make cluster-shell              a shell there with kubectl, helm, ctr, slipway, KUBECONFIG; in each terminal one
+  make cluster-shell              a shell there: kubectl, helm, ctr, slipway, KUBECONFIG; in each terminal one
   make cluster-down               its end
 From any other shell:
   export KUBECONFIG={state.get("kubeconfig")} PATH={state.get("path")}:$PATH

@@ -115,8 +115,7 @@ class Lease:
         if self._renewed_at is not None:
             log.warning("The Lease went to %s: standing by.", holder)
         elif holder != self._waits_for:
-            where = f"{self._namespace}/{self._name}"
-            log.info("%s holds the Lease %s: waiting until it gives it up or no longer renews it.", holder, where)
+            log.info("%s holds the Lease: waiting until it gives it up or no longer renews it.", holder)
         self._waits_for = holder
         self._renewed_at = None
 

@@ -115,7 +115,7 @@ async def test_who_waits_says_once_for_whom(caplog: pytest.LogCaptureFixture) ->
     await look(second)
     await look(second)
     told = [record.getMessage() for record in caplog.records if "waiting" in record.getMessage()]
-    assert told == ["a holds the Lease ns/lease: waiting until it gives it up or no longer renews it."]
+    assert told == ["a holds the Lease: waiting until it gives it up or no longer renews it."]
 
 
 async def test_who_takes_the_lease_again_after_losing_it_is_told_so() -> None:
