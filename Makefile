@@ -110,7 +110,8 @@ goals: setup-dev
 cluster: setup-dev
 	@$(BIN)/python -m e2e.ground up --released
 
-cluster-shell: setup-dev
+# slipway is on its PATH, and could install nothing in there.
+cluster-shell: setup-dev setup
 	@$(BIN)/python -m e2e.ground shell
 
 cluster-down: setup-dev
