@@ -13,7 +13,13 @@ WINDOW = "$__rate_interval"
 """Grafana's: at least four scrape intervals."""
 OF_NAMESPACE = 'namespace=~"$namespace"'
 PICKED = f'{OF_NAMESPACE}, model_name=~"$model"'
-UNITS = {"seconds": "s", "ratio": "percentunit", "milliseconds": "ms", "Unix time": "dateTimeAsIso"}
+UNITS = {
+    "seconds": "s",
+    "ratio": "percentunit",
+    "milliseconds": "ms",
+    "Unix time": "dateTimeAsIso",
+    "bytes": "bytes",
+}
 """Declared unit → Grafana's; a count of anything else is `short`."""
 SHARES = (0.5, 0.9, 0.99)
 PANELS_IN_A_LINE = 3
