@@ -152,8 +152,8 @@ def test_what_does_not_fit_says_so_though_it_serves(failures: Failures, demo: Ob
     failures.namespace.apply(failures.service("large", **{**demo, **larger}))
     until_fits(failures, "large", "False DoesNotFit")
     said = failures.namespace.condition("large", "Fits")["message"]
-    assert "Raise spec.resources.memory" in said
-    failures.until_summary("large", "DoesNotFit: weights, KV cache and requests in full are more together")
+    assert "VLLM_CPU_KVCACHE_SPACE" in said
+    failures.until_summary("large", "DoesNotFit: its KV cache takes more than is left for it, .*")
     assert failures.namespace.condition("large", "Ready")["status"] == "True"
     failures.namespace.kubectl("delete", KIND, "large")
 

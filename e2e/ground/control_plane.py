@@ -272,4 +272,6 @@ class ControlPlane:
         return done.returncode == 0
 
     def _environment(self, added: dict[str, str] | None) -> dict[str, str]:
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), **(added or {})}
+        # kubectl keeps what a server has by its address, and that is the same in every ground.
+        own = {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.folder / "kubectl")}
+        return {**os.environ, **own, **(added or {})}

@@ -24,7 +24,9 @@ SHORT: Mapping[str, str] = {
     "model by spec.engine.tensorParallelSize, or quantize it.",
     "activations": "its largest step and its CUDA graphs leave nothing for the KV cache. Set "
     "spec.engine.enforceEager, or lower maxNumSeqs or maxNumBatchedTokens.",
-    "kv_cache": "one request of the wanted length takes more than is left for the KV cache.",
+    "kv_cache": "its KV cache takes more than is left for it, that of one request or what was asked for. "
+    "Lower spec.engine.maxModelLen or kvCacheMemoryBytes, on processors the variable "
+    "VLLM_CPU_KVCACHE_SPACE, or take more memory.",
     "memory": "weights, KV cache and requests in full are more together. Raise spec.resources.memory, or "
     "lower spec.engine.kvCacheMemoryBytes or maxNumSeqs.",
 }
