@@ -147,6 +147,15 @@ class Cluster:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: self.call(*arguments, **named))
 
+    async def find(self, path: str) -> Object | None:
+        """The object at this path, or None where there is none. Raises as `call` but for a 404."""
+        try:
+            return await self.ask("GET", path)
+        except Refused as problem:
+            if problem.status != 404:
+                raise
+            return None
+
     async def ask_for_all(
         self,
         path: str,

@@ -7,17 +7,7 @@ import contextlib
 import time
 
 from slipway.service.rollout import ONE_NODE, ONE_POD
-from slipway_operator.cluster import (
-    ANSWER_SECONDS,
-    CLAIM,
-    NODE,
-    OPTIONAL,
-    PROFILE,
-    Cluster,
-    Kind,
-    Object,
-    Refused,
-)
+from slipway_operator.cluster import ANSWER_SECONDS, CLAIM, NODE, OPTIONAL, PROFILE, Cluster, Kind, Object
 from slipway_operator.informer import Informer, Store
 
 LOOK_EVERY = 60.0
@@ -34,12 +24,7 @@ async def optional_kinds(cluster: Cluster) -> frozenset[Kind]:
     found: set[Kind] = set()
     wanted = (*OPTIONAL, PROFILE)
     for root in sorted({kind.root for kind in wanted}):
-        try:
-            listed = await cluster.ask("GET", root)
-        except Refused as problem:
-            if problem.status != 404:
-                raise
-            continue
+        listed = await cluster.find(root) or {}
         names = {resource["name"] for resource in listed.get("resources") or ()}
         found |= {kind for kind in wanted if kind.root == root and kind.plural in names}
     return frozenset(found)
@@ -95,11 +80,8 @@ class Claims:
         known = self._known.get((namespace, name))
         if known and time.monotonic() < known[1] + CLAIMS_FOR:
             return known[0]
-        try:
-            claim = await self._cluster.ask("GET", CLAIM.path(namespace, name))
-        except Refused as problem:
-            if problem.status != 404:
-                raise
+        claim = await self._cluster.find(CLAIM.path(namespace, name))
+        if claim is None:
             return None
         modes = set(claim["spec"]["accessModes"])
         exclusive = ONE_POD if modes == {ONE_POD} else ONE_NODE

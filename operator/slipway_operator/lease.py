@@ -48,6 +48,7 @@ class Lease:
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
+        self._path = LEASE.path(namespace, name)
         self._acquired = acquired
         self._clock = clock
         self.identity = identity
@@ -89,17 +90,20 @@ class Lease:
             return
         self._renewed_at = None  # no write after this line
         try:
-            record = await self._cluster.ask("GET", LEASE.path(self._namespace, self._name))
+            record = await self._cluster.ask("GET", self._path)
             if record["spec"].get("holderIdentity") == self.identity:
                 record["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
-                await self._cluster.ask("PUT", LEASE.path(self._namespace, self._name), None, record)
+                await self._cluster.ask("PUT", self._path, None, record)
         except (Unreachable, Refused) as problem:
             log.info("Lease %s/%s stays until it expires: %s", self._namespace, self._name, problem)
 
     async def _step(self) -> bool:
         """One look; whether we hold the Lease after it."""
         sent = self._clock()
-        record, self._mine = self._mine or await self._found(), None  # after a failure it is looked up anew
+        record, self._mine = (
+            self._mine or await self._cluster.find(self._path),
+            None,
+        )  # after a failure it is looked up anew
         if record is None:
             blank = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": {"name": self._name}}
             path = LEASE.path(self._namespace)
@@ -108,8 +112,7 @@ class Lease:
         if holder not in ("", self.identity) and not self._expired(record):
             self._stand_by(holder)
             return False
-        path = LEASE.path(self._namespace, self._name)
-        return self._hold(sent, await self._cluster.ask("PUT", path, None, self._claimed(record)))
+        return self._hold(sent, await self._cluster.ask("PUT", self._path, None, self._claimed(record)))
 
     def _stand_by(self, holder: str) -> None:
         if self._renewed_at is not None:
@@ -118,15 +121,6 @@ class Lease:
             log.info("%s holds the Lease: waiting until it gives it up or no longer renews it.", holder)
         self._waits_for = holder
         self._renewed_at = None
-
-    async def _found(self) -> Object | None:
-        """The record, or None where there is none yet."""
-        try:
-            return await self._cluster.ask("GET", LEASE.path(self._namespace, self._name))
-        except Refused as problem:
-            if problem.status != 404:
-                raise
-            return None
 
     def _expired(self, record: Object) -> bool:
         """Whether we have seen this very record for as long as its holder had asked for."""

@@ -21,12 +21,12 @@ from slipway_operator.cluster import MADE, OPTIONAL, PROFILE, SEEN, SERVICE, Clu
 from slipway_operator.discovery import LOOK_EVERY, optional_kinds
 from slipway_operator.events import Recorder
 from slipway_operator.health import HealthServer, Metrics, Vitals, age
-from slipway_operator.informer import Children, Key, Store
+from slipway_operator.informer import Children, Key, Store, place_of
 from slipway_operator.lease import Lease
 from slipway_operator.profiles import Profiles
 from slipway_operator.queue import LONGEST_BACK_OFF, Queue
 from slipway_operator.reconcile import NotApplied, Reconciler
-from slipway_operator.resources import Watch, own_key
+from slipway_operator.resources import Watch
 from slipway_operator.settings import Settings, read_settings
 from slipway_operator.unready import unready_services
 from slipway_operator.writer import NotActive, Writer
@@ -48,7 +48,7 @@ class Operator:
         self.settings = settings
         self.cluster = cluster
         self.queue: Queue[Key] = Queue()
-        self.resources = Store(SERVICE, self.queue.add, own_key)
+        self.resources = Store(SERVICE, self.queue.add, place_of)
         self.children = Children(cluster, settings.scopes, self.queue.add)
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self.lease = Lease(cluster, settings.lease_namespace, settings.lease_name, identity, self.want_all)
@@ -67,13 +67,13 @@ class Operator:
     def want_all(self, spread: float = 0.0) -> None:
         """Queue every resource, at moments spread over so many seconds."""
         for item in self.resources.items():
-            self.queue.add(own_key(item), random.random() * spread)
+            self.queue.add(place_of(item), random.random() * spread)
 
     def want_services_of(self, profile: str) -> None:
         """Queue every resource that chooses this profile."""
         for item in self.resources.items():
             if item["spec"].get("profile") == profile:
-                self.queue.add(own_key(item))
+                self.queue.add(place_of(item))
 
     def vitals(self) -> Vitals:
         return Vitals(

@@ -22,12 +22,12 @@ from slipway_operator.discovery import Claims, Nodes
 from slipway_operator.events import PodEvents, Recorder, transitions
 from slipway_operator.explain import current_pods
 from slipway_operator.explain import refusal as refusal_by_admission
-from slipway_operator.informer import MANAGER, Children, Key, Store, slim
+from slipway_operator.informer import MANAGER, Children, Key, Store, place_of, slim
 from slipway_operator.profiles import Profiles
 from slipway_operator.progress import Loading
 from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
-from slipway_operator.shapes import controller, current_replica_set, is_ready, owned_by
+from slipway_operator.shapes import controller, current_replica_set, is_going, is_ready, owned_by, uid
 from slipway_operator.status import Observed, refusal, status
 from slipway_operator.surge import no_room
 from slipway_operator.template_pin import Pinned, in_force, pin
@@ -105,7 +105,7 @@ class Reconciler:
         Raises NotActive, Refused, Unreachable and NotApplied: the caller tries again after a back-off.
         """
         resource = self._resources.get(*key)
-        if resource is None or resource["metadata"].get("deletionTimestamp"):
+        if resource is None or is_going(resource):
             return None  # the garbage collector takes what it owned
         wanted = await self._wanted(resource)
         try:
@@ -174,7 +174,7 @@ class Reconciler:
         )
 
     def _pinned(self, resource: Object, spec: ServiceSpec, facts: Facts) -> Pinned:
-        revisions = self._children.of("ControllerRevision", _key(resource))
+        revisions = self._children.of("ControllerRevision", place_of(resource))
         own = [revision for revision in revisions if owned_by(revision, resource)]
         return pin(spec, facts, in_force(own, spec), pod_template)
 
@@ -213,41 +213,28 @@ class Reconciler:
         return outcome
 
     def _live(self, item: Object) -> Object | None:
-        return self._children.stores[item["kind"]].get(
-            item["metadata"]["namespace"], item["metadata"]["name"]
-        )
+        return self._children.stores[item["kind"]].get(*place_of(item))
 
     async def _unlabelled(self, item: Object) -> Object | None:
         """An object of the wanted name that no watch of ours shows: a stranger's, or ours without a label."""
         kind = KINDS[item["kind"]]
-        path = kind.path(item["metadata"]["namespace"], item["metadata"]["name"])
-        try:
-            return slim(await self._cluster.ask("GET", path), kind)
-        except Refused as problem:
-            if problem.status != 404:
-                raise
-            return None
+        found = await self._cluster.find(kind.path(*place_of(item)))
+        return slim(found, kind) if found else None
 
     async def _check_owner(self, resource: Object) -> None:
         """A missing child may be missing because the resource was deleted in a gap of kopf's watch."""
-        metadata = resource["metadata"]
-        try:
-            there = await self._cluster.ask("GET", SERVICE.path(metadata["namespace"], metadata["name"]))
-        except Refused as problem:
-            if problem.status != 404:
-                raise
-            raise Gone from None
-        if there["metadata"]["uid"] != metadata["uid"] or there["metadata"].get("deletionTimestamp"):
+        there = await self._cluster.find(SERVICE.path(*place_of(resource)))
+        if there is None or uid(there) != uid(resource) or is_going(there):
             raise Gone
 
     async def _write(self, resource: Object, item: Object, live: Object | None) -> None:
         """Apply the object if it differs from the live one, which is ours."""
-        if live is not None and live["metadata"].get("deletionTimestamp"):
+        if live is not None and is_going(live):
             return  # its end will be an event
         difference = needs_apply(item, live, MANAGER)
         if difference is None:
             return
-        log.info("%s: applying: %s", "/".join(_key(resource)), difference)
+        log.info("%s: applying: %s", "/".join(place_of(resource)), difference)
         await self._writer.apply(item, live, self._children.stores[item["kind"]])
 
     async def _prune(self, resource: Object, wanted: Wanted) -> None:
@@ -256,16 +243,16 @@ class Reconciler:
         for name, store in [*self._children.stores.items()]:
             if name in ("ReplicaSet", "Pod"):
                 continue
-            for item in store.of(_key(resource)):
+            for item in store.of(place_of(resource)):
                 item_name = item["metadata"]["name"]
                 if (name, item_name) in kept or not owned_by(item, resource):
                     continue
-                log.info("%s: deleting %s %s", "/".join(_key(resource)), name, item_name)
+                log.info("%s: deleting %s %s", "/".join(place_of(resource)), name, item_name)
                 await self._writer.delete(item, store)
 
     async def _update_status(self, resource: Object, wanted: Wanted, outcome: Outcome) -> float | None:
         """Bring .status up to date; in how many seconds more may be known."""
-        key = _key(resource)
+        key = place_of(resource)
         current = self._current(resource)
         if current is None:
             return None  # what we rendered is not what is asked for now: the key is in the queue again
@@ -317,18 +304,14 @@ class Reconciler:
 
     def _current(self, resource: Object) -> Object | None:
         """The resource as it is known now, while it still asks for what `resource` does."""
-        current = self._resources.get(*_key(resource))
+        current = self._resources.get(*place_of(resource))
         same = current and current["metadata"]["generation"] == resource["metadata"]["generation"]
         return current if same else None
 
     def _own(self, resource: Object, kind: str) -> Object | None:
         """The resource's Deployment or Service, which carries its name."""
-        item = self._children.stores[kind].get(*_key(resource))
+        item = self._children.stores[kind].get(*place_of(resource))
         return item if item and owned_by(item, resource) else None
-
-
-def _key(resource: Object) -> Key:
-    return resource["metadata"]["namespace"], resource["metadata"]["name"]
 
 
 def _left_over(resource: Object, item: Object) -> bool:

@@ -15,9 +15,10 @@ from typing import Any
 
 import kopf
 
-from slipway_operator.cluster import SERVICE, Cluster, Object, Refused, Unreachable
-from slipway_operator.informer import Key, Store
+from slipway_operator.cluster import SERVICE, Cluster, Refused, Unreachable
+from slipway_operator.informer import Store
 from slipway_operator.settings import Settings
+from slipway_operator.shapes import uid
 
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 LOOK_SECONDS = 5.0
@@ -32,10 +33,6 @@ class Patience:
         yield from (0.5, 1, 2)
         while True:
             yield 5.0
-
-
-def own_key(item: Object) -> Key:
-    return item["metadata"]["namespace"], item["metadata"]["name"]
 
 
 class Watch:
@@ -152,14 +149,10 @@ class Watch:
         there: set[str] = set()
         known = self._store.items()  # before the list: what comes meanwhile stays
         for scope in self._settings.scopes:
-            there.update(await self._cluster.ask_for_all(SERVICE.path(scope), _uid, METADATA_ONLY))
+            there.update(await self._cluster.ask_for_all(SERVICE.path(scope), uid, METADATA_ONLY))
         for item in known:
-            if item["metadata"]["uid"] not in there:
+            if uid(item) not in there:
                 self._store.drop(item)
-
-
-def _uid(item: Object) -> str:
-    return str(item["metadata"]["uid"])
 
 
 def kopf_settings() -> kopf.OperatorSettings:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from slipway_operator.cluster import APPLY, KINDS, Cluster, Kind, Object, Refused
-from slipway_operator.informer import MANAGER, Store
+from slipway_operator.informer import MANAGER, Store, place_of
+from slipway_operator.shapes import uid
 
 
 class NotActive(Exception):
@@ -38,8 +39,7 @@ class Writer:
         body = wanted
         if live is not None:
             body = {**wanted, "metadata": {**wanted["metadata"], "uid": live["metadata"]["uid"]}}
-        kind = KINDS[wanted["kind"]]
-        path = kind.path(wanted["metadata"]["namespace"], wanted["metadata"]["name"])
+        path = KINDS[wanted["kind"]].path(*place_of(wanted))
         store.learn(await self._patch(path, body, force=live is not None))
 
     async def set_status(self, resource: Object, status: Object, store: Store) -> None:
@@ -51,7 +51,7 @@ class Writer:
             "metadata": metadata,
             "status": status,
         }
-        path = store.kind.path(metadata["namespace"], metadata["name"], "status")
+        path = store.kind.path(*place_of(resource), "status")
         store.learn(await self._patch(path, body, force=True))
 
     async def delete(self, item: Object, store: Store) -> None:
@@ -59,10 +59,9 @@ class Writer:
 
         Raises NotActive, Refused and Unreachable.
         """
-        metadata = item["metadata"]
-        body = {"propagationPolicy": "Background", "preconditions": {"uid": metadata["uid"]}}
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid(item)}}
         try:
-            await self._send("DELETE", store.kind.path(metadata["namespace"], metadata["name"]), None, body)
+            await self._send("DELETE", store.kind.path(*place_of(item)), None, body)
         except Refused as problem:
             if problem.status not in (404, 409):
                 raise

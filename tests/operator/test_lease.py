@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_operator.cluster import ANSWER_SECONDS, CONNECT_SECONDS, Refused, Unreachable
+from slipway_operator.cluster import ANSWER_SECONDS, CONNECT_SECONDS, Cluster, Refused, Unreachable
 from slipway_operator.lease import DURATION, LOOK_EVERY, RENEW_EVERY, SAFE_SECONDS, Lease
 
 
-class OneLease:
+class OneLease(Cluster):
     """An API server with room for one Lease, which refuses a stale resource version as the real one does."""
 
     def __init__(self) -> None:
@@ -46,8 +46,7 @@ class Clock:
 
 def wishes(server: OneLease, name: str, hand: Clock, log: list[str] | None = None) -> Lease:
     told = log if log is not None else []
-    server_as_cluster: Any = server
-    return Lease(server_as_cluster, "ns", "lease", name, lambda: told.append(name), hand.monotonic)
+    return Lease(server, "ns", "lease", name, lambda: told.append(name), hand.monotonic)
 
 
 async def look(lease: Lease) -> None:
