@@ -26,8 +26,6 @@ from slipway_operator.shapes import (
 )
 from slipway_operator.unschedulable import lacks_room, unclaimed, unschedulable
 
-__all__ = ["Finding", "current_pods", "pods_summary", "refusal"]
-
 _QUOTA = re.compile(
     r"exceeded quota: (?P<quota>\S+), requested: (?P<asked>.+?), "
     r"used: (?P<used>.+?), limited: (?P<limit>\S+)"
@@ -36,21 +34,14 @@ _LIMIT_RANGE = re.compile(r"(?:maximum|minimum) \S+ usage per|must specify (?:li
 _ADMISSION = re.compile(
     r"violates PodSecurity|admission webhook|ValidatingAdmissionPolicy|denied|security context constraint"
 )
-_POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: (.+)")
-_WEBHOOK = re.compile(r'admission webhook "([^"]+)" denied the request: (.+)')
+_REFUSING = {
+    "policy": re.compile(r"ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: (.+)"),
+    "webhook": re.compile(r'admission webhook "([^"]+)" denied the request: (.+)'),
+}
 _LACKING = (
-    (
-        re.compile(r'serviceaccount "([^"]+)" not found'),
-        "ServiceAccount {0} does not exist. Create it, or correct spec.runtime.serviceAccountName.",
-    ),
-    (
-        re.compile(r"no PriorityClass with name (\S+) was found"),
-        "PriorityClass {0} does not exist. Create it, or correct spec.scheduling.priorityClassName.",
-    ),
-    (
-        re.compile(r'RuntimeClass\S* "([^"]+)" not found'),
-        "RuntimeClass {0} does not exist. Create it, or correct spec.scheduling.runtimeClassName.",
-    ),
+    (r'serviceaccount "([^"]+)" not found', "ServiceAccount", "spec.runtime.serviceAccountName"),
+    (r"no PriorityClass with name (\S+) was found", "PriorityClass", "spec.scheduling.priorityClassName"),
+    (r'RuntimeClass\S* "([^"]+)" not found', "RuntimeClass", "spec.scheduling.runtimeClassName"),
 )
 _LIMITED = (
     ('EmptyDir volume "cache" exceeds', " Raise spec.model.cache.size."),
@@ -139,18 +130,18 @@ def _not_created(current: Object, events: Objects, deployment: Object | None) ->
         return reasons.QUOTA_EXCEEDED.found(f"{words.rstrip('.')}. Change spec.resources.")
     if _ADMISSION.search(words):
         return reasons.ADMISSION_REFUSED.found(refusal(words, "the pod") or f"{words.rstrip('.')}.")
-    for pattern, advice in _LACKING:
-        if match := pattern.search(words):
-            return reasons.PODS_NOT_CREATED.found(advice.format(*match.groups()))
+    for pattern, kind, field in _LACKING:
+        if match := re.search(pattern, words):
+            text = f"{kind} {match[1]} does not exist. Create it, or correct {field}."
+            return reasons.PODS_NOT_CREATED.found(text)
     return reasons.PODS_NOT_CREATED.found(f"{words.rstrip('.')}.")
 
 
 def refusal(words: str, what: str) -> str | None:
     """Who refuses `what`, and why, without the ceremony; None where it is no policy and no webhook."""
-    if match := _POLICY.search(words):
-        return f"the policy {match[1]} refuses {what}: {match[2].rstrip('.')}."
-    if match := _WEBHOOK.search(words):
-        return f"the webhook {match[1]} refuses {what}: {match[2].rstrip('.')}."
+    for kind, pattern in _REFUSING.items():
+        if match := pattern.search(words):
+            return f"the {kind} {match[1]} refuses {what}: {match[2].rstrip('.')}."
     return None
 
 
@@ -167,13 +158,11 @@ def _over(pods: Objects, events: Objects, current: Object | None) -> Finding | N
 def _ending(pod: Object, events: Objects) -> str:
     """How the node ended it, and what to do. A server that stops in time leaves no word in the status."""
     status = pod.get("status") or {}
-    reported = [
-        text for text in (str(status.get("message") or ""), *messages(events, pod, "Evicted")) if text
-    ]
-    reason = status.get("reason") or ("Evicted" if reported else "")
+    said = str(status.get("message") or "") or next(filter(None, messages(events, pod, "Evicted")), "")
+    reason = status.get("reason") or ("Evicted" if said else "")
     if not reason:
         return ", which stopped in order. `kubectl get events` may say why."
-    words = first_line(reported[0]).rstrip(".") if reported else "no reason given"
+    words = first_line(said).rstrip(".") if said else "no reason given"
     advice = next((text for volume, text in _LIMITED if volume in words), "")
     return f" as {reason}: {words}.{advice}"
 

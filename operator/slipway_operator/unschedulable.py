@@ -27,21 +27,25 @@ _POST_FILTER = re.compile(
 )
 _INSUFFICIENT = re.compile(r"(?:(\d+) )?Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9])")
 _CLAIM = re.compile(r"persistentvolumeclaim|pvc\(s\)|resource ?claim|device ?class", re.IGNORECASE)
-_NO_VOLUME = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
-_NO_TEMPLATE = re.compile(r'resourceclaimtemplate\S* "([^"]+)" not found')
+_ABSENT = (
+    (
+        r'persistentvolumeclaim "([^"]+)"',
+        "PersistentVolumeClaim",
+        "model.pvc, spec.model.cache or spec.volumes",
+    ),
+    (r'resourceclaimtemplate\S* "([^"]+)"', "ResourceClaimTemplate", "devices.claims"),
+)
+"""What the scheduler calls it, its kind, and the fields that name it."""
 _UNBOUND = "unbound immediate PersistentVolumeClaims"
 _UNALLOCATED = "cannot allocate all claims"
 _HELD = "ReadWriteOncePod access mode"
 _BYTES = ("memory", "ephemeral-storage", "hugepages")
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"))
 _ADVICE = (
-    (re.compile(r"untolerated taint"), "Add spec.scheduling.tolerations, or untaint a node."),
-    (
-        re.compile(r"node affinity/selector"),
-        "Change spec.scheduling.nodeSelector or affinity, or label a node.",
-    ),
-    (re.compile(r"topology spread"), "Change spec.scheduling.topologySpreadConstraints."),
-    (re.compile(r"Too many pods"), "Add a node, or raise how many pods a node takes."),
+    ("untolerated taint", "Add spec.scheduling.tolerations, or untaint a node."),
+    ("node affinity/selector", "Change spec.scheduling.nodeSelector or affinity, or label a node."),
+    ("topology spread", "Change spec.scheduling.topologySpreadConstraints."),
+    ("Too many pods", "Add a node, or raise how many pods a node takes."),
 )
 
 
@@ -87,7 +91,7 @@ def unschedulable(pod: Object, nodes: Objects = (), events: Objects = ()) -> Fin
         return reasons.CLAIM_MISSING.found(f"{_claim(rest)}{words if match else ''}")
     if not total:
         return reasons.UNSCHEDULABLE.found(f"{rest}{outlook}.{added}")
-    advice = _foreign(pod, nodes) or " ".join(text for pattern, text in _ADVICE if pattern.search(rest))
+    advice = _foreign(pod, nodes) or " ".join(text for sign, text in _ADVICE if sign in rest)
     return reasons.UNSCHEDULABLE.found(f"none of {_counted(total)} fits: {rest}{outlook}. {advice}{words}")
 
 
@@ -115,16 +119,9 @@ def lacks_room(pod: Object) -> bool:
 
 def _claim(words: str) -> str:
     """What is wrong with a claim, and what to do."""
-    if match := _NO_VOLUME.search(words):
-        return (
-            f"PersistentVolumeClaim {match[1]} does not exist. Create it, or correct its name in "
-            "spec.model.pvc, spec.model.cache or spec.volumes."
-        )
-    if match := _NO_TEMPLATE.search(words):
-        return (
-            f"ResourceClaimTemplate {match[1]} does not exist. Create it, or correct its name in "
-            "spec.devices.claims."
-        )
+    for called, kind, fields in _ABSENT:
+        if match := re.search(f"{called} not found", words):
+            return f"{kind} {match[1]} does not exist. Create it, or correct its name in spec.{fields}."
     return f"{words.rstrip('.')}."
 
 
@@ -160,8 +157,7 @@ def _shortage(pod: Object, resource: str, nodes: Objects, match: re.Match[str] |
     has = {name(node): allocatable(node, resource) for node in nodes if selected(node, pod["spec"])}
     best = max(sorted(has), key=lambda node: has[node][0], default=None)
     if best is None:
-        short = _lacking(match, resource) if match else ""
-        return f"{asked}{short}"
+        return f"{asked}{_lacking(match, resource) if match else ''}"
     if not has[best][0]:
         admitted = " that its nodeSelector admits" if len(has) < len(nodes) else ""
         return f"{asked}, no node{admitted} has any"
