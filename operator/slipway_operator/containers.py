@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from slipway.args.schema import ARGUMENTS
-from slipway.exits import BY_CODE, BY_REASON, ExitCode
+from slipway.exits import BY_CODE, BY_REASON
 from slipway.service.companions import OURS
 from slipway_operator import reasons
 from slipway_operator.reasons import Finding
@@ -20,20 +19,16 @@ FETCH = "fetch"
 INITIAL = "init container"
 """What a container is that ends before the server starts."""
 
-_IMAGE_REASONS = frozenset(
-    {
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "ImageInspectError",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    }
+_IMAGE_REASONS = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
 )
-_REFUSALS = frozenset(
-    {"CreateContainerError", "RunContainerError", "PreCreateHookError", "PostStartHookError"}
-)
+_REFUSALS = ("CreateContainerError", "RunContainerError", "PreCreateHookError", "PostStartHookError")
 _DENIED = re.compile(r"\b(401|403)\b|unauthori[sz]ed|denied|forbidden|authentication required", re.IGNORECASE)
 _NOT_FOUND = re.compile(
     r"not found|manifest unknown|name unknown|does not exist|couldn't parse", re.IGNORECASE
@@ -79,9 +74,7 @@ def _statuses(pod: Object) -> Iterator[tuple[Object, str]]:
 
 def _begun(pod: Object) -> bool:
     """Whether a container has run: its volumes are mounted then."""
-    states = [
-        {**(status.get("lastState") or {}), **(status.get("state") or {})} for status, _ in _statuses(pod)
-    ]
+    states = [status.get(when) or {} for status, _ in _statuses(pod) for when in ("lastState", "state")]
     return any("running" in state or "terminated" in state for state in states)
 
 
@@ -132,16 +125,16 @@ def _image_field(pod: Object, container: str, image: str) -> str:
 
 def _missing(message: str) -> Finding | None:
     if match := _MISSING.search(message):
-        kind, named = match["kind"].lower(), match["name"]
-        return _missing_finding(kind, f"{named} does not exist. Create it, or correct the name in the spec.")
+        text = f"{match['name']} does not exist. Create it, or correct the name in the spec."
+        return _missing_finding(match["kind"], text)
     if match := _MISSING_KEY.search(message):
         text = f"{match['name']} has no key {match['key']}. Add it, or correct the key in the spec."
-        return _missing_finding(match["kind"].lower(), text)
+        return _missing_finding(match["kind"], text)
     return None
 
 
 def _missing_finding(kind: str, text: str) -> Finding:
-    if kind == "secret":
+    if kind.lower() == "secret":
         return reasons.SECRET_MISSING.found(f"Secret {text}")
     return reasons.CONFIG_MAP_MISSING.found(f"ConfigMap {text}")
 
@@ -151,19 +144,11 @@ def _ended(pod: Object, status: Object, events: Objects, ends: bool) -> Finding 
 
     ends  whether it should end at all
     """
-    state = status.get("state") or {}
-    if status.get("ready") or (ends and _succeeded(state)):
-        return None
     last = (status.get("lastState") or {}).get("terminated")
-    ended = state.get("terminated") or last
-    if ended is None or (ends and int(ended.get("exitCode") or 0) == 0):
+    ended = (status.get("state") or {}).get("terminated") or last
+    if status.get("ready") or ended is None or (ends and int(ended.get("exitCode") or 0) == 0):
         return None
     return _end_finding(pod, str(status["name"]), ended, events)
-
-
-def _succeeded(state: Mapping[str, Any]) -> bool:
-    ended = state.get("terminated")
-    return ended is not None and int(ended.get("exitCode") or 0) == 0
 
 
 def _end_finding(pod: Object, container: str, ended: Object, events: Objects) -> Finding:
@@ -171,12 +156,10 @@ def _end_finding(pod: Object, container: str, ended: Object, events: Objects) ->
     if ended.get("reason") == "OOMKilled":
         return reasons.OUT_OF_MEMORY.found(_out_of_memory(pod, container))
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
-        return reasons.CONTAINER_REFUSED.found(
-            f"the container cannot start: {_sentence(_LAYERS.sub('', message))}"
-        )
-    if (cause := _cause(message)) is not None:
-        known, text = cause
-        return reasons.BY_NAME[known.reason].found(text)
+        why = _sentence(_LAYERS.sub("", message))
+        return reasons.CONTAINER_REFUSED.found(f"the container cannot start: {why}")
+    if found := _cause(message):
+        return found
     if code in (0, 137, 143) and (probe := _failed_probe(pod, container, events)):
         return reasons.UNRESPONSIVE.found(
             f"the kubelet restarts {container} because its {probe} probe fails. "
@@ -194,17 +177,15 @@ def _end_finding(pod: Object, container: str, ended: Object, events: Objects) ->
 
 def _out_of_memory(pod: Object, container: str) -> str:
     containers = [*(pod["spec"].get("initContainers") or ()), *(pod["spec"].get("containers") or ())]
-    limits = (
-        next((c.get("resources") or {} for c in containers if c["name"] == container), {}).get("limits") or {}
-    )
-    limit = limits.get("memory")
+    given = next((one.get("resources") or {} for one in containers if one["name"] == container), {})
+    limit = (given.get("limits") or {}).get("memory")
     at = f"at its limit of {limit}" if limit else "because its node ran out of memory"
     if container not in OURS:
         return f"killed {at}. Raise the memory limit of {container}."
     return f"killed {at}. Raise spec.resources.memory, or lower maxModelLen, maxNumSeqs or the KV cache."
 
 
-def _cause(message: str) -> tuple[ExitCode, str] | None:
+def _cause(message: str) -> Finding | None:
     """The runtime's own account in the termination message, {code, reason, message, hint, argument}."""
     try:
         said = json.loads(message)
@@ -223,7 +204,7 @@ def _cause(message: str) -> tuple[ExitCode, str] | None:
         text = f"{field}: {text}"
     elif field != argument:
         hint = f"{_sentence(hint)} The field is {field}."
-    return known, f"{text} {hint}"
+    return reasons.BY_NAME[known.reason].found(f"{text} {hint}")
 
 
 def _last_words(message: str) -> str:
@@ -258,10 +239,8 @@ def _volume_finding(pod: Object, events: Objects) -> Finding | None:
     if said:
         return reasons.VOLUME_NOT_MOUNTED.found(_sentence(first_line(said[0])))
     if prepared := messages(events, pod, "FailedPrepareDynamicResources"):
-        cause = _LAYERS.sub("", first_line(prepared[0]))
-        return reasons.CONTAINER_REFUSED.found(
-            f"the node cannot prepare the claimed devices: {_sentence(cause)}"
-        )
+        cause = _sentence(_LAYERS.sub("", first_line(prepared[0])))
+        return reasons.CONTAINER_REFUSED.found(f"the node cannot prepare the claimed devices: {cause}")
     return None
 
 
