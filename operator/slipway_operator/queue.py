@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import random
 import time
@@ -61,19 +62,14 @@ class Queue(Generic[Key]):
 
     async def take(self) -> Key:
         """The next due key that nobody works on; `done` must follow."""
-        while True:
-            wait = self._next_wait()
-            if wait is None or wait > 0:
-                self._changed.clear()
-                try:
-                    await asyncio.wait_for(self._changed.wait(), wait)
-                except TimeoutError:
-                    continue
-                continue
-            _, _, key = heapq.heappop(self._order)
-            del self._due[key]
-            self._running[key] = time.monotonic()
-            return key
+        while (wait := self._next_wait()) is None or wait > 0:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), wait)
+        _, _, key = heapq.heappop(self._order)
+        del self._due[key]
+        self._running[key] = time.monotonic()
+        return key
 
     def done(self, key: Key) -> None:
         """The work succeeded."""
