@@ -78,12 +78,14 @@ def unready(vitals: Vitals) -> str | None:
     return None
 
 
-class Metrics:
-    """Numbers for Prometheus, in a registry of their own."""
+class Metrics(Collector):
+    """Numbers for Prometheus, in a registry of their own: counted here, or read off the operator at each
+    scrape."""
 
     def __init__(self, vitals: Callable[[], Vitals]) -> None:
+        self._vitals = vitals
         self.registry = CollectorRegistry()
-        self.registry.register(_Live(vitals))
+        self.registry.register(self)
         reconciles = _DECLARED["slipway_operator_reconciles_total"]
         seconds = _DECLARED["slipway_operator_reconcile_seconds"]
         self.reconciles = Counter(
@@ -92,13 +94,6 @@ class Metrics:
         self.seconds = Histogram(
             seconds.name, seconds.summary, buckets=seconds.buckets_for(0), registry=self.registry
         )
-
-
-class _Live(Collector):
-    """What is read off the operator at each scrape."""
-
-    def __init__(self, vitals: Callable[[], Vitals]) -> None:
-        self._vitals = vitals
 
     def collect(self) -> Iterable[Metric]:
         vitals = self._vitals()
@@ -130,12 +125,11 @@ class HealthServer:
     """The HTTP server of the three paths."""
 
     def __init__(self, port: int, vitals: Callable[[], Vitals], metrics: Metrics) -> None:
-        self._port = port
         self._vitals = vitals
         self._metrics = metrics
         self._runner: web.AppRunner | None = None
         self.port = port
-        """The one listened on, once started: the system chooses where 0 was asked for."""
+        """The one to listen on; once started the one listened on: the system chooses where 0 is asked for."""
 
     async def start(self) -> None:
         """Listen on every address. Raises OSError where the port is taken."""
@@ -145,7 +139,7 @@ class HealthServer:
         app.router.add_get("/metrics", self._show_metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        for opened in everywhere(self._port, BACKLOG):
+        for opened in everywhere(self.port, BACKLOG):
             await web.SockSite(self._runner, opened).start()
         self.port = self._runner.addresses[0][1]
 
