@@ -6,7 +6,7 @@ import datetime
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from slipway_operator import reasons
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A condition's new reason, worth an Event."""
+    """A condition's new reason, worth an Event: its fields are the Event's."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -72,18 +72,14 @@ class Recorder:
                 "namespace": metadata["namespace"],
             },
             "eventTime": now,
-            "type": transition.type,
-            "reason": transition.reason,
-            "note": transition.note,
+            **asdict(transition),
             "action": "Reconcile",
             "reportingController": "slipway.dev/operator",
             "reportingInstance": self._instance[:128],
             "regarding": {
                 "apiVersion": resource["apiVersion"],
                 "kind": resource["kind"],
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
+                **{name: metadata[name] for name in ("name", "namespace", "uid")},
             },
         }
         try:
@@ -108,17 +104,17 @@ class PodEvents:
 
     async def of(self, pods: Sequence[Object], now: datetime.datetime) -> tuple[list[Object], float | None]:
         """The events, and in how many seconds more may be known; None where no pod waits. Raises as `ask`."""
-        waiting = [pod for pod in pods if waits(pod)]
         for pod in pods:
-            if pod not in waiting:
+            if not waits(pod):
                 self.looks.forget(pod)
-        waiting.sort(key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
+        waiting = sorted(
+            filter(waits, pods), key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True
+        )
         events: list[Object] = []
         waits_left: list[float] = []
         for pod in waiting[:PODS_ASKED]:
-            age = (
-                now - datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
-            ).total_seconds()
+            made = datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+            age = (now - made).total_seconds()
             if age < FIRST_LOOK:
                 waits_left.append(FIRST_LOOK - age)
                 continue
