@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from slipway_operator.cluster import MADE, NODE, SEEN, SERVICE, Cluster, Kind, Object, Refused, Unreachable
 from slipway_operator.shapes import controller
@@ -190,13 +190,8 @@ class Informer:
                 # Whatever ended the watch (410, 5xx, an ERROR, an expired token, a cut), a new list mends it.
                 failures += 1
                 wait = min(0.2 * 2**failures, LONGEST_BACK_OFF) * (0.5 + random.random() / 2)
-                log.log(
-                    logging.DEBUG if failures == 1 else logging.WARNING,
-                    "%s: listing again in %.1f s: %s",
-                    self._path,
-                    wait,
-                    problem,
-                )
+                level = logging.DEBUG if failures == 1 else logging.WARNING
+                log.log(level, "%s: listing again in %.1f s: %s", self._path, wait, problem)
                 self._stopped.wait(wait)
 
     def _list(self) -> str:
@@ -213,7 +208,14 @@ class Informer:
 
     def _watch(self, since: str) -> str:
         """Events into the store until the stream ends; the resource version from which to go on."""
-        for kind, item in self._events(since):
+        query = {
+            **self._selector,
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": WATCH_SECONDS + random.randrange(60),
+        }
+        for event in self._cluster.stream(self._path, query, SILENCE_SECONDS):
+            kind, item = event["type"], event["object"]
             if self._stopped.is_set():
                 break
             self.heard_at = time.monotonic()
@@ -224,16 +226,6 @@ class Informer:
                 change = self._store.drop if kind == "DELETED" else self._store.learn
                 self._notify(change, slim(item, self._store.kind))
         return since
-
-    def _events(self, since: str) -> Iterator[tuple[str, Object]]:
-        query = {
-            **self._selector,
-            "resourceVersion": since,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": WATCH_SECONDS + random.randrange(60),
-        }
-        for event in self._cluster.stream(self._path, query, SILENCE_SECONDS):
-            yield event["type"], event["object"]
 
     def _notify(self, change: Callable[..., None], *arguments: object) -> None:
         try:
