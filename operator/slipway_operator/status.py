@@ -9,46 +9,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from slipway.service import InvalidService, ServiceSpec
 from slipway.service.labels import selector
 from slipway.service.rollout import REASON as ROLLOUT_REASON
-from slipway_operator import reasons
-from slipway_operator.conditions import (
-    ARGS_COMPATIBLE,
-    AVAILABLE,
-    DRIFTED,
-    FITS,
-    MODEL_LOADED,
-    PROGRESSING,
-    READY,
-    RECONCILING,
-    SCHEDULED,
-    STALLED,
-    UNMONITORED,
-    UPGRADE_AVAILABLE,
-    VALID,
-)
+from slipway_operator import conditions, reasons
 from slipway_operator.explain import current_pods, pods_summary
 from slipway_operator.memory import verdict
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding, Reason
-from slipway_operator.shapes import (
-    Object,
-    condition,
-    current_replica_set,
-    is_ready,
-    name,
-    shortened,
-)
+from slipway_operator.shapes import Object, condition, current_replica_set, is_ready, name, shortened
 
 SUMMARY_LENGTH = 120
 MESSAGE_LENGTH = 2000
 _GOOD = (reasons.ESTIMATED, reasons.MEASURED)
 """Of the condition Fits, nothing that a person has to know."""
+_WORTH_KNOWING = (conditions.FITS, conditions.DRIFTED, conditions.UNMONITORED, conditions.UPGRADE_AVAILABLE)
+"""Of a service that serves, the most important first."""
 _SENTENCE_END = re.compile(r"[.!?] (?=[A-Z`\"])")
 
 
@@ -118,7 +98,7 @@ class View:
 
 def refusal(error: InvalidService) -> Finding:
     """The finding for a spec that cannot be rendered."""
-    return reasons.BY_NAME[error.reason].found(str(error), VALID)
+    return reasons.BY_NAME[error.reason].found(str(error), conditions.VALID)
 
 
 def status(observed: Observed, spec: ServiceSpec | None) -> dict[str, Any]:
@@ -201,57 +181,56 @@ def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Itera
     if observed.drift:
         names = ", ".join(observed.drift)
         text = f"someone else added {names} to the Deployment. Remove it there, and set it in spec.env."
-        yield Verdict(DRIFTED, "True", reasons.DRIFTED, text)
+        yield Verdict(conditions.DRIFTED, "True", reasons.DRIFTED, text)
     if observed.upgrade:
-        yield Verdict(UPGRADE_AVAILABLE, "True", reasons.UPGRADE_AVAILABLE, observed.upgrade)
+        yield Verdict(conditions.UPGRADE_AVAILABLE, "True", reasons.UPGRADE_AVAILABLE, observed.upgrade)
     if observed.missing_monitor:
         text = f"the cluster has no kind {observed.missing_monitor}, so that nobody scrapes the pods."
-        yield Verdict(UNMONITORED, "True", reasons.MONITOR_KIND_MISSING, text)
+        yield Verdict(conditions.UNMONITORED, "True", reasons.MONITOR_KIND_MISSING, text)
     moving = not view.arrived if ready is None else ready.status == "False"
     cause = ready or progressing
     if progressing.status == "False" and progressing.reason.stalled:
-        yield Verdict(STALLED, "True", progressing.reason, progressing.message)
+        yield Verdict(conditions.STALLED, "True", progressing.reason, progressing.message)
     elif moving:
-        yield Verdict(RECONCILING, "True", cause.reason, cause.message)
+        yield Verdict(conditions.RECONCILING, "True", cause.reason, cause.message)
 
 
 def _valid(found: Finding | None) -> Verdict:
-    if found is not None and found.condition == VALID:
-        return Verdict(VALID, "False", found.reason, found.message)
-    return Verdict(VALID, "True", reasons.ACCEPTED, "The spec is accepted.")
+    if found is not None and found.condition == conditions.VALID:
+        return Verdict(conditions.VALID, "False", found.reason, found.message)
+    return Verdict(conditions.VALID, "True", reasons.ACCEPTED, "The spec is accepted.")
 
 
 def _args_compatible(found: Finding) -> Verdict:
     status = {reasons.SCHEMA_MATCHES: "True", reasons.ARGUMENTS_REFUSED: "False"}.get(found.reason, "Unknown")
-    return Verdict(ARGS_COMPATIBLE, status, found.reason, found.message)
+    return Verdict(conditions.ARGS_COMPATIBLE, status, found.reason, found.message)
 
 
 def _scheduled(view: View) -> Verdict:
     placed = sum(1 for pod in view.current if pod["spec"].get("nodeName"))
     said = f"{placed} of {view.wanted} pods have a node."
     if not view.wanted or (not view.current and _refused(view.found)):
-        return Verdict(SCHEDULED, "Unknown", reasons.NO_PODS, "There is no pod.")
-    if view.found is not None and view.found.reason == reasons.ROLLOUT_NEEDS_SPARE_DEVICE:
-        return Verdict(SCHEDULED, "False", reasons.UNSCHEDULABLE, view.found.message)
-    if (
-        view.found is not None
-        and view.found.condition == SCHEDULED
-        and view.found.reason != reasons.SCHEDULING
-    ):
-        return Verdict(SCHEDULED, "False", view.found.reason, view.found.message)
+        return Verdict(conditions.SCHEDULED, "Unknown", reasons.NO_PODS, "There is no pod.")
+    found = view.found
+    if found is not None and found.reason == reasons.ROLLOUT_NEEDS_SPARE_DEVICE:
+        return Verdict(conditions.SCHEDULED, "False", reasons.UNSCHEDULABLE, found.message)
+    if found is not None and found.condition == conditions.SCHEDULED and found.reason != reasons.SCHEDULING:
+        return Verdict(conditions.SCHEDULED, "False", found.reason, found.message)
     if placed < view.wanted:
-        return Verdict(SCHEDULED, "Unknown", reasons.SCHEDULING, said)
-    return Verdict(SCHEDULED, "True", reasons.SCHEDULED, said)
+        return Verdict(conditions.SCHEDULED, "Unknown", reasons.SCHEDULING, said)
+    return Verdict(conditions.SCHEDULED, "True", reasons.SCHEDULED, said)
 
 
 def _model_loaded(view: View) -> Verdict:
     loaded = sum(1 for pod in view.current if is_ready(pod))
     if loaded:
         said = f"{loaded} of {len(view.current)} pods of the current template have loaded the model."
-        return Verdict(MODEL_LOADED, "True", reasons.LOADED, said)
-    if view.found is not None and view.found.condition == MODEL_LOADED:
-        return Verdict(MODEL_LOADED, "False", view.found.reason, view.found.message)
-    return Verdict(MODEL_LOADED, "Unknown", reasons.NO_PODS, "No pod of the current template has started.")
+        return Verdict(conditions.MODEL_LOADED, "True", reasons.LOADED, said)
+    if view.found is not None and view.found.condition == conditions.MODEL_LOADED:
+        return Verdict(conditions.MODEL_LOADED, "False", view.found.reason, view.found.message)
+    return Verdict(
+        conditions.MODEL_LOADED, "Unknown", reasons.NO_PODS, "No pod of the current template has started."
+    )
 
 
 def _fits(observed: Observed, view: View) -> Verdict | None:
@@ -261,38 +240,33 @@ def _fits(observed: Observed, view: View) -> Verdict | None:
         found = verdict(observed.memory) if observed.memory is not None else None
     if found is None:
         return None
-    return Verdict(
-        FITS, "True" if found.reason in (*_GOOD, reasons.TAKES_MORE) else "False", found.reason, found.message
-    )
+    status = "True" if found.reason in (*_GOOD, reasons.TAKES_MORE) else "False"
+    return Verdict(conditions.FITS, status, found.reason, found.message)
 
 
 def _available(view: View) -> Verdict:
+    said = f"{view.ready} of {view.wanted} replicas admit requests."
     if view.ready:
-        return Verdict(
-            AVAILABLE,
-            "True",
-            reasons.SERVING,
-            f"{view.ready} of {view.wanted} replicas admit requests.",
-        )
+        return Verdict(conditions.AVAILABLE, "True", reasons.SERVING, said)
     if not view.wanted:
-        return Verdict(AVAILABLE, "False", reasons.SUSPENDED, "No pod runs.")
-    return Verdict(AVAILABLE, "False", reasons.NO_READY_POD, f"0 of {view.wanted} replicas admit requests.")
+        return Verdict(conditions.AVAILABLE, "False", reasons.SUSPENDED, "No pod runs.")
+    return Verdict(conditions.AVAILABLE, "False", reasons.NO_READY_POD, said)
 
 
 def _progressing(spec: ServiceSpec | None, view: View) -> Verdict:
     found = view.found
-    if found is not None and (found.condition == PROGRESSING or found.reason.stalled):
-        return Verdict(PROGRESSING, "False", found.reason, found.message)
+    if found is not None and (found.condition == conditions.PROGRESSING or found.reason.stalled):
+        return Verdict(conditions.PROGRESSING, "False", found.reason, found.message)
     if spec is not None and not view.wanted:
         why = "spec.suspend is true" if spec.suspend else "spec.replicas is 0"
-        return Verdict(PROGRESSING, "True", reasons.SUSPENDED, f"{why}, so no pod runs.")
+        return Verdict(conditions.PROGRESSING, "True", reasons.SUSPENDED, f"{why}, so no pod runs.")
     said = f"{view.updated} of {view.wanted} replicas run the current template.{view.unusual}"
     if view.arrived:
-        return Verdict(PROGRESSING, "True", reasons.ROLLED_OUT, said)
+        return Verdict(conditions.PROGRESSING, "True", reasons.ROLLED_OUT, said)
     if view.overdue is not None:
         why = f"{found.reason.name}: {found.message}" if found else view.overdue
-        return Verdict(PROGRESSING, "False", reasons.PROGRESS_DEADLINE_EXCEEDED, why)
-    return Verdict(PROGRESSING, "True", reasons.ROLLING_OUT, said)
+        return Verdict(conditions.PROGRESSING, "False", reasons.PROGRESS_DEADLINE_EXCEEDED, why)
+    return Verdict(conditions.PROGRESSING, "True", reasons.ROLLING_OUT, said)
 
 
 def _ready(view: View, progressing: Verdict) -> Verdict | None:
@@ -301,22 +275,18 @@ def _ready(view: View, progressing: Verdict) -> Verdict | None:
     if not view.wanted and not _refused(found):
         return None
     if view.arrived and not _refused(found):
-        return Verdict(
-            READY,
-            "True",
-            reasons.SERVING,
-            f"{view.ready} of {view.wanted} replicas admit requests.",
-        )
+        return replace(_available(view), condition=conditions.READY)
     if found is not None:
-        return Verdict(READY, "False", found.reason, found.message)
-    return Verdict(READY, "False", progressing.reason, progressing.message)
+        return Verdict(conditions.READY, "False", found.reason, found.message)
+    return Verdict(conditions.READY, "False", progressing.reason, progressing.message)
 
 
 def _refused(found: Finding | None) -> bool:
     """Whether the resource is refused as a whole, whatever its pods do."""
     if found is None:
         return False
-    return found.condition in (VALID, ARGS_COMPATIBLE) or found.reason == reasons.NAME_CONFLICT
+    as_a_whole = (conditions.VALID, conditions.ARGS_COMPATIBLE)
+    return found.condition in as_a_whole or found.reason == reasons.NAME_CONFLICT
 
 
 def _timed(verdict: Verdict, observed: Observed) -> dict[str, Any]:
@@ -335,9 +305,9 @@ def _timed(verdict: Verdict, observed: Observed) -> dict[str, Any]:
 def _summary(verdicts: Sequence[Verdict]) -> str:
     """One line for a person: what is wrong, else what they should know, else that all is well."""
     by_type = {verdict.condition: verdict for verdict in verdicts}
-    shown = by_type.get(READY) or by_type[PROGRESSING]
-    if shown.status == "True" and shown.condition == READY:
-        known = [by_type.get(one) for one in (FITS, DRIFTED, UNMONITORED, UPGRADE_AVAILABLE)]
+    shown = by_type.get(conditions.READY) or by_type[conditions.PROGRESSING]
+    if shown.status == "True" and shown.condition == conditions.READY:
+        known = [by_type.get(one) for one in _WORTH_KNOWING]
         shown = next((one for one in known if one and one.reason not in _GOOD), shown)
     sentence = _SENTENCE_END.split(" ".join(shown.message.split()), maxsplit=1)[0].rstrip(".")
     return shortened(f"{shown.reason.name}: {sentence}", SUMMARY_LENGTH)
