@@ -73,7 +73,6 @@ class Flag:
     read: Callable[[list[str]], Any]
     """From all values given for it. Raises ValueError with a sentence."""
     switch: bool = False
-    repeats: bool = False
 
     @property
     def env(self) -> str:
@@ -134,7 +133,7 @@ def _last(values: list[str]) -> str:
 
 
 FLAGS = (
-    Flag("namespace", "namespaces", "serve this namespace; repeat for more", _words, repeats=True),
+    Flag("namespace", "namespaces", "serve this namespace; repeat for more", _words),
     Flag(
         "lease-namespace",
         "lease_namespace",
@@ -151,19 +150,18 @@ FLAGS = (
         "image_pull_secrets",
         "pull with this Secret of theirs in services that name none",
         _words,
-        repeats=True,
     ),
     Flag("openshift", "openshift", "leave user ids to the namespace's range", _yes, switch=True),
     Flag("allow-code", "allow_code", "permit arguments that load code of a model", _yes, switch=True),
-    Flag("permit-argument", "permitted_arguments", "permit this one of them", _names, repeats=True),
-    Flag("permit-env", "permitted_env", "permit this environment variable in services", _names, repeats=True),
-    Flag("admit-image", "images", "admit images of this name, registry or folder only", _words, repeats=True),
-    Flag("admit-service-account", "service_accounts", "admit this account only", _names, repeats=True),
-    Flag("admit-file-path", "file_paths", "admit files below this folder only", _words, repeats=True),
+    Flag("permit-argument", "permitted_arguments", "permit this one of them", _names),
+    Flag("permit-env", "permitted_env", "permit this environment variable in services", _names),
+    Flag("admit-image", "images", "admit images of this name, registry or folder only", _words),
+    Flag("admit-service-account", "service_accounts", "admit this account only", _names),
+    Flag("admit-file-path", "file_paths", "admit files below this folder only", _words),
     Flag(
         "profiles", "profiles", "ServingProfiles in JSON, a spec by name; not for a whole cluster", _profiles
     ),
-    Flag("monitoring-label", "monitoring_labels", "KEY=VALUE on every monitor", _labels, repeats=True),
+    Flag("monitoring-label", "monitoring_labels", "KEY=VALUE on every monitor", _labels),
     Flag(
         "scrapers", "scrapers", "who scrapes metrics, in JSON, as a list of peers of a NetworkPolicy", _peers
     ),
