@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, render
 from slipway.service.engine import check_supported
@@ -27,7 +25,15 @@ from slipway_operator.profiles import Profiles
 from slipway_operator.progress import Loading
 from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
-from slipway_operator.shapes import controller, current_replica_set, is_going, is_ready, owned_by, uid
+from slipway_operator.shapes import (
+    controller,
+    current_replica_set,
+    is_false,
+    is_going,
+    is_ready,
+    owned_by,
+    uid,
+)
 from slipway_operator.status import Observed, refusal, status
 from slipway_operator.surge import no_room
 from slipway_operator.template_pin import Pinned, in_force, pin
@@ -280,7 +286,7 @@ class Reconciler:
             upgrade=wanted.upgrade,
             missing_monitor=self._missing_monitor(wanted.spec),
             arguments=wanted.arguments,
-            nodes=await self.nodes.all() if any(_unschedulable(pod) for pod in pods) else (),
+            nodes=await self.nodes.all() if any(is_false(pod, "PodScheduled") for pod in pods) else (),
             progress={pod: one.progress for pod, one in said.items() if one.progress},
             memory=memory.told(
                 known, replica_set, {pod: one.memory for pod, one in said.items() if one.memory}
@@ -316,10 +322,8 @@ class Reconciler:
 
 def _left_over(resource: Object, item: Object) -> bool:
     """Whether it belonged to a deleted resource of our name: the garbage collector is about to take it."""
-    owner = controller(item)
-    return (
-        owner is not None and owner["kind"] == SERVICE.name and owner["name"] == resource["metadata"]["name"]
-    )
+    owner = controller(item) or {}
+    return (owner.get("kind"), owner.get("name")) == (SERVICE.name, resource["metadata"]["name"])
 
 
 def _conflict(resource: Object, item: Object) -> str:
@@ -347,8 +351,3 @@ def may_pass(problem: Refused) -> bool:
     """Whether another try may succeed though nobody changes anything."""
     lasting = _MALFORMED.search(str(problem)) or "calling webhook" in str(problem)
     return problem.status in (401, 404, 409, 429) or (problem.status >= 500 and not lasting)
-
-
-def _unschedulable(pod: Object) -> bool:
-    conditions: list[Mapping[str, Any]] = pod.get("status", {}).get("conditions") or []
-    return any(item["type"] == "PodScheduled" and item["status"] == "False" for item in conditions)

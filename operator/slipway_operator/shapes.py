@@ -26,8 +26,11 @@ def condition(thing: Object | None, kind: str) -> Object | None:
 
 
 def is_true(thing: Object | None, kind: str) -> bool:
-    found = condition(thing, kind)
-    return found is not None and found.get("status") == "True"
+    return (condition(thing, kind) or {}).get("status") == "True"
+
+
+def is_false(thing: Object | None, kind: str) -> bool:
+    return (condition(thing, kind) or {}).get("status") == "False"
 
 
 def controller(thing: Object) -> Object | None:

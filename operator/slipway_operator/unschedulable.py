@@ -60,8 +60,8 @@ _OUTLOOK = {
 def unschedulable(pod: Object, nodes: Objects = (), events: Objects = ()) -> Finding | None:
     """Why the pod has no node, and whether one is being added; None where it has one, or the scheduler has
     not spoken yet."""
-    scheduled = condition(pod, "PodScheduled")
-    if scheduled is None or scheduled.get("status") != "False":
+    scheduled = condition(pod, "PodScheduled") or {}
+    if scheduled.get("status") != "False":
         return None
     message = str(scheduled.get("message") or "")
     if scheduled.get("reason") == "SchedulingGated":
