@@ -73,21 +73,20 @@ def pin(
         "template": fresh,
         "version": __version__,
     }
+    number = _number(revision)
     if revision is None or kept is None:
-        return Pinned(
-            fresh, _revision(spec, facts, new, 1 if revision is None else _number(revision) + 1), None
-        )
+        return Pinned(fresh, _revision(spec, facts, new, number + 1), None)
     leaves = changes(kept["template"], fresh)
     same = kept["intentHash"] == new["intentHash"]
     if replaced(kept["intentHash"], kept["template"], spec, fresh):
         change = leaves if same else changes(kept.get("intent") or {}, new["intent"])
-        return Pinned(fresh, _revision(spec, facts, new, _number(revision) + 1), None, _listed(change))
+        return Pinned(fresh, _revision(spec, facts, new, number + 1), None, _listed(change))
     template: dict[str, Any] = kept["template"]
     if not same:
         # Spelled as it was: a template of other words with one meaning would roll too.
         renewed = {**kept, "intentHash": new["intentHash"], "intent": new["intent"]}
-        return Pinned(template, _revision(spec, facts, renewed, _number(revision) + 1), None, is_new=False)
-    stays = _revision(spec, facts, kept, _number(revision), revision["metadata"]["name"])
+        return Pinned(template, _revision(spec, facts, renewed, number + 1), None, is_new=False)
+    stays = _revision(spec, facts, kept, number, revision["metadata"]["name"])
     upgrade = f"{_listed(leaves)}. Set spec.rollout.template to Latest to take it." if leaves else None
     return Pinned(template, stays, upgrade, is_new=False)
 
@@ -113,8 +112,8 @@ def _kept(revision: Object | None) -> dict[str, Any] | None:
     return None
 
 
-def _number(revision: Object) -> int:
-    return int(revision.get("revision") or 0)
+def _number(revision: Object | None) -> int:
+    return int((revision or {}).get("revision") or 0)
 
 
 def _listed(leaves: list[str]) -> str:
