@@ -92,9 +92,7 @@ def _asked(container: Object) -> Mapping[str, Any]:
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
     key, effect = toleration.get("key"), toleration.get("effect")
-    if effect and effect != taint["effect"]:
-        return False
-    if key and key != taint["key"]:
+    if (effect and effect != taint["effect"]) or (key and key != taint["key"]):
         return False
     if toleration.get("operator", "Equal") == "Exists":
         return True

@@ -37,10 +37,8 @@ async def _no_node(cluster: Cluster, nodes: Nodes, pod_spec: Object) -> str | No
         return "the operator may not see what nodes have free"
     short: set[str] = set()
     for node in sorted((node for node in known if admitted(node, pod_spec)), key=name):
-        if missing := lacking(pod_spec, node, ()):  # not even an empty one
-            short |= {*missing}
-            continue
-        missing = lacking(pod_spec, node, await _pods_on(cluster, name(node)))
+        # Of one that is too small when it is empty nobody need know what runs there.
+        missing = lacking(pod_spec, node, ()) or lacking(pod_spec, node, await _pods_on(cluster, name(node)))
         if not missing:
             return None
         short |= {*missing}
