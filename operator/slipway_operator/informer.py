@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from slipway_operator.cluster import MADE, NODE, SEEN, SERVICE, Cluster, Kind, Object, Refused, Unreachable
+from slipway_operator.queue import back_off
 from slipway_operator.shapes import controller
 
 MANAGER = "slipway-operator"
@@ -189,7 +190,7 @@ class Informer:
             except (Refused, Unreachable, KeyError, TypeError) as problem:
                 # Whatever ended the watch (410, 5xx, an ERROR, an expired token, a cut), a new list mends it.
                 failures += 1
-                wait = min(0.2 * 2**failures, LONGEST_BACK_OFF) * (0.5 + random.random() / 2)
+                wait = back_off(failures + 1, random.random(), LONGEST_BACK_OFF)
                 level = logging.DEBUG if failures == 1 else logging.WARNING
                 log.log(level, "%s: listing again in %.1f s: %s", self._path, wait, problem)
                 self._stopped.wait(wait)
