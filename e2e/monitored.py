@@ -53,6 +53,8 @@ NODE: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}
 FOUND = "prometheus-watch"
 """What the Prometheus Operator calls the parts of a Prometheus called watch."""
 COMPLETIONS, TOKENS = 5, 4
+MEASURED = "slipway_memory_measured_bytes"
+"""What a server tells once it has been ready for a while."""
 PROMETHEUS = "http://127.0.0.1:9090"
 MODULE = "github.com/prometheus-operator/prometheus-operator"
 CRDS = ("prometheuses", "prometheusrules", "servicemonitors", "podmonitors", "probes", "scrapeconfigs")
@@ -120,6 +122,7 @@ def monitored(binaries: Binaries, folder: Path) -> Iterator[Monitored]:
                     _complete(plane, name)
             counted = f"sum by (job) (vllm:request_success_total) == {COMPLETIONS}"
             until(lambda: len(told.query(counted)) == len(SPECS), "the requests are counted", PATIENCE)
+            until(lambda: len(told.query(MEASURED)) == len(SPECS), "memory is measured", PATIENCE)
             twice = "sum_over_time(up[1m]) >= 2"  # of less there is no rate
             until(lambda: len(told.query(twice)) == len(ADDRESSES), told.targets, PATIENCE)
             yield told

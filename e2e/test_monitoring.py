@@ -15,6 +15,7 @@ from e2e.monitored import (
     COMPLETIONS,
     KINDS,
     LABEL,
+    MEASURED,
     MODEL,
     OPERATOR,
     REVEALING,
@@ -34,7 +35,7 @@ from slipway.metrics.dashboard import dashboard, queries
 from slipway.metrics.operator import OPERATOR_METRICS
 from slipway.metrics.promql import metrics_in
 
-WITHOUT_SERIES = {metric.exposed_name for metric in METRICS if metric.since}
+WITHOUT_SERIES = {metric.exposed_name for metric in METRICS if metric.since} - {MEASURED}
 """Services here have no adapters and draft nothing."""
 
 

@@ -33,7 +33,10 @@ def until_serving(models: Namespace, name: str, length: int) -> Object:
     """Every pod is of this length; the Deployment then."""
 
     def arrived() -> bool:
-        arguments = models.the("deployment", name)["spec"]["template"]["spec"]["containers"][0]["args"]
+        found = models.get("deployment", name)
+        if found is None:
+            return False
+        arguments = found["spec"]["template"]["spec"]["containers"][0]["args"]
         return str(length) in arguments and models.condition(name, "Ready").get("status") == "True"
 
     until(arrived, f"{name} serves with {length}", 60)

@@ -100,10 +100,8 @@ class Lease:
     async def _step(self) -> bool:
         """One look; whether we hold the Lease after it."""
         sent = self._clock()
-        record, self._mine = (
-            self._mine or await self._cluster.find(self._path),
-            None,
-        )  # after a failure it is looked up anew
+        record = self._mine or await self._cluster.find(self._path)
+        self._mine = None  # after a failure it is looked up anew
         if record is None:
             blank = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": {"name": self._name}}
             path = LEASE.path(self._namespace)

@@ -31,6 +31,8 @@ SHORT: Mapping[str, str] = {
     "lower spec.engine.kvCacheMemoryBytes or maxNumSeqs.",
 }
 """Which part is too large, and what to do. A server names the part; what is said of it is ours."""
+_LARGE = "it is too large. Take a larger device or more memory."
+"""Of a part that an operator of another version has written."""
 _MIB = 1 << 20
 
 
@@ -126,7 +128,7 @@ def verdict(memory: Mapping[str, Any]) -> Finding:
     if "short" in memory:
         longest = memory["maxModelLen"]
         length = f" spec.engine.maxModelLen may be {longest} at most." if longest else ""
-        return reasons.DOES_NOT_FIT.found(f"{SHORT[memory['short']]} It takes {said}.{length}")
+        return reasons.DOES_NOT_FIT.found(f"{SHORT.get(memory['short'], _LARGE)} It takes {said}.{length}")
     if "measured" not in memory:
         return reasons.ESTIMATED.found(f"{said}.")
     taken = f"{memory['measured']} were taken when the server was ready"

@@ -23,7 +23,8 @@ def back_off(failures: int, share: float, longest: float = LONGEST_BACK_OFF) -> 
     share    in [0, 1): what chance says
     longest  where the doubling ends, in seconds
     """
-    full = min(FIRST_BACK_OFF * 2.0 ** (failures - 1), longest)
+    doubled = 2.0 ** min(failures - 1, 60)  # what is lost for a day would be more than a float holds
+    full = min(FIRST_BACK_OFF * doubled, longest)
     return full * (0.5 + 0.5 * share)
 
 

@@ -109,5 +109,6 @@ def test_a_server_tells_what_it_estimated_and_what_it_takes(demo_model: Path, pr
     assert memory["estimated"] == found.total
     assert memory["at_rest"] == found.at_rest
     assert memory["measured"] == pytest.approx(found.at_rest, rel=0.05)
-    assert metrics["slipway_memory_measured_bytes"] == memory["measured"]
+    # Each process that answers measures by itself.
+    assert metrics["slipway_memory_measured_bytes"] == pytest.approx(memory["measured"], rel=0.01)
     assert metrics["slipway_memory_estimated_bytes"] == found.total + found.at_rest  # two series

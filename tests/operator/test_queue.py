@@ -100,6 +100,10 @@ async def test_the_age_is_that_of_the_longest_waiting_key_and_not_of_one_in_back
     assert len(queue) == 1
 
 
+def test_a_back_off_stays_at_its_bound_however_long_the_failures_last() -> None:
+    assert back_off(100_000, 1.0) == LONGEST_BACK_OFF
+
+
 @given(st.integers(1, 500), st.floats(0, 0.999))
 def test_a_back_off_grows_to_its_bound_and_never_beyond(failures: int, share: float) -> None:
     assert 0 < back_off(failures, share) <= LONGEST_BACK_OFF
