@@ -231,6 +231,7 @@ class ControlPlane:
             f"--service-cluster-ip-range={self.addresses.services}",
             f"--audit-policy-file={self.folder / 'audit.yaml'}",
             f"--audit-log-path={self.logs / 'audit.log'}",
+            "--audit-log-maxsize=100000",  # megabytes: a second file would begin at 100, and nobody reads it
             # A drain that clients could notice: the tests of outages want one second, not sixty.
             "--shutdown-delay-duration=0s",
         ]
