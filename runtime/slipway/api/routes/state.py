@@ -46,7 +46,7 @@ async def ready(request: Request) -> Response:
     front = frontend(request)
     answer = front.admission.progress()
     answer.memory = front.memory.shown or UNSET
-    if not front.admission.ready:
+    if answer.phase != "ready":
         return json_response(answer, status=503)
     front.admission.idle_check.look()
     return json_response(answer)
