@@ -35,6 +35,17 @@ def engine(model: Path) -> Iterator[LocalEngine]:
         yield engine
 
 
+def test_a_start_captures_where_the_largest_step_left_its_logits(
+    engine: LocalEngine, expected: list[Output]
+) -> None:
+    repeated = Repeated.into(engine.worker, [1, 2], 64, ready=False)
+    engine.worker.largest_step()
+    engine.worker.warm_up()
+    assert sorted(key.size for key in repeated.forwards) == [1, 2]
+    assert_same(engine.run(WORK), expected)
+    assert repeated.replayed
+
+
 def test_what_steps_miss_is_captured_first_and_when_nothing_runs(
     engine: LocalEngine, expected: list[Output]
 ) -> None:

@@ -207,6 +207,7 @@ class DeviceWorker:
         self._pages = DevicePages(plan.kv, count, dtype, device, plan.kv_scales)
         self._decoder.use(self._pages)
 
+    @torch.inference_mode()
     def warm_up(self) -> None:
         """Capture the first graphs; `largest_step` has run, so that workspaces have their last addresses."""
         keys = [key for key in self.graph_sizes.planned() if key.size <= EARLY]
