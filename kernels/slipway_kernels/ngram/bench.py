@@ -16,7 +16,7 @@ MOST, MIN_N, MAX_N = 5, 2, 5
 
 def cases(device: torch.device, size: Size) -> Iterator[Case]:
     full = [(1, 2048), (64, 2048), (256, 2048), (1, 131_072), (16, 131_072)]
-    for requests, known in full if size == "full" else [(3, 50)]:
+    for requests, known in full if size == "full" else [(1, 50), (3, 50)]:
         yield _case(device, requests, known)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
 from slipway_kernels.ngram.kernel import draft_kernel, find_kernel
+from slipway_kernels.slots.op import check_words
 
 FIND_TILES = (Tile(80, {"WIDTH": 1024, "PIECES": 32}, num_warps=4),)
 DRAFT_TILES = (Tile(80, {"WIDTH": 32, "PIECES": 32}, num_warps=1),)
@@ -42,12 +43,7 @@ def look_up(
         )
     if not 1 <= min_n <= max_n:
         raise ValueError(f"n-grams have {min_n} to {max_n} tokens: give 1 or more, the smaller number first.")
-    for tensor in (slots, counts, tokens, num_tokens, num_drafts):
-        if tensor.dtype != torch.int32 or tensor.stride(-1) != 1:
-            raise ValueError(
-                f"A tensor is {tensor.dtype} by strides of {tensor.stride()}: what concerns slots is int32, "
-                "one word after the other."
-            )
+    check_words(slots, counts, tokens, num_tokens, num_drafts)
     arch = arch_of(slots.device)
     find, draft = pick(FIND_TILES, arch), pick(DRAFT_TILES, arch)
     width, most_pieces = find.constants["WIDTH"], find.constants["PIECES"]

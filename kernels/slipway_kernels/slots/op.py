@@ -100,7 +100,7 @@ def prepare(
             f"token_ids, positions and row_slots are {list(token_ids.shape)}, {list(positions.shape)} and "
             f"{list(row_slots.shape)}: they have one number a row."
         )
-    _check_words(token_ids, positions, row_slots)
+    check_words(token_ids, positions, row_slots)
     tile = pick(ROW_TILES, arch_of(slots.device))
     pieces = min(-(-len(token_ids) // (4 * tile.constants["WIDTH"])), MOST_PIECES)
     launch(
@@ -198,17 +198,18 @@ def _check(
             f"{[list(one.shape) for one in (*requests_have, *draws_have)]}: one number a request, or equally "
             "many of each, and where rows start one more."
         )
-    if tokens.dim() != 2 or tokens.stride(1) != 1 or any(one.shape != (num_slots,) for one in slots_have):
+    if tokens.dim() != 2 or any(one.shape != (num_slots,) for one in slots_have):
         raise ValueError(
             f"tokens are {list(tokens.shape)}, the slots' numbers {[list(one.shape) for one in slots_have]}: "
-            "tokens are [num_slots, max_len], adjacent in a slot, the others [num_slots]."
+            "tokens are [num_slots, max_len], the others [num_slots]."
         )
-    _check_words(slots, tokens, *starts, *slots_have, *requests_have, *draws_have)
+    check_words(slots, tokens, *starts, *slots_have, *requests_have, *draws_have)
 
 
-def _check_words(*tensors: Tensor) -> None:
+def check_words(*tensors: Tensor) -> None:
+    """Raises ValueError where one is not int32, or its words are not adjacent; a single word always is."""
     for tensor in tensors:
-        if tensor.dtype != torch.int32 or tensor.stride(-1) != 1:
+        if tensor.dtype != torch.int32 or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
             raise ValueError(
                 f"A tensor is {tensor.dtype} by strides of {tensor.stride()}: what concerns slots is int32, "
                 "one word after the other."
