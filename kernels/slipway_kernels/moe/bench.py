@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slipway_kernels.cuda.cases import Case, Size
-from slipway_kernels.cuda.compare import FP8_SUM, rounding
+from slipway_kernels.cuda.compare import fp8_sum, rounding
 from slipway_kernels.linear_w4a16.layout import Packed, pack, unpack
 from slipway_kernels.moe import op, op_route, reference
 
@@ -207,12 +207,13 @@ def _product(title: str, model: Model, rows: int, weights: Weights, gated: bool)
     block_m = op.block_m_of(pairs, model.experts, dtype)
     order = _arranged(ids, model.experts, block_m, device)
     activation: op.Activation = "silu" if gated else ""
-    tensor_core = "wgmma.mma_async" if block_m >= 64 else "mma.sync"
+    wgmma = block_m >= 64
+    tensor_core = "wgmma.mma_async" if wgmma else "mma.sync"
     return Case(
         title,
         partial(op.moe_linear, x, weights, order, out, activation=activation, x_scale=x_scale),
         lambda: reference.product(x, _exact(weights, model.experts), ids.to(device), activation),
-        tolerance=_tolerance(weights, out_dtype, k, gated),
+        tolerance=_tolerance(weights, out_dtype, k, gated, wgmma),
         bytes=values.nbytes * touched // model.experts + x.nbytes + out.nbytes,
         flops=2 * pairs * (2 * n if gated else n) * k,
         peers=_torch_grouped(x, weights, ids.to(device), gated),
@@ -221,12 +222,14 @@ def _product(title: str, model: Model, rows: int, weights: Weights, gated: bool)
     )
 
 
-def _tolerance(weights: Weights, out_dtype: torch.dtype, k: int, gated: bool) -> float:
+def _tolerance(weights: Weights, out_dtype: torch.dtype, k: int, gated: bool, wgmma: bool) -> float:
     """The result is rounded; packed weights are, too, whose error a gate and what it multiplies both have."""
     if isinstance(weights, Packed):
         return rounding(*[out_dtype] * (3 if gated else 2), terms=k)
-    fp8 = isinstance(weights, op.Scaled) and weights.values.dtype == torch.float8_e4m3fn
-    return rounding(out_dtype, terms=k) + (2 * FP8_SUM if fp8 else 0.0)
+    tolerance = rounding(out_dtype, terms=k)
+    if wgmma and isinstance(weights, op.Scaled) and weights.values.dtype == torch.float8_e4m3fn:
+        tolerance += fp8_sum(weights.group or k) * (2 if gated else 1)
+    return tolerance
 
 
 def _arranged(ids: Tensor, experts: int, block_m: int, device: torch.device) -> op_route.Arrangement:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slipway_kernels.cuda.compare import FP8_SUM, one_code, rounding, row_error
+from slipway_kernels.cuda.compare import fp8_sum, one_code, rounding, row_error
 from slipway_kernels.linear_bf16.choose import Region
 from slipway_kernels.linear_w8a8 import linear_w8a8, op, quantized_linear, reference
 from slipway_kernels.quantize.reference import quantize
@@ -14,7 +14,7 @@ FP8, INT8 = torch.float8_e4m3fn, torch.int8
 def bound(out: torch.dtype, dtype: torch.dtype, m: int, k: int, device: torch.device) -> float:
     """Many rows are multiplied by tensor cores, whose sums of fp8 are narrow."""
     narrow = dtype == FP8 and m > op.FEW and device.type == "cuda"
-    return rounding(out, terms=k) + (FP8_SUM if narrow else 0.0)
+    return rounding(out, terms=k) + (fp8_sum(k) if narrow else 0.0)
 
 
 def values(rows: int, k: int, dtype: torch.dtype, device: torch.device, apart: int = 0) -> torch.Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.compare import FP8_SUM, rounding, row_error
+from slipway_kernels.cuda.compare import fp8_sum, rounding, row_error
 from slipway_kernels.cuda.launch import pick, recording
 from slipway_kernels.linear_w4a16 import Packed, pack, unpack
 from slipway_kernels.moe import (
@@ -109,7 +109,7 @@ def test_fp8_products_scale_rows_and_columns(
     moe_linear(x, Scaled(values, scales), order, out, activation=activation, x_scale=x_scale)
     exact = values.float() * scales[..., None]
     expected = reference.product(x.float() * x_scale[:, None], exact, ids, activation)
-    narrow = 0.0 if device.type == "cpu" else 2 * FP8_SUM  # of the gate, and of up
+    narrow = 0.0 if device.type == "cpu" else 2 * fp8_sum(k)  # of the gate, and of up
     assert row_error(out, expected) <= rounding(terms=k) + narrow
 
 
@@ -167,7 +167,7 @@ def test_blocks_of_weights_have_scales_of_their_own(
     exact = values.float() * spread(spread(scales, 1), 2)[:, :height, :k]
     expected = reference.product(x.float() * spread(x_scale, 1)[:, :k], exact, ids, activation)
     here = ids.flatten() >= 0
-    narrow = 0.0 if device.type == "cpu" else 2 * FP8_SUM
+    narrow = 0.0 if device.type == "cpu" else 2 * fp8_sum(128)
     assert row_error(out[here], expected[here]) <= rounding(terms=k) + narrow
 
 
