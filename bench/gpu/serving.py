@@ -8,6 +8,7 @@ percentiles, throughput.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -112,6 +113,27 @@ def phases(url: str) -> dict[str, object]:
     return {f"{phase}_s": float(took) for phase, took in found}
 
 
+def memory(url: str) -> dict[str, object]:
+    """GiB of the device and tokens of KV cache: as the server estimated them at its start, and as it has."""
+    for _ in range(PATIENCE):
+        with urllib.request.urlopen(f"{url}/ready", timeout=10) as answer:
+            told = json.load(answer)["memory"]
+        if "measured" in told:
+            break
+        time.sleep(0.1)
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        labels = re.search(r"^vllm:cache_config_info\{(.*)\} ", answer.read().decode(), re.MULTILINE)
+    if labels is None:
+        raise RuntimeError(f"{url}/metrics tells nothing of the KV cache")
+    cache = dict(re.findall(r'(\w+)="(\d+)"', labels[1]))
+    return {
+        "estimated_GiB": told["estimated"] / 2**30,
+        "measured_GiB": told["measured"] / 2**30,
+        "estimated_kv_tokens": told["kv_tokens"],
+        "kv_tokens": int(cache["num_gpu_blocks"]) * int(cache["block_size"]),
+    }
+
+
 def measure(rows: Rows) -> bool:
     shape = "llama-8b" if CUDA else "tiny"
     bounds = ("--max-model-len", "8192", "--max-num-seqs", "512") if CUDA else SMALL
@@ -132,6 +154,7 @@ def measure(rows: Rows) -> bool:
                 if figures["errors"]:
                     raise RuntimeError(f"{name}: {figures['errors']}")
                 rows.add(model=shape, what=name, **(flat(figures) if CUDA else {}))
+            rows.add(model=shape, what="memory", **(memory(url) if CUDA else {}))
     return True
 
 
