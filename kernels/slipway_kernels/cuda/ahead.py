@@ -41,9 +41,10 @@ SHARED_LIMIT = {80: 101_376, 90: 232_448, 100: 232_448}
 
 INSTRUCTIONS = (
     *("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk", "cp.async"),
+    "st.global.v",  # of adjacent numbers at once
     *("atom.global.sys.release", "atom.global.sys.acquire", "ld.global.cg.v4"),  # between devices
 )
-KEPT = 2
+KEPT = 3
 """Part of every kernel's name in the cache; another number where results of before cannot be trusted."""
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 

@@ -73,14 +73,15 @@ def store_quantized(
 ):
     """Each GROUP of columns by its own scale = max |y| / LIMIT."""
     GROUPS: tl.constexpr = WIDTH // GROUP
-    column = tl.reshape(tl.arange(0, WIDTH), (GROUPS, GROUP))
+    column = tl.arange(0, WIDTH)
     inside = column < width
-    y = tl.where(inside, tl.reshape(y, (GROUPS, GROUP)), 0.0)
+    y = tl.reshape(tl.where(inside, y, 0.0), (GROUPS, GROUP))
     most = largest(y, 1)  # [GROUPS]
     group = tl.arange(0, GROUPS)
     tl.store(scales_ptr + group, most / LIMIT, mask=group * GROUP < width)
     values = rounded(y * inverse_scale(most, LIMIT)[:, None], out_ptr.dtype.element_ty, LIMIT)
-    tl.store(out_ptr + column, values, mask=inside)
+    # As a row again: where addresses have been reshaped, Triton no longer sees that they are adjacent.
+    tl.store(out_ptr + column, tl.reshape(values, (WIDTH,)), mask=inside)
 
 
 @triton.jit
