@@ -53,7 +53,8 @@ class Nodes:
             self._informer = Informer(self._cluster, self._store, None, loop, selector="")
             self._informer.start()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._informer.synced.wait(), ANSWER_SECONDS)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._informer.synced.wait()
         return self._store.items()
 
     def tidy(self) -> None:

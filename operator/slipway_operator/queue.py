@@ -65,8 +65,10 @@ class Queue(Generic[Key]):
         """The next due key that nobody works on; `done` must follow."""
         while (wait := self._next_wait()) is None or wait > 0:
             self._changed.clear()
+            # Not wait_for: before Python 3.12 it forgets that it was cancelled where the event comes then, too.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._changed.wait()
         _, _, key = heapq.heappop(self._order)
         del self._due[key]
         self._running[key] = time.monotonic()

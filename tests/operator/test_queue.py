@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -145,3 +146,19 @@ def test_every_added_key_is_worked_on_and_never_by_two_workers(
         assert all(seen[key] <= sum(key == other for other, _ in steps) for key in seen)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_one_who_waits_can_be_ended_in_any_turn_of_the_loop_after_a_key_has_come(turns: int) -> None:
+    """Else an operator that is told to end while a key comes would wait for that worker for ever."""
+    queue: Queue[str] = Queue()
+    queue.add("later", 1000.0)
+    worker = asyncio.create_task(queue.take())
+    await asyncio.sleep(0.01)
+    queue.add("sooner", 500.0)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    worker.cancel()
+    done, _ = await asyncio.wait([worker], timeout=1.0)
+    assert done
+    assert worker.cancelled()
