@@ -65,7 +65,7 @@ class Queue(Generic[Key]):
         """The next due key that nobody works on; `done` must follow."""
         while (wait := self._next_wait()) is None or wait > 0:
             self._changed.clear()
-            # Not wait_for: before Python 3.12 it forgets that it was cancelled where the event comes then, too.
+            # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed.wait()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -40,9 +41,9 @@ POINTERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tile:
-    """One row of an operation's tile table.
+    """One row of an operation's tile table; no two are equal.
 
     arch       smallest architecture that it is for: a device takes the rows of the largest that it reaches
     constants  the kernel's compile-time sizes
@@ -67,7 +68,17 @@ class Tile:
 
 
 def pick(tiles: Sequence[Tile], arch: int, **facts: int | str) -> Tile:
-    """The first row that fits. Raises ValueError where the table has none."""
+    """The first row that fits. Raises ValueError where the table has none.
+
+    Remembered: to look again took a quarter of what an operation takes in Python, which a step of short
+    prompts waits for.
+    """
+    return _picked(tuple(tiles), arch, tuple(facts.items()))
+
+
+@lru_cache(maxsize=4096)
+def _picked(tiles: tuple[Tile, ...], arch: int, known_facts: tuple[tuple[str, int | str], ...]) -> Tile:
+    facts = dict(known_facts)
     known = max((tile.arch for tile in tiles if tile.arch <= arch), default=0)
     for tile in tiles:
         if tile.arch == known and tile.fits(facts):
@@ -123,10 +134,13 @@ def arch_of(device: torch.device) -> int:
     noted = _recorded.get()
     if noted is not None:
         return noted[0]
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        return major * 10 + minor if major < 12 else 89
-    return 90
+    return _arch_of_cuda(device) if device.type == "cuda" else 90
+
+
+@cache
+def _arch_of_cuda(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor if major < 12 else 89
 
 
 def launch(kernel: Any, grid: tuple[int, ...], /, *, tile: Tile, **arguments: object) -> None:

@@ -12,13 +12,25 @@ from slipway_kernels.linear_bf16.kernel import few_rows_kernel
 FEW = 16
 """Rows that one tile holds: more of them would read the weight again."""
 
-OURS: tuple[Region, ...] = ()
-"""Where few_rows is called. Nothing has been measured yet, so nowhere."""
+OURS = (
+    Region(
+        arch=90,
+        dtype=torch.bfloat16,
+        m=(1, FEW),
+        n=(4096, 6144),
+        k=(4096, 14336),
+        measured="H200, 1 and 16 rows: 22.0 µs where torch takes 22.7 for 6144x4096, 17.2 for 19.0 of "
+        "4096x4096, 41.1 for 42.8 of 4096x14336; 28672x4096 takes torch 68.7 to 70.3, and us 69.6 to 72.9",
+    ),
+)
+"""Where few_rows is called."""
 
 # Hopper has 132 multiprocessors: 4096 columns make two programs for each, 16 columns a program.
 TILES = (
     Tile(80, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 128, "PARTS": 4}, 4, 4, {"n": 8192}),
     Tile(80, {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "PARTS": 2}, 2, 6),
+    Tile(90, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 64, "PARTS": 2}, 2, 8, {"n": 8192}),
+    Tile(90, {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "PARTS": 2}, 2, 6),
 )
 
 

@@ -79,7 +79,7 @@ def _case(
         bytes=weights.nbytes + 2 * m * (k + n),
         flops=2 * m * n * k,
         peers=_peers(x, weights) if plain else {},
-        instructions=("cp.async", "wgmma.mma_async" if m > 16 else "mma.sync") if fused else (),
+        instructions=("cp.async", "wgmma.mma_async" if m > 8 else "mma.sync") if fused else (),
         variants=tuple(_calls(run, weights)),
     )
 

@@ -19,13 +19,15 @@ FEW = 16
 """Rows up to which the reading of the weight is all that counts."""
 
 TORCH: tuple[Region, ...] = ()
-"""Where torch._scaled_mm is called instead. Nothing has been measured yet, so nowhere."""
+"""Where torch._scaled_mm is called instead: nowhere. On an H200 it was faster by up to a seventh from 128 to
+512 rows, slower by up to a half for fewer, and by 2 to 9 % from 2048 on."""
 
 # By blocks a part of k is a block, so that 256 bytes of k are for two warps instead of one.
 FEW_TILES = (
     Tile(80, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 256, "PARTS": 4}, 4, 4, {"n": 8192, "scales": "rows"}),
-    Tile(80, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 128, "PARTS": 2}, 2, 8, {"n": 8192}),
     Tile(80, {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "PARTS": 2}, 2, 6),
+    Tile(90, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 128, "PARTS": 2}, 2, 8, {"n": 8192}),
+    Tile(90, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 128, "PARTS": 2}, 2, 6),
 )
 
 

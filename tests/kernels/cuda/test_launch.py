@@ -23,4 +23,14 @@ def test_a_device_takes_the_tiles_that_its_shared_memory_holds(
     capability: tuple[int, int], arch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert launch.arch_of(torch.device("cuda")) == arch
+    number = capability[0] * 10 + capability[1]  # each its own device: what one has is remembered
+    assert launch.arch_of(torch.device("cuda", number)) == arch
+
+
+def test_a_tile_is_looked_for_once_in_each_table() -> None:
+    small, large, other = Tile(80, {}, when={"m": 16}), Tile(80, {}), Tile(90, {})
+    asked = [((small, large), 80, 16), ((small, large), 80, 17), ((small, large, other), 90, 16)]
+    for _ in range(2):
+        assert [launch.pick(table, arch, m=m) for table, arch, m in asked] == [small, large, other]
+    with pytest.raises(ValueError, match="no tile for m 17 on sm_80"):
+        launch.pick((small,), 80, m=17)
