@@ -24,7 +24,10 @@ def device_memory(device: torch.device) -> tuple[int, int]:
 
 
 def measured(device: torch.device, step: Callable[[], None]) -> tuple[int, int]:
-    """Bytes that are held when `step` has run, and most that it takes above what was held before."""
+    """Bytes that are held when `step` has run, and most that it takes above what was held before.
+
+    What is held no more, of loading too, goes back to the device: the cache is sized as if it were free.
+    """
     if device.type != "cuda":
         step()
         return 0, 0
@@ -33,7 +36,9 @@ def measured(device: torch.device, step: Callable[[], None]) -> tuple[int, int]:
     before = torch.cuda.memory_allocated(device)
     step()
     torch.cuda.synchronize(device)
-    return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device) - before
+    taken = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_allocated(device), taken
 
 
 def allocated_within(wanted: int, allocate: Callable[[int], None]) -> int:
