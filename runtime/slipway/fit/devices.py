@@ -60,7 +60,7 @@ _MODAL = "https://github.com/modal-labs/modal-client/pull/2797"
 _NVSIM = "https://github.com/thamada/nvidia-smi/tree/main/nvsim"
 FACTS = (
     Fact("B200", 182630, 100, "https://github.com/unslothai/unsloth/issues/3411", seen=1),
-    Fact("H200", 134468, 90, "https://huggingface.co/hardware/h200"),
+    Fact("H200", 143156, 90, "bench/results/2026-11-27-h200.md", seen=1),
     Fact("H100 80GB", 81559, 90, _MODAL),
     Fact("A100 80GB", 81920, 80, _MODAL),
     Fact("A100 40GB", 40960, 80, _MODAL),
@@ -75,7 +75,6 @@ FACTS = (
     Fact("RTX 3090", 24576, 86, "https://github.com/noonghunna/club-3090/issues/1128"),
     Fact("MI300X", 196592, 0, _NVSIM, seen=1),
 )
-"""Of H200 the source has the advertised 141 GB, which is less than its driver reports."""
 
 
 def named(name: str) -> Device:
