@@ -27,7 +27,7 @@ def test_a_device_takes_the_tiles_that_its_shared_memory_holds(
     assert launch.arch_of(torch.device("cuda", number)) == arch
 
 
-def test_a_tile_is_looked_for_once_in_each_table() -> None:
+def test_a_tile_that_is_remembered_is_of_its_own_table_and_facts() -> None:
     small, large, other = Tile(80, {}, when={"m": 16}), Tile(80, {}), Tile(90, {})
     asked = [((small, large), 80, 16), ((small, large), 80, 17), ((small, large, other), 90, 16)]
     for _ in range(2):
