@@ -22,8 +22,8 @@ def _decode(arch: int, tile: int, /, *, stages: int = 5, **when: int | str) -> T
 
 # By bytes of one position's key. Two tiles of keys and values are 64 KiB, of which three programs share a
 # processor: together they keep more under way than memory answers in its latency. What has 8 bits is in
-# shared memory a second time, as 16. On an H200 16 bits were read faster with one tile less under way, and
-# more programs: 64 requests of 4096 positions took 256 µs instead of 296, with half of the splits each time.
+# shared memory a second time, as 16. On an H200 keys of 16 bits were read faster with one tile less under way
+# and more programs at a time, 64 requests of 4096 positions in 256 µs instead of 307; fp8 was read slower so.
 DECODE = (
     _decode(80, 16, stages=2, keys="fp32", row=1024),
     _decode(80, 64, keys="fp8", row=128),
@@ -54,8 +54,9 @@ def _tile(arch: int, rows: int, tile: int, warps: int, stages: int, /, **when: i
 # By what keys are, how they are found, the padded head, and the rows that the longest chunk fills: fp32 has
 # no tensor cores here, wgmma wants 64 rows, and wide heads leave registers for fewer keys at a time.
 # TMA keeps the addresses out of registers, and what is freed holds twice the keys on 10.0; a window to both
-# sides has two bounds more for each row. Of Hopper's rows those without `rows` were the fastest on an H200 of
-# eight tried for each: two small programs on a processor hide each other's softmax, where TMA leaves room.
+# sides has two bounds more for each row. Of about eight tiles tried for each on an H200, by long prompts,
+# Hopper's rows for heads of 128 and 256 were the fastest, and those for 64 within 3 % of it: two small
+# programs on a processor hide each other's softmax, where TMA leaves room for them.
 PREFILL = (
     _tile(80, 16, 16, 4, 2, keys="fp32", head=256),
     _tile(80, 16, 64, 4, 5, head=128, rows=16),
