@@ -115,12 +115,11 @@ def phases(url: str) -> dict[str, object]:
 
 def memory(url: str) -> dict[str, object]:
     """GiB of the device and tokens of KV cache: as the server estimated them at its start, and as it has."""
-    for _ in range(PATIENCE):
+    told: dict[str, int] = {}
+    while "measured" not in told:  # a few seconds after it is ready
+        time.sleep(0.1)
         with urllib.request.urlopen(f"{url}/ready", timeout=10) as answer:
             told = json.load(answer)["memory"]
-        if "measured" in told:
-            break
-        time.sleep(0.1)
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
         labels = re.search(r"^vllm:cache_config_info\{(.*)\} ", answer.read().decode(), re.MULTILINE)
     if labels is None:
@@ -154,7 +153,8 @@ def measure(rows: Rows) -> bool:
                 if figures["errors"]:
                     raise RuntimeError(f"{name}: {figures['errors']}")
                 rows.add(model=shape, what=name, **(flat(figures) if CUDA else {}))
-            rows.add(model=shape, what="memory", **(memory(url) if CUDA else {}))
+            taken = memory(url)
+            rows.add(model=shape, what="memory", **(taken if CUDA else {}))
     return True
 
 
