@@ -154,7 +154,8 @@ async def test_one_who_waits_can_be_ended_in_any_turn_of_the_loop_after_a_key_ha
     queue: Queue[str] = Queue()
     queue.add("later", 1000.0)
     worker = asyncio.create_task(queue.take())
-    await asyncio.sleep(0.01)
+    for _ in range(3):  # until it waits
+        await asyncio.sleep(0)
     queue.add("sooner", 500.0)
     for _ in range(turns):
         await asyncio.sleep(0)

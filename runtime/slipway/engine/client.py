@@ -283,7 +283,8 @@ class EngineClient:
         self._calls[call_id] = future
         self._write(message(call_id))
         try:
-            return await asyncio.wait_for(future, timeout)
+            async with asyncio.timeout(timeout):
+                return await future
         finally:
             del self._calls[call_id]
 
