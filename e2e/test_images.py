@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from e2e.ground.ports import free_port
 from e2e.images import TARGETS, build, missing
 from e2e.images.containers import PODMAN, Container
 from slipway.args.compatibility import read_schema
@@ -60,9 +60,7 @@ def model() -> list[str]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 from e2e.ground.build import Binaries
+from e2e.ground.ports import free_port
 from e2e.images import build, missing
 from e2e.images.compose import compose, running
 from e2e.images.containers import PODMAN, Container
@@ -37,9 +37,7 @@ def document(tmp_path: Path):
     document = yaml.safe_load(DEMO.read_text())
     document["metadata"]["name"] = f"demo-{uuid4().hex[:8]}"
     document["spec"]["model"]["image"]["reference"] = build("demo-model")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        document["spec"]["service"] = {"port": listener.getsockname()[1]}
+    document["spec"]["service"] = {"port": free_port()}
     path = tmp_path / "demo.yaml"
     path.write_text(yaml.safe_dump(document))
     yield path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,19 +28,6 @@ except Exit as error:
     print(error.exit_code.reason, error.message, flush=True)
     sys.exit(error.exit_code.code)
 """
-
-
-def free_ports(number: int) -> int:
-    """The first of some that follow each other."""
-    while True:
-        with socket.create_server((FIRST, 0)) as found:
-            first = int(found.getsockname()[1])
-            try:
-                for port in range(first + 1, first + number):
-                    socket.create_server((FIRST, port)).close()
-            except OSError:
-                continue
-            return first
 
 
 @contextmanager

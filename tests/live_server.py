@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from e2e.ground.ports import free_port
 
 
 @dataclass
@@ -111,12 +112,6 @@ class LiveServer:
                 return
             self.wait(0.02)
         raise AssertionError("connections are still taken:\n" + "".join(self.lines[-50:]))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -16,9 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.ground.ports import free_port
 from test_many_servers import alive, wait_until
 
-from live_server import LiveServer, free_port, live_server
+from live_server import LiveServer, live_server
 from slipway import exits
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from e2e.ground.ports import free_port
 
-from live_server import LiveServer, free_port, live_server
+from live_server import LiveServer, live_server
 from slipway import exits
 
 pytestmark = pytest.mark.slow

@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.ground.ports import free_port
 
 from consolidated import to_consolidated
 from factory import make_model
-from live_server import LiveServer, free_port, live_server
+from live_server import LiveServer, live_server
 from slipway import exits
 from slipway.text.open import load
 from tekken import write_tekken

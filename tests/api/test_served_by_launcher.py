@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from e2e.ground.ports import free_port, free_ports
 
-from live_server import LiveServer, free_port, live_server
+from live_server import LiveServer, live_server
 from served_hosts import answers, long
 
 pytestmark = pytest.mark.slow
@@ -25,7 +26,7 @@ TinyModels = Callable[[str], Path]
 def launched(processes: int, *arguments: str) -> Iterator[LiveServer]:
     """The launcher, as soon as it has begun."""
     port = free_port()
-    options = (f"--nproc-per-node={processes}", f"--master-port={free_port()}")
+    options = (f"--nproc-per-node={processes}", f"--master-port={free_ports(2)}")  # ours is the one behind
     torchrun = ("-m", "torch.distributed.run", *options)
     serve = ("-m", "slipway", "serve", *arguments, "--distributed-executor-backend", "external_launcher")
     process = subprocess.Popen(

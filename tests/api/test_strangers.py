@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from e2e.ground.ports import free_port
 
-from live_server import free_port, live_server
+from live_server import live_server
 from served_hosts import answers, long
 from slipway.dist.channel import SocketChannel
 from slipway.dist.stages import Doorway, reach

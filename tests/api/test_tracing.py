@@ -15,10 +15,11 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from e2e.ground.ports import free_port
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from serving import MODEL, Served
 
-from live_server import free_port, live_server
+from live_server import live_server
 from otlp import Receiver, by_grpc, by_http
 from slipway import exits
 from slipway.api.generate import Order, Run

@@ -15,8 +15,9 @@ from typing import Any
 import psutil
 import pytest
 from batches import Command, Line, Web, begin, line, read_answers, write_lines
+from e2e.ground.ports import free_port
 
-from live_server import LiveServer, free_port, live_server
+from live_server import LiveServer, live_server
 from otlp import by_grpc
 from slipway import exits
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.ground.ports import free_port
 
-from live_server import LiveServer, free_port, live_server
+from live_server import LiveServer, live_server
 from slipway.cli.main import main
 
 SMALL = ("--num-prompts", "6", "--input-len", "12", "--output-len", "5")

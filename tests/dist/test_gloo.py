@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from e2e.ground.ports import free_port
 
 RANK = """
 import ctypes, os, sys, threading
@@ -70,8 +71,7 @@ class Rank:
 
 @contextmanager
 def ranks(size: int) -> Iterator[tuple[list[Rank], int]]:
-    with socket.create_server(("127.0.0.2", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     made: list[Rank] = []
     try:
         made += [Rank(rank, size, port) for rank in range(size)]

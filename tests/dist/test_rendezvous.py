@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from e2e.ground.ports import free_port
 
 from slipway import __version__
 from slipway.dist.hosts import ranks_of
@@ -23,11 +24,6 @@ from slipway.exits import ADDRESS_UNUSABLE, BAD_ARGUMENTS, PORT_IN_USE, RANKS_MI
 
 KEY = b"k" * 32
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"
-
-
-def free_port(address: str = FIRST) -> int:
-    with socket.create_server((address, 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def two_hosts(tensor: int = 4, **fields: Any) -> EngineConfig:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from e2e.ground.ports import free_ports
 
-from far_hosts import FIRST, far_ranks, free_ports, second_host
+from far_hosts import FIRST, far_ranks, second_host
 from local_engine import LocalEngine, Output
 from lora_folder import lora_folder
 from slipway.dist import rendezvous

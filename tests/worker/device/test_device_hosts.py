@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.ground.ports import free_ports
 
 from device_runs import SMALL, assert_same
 from factory import make_model
-from far_hosts import FIRST, far_ranks, free_ports, second_host
+from far_hosts import FIRST, far_ranks, second_host
 from local_engine import LocalEngine, Output
 from matrices import few
 from slipway.dist.hosts import listeners
