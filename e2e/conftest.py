@@ -20,27 +20,28 @@ from e2e.images.release import Released, release
 from e2e.installation import Installation
 from e2e.operators import define
 
-ON_NODE = frozenset(
-    f"test_{name}"
-    for name in (
-        *("failures", "failures_rollout", "failures_runtime", "ground_node", "helm_cluster", "layers"),
-        *("beside", "examples", "ipv6", "path", "streams", "two_nodes", "walk"),
-    )
-)
-"""Files whose tests run pods. They take longest, and share a cluster with the images in it."""
-PODMAN = frozenset({"test_images", "test_images_render"})
+ON_NODE = {
+    "explained": (
+        *("beside", "examples", "failures", "failures_rollout", "failures_runtime"),
+        *("ground_node", "layers"),
+    ),
+    "installed": ("helm_cluster", "ipv6", "path", "streams", "two_nodes", "walk"),
+}
+"""Files whose tests run pods, in two parts that take about as long: they are the longest way. Those of a part
+share a cluster with the images in it; more clusters would pull the same gigabytes more often.
+"""
+PODMAN = ("images", "images_render")
 """Files whose tests run containers without a cluster."""
+SCOPES = {f"test_{name}": scope for scope, names in (ON_NODE | {"podman": PODMAN}).items() for name in names}
+"""Of the files that go to one worker together, the longest first. Any other file goes alone."""
 
 
 class Scheduling(LoadScopeScheduling):
-    """Each file goes to one worker of pytest-xdist, and those on the node all to the same one.
-
-    Two would pull the same gigabytes twice. Those of podman, too, go to one.
-    """
+    """Each file goes to one worker of pytest-xdist, and those of a scope all to the same one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.partition("::")[0]).stem
-        return "node" if file in ON_NODE else "podman" if file in PODMAN else file
+        return SCOPES.get(file, file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
@@ -51,8 +52,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest way first. A test on the node that no file of ON_NODE holds is not let pass."""
     for item in items:
         on_node = not {"cluster", "released"}.isdisjoint(getattr(item, "fixturenames", ()))
-        assert item.path.stem in ON_NODE or not on_node, f"{item.path} belongs to ON_NODE of {__file__}"
-    items.sort(key=lambda item: (item.path.stem not in ON_NODE, item.path.stem not in PODMAN))
+        held = SCOPES.get(item.path.stem) in ON_NODE
+        assert held or not on_node, f"{item.path} belongs to ON_NODE of {__file__}"
+    place = {scope: number for number, scope in enumerate(dict.fromkeys(SCOPES.values()))}
+    items.sort(key=lambda item: place.get(SCOPES.get(item.path.stem, ""), len(place)))
 
 
 @pytest.fixture(scope="session")
