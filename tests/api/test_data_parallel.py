@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,8 @@ from test_many_servers import alive, wait_until
 
 from live_server import LiveServer, live_server
 from slipway import exits
+from slipway.dist.trust import Acceptor, Greeting, read_key
+from slipway.engine.tunnel import BEATS, ENGINE
 
 pytestmark = pytest.mark.slow
 
@@ -281,6 +284,40 @@ def test_a_node_ends_with_the_head_and_a_stranger_never_joins(
             server.process.kill()
             assert node.wait(20) == 0
     assert "refused 127.0.0.1" in "".join(server.lines)
+
+
+def proven(listener: socket.socket, key: bytes) -> tuple[socket.socket, Acceptor, Greeting]:
+    """The next caller, who waits for the answer."""
+    connection, _ = listener.accept()
+    acceptor = Acceptor(key)
+    turn = acceptor.proven(connection)
+    wanted = next(turn)
+    try:
+        while True:
+            wanted = turn.send(connection.recv(wanted, socket.MSG_WAITALL))
+    except StopIteration as ended:
+        return connection, acceptor, ended.value
+
+
+def test_a_head_that_hangs_up_on_a_node_that_it_has_taken_is_called_again(
+    tiny: Path, cluster_key: Path
+) -> None:
+    """As one does that ends just then: it holds no other key."""
+    port, key = free_port(), read_key(str(cluster_key))
+    with (
+        socket.create_server(("127.0.0.1", port)) as head,
+        further_node(tiny, *meeting_at(port, cluster_key)) as node,
+    ):
+        head.settimeout(60)
+        beats, acceptor, greeting = proven(head, key)
+        with beats:
+            assert greeting.purpose == BEATS
+            acceptor.answer(beats, greeting)
+            for _ in range(3):
+                connection, _, greeting = proven(head, key)
+                connection.close()
+                assert greeting.purpose == ENGINE
+        assert node.wait(20) == 0
 
 
 def test_a_node_that_stands_still_is_found_by_its_silence(tiny: Path, cluster_key: Path) -> None:

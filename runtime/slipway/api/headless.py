@@ -16,7 +16,7 @@ from slipway.api.daemon import in_daemon
 from slipway.api.group import as_exit
 from slipway.dist.beats import ENDED, Heartbeats
 from slipway.dist.frames import encode_frame
-from slipway.dist.trust import Caller, Distrusted
+from slipway.dist.trust import Caller, Distrusted, Refused
 from slipway.engine.balanced import connect
 from slipway.engine.config import EngineConfig
 from slipway.engine.launch import Address, Launched
@@ -129,7 +129,8 @@ class Node:
         loop, joined = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         try:
             while True:
-                connection = await in_daemon(partial(self._dial, ENGINE, [address.rank]))
+                # The head has taken the beats, with this key. If it hangs up now, it ends, and they tell.
+                connection = await in_daemon(partial(self._dial, ENGINE, [address.rank], Refused))
                 connection.setblocking(False)
                 if not (begin := await loop.sock_recv(connection, 1 << 16)):
                     return
@@ -155,8 +156,11 @@ class Node:
                 return
             await join(connection, engine, begin)
 
-    def _dial(self, purpose: str, ranks: list[int]) -> socket.socket:
-        """A connection that the head has taken. Raises Exit."""
+    def _dial(self, purpose: str, ranks: list[int], final: type[Distrusted] = Distrusted) -> socket.socket:
+        """A connection that the head has taken. Raises Exit.
+
+        final  after which there is no other attempt
+        """
         end = time.monotonic() + PATIENCE
         claim = msgspec.msgpack.encode(Claim(self._size, ranks))
         where = "{}:{}".format(*self._address)
@@ -165,10 +169,10 @@ class Node:
                 connection = socket.create_connection(self._address, timeout=10)
                 Caller(self._key, purpose, claim).challenge(connection)
                 return connection
-            except Distrusted as error:
+            except final as error:
                 message = f"The server at {where} does not take this node: {error}."
                 raise Exit(BAD_ARGUMENTS, message, argument="data_parallel_address") from None
-            except OSError as error:
+            except (Distrusted, OSError) as error:
                 if time.monotonic() > end:
                     message = f"No server could be reached at {where} within {PATIENCE:.0f} s: {error}."
                     raise Exit(ADDRESS_UNUSABLE, message, argument="data_parallel_address") from None
