@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway.engine.guesses import (
+    FIRST_OFF,
     FIRST_PAUSE,
     LEAST_COST,
+    LONGEST_OFF,
     LONGEST_PAUSE,
     MOST_COST,
     STAKE,
-    STEPS_OFF,
     Guesses,
     Guessing,
     StepTime,
@@ -124,6 +125,26 @@ def test_one_interrupted_step_tells_little() -> None:
     assert time.cost(1) < before + 0.15
 
 
+def test_an_interrupted_step_among_the_first_tells_little() -> None:
+    """It had twice the rows, so that they might explain what it took."""
+    time = StepTime()
+    time.add(10, 0.001)
+    before = time.cost(10)
+    time.add(20, 0.1)
+    assert time.cost(10) < before + 0.1
+
+
+def test_rows_that_cost_nothing_are_known_after_a_few_steps() -> None:
+    time = StepTime()
+    time.add(10, 0.001)
+    costs = []
+    for _ in range(8):
+        time.add(20, 0.001)
+        costs.append(time.cost(10))
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < 0.1
+
+
 def test_more_company_makes_a_draft_dearer() -> None:
     time = StepTime()
     assert time.cost(1) < time.cost(8) < time.cost(64)
@@ -205,16 +226,39 @@ def test_a_model_that_pays_is_asked_in_company() -> None:
     assert rate(16, 0.04, lambda: rng.random() < 0.8) > 2
 
 
+def steps_off(guessing: Guessing, requests: list[Any]) -> int:
+    """Steps until all may have drafts; before that nobody may."""
+    for step in range(1, LONGEST_OFF + 1):
+        guessing.begin(len(requests))
+        granted = [guessing.most(one) > 0 for one in requests]
+        if all(granted):
+            return step
+        assert not any(granted)
+        guessing.took(len(requests), 1.0, 0, 0.0)
+    raise AssertionError("they never try again")
+
+
 def test_what_cost_more_than_it_could_bring_is_tried_again_by_all() -> None:
     guessing, requests = Guessing(), [Running() for _ in range(16)]
-    guessing.took(20, 3.0, 4, 2.0)
-    for step in range(1, STEPS_OFF + 1):
-        guessing.begin(16)
-        assert all((guessing.most(one) > 0) == (step == STEPS_OFF) for one in requests)  # type: ignore[arg-type]
-        guessing.took(16, 1.0, 0, 0.0)
+    off = []
+    for _ in range(3):
+        guessing.took(20, 3.0, 4, 2.0)
+        off.append(steps_off(guessing, requests))
+        guessing.begin(16)  # what it granted is under way
+    assert off == [FIRST_OFF, LONGEST_OFF, LONGEST_OFF]
     guessing.took(32, 1.4, 16, 0.4)
     guessing.begin(16)
     assert 0.4 < guessing._cost < 1, "what they took together"
+
+
+def test_a_first_guess_that_was_interrupted_stops_drafts_for_a_few_steps() -> None:
+    guessing, requests = Guessing(), [Running() for _ in range(10)]
+    guessing.took(20, 1.0, 10, 0.99)
+    assert steps_off(guessing, requests) == FIRST_OFF
+    guessing.begin(10)
+    for _ in range(100):
+        guessing.took(20, 0.01, 10, 0.00001)
+        assert steps_off(guessing, requests) == 1
 
 
 def test_one_interrupted_guess_tells_little() -> None:

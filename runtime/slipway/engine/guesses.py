@@ -28,13 +28,15 @@ OF_LATE = 1 / 32
 USUAL_ROWS = 7.0
 """Rows whose arithmetic takes as long as reading the weights: expected until steps tell more."""
 USUAL_WEIGHT = 0.25
-"""Of that expectation, in rows²: as much as the variance of rows between steps that outweighs it."""
+"""Of that expectation, in rows²: as much as the variance of rows between steps that outweighs it. The
+first steps need more, or one of them that was interrupted would be most of what is known."""
 MOST_LONGER = 1.5
 """Times the mean that a step counts for, where its rows do not explain more: it was interrupted."""
 MOST_DEARER = 8.0
 """Times what guessing a draft took of late that one counts for: the same."""
-STEPS_OFF = 2 * LONGEST_PAUSE
-"""Steps without drafts, where each costs all that it can bring: then no request pauses any more."""
+FIRST_OFF, LONGEST_OFF = FIRST_PAUSE, 2 * LONGEST_PAUSE
+"""Steps without drafts, where each costs all that it can bring. The first time a second guess says soon
+whether the first was only interrupted; behind the longest no request pauses any more."""
 
 
 class StepTime:
@@ -42,8 +44,10 @@ class StepTime:
 
     def __init__(self) -> None:
         self._rows = self._seconds = self._variance = self._covariance = 0.0
+        self._steps = 0
 
     def add(self, rows: int, seconds: float) -> None:
+        self._steps += 1
         if self._seconds <= 0:
             self._rows, self._seconds = float(rows), seconds
             return
@@ -63,7 +67,8 @@ class StepTime:
         slope, rest = 1.0, USUAL_ROWS
         if self._seconds > 0:
             usual = self._seconds / (self._rows + USUAL_ROWS)
-            slope = (self._covariance + USUAL_WEIGHT * usual) / (self._variance + USUAL_WEIGHT)
+            weight = USUAL_WEIGHT * max(1.0, self._rows * self._rows / self._steps)
+            slope = (self._covariance + weight * usual) / (self._variance + weight)
             slope = min(max(slope, 0.0), self._seconds / self._rows)
             rest = max(self._seconds - slope * self._rows, 0.0)
         grown = slope * num_running
@@ -113,6 +118,7 @@ class Guessing:
         """Seconds for a draft, of late; 0: none has been measured, or that was long ago."""
         self._off = 0
         """Steps in a row in which a draft has cost all that it can bring."""
+        self._most_off = FIRST_OFF
         self._cost = self._time.cost(1)
 
     def begin(self, num_running: int) -> None:
@@ -124,7 +130,8 @@ class Guessing:
         """
         self._cost = self._time.cost(num_running, self._proposing)
         self._off = self._off + 1 if self._cost >= 1 else 0
-        if self._off >= STEPS_OFF:
+        if self._off >= self._most_off:
+            self._most_off = LONGEST_OFF
             self._proposing = 0.0
             self._cost = self._time.cost(num_running)
 
