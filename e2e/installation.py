@@ -74,9 +74,11 @@ class Installation:
         return writes_in(requests_of(self.cluster, USER))
 
     def rest(self, namespace: Namespace, name: str) -> None:
-        """Wait until a reconciliation of the service writes nothing."""
+        """Wait until the memory of a service that serves is measured, and a reconciliation writes nothing."""
 
         def nothing_written() -> bool:
+            if "measured" not in namespace.the(CRD, name)["status"].get("memory", {}):
+                return False  # it is written some seconds behind the first answer
             written, count = len(self.writes()), self.reconciled()
             namespace.kubectl("annotate", CRD, name, f"look={count}", "--overwrite")
             until(lambda: self.reconciled() > count, "a reconciliation")
