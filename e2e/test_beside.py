@@ -96,4 +96,4 @@ def test_a_sidecar_that_ends_is_told_as_the_sidecar(services: Failures) -> None:
     sidecar = {"name": "proxy", "image": services.images["ends"]}
     services.namespace.apply(services.service("broken", sidecars=[sidecar]))
     said = "CrashLoop: sidecar proxy: proxy ended with exit code 77: Out of luck.*"
-    services.until_status("broken", Case(summary=said))
+    services.until_status("broken", Case(summary=said, advice="`kubectl logs --previous --container proxy`"))

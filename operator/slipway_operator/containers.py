@@ -9,13 +9,11 @@ from dataclasses import replace
 
 from slipway.args.schema import ARGUMENTS
 from slipway.exits import BY_CODE, BY_REASON
-from slipway.service.companions import OURS
+from slipway.service.companions import OURS, SERVER
 from slipway_operator import reasons
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, Objects, first_line, messages, sidecars
 
-FETCH = "fetch"
-"""The init container that brings the model into the cache."""
 INITIAL = "init container"
 """What a container is that ends before the server starts."""
 
@@ -163,7 +161,7 @@ def _end_finding(pod: Object, container: str, ended: Object, events: Objects) ->
     if code in (0, 137, 143) and (probe := _failed_probe(pod, container, events)):
         return reasons.UNRESPONSIVE.found(
             f"the kubelet restarts {container} because its {probe} probe fails. "
-            "`kubectl logs --previous` shows what it did.",
+            f"{_log(container)} shows what it did.",
         )
     words = _last_words(message)
     if code in BY_CODE and container in OURS:
@@ -172,7 +170,12 @@ def _end_finding(pod: Object, container: str, ended: Object, events: Objects) ->
         return reasons.BY_NAME[known.reason].found(text)
     how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
     said = f": {_sentence(words)}" if words else "."
-    return reasons.CRASH_LOOP.found(f"{container} ended with {how}{said} `kubectl logs --previous` has more.")
+    return reasons.CRASH_LOOP.found(f"{container} ended with {how}{said} {_log(container)} has more.")
+
+
+def _log(container: str) -> str:
+    """The command that prints what it has said; of several in a pod kubectl takes the server."""
+    return f"`kubectl logs --previous{'' if container == SERVER else f' --container {container}'}`"
 
 
 def _out_of_memory(pod: Object, container: str) -> str:

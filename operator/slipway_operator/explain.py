@@ -6,8 +6,9 @@ import datetime
 import re
 from collections.abc import Mapping
 
+from slipway.service.companions import FETCH
 from slipway_operator import reasons
-from slipway_operator.containers import FETCH, container_finding
+from slipway_operator.containers import container_finding
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import (

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
+from slipway.service.companions import SERVER
 from slipway_operator.looks import Look, Looks
 from slipway_operator.memory import Memory, count
 from slipway_operator.memory import parsed as memory_of
@@ -154,13 +155,13 @@ def loads(pod: Object) -> bool:
     if is_ready(pod) or is_going(pod):
         return False
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    return any(one["name"] == "server" and "running" in (one.get("state") or {}) for one in statuses)
+    return any(one["name"] == SERVER and "running" in (one.get("state") or {}) for one in statuses)
 
 
 def ready_url(pod: Object) -> str | None:
     """What the kubelet's readiness probe asks, of a pod of any version of ours; None where there is none."""
     host = (pod.get("status") or {}).get("podIP")
-    containers = [one for one in pod["spec"].get("containers") or () if one["name"] == "server"]
+    containers = [one for one in pod["spec"].get("containers") or () if one["name"] == SERVER]
     probe = next(((one.get("readinessProbe") or {}).get("httpGet") for one in containers), None)
     if not host or not probe:
         return None

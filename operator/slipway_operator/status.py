@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slipway.service import InvalidService, ServiceSpec
+from slipway.service.companions import SERVER
 from slipway.service.labels import selector
 from slipway.service.rollout import REASON as ROLLOUT_REASON
 from slipway_operator import conditions, reasons
@@ -328,7 +329,7 @@ def _image(deployment: Object | None) -> str | None:
     """What the server's container of the current template runs."""
     template = (deployment or {}).get("spec", {}).get("template") or {}
     containers = template.get("spec", {}).get("containers") or ()
-    return next((item["image"] for item in containers if item["name"] == "server"), None)
+    return next((item["image"] for item in containers if item["name"] == SERVER), None)
 
 
 def _selector(observed: Observed) -> str:

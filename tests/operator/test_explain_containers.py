@@ -213,6 +213,7 @@ def test_a_foreign_exit_code_is_told_with_its_last_words():
     found = of_container(crash_loop(77, log))
     assert found.reason.name == "CrashLoop"
     assert first(found) == "server ended with exit code 77: no module named torch"
+    assert found.message.endswith(" `kubectl logs --previous` has more.")
 
 
 def test_a_signal_is_named():
@@ -273,7 +274,10 @@ def test_a_sidecar_that_ends_is_told_however_it_ends(code: int):
     broken = pod(sidecars=[{**crash_loop(code), "name": "proxy"}], containers=[running()])
     found = explained(broken)
     assert found.reason.name == "CrashLoop"
-    assert found.message.startswith(f"sidecar proxy: proxy ended with exit code {code}.")
+    assert found.message == (
+        f"sidecar proxy: proxy ended with exit code {code}. "
+        "`kubectl logs --previous --container proxy` has more."
+    )
 
 
 def test_a_sidecar_without_memory_is_told_by_its_own_limit():

@@ -7,8 +7,9 @@ from slipway.service.firewall import check_plain_env
 from slipway.service.pod_parts import Container
 from slipway.service.spec import ServiceSpec
 
-OURS = ("server", "fetch")
-"""Names of our containers."""
+SERVER, FETCH = "server", "fetch"
+OURS = (SERVER, FETCH)
+"""Names of our containers: what serves, and the init container that brings the model into the cache."""
 
 
 def companions(spec: ServiceSpec) -> list[tuple[str, Container]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipway import envs
 from slipway.service import devices
+from slipway.service.companions import FETCH, SERVER
 from slipway.service.engine import (
     CACHE,
     container_arguments,
@@ -52,7 +53,7 @@ def pod_template(spec: ServiceSpec, facts: Facts) -> Object:
     spec = with_profile(spec, facts.profile)
     metadata: Object = {"labels": {**spec.runtime.pod_labels, **labels(spec)}}
     # Without it kubectl logs and exec ask which container is meant as soon as a mesh adds its own.
-    annotations = {"kubectl.kubernetes.io/default-container": "server", **spec.runtime.pod_annotations}
+    annotations = {"kubectl.kubernetes.io/default-container": SERVER, **spec.runtime.pod_annotations}
     return {"metadata": metadata | {"annotations": annotations}, "spec": _pod(spec, facts)}
 
 
@@ -117,7 +118,7 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
 
 def _server(spec: ServiceSpec, facts: Facts, resolved: Resolved, mounts: list[Object]) -> Object:
     words, variables = words_of(command(spec)), [entry.env for entry in environment(spec)]
-    container = _container(spec, facts, "server", words, variables, mounts)
+    container = _container(spec, facts, SERVER, words, variables, mounts)
     return container | {
         "securityContext": _restricted(read_only(spec)),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
@@ -144,7 +145,7 @@ def _fetch(
         if name == "AWS_SESSION_TOKEN":
             reference["optional"] = True
         entries.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
-    container = _container(spec, facts, "fetch", words, entries, mounts)
+    container = _container(spec, facts, FETCH, words, entries, mounts)
     amounts = of_fetch(spec, resolved)
     return container | ({"resources": amounts} if amounts else {})
 
