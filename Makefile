@@ -17,7 +17,7 @@ export SLIPWAY_COMMAND := bin/slipway
 # Bytecode caches make a start a second faster.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Clients of the API for the tests: their packages disagree with development's.
+# Clients of the API, and an S3 server, for the tests: their packages disagree with development's.
 CLIENTS := $(CACHE)/venv-clients-$(KEY)
 export CLIENTS_PYTHON := $(CLIENTS)/bin/python
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import json
 import os
@@ -33,8 +32,6 @@ from slipway.service.fetch import fetch
 
 pytestmark = pytest.mark.slow  # a server and a process for every case
 
-CACHE = Path.home() / ".cache" / "slipway" / "s3-server"
-PACKAGE = "moto[s3,server]>=5.1"
 PATIENCE = 30.0
 SIGNED_FOR_IAM = (
     "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/iam/aws4_request, SignedHeaders=, Signature="
@@ -48,25 +45,6 @@ def until(true: Callable[[], object], what: str) -> None:
     while not true():
         assert time.monotonic() < deadline, f"{what} did not come to be within {PATIENCE} s"
         time.sleep(0.01)
-
-
-def server_program() -> Path:
-    """In an environment of its own: its client asks for an older dateutil than Kubernetes' does."""
-    program = CACHE / "bin" / "moto_server"
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
-    with CACHE.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            commands = [
-                [sys.executable, "-m", "venv", CACHE],
-                [CACHE / "bin" / "pip", "install", "-q", PACKAGE],
-            ]
-            for command in commands:
-                ran = subprocess.run(command, capture_output=True, text=True, check=False)
-                if ran.returncode and not os.environ.get("CI"):
-                    pytest.skip(f"{PACKAGE}, the S3 server of these tests, cannot be installed: {ran.stderr}")
-                assert ran.returncode == 0, ran.stderr
-    return program
 
 
 def dies_with_its_parent() -> None:
@@ -103,7 +81,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("s3") / "log"
     with log.open("w") as file:
         process = subprocess.Popen(
-            [server_program(), "-H", "127.0.0.1", "-p", "0"],
+            [os.environ["CLIENTS_PYTHON"], "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
             stdout=file,
             stderr=file,
             preexec_fn=dies_with_its_parent,
