@@ -77,14 +77,16 @@ class Installation:
         """Wait until the memory of a service that serves is measured, and a reconciliation writes nothing."""
 
         def nothing_written() -> bool:
-            if "measured" not in namespace.the(CRD, name)["status"].get("memory", {}):
-                return False  # it is written some seconds behind the first answer
             written, count = len(self.writes()), self.reconciled()
             namespace.kubectl("annotate", CRD, name, f"look={count}", "--overwrite")
             until(lambda: self.reconciled() > count, "a reconciliation")
             return len(self.writes()) == written
 
-        until(nothing_written, f"{name} is at rest", 30)
+        def memory() -> Object:
+            return dict(namespace.the(CRD, name)["status"].get("memory", {}))
+
+        until(lambda: "measured" in memory(), lambda: f"{name} has measured: {memory()}", 60)
+        until(nothing_written, lambda: f"{name} is at rest: {self.writes()[-5:]}", 60)
 
 
 def pods_of(namespace: Namespace, service: str) -> list[Object]:

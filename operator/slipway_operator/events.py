@@ -124,7 +124,7 @@ class PodEvents:
         return events, min(waits_left, default=None)
 
     async def _look(self, pod: Object) -> Seen:
-        look = self.looks.at(pod, lambda: Seen(FIRST_LOOK))
+        look = self.looks.at(pod, Seen(FIRST_LOOK))
         if look.due:
             query = {"fieldSelector": f"involvedObject.uid={uid(pod)}", "limit": 50}
             page = await self._cluster.ask("GET", POD_EVENT.path(pod["metadata"]["namespace"]), query)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,8 +40,8 @@ Kept = TypeVar("Kept", bound=Look)
 class Looks(dict[str, Kept]):
     """By uid, of the pods that are asked about."""
 
-    def at(self, pod: Object, first: Callable[[], Kept]) -> Kept:
-        return self.setdefault(uid(pod), first())
+    def at(self, pod: Object, first: Kept) -> Kept:
+        return self.setdefault(uid(pod), first)
 
     def forget(self, pod: Object) -> None:
         self.pop(uid(pod), None)

@@ -3,7 +3,8 @@
 The question goes to the pod itself, as the kubelet's does, and never holds up a reconciliation: `Loading.of`
 gives the last answers and sends for the next ones. Where no answer comes (a NetworkPolicy, a mesh that wants
 its own certificates) the status says "loading" without a number, and the questions become rare. Of pods that
-are ready one is asked, until it has said what it measured.
+are ready one is asked, until it has said what it measured. Because a server that has not come up yet refuses
+as well, a pod that becomes ready is asked anew.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from slipway.service.companions import SERVER
 from slipway_operator.looks import Look, Looks
 from slipway_operator.memory import Memory, count
 from slipway_operator.memory import parsed as memory_of
-from slipway_operator.shapes import Object, is_going, is_ready, name
+from slipway_operator.shapes import Object, is_going, is_ready, name, uid
 
 INTERVAL = 5.0
 LONGEST_INTERVAL = 60.0
 """Seconds between two questions to a pod: the first while it answers, up to the second while it does not."""
+MOST_MISSES = 4
+"""In a row, of a pod that is ready: it serves, and nobody waits for a number."""
 PATIENCE = 2.0
 STALLED_SECONDS = 120.0
 """Without a byte more. Well before --load-timeout, after which the server ends itself."""
@@ -63,9 +66,19 @@ class Answer(Look):
 
     said: Said | None = None
     moved_at: datetime.datetime | None = None
+    ready: bool = False
+    """Whether the pod is: once that changes, the questions begin anew."""
+    misses: int = 0
+    """Questions in a row that brought nothing: no answer, or a ready server that has not measured yet."""
     over: bool = False
     """It is ready, and has no more to say, or does not answer us."""
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def miss(self) -> None:
+        self.misses += 1
+        self.over = self.ready and self.misses >= MOST_MISSES
+        # Counted from the question; an answer to it would have been read after INTERVAL.
+        self.again_at += min(INTERVAL * 2 ** (self.misses - 1), LONGEST_INTERVAL) - INTERVAL
 
 
 class Loading:
@@ -89,33 +102,35 @@ class Loading:
             if address is None:
                 self.looks.forget(pod)
                 continue
-            look = self.looks.at(pod, lambda: Answer(INTERVAL))
-            if loads(pod):
-                look.over = False  # it may have been ready before
+            new = Answer(INTERVAL, ready=is_ready(pod))
+            look = self.looks.at(pod, new)
+            if look.ready != new.ready:
+                look = self.looks[uid(pod)] = new
             if look.due and not look.over:
                 look.begin()
-                look.task = asyncio.create_task(self._ask(look, address, is_ready(pod)))
+                look.task = asyncio.create_task(self._ask(look, address))
             if look.said is not None:
                 known[name(pod)] = _stalled(look.said, look.moved_at, now)
             if not look.over:
                 waits.append(look.wait)
         return known, min(waits, default=None)
 
-    async def _ask(self, look: Answer, address: str, ready: bool) -> None:
+    async def _ask(self, look: Answer, address: str) -> None:
         async with self._room:
             try:
                 said = await asked(address)
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-                look.interval = min(look.interval * 2, LONGEST_INTERVAL)
-                look.over = (
-                    ready and look.interval == LONGEST_INTERVAL
-                )  # it serves: nobody waits for a number
+                look.miss()
                 return
-        look.interval = INTERVAL
         if look.said is None or said.progress != look.said.progress:
             look.moved_at = datetime.datetime.now(datetime.UTC)
         look.said = said
-        look.over = said.progress is None and (said.memory is None or said.memory.measured > 0)
+        if said.progress is not None or not look.ready:
+            look.misses = 0
+        elif said.memory is not None and not said.memory.measured:
+            look.miss()  # it does so some seconds later, or its kernel does not say
+        else:
+            look.over = True
 
 
 async def asked(address: str) -> Said:

@@ -126,14 +126,42 @@ async def test_one_long_step_is_no_standstill(runtime, phase, done, total):
 async def test_a_pod_that_does_not_answer_is_asked_less_and_less(unused_tcp_port):
     loading, one = Loading(), loading_pod(unused_tcp_port)
     intervals = []
-    for _ in range(5):
+    for _ in range(6):
+        begun = time.monotonic()
         loading.of([one], NOW)
         await settled(loading)
         (look,) = loading.looks.values()
-        intervals.append(look.interval)
+        intervals.append(look.again_at - begun)
         look.again_at = 0.0
-    assert intervals == [10.0, 20.0, 40.0, 60.0, 60.0]
+    assert intervals == pytest.approx([5, 10, 20, 40, 60, 60], abs=0.5)
     assert loading.of([one], NOW)[0] == {}
+
+
+async def test_an_answer_after_many_misses_is_read_as_soon_as_any(runtime, unused_tcp_port):
+    _, port = runtime
+    loading, one = Loading(), loading_pod(unused_tcp_port)
+    for _ in range(4):
+        await said_by(loading, one)
+    one = {**one, "spec": loading_pod(port)["spec"]}
+    assert await said_by(loading, one) is not None
+    assert loading.of([one], NOW)[1] == pytest.approx(progress.INTERVAL, abs=0.5)
+
+
+async def test_a_server_that_came_up_late_is_asked_at_once_when_its_pod_is_ready(runtime, unused_tcp_port):
+    """Python takes long to start where processors are busy: until then every question is refused."""
+    told, port = runtime
+    told.status, told.body = 200, {"phase": "ready", "done": 0, "total": 0, "memory": MEMORY}
+    loading, one = Loading(), loading_pod(unused_tcp_port)
+    for _ in range(4):
+        await said_by(loading, one)
+    ready = as_ready({**one, "spec": loading_pod(port)["spec"]})
+    _, again = loading.of([ready], NOW, ready)
+    assert again == pytest.approx(progress.INTERVAL, abs=0.5)
+    await settled(loading)
+    assert len(told.heard) == 1
+    known, again = loading.of([ready], NOW, ready)
+    assert known["demo-5d4f2-abcde"].memory == Memory(900, 500, 400, 0, 64, 64, "")
+    assert again == pytest.approx(progress.INTERVAL, abs=0.5)  # it measures by then
 
 
 async def test_silence_holds_up_nobody():
@@ -226,6 +254,20 @@ async def test_a_ready_server_that_knows_nothing_of_memory_is_asked_once(runtime
     assert await said_by(loading, ready, ready) == Said(None, None)
     assert await said_by(loading, ready, ready) == Said(None, None)
     assert len(told.heard) == 1
+
+
+async def test_a_ready_server_that_never_measures_is_given_up(runtime):
+    """Under a kernel that does not say what a process takes."""
+    told, port = runtime
+    told.status, told.body = 200, {"memory": MEMORY}
+    ready = as_ready(loading_pod(port))
+    loading = Loading()
+    for _ in range(progress.MOST_MISSES + 1):
+        said = await said_by(loading, ready, ready)
+        assert said is not None
+        assert said.memory == Memory(900, 500, 400, 0, 64, 64, "")
+    assert len(told.heard) == progress.MOST_MISSES
+    assert loading.of([ready], NOW, ready)[1] is None
 
 
 async def test_a_ready_server_that_nobody_reaches_is_given_up(unused_tcp_port):
