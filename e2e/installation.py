@@ -54,7 +54,7 @@ class Installation:
 
         Its controller comes back only after half of the grace period of a pod that it meets.
         """
-        namespace.kubectl("delete", CRD, "--all", "--timeout=60s")
+        namespace.kubectl("delete", CRD, "--all", "--timeout=120s")
         until(lambda: not namespace.all("pods"), f"no pods in {namespace.name}", 90)
         self.cluster.kubectl("delete", "namespace", namespace.name, "--timeout=120s")
 
@@ -85,8 +85,8 @@ class Installation:
         def memory() -> Object:
             return dict(namespace.the(CRD, name)["status"].get("memory", {}))
 
-        until(lambda: "measured" in memory(), lambda: f"{name} has measured: {memory()}", 60)
-        until(nothing_written, lambda: f"{name} is at rest: {self.writes()[-5:]}", 60)
+        until(lambda: "measured" in memory(), lambda: f"{name} has measured: {memory()}")
+        until(nothing_written, lambda: f"{name} is at rest: {self.writes()[-5:]}")
 
 
 def pods_of(namespace: Namespace, service: str) -> list[Object]:
@@ -105,7 +105,7 @@ def client(namespace: Namespace, service: str) -> Iterator[openai.OpenAI]:
     url = f"http://{in_url(port['clusterIP'])}:{port['ports'][0]['port']}"
     with namespace.plane.inside():
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        until(lambda: _answers(opener, url), f"{url} answers", 30)
+        until(lambda: _answers(opener, url), f"{url} answers")
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=_direct()) as api:
             yield api
 

@@ -35,8 +35,11 @@ LISTENING = re.compile(r"Listening on port (\d+)")
 Object = dict[str, Any]
 
 
-def until(holds: Callable[[], Any], what: str | Callable[[], str], patience: float = 20.0) -> Any:
-    """Poll until `holds` gives something true, which is returned."""
+def until(holds: Callable[[], Any], what: str | Callable[[], str], patience: float = 60.0) -> Any:
+    """Poll until `holds` gives something true, which is returned.
+
+    patience  for a machine on which other tests run: less is a claim about how soon it comes
+    """
     deadline = time.monotonic() + patience
     while not (found := holds()):
         if time.monotonic() > deadline:
@@ -84,7 +87,7 @@ def undefine(plane: ControlPlane) -> None:
         resource = f"customresourcedefinitions/{file.stem}"
         if plane.kubectl("get", resource, "--ignore-not-found", "-o", "name"):
             # Deleted in the moment of its making, it may stay for minutes.
-            plane.kubectl("wait", resource, "--for=condition=Established", "--timeout=60s")
+            plane.kubectl("wait", resource, "--for=condition=Established", "--timeout=120s")
             plane.kubectl("delete", resource, "--timeout=120s")
 
 
@@ -185,7 +188,7 @@ class Operator:
                 sys.executable, "-c", code, "--health-port=0", f"--lease-namespace={lease}", *scope, *flags,
                 env=environment, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
-        found = until(self._listening, f"{self.log.read_text()}\nthe operator listens", 60)
+        found = until(self._listening, f"{self.log.read_text()}\nthe operator listens")
         self.port = int(found[1])
 
     def _listening(self) -> re.Match[str] | None:
@@ -206,7 +209,7 @@ class Operator:
         lines = self.get("/metrics")[1].splitlines()
         return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
 
-    def wait_active(self, patience: float = 40.0) -> None:
+    def wait_active(self, patience: float = 60.0) -> None:
         until(lambda: self.metric("slipway_operator_active") == 1, "the operator holds the Lease", patience)
 
     def wait_reconciled(self, since: float) -> None:

@@ -229,7 +229,7 @@ def test_the_columns_print_the_status(api: ControlPlane, namespace: str) -> None
 def test_kubectl_waits_for_ready(api: ControlPlane, namespace: str) -> None:
     create(api, namespace, {"spec": {"model": {"path": "/m"}}})
     set_status(api, namespace, {"observedGeneration": 1, "conditions": [READY]})
-    api.kubectl("wait", "--for=condition=Ready", "--timeout=5s", "slip/service", "-n", namespace)
+    api.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "slip/service", "-n", namespace)
 
 
 def test_two_owners_may_each_have_a_variable(api: ControlPlane, namespace: str) -> None:

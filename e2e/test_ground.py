@@ -89,7 +89,7 @@ def test_fake_nodes_pretend_to_run_pods(binaries: Binaries, carries_control_plan
     with ControlPlane(binaries) as plane:
         plane.kwok(2, {"nvidia.com/gpu": 8})
         plane.kubectl("create", "deployment", "many", "--image=never/pulled", "--replicas=20")
-        plane.kubectl("rollout", "status", "deployment/many", "--timeout=60s")
+        plane.kubectl("rollout", "status", "deployment/many", "--timeout=120s")
 
 
 def test_a_killed_test_run_leaves_nothing(carries_control_plane: None) -> None:
@@ -101,7 +101,7 @@ def test_a_killed_test_run_leaves_no_pods(carries_node: None, tmp_path: Path) ->
     work = (
         f"from pathlib import Path; image = ground.push(Path({str(archive)!r}), 'busybox:1'); "
         "ground.kubectl('run', 'sleeper', f'--image={image}', '--', '-c', 'sleep 1000'); "
-        "ground.kubectl('wait', 'pod/sleeper', '--for=condition=Ready', '--timeout=60s')"
+        "ground.kubectl('wait', 'pod/sleeper', '--for=condition=Ready', '--timeout=120s')"
     )
     _assert_a_kill_leaves_nothing("node", "Cluster", work)
 

@@ -84,7 +84,7 @@ def test_an_upgrade_leaves_no_moment_without_a_ready_operator_and_two_may_run(he
         f"{place.registry}/slipway/operator@{digest}"
     }
     assert all(is_ready(pod) and not pod["status"]["containerStatuses"][0]["restartCount"] for pod in after)
-    until(lambda: one_holds_the_lease(place), "a holder of the Lease among the two", 60)
+    until(lambda: one_holds_the_lease(place), "a holder of the Lease among the two")
 
 
 def one_holds_the_lease(plane: ControlPlane) -> bool:

@@ -45,7 +45,7 @@ def helm(binaries, plane, operator, tmp_path) -> Iterator[Helm]:
             command("uninstall", release["name"])
             # The next one of this name must not take them for its own.
             gone = partial(children, plane, "deployments,replicasets,pods", release["name"])
-            until(lambda: not gone(), f"nothing of {release['name']} is left", 60)  # noqa: B023
+            until(lambda: not gone(), f"nothing of {release['name']} is left")  # noqa: B023
 
 
 @pytest.fixture
@@ -54,13 +54,13 @@ def helm3(binaries, plane, helm, tmp_path) -> Helm:
 
 
 def test_an_installation_that_waits_ends_when_the_model_is_ready_and_not_before(helm, plane):
-    waiting = plane.popen(*helm.argv("install", "first", MODEL_CHART, *VALUES, "--wait", "--timeout=90s"))
-    until(lambda: children(plane, "deployments", "first"), "the Deployment", 40)
+    waiting = plane.popen(*helm.argv("install", "first", MODEL_CHART, *VALUES, "--wait", "--timeout=120s"))
+    until(lambda: children(plane, "deployments", "first"), "the Deployment")
     until(lambda: service(plane, "first")["status"]["observedGeneration"] == 1, "the status")
     assert waiting.poll() is None
     assert not is_ready(plane, "first")
     serve(plane, "first")
-    assert waiting.wait(60) == 0
+    assert waiting.wait(120) == 0
     assert is_ready(plane, "first")
 
 
@@ -71,7 +71,7 @@ def test_an_installation_that_waits_fails_where_the_model_never_is_ready(helm, p
 
 
 def test_helm_3_does_not_wait_and_names_the_command_that_does(helm3, plane):
-    said = helm3("install", "third", MODEL_CHART, *VALUES, "--wait", "--timeout=30s")
+    said = helm3("install", "third", MODEL_CHART, *VALUES, "--wait", "--timeout=120s")
     line = next(line for line in said.splitlines() if "kubectl wait" in line)
     assert not is_ready(plane, "third")
     serve(plane, "third")
@@ -81,7 +81,7 @@ def test_helm_3_does_not_wait_and_names_the_command_that_does(helm3, plane):
 
 def test_an_upgrade_changes_the_resource_and_uninstalling_leaves_nothing(helm, plane):
     helm("install", "fourth", MODEL_CHART, *VALUES)
-    until(lambda: children(plane, "deployments", "fourth"), "the Deployment", 40)
+    until(lambda: children(plane, "deployments", "fourth"), "the Deployment")
     helm("upgrade", "fourth", MODEL_CHART, *VALUES, "--set", "engine.maxModelLen=8192")
     assert service(plane, "fourth")["spec"]["engine"] == {"maxModelLen": 8192}
 
@@ -92,7 +92,7 @@ def test_an_upgrade_changes_the_resource_and_uninstalling_leaves_nothing(helm, p
     until(arguments_follow, "the new argument")
     helm("uninstall", "fourth")
     for kind in ("deployments", "services", "configmaps", "controllerrevisions", "pods"):
-        until(lambda kind=kind: not children(plane, kind, "fourth"), f"the end of the {kind}", 40)
+        until(lambda kind=kind: not children(plane, kind, "fourth"), f"the end of the {kind}")
 
 
 def test_what_the_api_server_refuses_helm_reports_with_the_rule(helm):
@@ -109,7 +109,7 @@ def test_a_name_of_its_own_is_taken(helm, plane):
 def test_the_rights_that_the_chart_gives_are_all_that_the_operator_asks_for(helm, plane, operator):
     helm("install", "seventh", MODEL_CHART, *VALUES, "--set", "replicas=2")
     serve(plane, "seventh", 2)
-    until(lambda: is_ready(plane, "seventh"), "the service's readiness", 40)
+    until(lambda: is_ready(plane, "seventh"), "the service's readiness")
     helm("uninstall", "seventh")
-    until(lambda: not children(plane, "deployments", "seventh"), "the end of the Deployment", 40)
+    until(lambda: not children(plane, "deployments", "seventh"), "the end of the Deployment")
     assert forbidden_in(requests_of(plane, operator)) == set()

@@ -185,7 +185,7 @@ class Trial:
                 seen, since = now, time.monotonic()
             return time.monotonic() - since > STILL and all(told(s.resource) for s in self.subjects)
 
-        until(still, lambda: "all is told:\n" + "\n".join(map(summary, self.subjects)), 60)
+        until(still, lambda: "all is told:\n" + "\n".join(map(summary, self.subjects)))
 
     def children(self) -> dict[str, Object]:
         """What the operator made, and the ReplicaSets made from it, by path."""

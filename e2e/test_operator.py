@@ -171,13 +171,13 @@ def test_a_service_deleted_while_the_operator_was_away_is_not_made_again(
     until(lambda: at_rest(operator, namespace), "no write of it is under way")
     operator.send(signal.SIGSTOP)
     namespace.kubectl("delete", "slip", "demo")
-    until(lambda: namespace.get("deployment", "demo") is None, "the garbage collector", 30)
+    until(lambda: namespace.get("deployment", "demo") is None, "the garbage collector")
     compact(namespace.plane)
     namespace.plane.stop_api()
     namespace.plane.start_api()
     written = len(operator.writes())
     operator.send(signal.SIGCONT)
-    until(lambda: operator.metric("slipway_operator_resources") == 0, "the operator knows", 30)
+    until(lambda: operator.metric("slipway_operator_resources") == 0, "the operator knows")
     assert operator.writes()[written:] == []
 
 
@@ -196,8 +196,8 @@ def compact(plane: ControlPlane) -> None:
 def test_deleting_the_service_removes_all_that_it_made(operator: Operator, namespace: Namespace) -> None:
     namespace.apply(service(replicas=2))
     deployed(namespace)
-    namespace.kubectl("delete", "slip", "demo", "--timeout=10s")
-    until(lambda: namespace.all(CHILDREN, "-l", OWN) == [], "no children", 30)
+    namespace.kubectl("delete", "slip", "demo", "--timeout=60s")
+    until(lambda: namespace.all(CHILDREN, "-l", OWN) == [], "no children")
     assert operator.metric("slipway_operator_resources") == 0
 
 
@@ -268,8 +268,8 @@ def test_another_version_of_the_operator_restarts_nothing(start: Start, namespac
     old = start("--cpu-image=registry.example/old:1", name="old")
     old.wait_active()
     namespace.apply(*(service(name) for name in names))
-    until(lambda: len(namespace.all("deployments", "-l", OWN)) == 20, "20 Deployments", 60)
-    until(lambda: old.metric("slipway_operator_queue_depth") == 0, "an empty queue", 30)
+    until(lambda: len(namespace.all("deployments", "-l", OWN)) == 20, "20 Deployments")
+    until(lambda: old.metric("slipway_operator_queue_depth") == 0, "an empty queue")
     before = {
         item["metadata"]["name"]: item["metadata"]["generation"] for item in namespace.all("deployments")
     }
@@ -281,7 +281,7 @@ def test_another_version_of_the_operator_restarts_nothing(start: Start, namespac
         services = namespace.all("inferenceservices.slipway.dev")
         return all("UpgradeAvailable" in str(item.get("status")) for item in services)
 
-    until(told, "UpgradeAvailable on all", 60)
+    until(told, "UpgradeAvailable on all")
     after = {
         item["metadata"]["name"]: item["metadata"]["generation"] for item in namespace.all("deployments")
     }

@@ -48,7 +48,7 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
             served(control_plane, f"{MONITORING}/v1/{kind.plural}")
         yield control_plane
         if added:
-            control_plane.kubectl("delete", "customresourcedefinitions", "--timeout=60s", *added)
+            control_plane.kubectl("delete", "customresourcedefinitions", "--timeout=120s", *added)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_every_right_is_used_and_none_is_missing(operator: Operator, namespace: 
     )
     told = namespace.all("events.events.k8s.io")
     assert {"Accepted"} <= {event["reason"] for event in told if event["regarding"]["name"] == "by-pod"}
-    until(lambda: rights() <= used(operator), lambda: f"unused: {rights() - used(operator)}", 40)
+    until(lambda: rights() <= used(operator), lambda: f"unused: {rights() - used(operator)}")
     assert used(operator) == rights()
 
 
@@ -193,7 +193,7 @@ def test_what_the_release_does_not_have_gets_no_pods_unless_the_image_is_another
 def test_a_monitor_is_made_once_its_kind_appears(
     plane: ControlPlane, namespace: Namespace, tmp_path: Path
 ) -> None:
-    plane.kubectl("delete", "customresourcedefinition", f"servicemonitors.{MONITORING}", "--timeout=60s")
+    plane.kubectl("delete", "customresourcedefinition", f"servicemonitors.{MONITORING}", "--timeout=120s")
     monitor = next(kind for kind in OPTIONAL if kind.name == "ServiceMonitor")
     running = Operator(plane, tmp_path, f"later-{uuid.uuid4().hex[:8]}", code=IMPATIENT)
     try:

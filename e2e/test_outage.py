@@ -67,7 +67,7 @@ def outage(namespace: Namespace, folder: Path, seconds: float) -> None:
     standing = [f"standing-{number}" for number in range(10)]
     begun = [f"begun-{number}" for number in range(10)]
     create(namespace, standing)
-    until(lambda: complete(namespace, standing), "the first services are made", 60)
+    until(lambda: complete(namespace, standing), "the first services are made")
     before = {item["metadata"]["uid"]: name_of(item) for item in namespace.all(KINDS, "-l", OURS)}
     create(namespace, begun)
     first = f"{OURS},app.kubernetes.io/instance={begun[0]}"
@@ -85,7 +85,7 @@ def outage(namespace: Namespace, folder: Path, seconds: float) -> None:
     late = [f"late-{number}" for number in range(5)]
     create(namespace, late)
     until(lambda: complete(namespace, [*standing, *begun, *late]), "all services are made", 90)
-    until(lambda: {item["spec"]["replicas"] for item in namespace.all("deployments")} == {2, 3}, "scaled", 30)
+    until(lambda: {item["spec"]["replicas"] for item in namespace.all("deployments")} == {2, 3}, "scaled")
     took = time.monotonic() - started
     print(f"\n{seconds:.0f} s without an API server; all is made {took:.0f} s after its start")
     assert operator.process.poll() is None
@@ -116,20 +116,20 @@ def test_an_authority_that_was_replaced_is_trusted_as_soon_as_its_certificate_is
     operator.wait_active()
     standing = [f"standing-{number}" for number in range(10)]
     create(namespace, standing)
-    until(lambda: complete(namespace, standing), "the first services are made", 60)
+    until(lambda: complete(namespace, standing), "the first services are made")
     replaced = Authority(tmp_path / "replaced")
     shown = replaced.issue("apiserver", "kube-apiserver", hosts=("localhost",))
     plane.stop_api(abruptly=True)
     plane.start_api(f"--tls-sni-cert-key={shown.certificate},{shown.key}:localhost")
     late = [f"late-{number}" for number in range(10)]
     create(namespace, late)
-    until(lambda: "certificate verify failed" in operator.log.read_text(), "it does not trust that one", 60)
+    until(lambda: "certificate verify failed" in operator.log.read_text(), "it does not trust that one")
     assert operator.get("/healthz")[0] == 200
     trusted.write_bytes(replaced.certificate.read_bytes())
     began = time.monotonic()
-    until(lambda: complete(namespace, [*standing, *late]), "all services are made", 60)
+    until(lambda: complete(namespace, [*standing, *late]), "all services are made")
     namespace.kubectl("scale", "slip", *standing, "--replicas=3")
-    until(lambda: {item["spec"]["replicas"] for item in namespace.all("deployments")} == {2, 3}, "scaled", 30)
+    until(lambda: {item["spec"]["replicas"] for item in namespace.all("deployments")} == {2, 3}, "scaled")
     print(f"\nall is made and scaled {time.monotonic() - began:.0f} s after the certificate was there")
     assert operator.process.poll() is None
     operator.stop()
@@ -149,7 +149,7 @@ def test_a_killed_holder_is_followed_amid_its_work_and_nothing_is_made_twice(
     assert (second.get("/readyz")[0], second.metric("slipway_operator_active")) == (200, 0)
     until(second.writes, "the other takes over", TAKEOVER)
     print(f"\ntaken over after {time.monotonic() - killed:.0f} s")
-    until(lambda: complete(namespace, names), "all are made", 60)
+    until(lambda: complete(namespace, names), "all are made")
     assert made_twice(first, second) == {}
     assert overlap(first, second) == []
     second.stop()
@@ -161,15 +161,15 @@ def test_a_frozen_holder_writes_no_more_when_it_thaws(namespace: Namespace, tmp_
     first, second = pair(namespace, tmp_path)
     names = [f"model-{number}" for number in range(20)]
     create(namespace, names)
-    until(lambda: complete(namespace, names), "all are made", 60)
+    until(lambda: complete(namespace, names), "all are made")
     first.send(signal.SIGSTOP)
     second.wait_active(TAKEOVER)
     written = len(first.writes())
     namespace.kubectl("scale", "slip", *names, "--replicas=3")
     first.send(signal.SIGCONT)
-    until(lambda: {item["spec"]["replicas"] for item in namespace.all("deployments")} == {3}, "scaled", 60)
-    until(lambda: first.get("/readyz")[0] == 200, "the first has caught up", 40)
-    until(lambda: first.metric("slipway_operator_queue_depth") == 0, "its queue is empty", 40)
+    until(lambda: {item["spec"]["replicas"] for item in namespace.all("deployments")} == {3}, "scaled")
+    until(lambda: first.get("/readyz")[0] == 200, "the first has caught up")
+    until(lambda: first.metric("slipway_operator_queue_depth") == 0, "its queue is empty")
     assert first.metric("slipway_operator_active") == 0
     assert first.writes()[written:] == []
     assert made_twice(first, second) == {}

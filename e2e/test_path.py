@@ -113,7 +113,7 @@ def test_a_changed_argument_rolls_exactly_one_replica_set(demo: Object, namespac
     namespace.kubectl(
         "patch", "inferenceservices/demo", "--type=merge", "-p", '{"spec":{"engine":{"maxNumSeqs":16}}}'
     )
-    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready=false", "--timeout=20s")
+    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready=false", "--timeout=60s")
     namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=240s")
     sets = {item["metadata"]["name"]: item for item in namespace.all("replicasets")}
     (new,) = sets.keys() - before
@@ -163,7 +163,7 @@ def test_deleting_it_removes_everything_that_it_made(demo: Object, namespace: Na
     mine = ("-l", "app.kubernetes.io/managed-by=slipway")
     kinds = "deployments,replicasets,pods,services,poddisruptionbudgets,controllerrevisions.apps"
     assert namespace.all(kinds, *mine)
-    namespace.kubectl("delete", "inferenceservices", "demo", "--timeout=10s")
+    namespace.kubectl("delete", "inferenceservices", "demo", "--timeout=60s")
     until(lambda: namespace.all(kinds, *mine) == [], "nothing of it is left", 90)
     assert {item["metadata"]["name"] for item in namespace.all("services")} == {"vllm"}
 

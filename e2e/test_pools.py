@@ -33,7 +33,7 @@ def until_summary(models: Namespace, name: str, summary: str) -> None:
     def found() -> str:
         return str((models.the(KIND, name).get("status") or {}).get("summary"))
 
-    until(lambda: found() == summary, lambda: f"{name}: {found()!r} is {summary!r}", 60)
+    until(lambda: found() == summary, lambda: f"{name}: {found()!r} is {summary!r}")
 
 
 def pod_of(models: Namespace, name: str) -> Object:
@@ -60,7 +60,7 @@ def test_a_pool_at_zero_grows_for_what_no_present_node_can_hold(
     until_summary(models, "placed", f"{nowhere}; the autoscaler adds a node")
     plane.kwok(2, {GPU: 8}, pool="large")
     for name in ("anywhere", "placed"):
-        until(lambda: models.condition(name, "Ready").get("status") == "True", f"{name} serves", 60)  # noqa: B023
+        until(lambda: models.condition(name, "Ready").get("status") == "True", f"{name} serves")  # noqa: B023
     pods = models.all("pods")
     assert {pod["spec"]["nodeName"] for pod in pods} == {"large-0", "large-1"}
 

@@ -37,7 +37,7 @@ def until_condition(models: Namespace, name: str, kind: str, part: str) -> None:
         found = models.condition(name, kind)
         return f"{found.get('status')} {found.get('reason')}: {found.get('message')}"
 
-    until(lambda: part in said(), lambda: f"{name}: {said()!r} has {part!r}", 60)
+    until(lambda: part in said(), lambda: f"{name}: {said()!r} has {part!r}")
 
 
 def test_twenty_services_run_on_while_their_profile_is_edited(plane: ControlPlane, models: Namespace) -> None:

@@ -167,7 +167,7 @@ def test_rollouts_a_killed_operator_a_deleted_pod_and_an_eviction_cut_no_stream(
 
     restarts = installation.pod()["status"]["containerStatuses"][0]["restartCount"]
     assert restarts == 1
-    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=60s")
+    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=120s")
     requests = streams.finish()
     assert [request for request in requests if not request.whole] == []
     print(f"{len(requests)} streams, none failed or cut, through five changes")

@@ -39,7 +39,7 @@ def until_serving(models: Namespace, name: str, length: int) -> Object:
         arguments = found["spec"]["template"]["spec"]["containers"][0]["args"]
         return str(length) in arguments and models.condition(name, "Ready").get("status") == "True"
 
-    until(arrived, f"{name} serves with {length}", 60)
+    until(arrived, f"{name} serves with {length}")
     return models.the("deployment", name)
 
 

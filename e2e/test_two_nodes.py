@@ -65,7 +65,7 @@ def test_replicas_on_two_nodes_share_what_their_service_is_asked(namespace: Name
             assert "Paris" in answer(api)
         return all(served(namespace, pod) > 0 for pod in pods)
 
-    until(both_served, "an answer from each of them", 60)
+    until(both_served, "an answer from each of them")
     logs = [namespace.kubectl("logs", pod["metadata"]["name"]) for pod in pods]
     assert all("Started server process" in text for text in logs)
 

@@ -161,7 +161,7 @@ class ControlPlane:
                 "--node-lease-duration-seconds=40",
             )
         self.kubectl("apply", "-f", "-", input=fakes.nodes(count, devices or {}, pool))
-        wait = ("wait", "nodes", "-l", "type=kwok", "--for=condition=Ready", "--timeout=60s")
+        wait = ("wait", "nodes", "-l", "type=kwok", "--for=condition=Ready", "--timeout=120s")
         self.kubectl(*wait)
 
     def programs(self) -> tuple[str, ...]:

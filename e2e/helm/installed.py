@@ -57,7 +57,7 @@ def established(plane: ControlPlane) -> None:
         )
         return any((one["type"], one["status"]) == ("Established", "True") for one in conditions)
 
-    until(served, "the established CRD", 30)
+    until(served, "the established CRD")
 
 
 def children(plane: ControlPlane, kind: str, name: str) -> list[Object]:
@@ -83,7 +83,7 @@ def serve(plane: ControlPlane, name: str, count: int = 1) -> None:
         found = children(plane, "pods", name)
         return found if len(found) == count else []
 
-    for pod in until(pods, f"pods of {name}", 40):
+    for pod in until(pods, f"pods of {name}"):
         kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
         status = {"phase": "Running", "conditions": [{"type": kind, "status": "True"} for kind in kinds]}
         where = ("patch", "pod", pod["metadata"]["name"], "--subresource=status", "--type=merge")
