@@ -83,12 +83,26 @@ def define(plane: ControlPlane) -> None:
 
 def undefine(plane: ControlPlane) -> None:
     """Take them away again where they are, with all objects of their kinds."""
-    for file in (DEFINITION, PROFILES):
-        resource = f"customresourcedefinitions/{file.stem}"
-        if plane.kubectl("get", resource, "--ignore-not-found", "-o", "name"):
-            # Deleted in the moment of its making, it may stay for minutes.
-            plane.kubectl("wait", resource, "--for=condition=Established", "--timeout=120s")
-            plane.kubectl("delete", resource, "--timeout=120s")
+    delete_definitions(plane, DEFINITION.stem, PROFILES.stem)
+
+
+def delete_definitions(plane: ControlPlane, *names: str) -> None:
+    """Delete CRDs, where they are, and wait for their end.
+
+    An API server that cannot list the objects of a kind, because their storage has only just begun, tries
+    again after minutes, or once the CRD changes.
+    """
+    resources = [f"customresourcedefinitions/{name}" for name in names]
+
+    def gone() -> bool:
+        if plane.run(plane.binaries["kubectl"], "delete", *resources, "--ignore-not-found", "--timeout=5s",
+                     capture_output=True).returncode == 0:  # fmt: skip
+            return True
+        change = ("annotate", *resources, "--overwrite", f"look={uuid.uuid4()}")
+        plane.run(plane.binaries["kubectl"], *change, capture_output=True)
+        return False
+
+    until(gone, lambda: plane.kubectl("get", *resources, "--ignore-not-found", "-o", "yaml"))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from e2e.operators import (
     Object,
     Operator,
     defined,
+    delete_definitions,
     fresh_namespace,
     served,
     service,
@@ -48,7 +49,7 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
             served(control_plane, f"{MONITORING}/v1/{kind.plural}")
         yield control_plane
         if added:
-            control_plane.kubectl("delete", "customresourcedefinitions", "--timeout=120s", *added)
+            delete_definitions(control_plane, *added)
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def test_what_the_release_does_not_have_gets_no_pods_unless_the_image_is_another
 def test_a_monitor_is_made_once_its_kind_appears(
     plane: ControlPlane, namespace: Namespace, tmp_path: Path
 ) -> None:
-    plane.kubectl("delete", "customresourcedefinition", f"servicemonitors.{MONITORING}", "--timeout=120s")
+    delete_definitions(plane, f"servicemonitors.{MONITORING}")
     monitor = next(kind for kind in OPTIONAL if kind.name == "ServiceMonitor")
     running = Operator(plane, tmp_path, f"later-{uuid.uuid4().hex[:8]}", code=IMPATIENT)
     try:
