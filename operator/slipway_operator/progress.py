@@ -26,8 +26,6 @@ from slipway_operator.shapes import Object, is_going, is_ready, name, uid
 INTERVAL = 5.0
 LONGEST_INTERVAL = 60.0
 """Seconds between two questions to a pod: the first while it answers, up to the second while it does not."""
-MOST_MISSES = 4
-"""In a row, of a pod that is ready: it serves, and nobody waits for a number."""
 PATIENCE = 2.0
 STALLED_SECONDS = 120.0
 """Without a byte more. Well before --load-timeout, after which the server ends itself."""
@@ -68,17 +66,16 @@ class Answer(Look):
     moved_at: datetime.datetime | None = None
     ready: bool = False
     """Whether the pod is: once that changes, the questions begin anew."""
-    misses: int = 0
-    """Questions in a row that brought nothing: no answer, or a ready server that has not measured yet."""
+    back_off: float = INTERVAL
+    """Seconds to the next question if one brings nothing: no answer, or a ready server has not measured."""
     over: bool = False
     """It is ready, and has no more to say, or does not answer us."""
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def miss(self) -> None:
-        self.misses += 1
-        self.over = self.ready and self.misses >= MOST_MISSES
-        # Counted from the question; an answer to it would have been read after INTERVAL.
-        self.again_at += min(INTERVAL * 2 ** (self.misses - 1), LONGEST_INTERVAL) - INTERVAL
+        self.again_at += self.back_off - self.interval  # `begin` counted on something to read by then
+        self.back_off = min(self.back_off * 2, LONGEST_INTERVAL)
+        self.over = self.ready and self.back_off == LONGEST_INTERVAL  # it serves: nobody waits for a number
 
 
 class Loading:
@@ -126,7 +123,7 @@ class Loading:
             look.moved_at = datetime.datetime.now(datetime.UTC)
         look.said = said
         if said.progress is not None or not look.ready:
-            look.misses = 0
+            look.back_off = INTERVAL
         elif said.memory is not None and not said.memory.measured:
             look.miss()  # it does so some seconds later, or its kernel does not say
         else:

@@ -137,6 +137,17 @@ async def test_a_pod_that_does_not_answer_is_asked_less_and_less(unused_tcp_port
     assert loading.of([one], NOW)[0] == {}
 
 
+async def test_a_pod_that_does_not_answer_for_days_is_asked_once_a_minute(unused_tcp_port):
+    loading, one = Loading(), loading_pod(unused_tcp_port)
+    loading.of([one], NOW)
+    await settled(loading)
+    (look,) = loading.looks.values()
+    for _ in range(3 * 24 * 60):
+        look.begin()
+        look.miss()
+    assert look.wait == pytest.approx(60, abs=0.5)
+
+
 async def test_an_answer_after_many_misses_is_read_as_soon_as_any(runtime, unused_tcp_port):
     _, port = runtime
     loading, one = Loading(), loading_pod(unused_tcp_port)
@@ -262,11 +273,11 @@ async def test_a_ready_server_that_never_measures_is_given_up(runtime):
     told.status, told.body = 200, {"memory": MEMORY}
     ready = as_ready(loading_pod(port))
     loading = Loading()
-    for _ in range(progress.MOST_MISSES + 1):
+    for _ in range(5):
         said = await said_by(loading, ready, ready)
         assert said is not None
         assert said.memory == Memory(900, 500, 400, 0, 64, 64, "")
-    assert len(told.heard) == progress.MOST_MISSES
+    assert len(told.heard) == 4
     assert loading.of([ready], NOW, ready)[1] is None
 
 
