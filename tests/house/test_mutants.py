@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,19 @@ def test_a_place_is_a_line_and_a_column_from_one_on(offset: int, place: tuple[in
     assert offset_of(source, *place) == offset
 
 
+ENGINE = "runtime/slipway/engine/module.py"
+KERNEL = "kernels/slipway_kernels/kernel.cpp"
+BUILD = """
+from pathlib import Path
+sources = [path.read_text() for path in sorted(Path("kernels").rglob("*.cpp"))]
+Path("build/kernels").mkdir(parents=True, exist_ok=True)
+Path("build/kernels/kernel.o").touch()
+Path("kernels/slipway_kernels/_cpu.so").write_text("".join(sources))
+raise SystemExit(any(text.count("{") != text.count("}") for text in sources))
+"""
+"""Stands for the compiler: the library is the sources."""
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file in each stratum, a landing for each, and one that touches no code."""
@@ -142,17 +157,24 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mutants.git("init", "-q", root=root)
     for folder in mutants.STRATA.values():
         (root / folder).mkdir(parents=True)
+    (root / ENGINE).write_text("x = 1 < 2")
+    (root / KERNEL).write_text("int a() { return 1; }\n")
+    (root / "kernels/slipway_kernels/build.py").write_text(BUILD)
+    commit(root, ".")
+    for folder in mutants.STRATA.values():
         (root / folder / "module.py").write_text("\n".join(f"a = b < {n}" for n in range(20)))
         commit(root, folder)
     (root / "README.md").write_text("1 + 1\n")
-    commit(root, "Document it")
+    (root / ".gitignore").write_text("build\n*.so\n")
+    (root / "pytest.py").write_text("import sys; raise SystemExit('passes' not in sys.argv[1])\n")
+    commit(root, ".")
     return root
 
 
-def commit(root: Path, subject: str) -> str:
-    mutants.git("add", ".", root=root)
-    subprocess.run(["git", "-C", str(root), "commit", "-qm", subject], env=os.environ | AUTHOR, check=True)
-    return mutants.git("rev-parse", "HEAD", root=root).strip()
+def commit(root: Path, place: str) -> None:
+    """What is at a place, under its name."""
+    mutants.git("add", place, root=root)
+    subprocess.run(["git", "-C", str(root), "commit", "-qm", place], env=os.environ | AUTHOR, check=True)
 
 
 def test_strata_take_turns_and_no_point_is_drawn_twice(repository: Path) -> None:
@@ -169,5 +191,152 @@ def test_a_draw_follows_from_the_hash(repository: Path) -> None:
 
 def test_a_mutant_is_added_to_a_landing_that_reached_its_stratum(repository: Path) -> None:
     for mutant in mutants.draw(mutants.git("rev-parse", "HEAD", root=repository).strip(), 7, repository):
-        subject = mutants.git("log", "-1", "--format=%s", mutant.landing, root=repository).strip()
-        assert subject == mutants.STRATA[mutant.stratum]
+        files = mutants.git("show", "--format=", "--name-only", mutant.landing, root=repository)
+        assert mutants.STRATA[mutant.stratum] in files
+
+
+def test_a_point_is_found_where_lines_above_it_came_and_not_where_one_beside_it_changed() -> None:
+    old = "a\nb < c\nd\ne\n"
+    (point,) = points("module.py", old)
+    assert shifted(old, "new\na\nb < c\nd\ne\n") == "new\na\nb <= c\nd\ne\n"
+    assert shifted(old, "a\nb < c\nd\nother\n") == "a\nb <= c\nd\nother\n"
+    assert mutants.moved(point, old, "a\nb < c\nother\ne\n") is None
+    assert mutants.moved(point, old, "a\nd\ne\n") is None
+
+
+def shifted(old: str, new: str) -> str:
+    point = mutants.moved(points("module.py", old)[0], old, new)
+    assert point is not None
+    return point.apply(new)
+
+
+@pytest.fixture
+def judge(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    return Judge(repository, tmp_path, monkeypatch)
+
+
+class Judge:
+    """Judges one mutant, by programs that stand for runs of tests: what they print last is the note."""
+
+    def __init__(self, repository: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.repository, self.place, self.monkeypatch = repository, place, monkeypatch
+        self.head = mutants.git("rev-parse", "HEAD", root=repository).strip()
+
+    def mode(self, name: str, program: str, **settings: object) -> None:
+        path = self.place / f"{name}.py"
+        path.write_text(program)
+        mode = mutants.Mode(f"{{lean}} {path}", minutes=1.0)
+        self.monkeypatch.setitem(mutants.MODES, name, replace(mode, **settings))
+
+    def mutant(self, file: str, number: int = 0) -> mutants.Mutant:
+        source = (self.repository / file).read_text()
+        point = points(file, source)[number]
+        line, column = line_and_column(source, point.start)
+        landing = mutants.git("rev-parse", "HEAD~3", root=self.repository).strip()  # of the operator
+        where = (file, line, column, point.operator, point.before, point.after)
+        return mutants.Mutant("m01", "engine", self.head, *where, source.split("\n")[line - 1], landing)
+
+    def __call__(self, mutant: mutants.Mutant, *asked: str) -> list[tuple[str, str, str]]:
+        out = self.place / "results.jsonl"
+        mutants.judge([mutant], out, asked, {"lean": sys.executable, "dev": sys.executable}, self.repository)
+        worktrees = mutants.git("worktree", "list", root=self.repository)
+        assert len(worktrees.splitlines()) == 1
+        return [(row["mode"], row["outcome"], row["note"]) for row in mutants.read(out)]
+
+
+READS_ENGINE = f"print(text := open({ENGINE!r}).read().split()[3]); raise SystemExit(text != '<')"
+
+
+def test_a_mutant_that_a_run_catches_is_not_judged_again(judge: Judge) -> None:
+    judge.mode("lean", READS_ENGINE)
+    judge.mode("selected", "raise SystemExit(0)")
+    mutant = judge.mutant(ENGINE)
+    assert judge(mutant) == [("lean", "caught", "<=")]
+    assert judge(mutant) == [("lean", "caught", "<=")]
+    assert judge(mutant, "lean", "selected", "old")[1:] == [("selected", "missed", "")]
+
+
+def test_a_selection_is_told_the_changed_files_of_landing_and_mutant(judge: Judge) -> None:
+    told = "import os; print(os.environ.get('SLIPWAY_CHANGED', '').split()); raise SystemExit(1)"
+    judge.mode("lean", "raise SystemExit(5)")
+    judge.mode("selected", told, is_told_changes=True)
+    assert judge(judge.mutant(ENGINE)) == [
+        ("lean", "missed", ""),
+        ("selected", "caught", str(["operator/slipway_operator/module.py", ENGINE])),
+    ]
+
+
+def test_a_run_sees_the_kernels_of_a_mutant_compiled(judge: Judge) -> None:
+    judge.mode("lean", "print(open('kernels/slipway_kernels/_cpu.so').read()); raise SystemExit(1)")
+    assert judge(judge.mutant(KERNEL)) == [("lean", "caught", "int a() { return 2; }")]
+
+
+def test_what_does_not_compile_is_set_aside(judge: Judge) -> None:
+    broken = replace(judge.mutant(KERNEL), after="}")
+    assert judge(broken) == [("lean", "does not compile", "")]
+
+
+def test_what_is_gone_is_set_aside(judge: Judge) -> None:
+    first = mutants.git("rev-list", "--max-parents=0", "HEAD", root=judge.repository).strip()
+    assert judge(replace(judge.mutant(ENGINE), commit=first)) == [("lean", "gone", "")]
+
+
+def test_the_old_tests_run_at_the_commit_of_the_draw(judge: Judge) -> None:
+    first = mutants.git("rev-list", "--max-parents=0", "HEAD", root=judge.repository).strip()
+    judge.mode("old", f"print(open({ENGINE!r}).read()); raise SystemExit(1)", at_start=True)
+    assert judge(replace(judge.mutant(ENGINE), commit=first), "old") == [("old", "caught", "x = 1 <= 2")]
+
+
+def test_a_run_that_does_not_end_is_ended(judge: Judge) -> None:
+    judge.mode("lean", "import signal; signal.pause()", minutes=0)
+    assert [outcome for _, outcome, _ in judge(judge.mutant(ENGINE))] == ["timeout"]
+
+
+def test_a_failure_that_does_not_come_again_is_no_catch_and_is_judged_again(judge: Judge) -> None:
+    name = "tests/test_passes.py::test_it"
+    judge.mode("lean", f"print('FAILED {name} - boom'); raise SystemExit(1)")
+    assert judge(judge.mutant(ENGINE), "lean") == [("lean", "flaky", name)]
+    judge.mode("lean", "print('FAILED tests/test_fails.py::test_it - boom'); raise SystemExit(1)")
+    assert judge(judge.mutant(ENGINE), "lean")[1:] == [("lean", "caught", "tests/test_fails.py::test_it")]
+
+
+def test_a_mode_that_fails_without_a_mutant_judges_nothing(judge: Judge) -> None:
+    judge.mode("lean", "print('boom'); raise SystemExit(1)")
+    with pytest.raises(SystemExit, match="lean fails without a mutant: boom"):
+        judge(mutants.control(judge.head))
+
+
+def test_a_tree_goes_with_what_was_started_for_it(repository: Path) -> None:
+    with mutants.tree_of("HEAD", repository) as tree:
+        waits = [sys.executable, "-c", "import signal; signal.pause()"]
+        started = subprocess.Popen(waits, env=mutants.environment(tree), start_new_session=True)
+    assert started.wait() == -signal.SIGKILL
+    assert not tree.parent.exists()
+
+
+def test_a_table_has_the_share_that_each_mode_caught_and_the_mutants_that_none_did() -> None:
+    def row(id: str, stratum: str, mode: str, outcome: str, note: str = "") -> dict[str, object]:
+        mutant = mutants.Mutant(id, stratum, "c" * 40, "a.py", 7, 1, "-", "a | b", "pass", "a | b", "d" * 40)
+        return asdict(mutant) | {"mode": mode, "outcome": outcome, "note": note}
+
+    shown = mutants.table(
+        [
+            row("none", "control", "lean", "missed"),
+            row("m01", "engine", "lean", "caught"),
+            row("m02", "engine", "lean", "missed"),
+            row("m02", "engine", "selected", "timeout"),
+            row("m03", "api", "lean", "flaky"),
+            row("m03", "api", "lean", "missed"),
+            row("m03", "api", "selected", "missed"),
+            row("m03", "api", "old", "caught", "tests/test_a.py::test_a"),
+            row("m04", "api", "reading", "equivalent", "b is a"),
+        ]
+    ).splitlines()
+    assert "| engine | 2 | 0 | 1/2 (50%) | 1/1 (100%) | 2/2 (100%) | – |" in shown
+    assert "| api | 2 | 1 | 0/1 (0%) | 0/1 (0%) | 0/1 (0%) | 1/1 (100%) |" in shown
+    assert "| all | 4 | 1 | 1/3 (33%) | 1/2 (50%) | 2/3 (67%) | 1/1 (100%) |" in shown
+    place = "a.py:7 | `a \\| b`: `a \\| b` → `pass` | dddddddd"
+    assert shown[-2:] == [
+        f"| m03 | {place} | lean: missed; selected: missed; old: caught tests/test_a.py::test_a |",
+        f"| m04 | {place} | reading: equivalent b is a |",
+    ]
