@@ -24,7 +24,7 @@ PACKAGING = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"
 CODE = ("runtime/slipway", "kernels/slipway_kernels", "operator/slipway_operator")
 DEMO = (
     "runtime/slipway/__init__.py",
-    *(f"runtime/slipway/load/{n}.py" for n in ("__init__", "errors", "demo")),
+    *(f"runtime/slipway/load/{n}.py" for n in ("__init__", "errors", "demo", "package_index")),
 )
 SOURCES = {
     "runtime-cpu": (*PACKAGING, *CODE),

