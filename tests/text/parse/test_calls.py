@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,6 +50,9 @@ CASES: dict[str, list[Call]] = {
 }
 WRITERS = [*WRITE.items(), *OTHERS]
 IDS = [f"{name} {place}" for place, (name, _) in enumerate(WRITERS)]
+EACH_WRITER = pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)
+SIZES = (1, 7, 41)
+"""Of pieces: within a mark, of a mark or an argument, and of a call. See `cut_everywhere`."""
 
 
 def events_of(name: str, text: str) -> list[Event]:
@@ -75,27 +79,53 @@ def content_in(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Content))
 
 
+def halves(text: str) -> Iterator[list[str]]:
+    """The text in two parts, cut at each place."""
+    return ([text[:cut], text[cut:]] for cut in range(len(text) + 1))
+
+
+def cut_everywhere(text: str) -> Iterator[list[str]]:
+    """The text in pieces of each of the sizes, which begin at each place once.
+
+    So each size has a cut at each place of the text, in as many readings as the size says. In halves they
+    would be as many as the text is long.
+    """
+    for size in SIZES:
+        for first in range(min(size, len(text))):
+            ends = [*range(first, len(text), size), len(text)]
+            yield [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def test_a_text_is_cut_at_each_place_by_each_size() -> None:
+    text = "".join(map(chr, range(100)))
+    cuts = [[len("".join(parts[:end])) for end in range(1, len(parts))] for parts in cut_everywhere(text)]
+    assert {"".join(parts) for parts in cut_everywhere(text)} == {text}
+    assert sorted(cut for places in cuts for cut in places) == sorted([*range(100)] * len(SIZES))
+
+
 def test_each_name_is_tried() -> None:
     assert set(WRITE) == set(NAMES) == set(ARGUMENTS["tool_call_parser"].choices)
     assert set(FORMATS) == set(ARGUMENTS["reasoning_parser"].choices)
 
 
-@pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)
-@pytest.mark.parametrize("case", CASES)
-def test_calls_come_out_as_they_went_in_at_every_cut(name: str, write: Write, case: str) -> None:
-    calls = CASES[case]
-    if write(calls).startswith(KNOWN_ALONE):
-        calls = [call for call in calls if call[0] in TOOLS]
-    text = write(calls)
-    whole = events_of(name, text)
-    assert calls_in(whole) == calls, text
-    assert content_in(whole) == ""
-    for cut in range(len(text) + 1):
-        assert streamed(name, text[:cut], text[cut:]) == whole, text[:cut]
-    assert streamed(name, *text) == whole
+@EACH_WRITER
+def test_calls_come_out_as_they_went_in_at_every_cut(name: str, write: Write) -> None:
+    """In all cases by pieces of several sizes, in that of one call also in halves."""
+    wrong = []
+    for case, calls in CASES.items():
+        if write(calls).startswith(KNOWN_ALONE):
+            calls = [call for call in calls if call[0] in TOOLS]
+        text = write(calls)
+        whole = events_of(name, text)
+        if calls_in(whole) != calls or content_in(whole):
+            wrong.append(f"{case}: {text!r} is read as {whole}")
+            continue
+        cuts = [*cut_everywhere(text), *(halves(text) if case == "one" else ())]
+        wrong += [f"{case}: {parts}" for parts in cuts if streamed(name, *parts) != whole]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)
+@EACH_WRITER
 def test_text_round_a_call_is_content_without_the_space_beside_it(name: str, write: Write) -> None:
     calls = CASES["one"]
     lone = write(calls)
@@ -104,8 +134,7 @@ def test_text_round_a_call_is_content_without_the_space_beside_it(name: str, wri
         whole = events_of(name, text)
         assert calls_in(whole) == calls
         assert content_in(whole) == "  I will look."
-        for cut in range(len(text) + 1):
-            assert streamed(name, text[:cut], text[cut:]) == whole, text[:cut]
+        assert [parts for parts in halves(text) if streamed(name, *parts) != whole] == []
     text = f"\n{lone}\nThat was it."
     whole = events_of(name, text)
     assert calls_in(whole) == calls
@@ -113,7 +142,6 @@ def test_text_round_a_call_is_content_without_the_space_beside_it(name: str, wri
     assert streamed(name, *text) == whole
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "text",
     [
@@ -128,13 +156,14 @@ def test_text_round_a_call_is_content_without_the_space_beside_it(name: str, wri
         "\n\n",
     ],
 )
-def test_what_holds_no_call_is_content_letter_by_letter(name: str, text: str) -> None:
-    assert events_of(name, text) == ([Content(text)] if text else [])
-    assert streamed(name, *text) == events_of(name, text)
+def test_what_holds_no_call_is_content_letter_by_letter(text: str) -> None:
+    content = [Content(text)] if text else []
+    assert [name for name in NAMES if events_of(name, text) != content] == []
+    assert [name for name in NAMES if streamed(name, *text) != content] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)
+@EACH_WRITER
 def test_a_call_that_breaks_off_is_content_when_whole_and_nothing_more_when_streamed(
     name: str, write: Write
 ) -> None:
@@ -156,7 +185,7 @@ def test_a_call_that_breaks_off_is_content_when_whole_and_nothing_more_when_stre
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "write"), WRITERS, ids=IDS)
+@EACH_WRITER
 def test_nonsense_within_a_call_invents_none(name: str, write: Write) -> None:
     text = write(CASES["nested"])
     for place in range(0, len(text), 3):
