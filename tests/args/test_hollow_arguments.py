@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -25,11 +26,30 @@ READ_OF_BOTH = "text/open.py"
 """Reads of the engine's configuration and of the API's settings alike, as `settings`."""
 
 
-def trees(*left_out: str) -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(RUNTIME.rglob("*.py")):
+class Read(NamedTuple):
+    """`whole.part`, or `whole["part"]` where it `is_item`, in the file `place`."""
+
+    place: str
+    whole: str
+    part: str
+    is_item: bool
+
+
+@cache
+def reads() -> tuple[Read, ...]:
+    """All of the server's: what makes a pod of the arguments is no server."""
+    found = []
+    for path in RUNTIME.rglob("*.py"):
         place = path.relative_to(RUNTIME).as_posix()
-        if not place.startswith(left_out):
-            yield place, ast.parse(path.read_text())
+        if place.startswith("service/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Subscript(value=whole, slice=ast.Constant(value=str(part))):
+                    found.append(Read(place, last_name(whole), part, True))
+                case ast.Attribute(value=whole, attr=part, ctx=ast.Load()):
+                    found.append(Read(place, last_name(whole), part, False))
+    return tuple(found)
 
 
 def last_name(node: ast.expr) -> str:
@@ -43,25 +63,20 @@ def last_name(node: ast.expr) -> str:
 def arguments_read() -> set[str]:
     """Names of arguments in `arguments["name"]`, where the server is told what was resolved."""
     return {
-        node.slice.value
-        for _, tree in trees("args/", "service/")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Subscript)
-        and last_name(node.value) in RESOLVED
-        and isinstance(node.slice, ast.Constant)
+        read.part
+        for read in reads()
+        if read.is_item and read.whole in RESOLVED and not read.place.startswith("args/")
     }
 
 
 def fields_read(told: str) -> set[str]:
     """Attributes of what is called `config` or `settings`, wherever it is not filled in."""
     return {
-        node.attr
-        for place, tree in trees("service/")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Load)
-        and last_name(node.value) in (told, "settings" if place == READ_OF_BOTH else told)
-        and place != "api/configure.py"
+        read.part
+        for read in reads()
+        if not read.is_item
+        and read.whole in (told, "settings" if read.place == READ_OF_BOTH else told)
+        and read.place != "api/configure.py"
     }
 
 
