@@ -7,17 +7,20 @@ import http.client
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from e2e.ground.ports import free_port
+
+from fork_server import ForkedProcess, Spares
 
 
 @dataclass
@@ -25,7 +28,7 @@ class LiveServer:
     """Where it listens, and what it printed so far."""
 
     url: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | ForkedProcess
     lines: list[str] = field(default_factory=list)
 
     def get(self, path: str) -> tuple[int, str]:
@@ -116,17 +119,23 @@ class LiveServer:
 
 @contextlib.contextmanager
 def live_server(
-    model: Path | str, *arguments: str, ready: bool = True, env: dict[str, str] | None = None
+    model: Path | str,
+    *arguments: str,
+    ready: bool = True,
+    env: dict[str, str] | None = None,
+    forked: bool = True,
 ) -> Iterator[LiveServer]:
-    """`slipway serve` on a free port of loopback; with `ready`, once it admits requests."""
+    """`slipway serve` on a free port of loopback; with `ready`, once it admits requests.
+
+    `forked` from a process that has its imports: not where a test is about how a process starts, or what is
+    imported.
+    """
     port = free_port()
-    command = [sys.executable, "-m", "slipway", "serve", str(model), "--port", str(port), *arguments]
-    process = subprocess.Popen(
-        command,
+    process = serve(
+        *(str(model), "--port", str(port), *arguments),
+        forked=forked,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
         env=os.environ | (env or {}),
     )
     server = LiveServer(f"http://127.0.0.1:{port}", process)
@@ -145,3 +154,29 @@ def live_server(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         reader.join(5)
+        process.close()
+
+
+def serve(*arguments: str, forked: bool = True, **options: Any) -> ForkedProcess:
+    """`slipway serve`, as `live_server` starts it; the options are those of `ForkedProcess`."""
+    spares = started_by(arguments) if forked else None
+    return ForkedProcess(("slipway", "serve", *arguments), spares=spares, **options)
+
+
+def started_by(arguments: Sequence[str]) -> Spares:
+    """The processes that such a server starts: engines with their ranks, then those of the API."""
+
+    def number(*names: str, default: int = 1) -> int:
+        return next((int(value) for name, value in pairwise(arguments) if name in names), default)
+
+    if "--disable-frontend-multiprocessing" in arguments:
+        return []
+    ranks = number("--tensor-parallel-size", "-tp") * number("--pipeline-parallel-size", "-pp")
+    ranks //= min(ranks, number("--nnodes", "-n"))
+    copies = number("--data-parallel-size", "-dp")
+    if number("--node-rank", "-r", default=0) and copies == 1:
+        return [[] for _ in range(ranks)]
+    engine: Spares = [[] for _ in range(1, ranks)]
+    here = number("--data-parallel-size-local", "-dpl", default=copies)
+    api = number("--api-server-count")
+    return [engine] * here + [[]] * (api if api > 1 else 0)

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +19,8 @@ import pytest
 from e2e.ground.ports import free_port
 from test_many_servers import alive, wait_until
 
-from live_server import LiveServer, live_server
+from fork_server import ForkedProcess
+from live_server import LiveServer, live_server, serve
 from slipway import exits
 from slipway.dist.trust import Acceptor, Greeting, read_key
 from slipway.engine.tunnel import BEATS, ENGINE
@@ -200,11 +200,8 @@ SECOND = ("-dpr", "1", "--headless")
 
 
 @contextlib.contextmanager
-def further_node(
-    model: Path, *arguments: str, which: Sequence[str] = SECOND
-) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "slipway", "serve", str(model), *TWO, *arguments, *which]
-    with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, start_new_session=True) as node:
+def further_node(model: Path, *arguments: str, which: Sequence[str] = SECOND) -> Iterator[ForkedProcess]:
+    with serve(str(model), *TWO, *arguments, *which, stderr=subprocess.PIPE) as node:
         try:
             yield node
         finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import threading
@@ -41,7 +40,9 @@ def server(tiny_models: Callable[[str], Path]) -> Iterator[LiveServer]:
 def stopped(server: LiveServer) -> Iterator[None]:
     """The process that serves HTTP does not run meanwhile."""
     server.process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+    stat = Path(f"/proc/{server.process.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        assert server.process.poll() is None
     try:
         yield
     finally:

@@ -154,7 +154,7 @@ def test_every_process_of_a_server_logs_as_its_file_says(
 ) -> None:
     environ = {"PYTHONPATH": ":".join([str(installed), *sys.path]), "VLLM_PLUGINS": "greeter"}
     arguments = ("--api-server-count", "2", "--log-config-file", log_config)
-    with live_server(tiny_models("llama"), *arguments, env=environ) as server:
+    with live_server(tiny_models("llama"), *arguments, env=environ, forked=False) as server:
         said = "".join(server.lines)
     assert said.count("FORM slipway.engine a greeting is due") == 4  # parent, engine and two of the API
 
@@ -174,7 +174,9 @@ def test_both_processes_load_plugins_write_calls_and_log_sizes_of_steps(
         "VLLM_LOG_BATCHSIZE_INTERVAL": "0.2",
     }
     body = b'{"model": "tiny", "prompt": "a", "max_tokens": 3}'
-    with live_server(tiny_models("llama"), "--served-model-name", "tiny", env=environ) as server:
+    with live_server(
+        tiny_models("llama"), "--served-model-name", "tiny", env=environ, forked=False
+    ) as server:
         assert server.post("/v1/completions", body)[0] == 200
         said = server.wait_until_said("steps by tokens × how many (mean time): ")
         engine = server.engine_pid()
@@ -198,7 +200,7 @@ def test_both_processes_use_the_tokenizer_that_a_plugin_registers(
     environ = {"PYTHONPATH": ":".join([str(installed), *sys.path]), "VLLM_PLUGINS": "tokens"}
     arguments = ("--tokenizer", "octets", "--tokenizer-mode", "custom", "--served-model-name", "tiny")
     form = {"structured_outputs": {"regex": "[äö]{3}"}, "logprobs": 1, "max_tokens": 20}
-    with live_server(tiny_models("llama"), *arguments, env=environ) as server:
+    with live_server(tiny_models("llama"), *arguments, env=environ, forked=False) as server:
         counted = json.loads(server.post("/tokenize", json.dumps({"prompt": "é!"}).encode())[1])
         written = json.loads(server.post("/v1/completions", json.dumps({"prompt": "é!"} | form).encode())[1])
     assert counted["tokens"] == [0xC3, 0xA9, 0x21]

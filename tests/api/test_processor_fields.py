@@ -82,7 +82,7 @@ def test_a_server_runs_what_it_allows_and_answers_400_for_what_fails(
 ) -> None:
     place = os.pathsep.join([str(Path(__file__).parents[1]), os.environ["PYTHONPATH"]])
     arguments = ("--logits-processor-pattern", r"row_processors\.\w+", "--max-model-len", "256")
-    with live_server(tiny_models("llama"), *arguments, env={"PYTHONPATH": place}) as server:
+    with live_server(tiny_models("llama"), *arguments, env={"PYTHONPATH": place}, forked=False) as server:
 
         def answer(*processors: Any) -> httpx.Response:
             body = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import msgspec
 import pytest
 from e2e.ground.ports import free_port
 
-from live_server import live_server
+from live_server import live_server, serve
 from served_hosts import answers, long
 from slipway.dist.channel import SocketChannel
 from slipway.dist.stages import Doorway, reach
@@ -40,7 +39,7 @@ def test_strangers_where_engines_of_other_nodes_come(tiny_models: TinyModels, cl
         "--cluster-key-file",
         str(cluster_key),
     ]
-    node = [sys.executable, "-m", "slipway", "serve", model, *common, "--headless", "-dpr", "1"]
+    node = (model, *common, "--headless", "-dpr", "1")
     with live_server(model, *common, ready=False) as server:
         server.wait_until_said(f"listening on {HERE}, port {port}")
 
@@ -48,7 +47,7 @@ def test_strangers_where_engines_of_other_nodes_come(tiny_models: TinyModels, cl
             return "".join(server.lines)
 
         refused_all((HERE, port), cluster_key.read_bytes(), said)
-        with subprocess.Popen(node, stderr=subprocess.DEVNULL) as process:
+        with serve(*node, stderr=subprocess.DEVNULL) as process:
             try:
                 server.wait_until("/ready", 200)
                 before = answers(server.url)
@@ -72,11 +71,11 @@ def test_strangers_where_ranks_report(tiny_models: TinyModels, cluster_key: Path
         str(port),
     )
     common = [*long(), *ranks, "--cluster-key-file", str(cluster_key)]
-    node = [sys.executable, "-m", "slipway", "serve", model, *common, "--node-rank", "1"]
+    node = (model, *common, "--node-rank", "1")
     with live_server(model, *common, ready=False) as server:
         server.wait_until_said(f"listening on {HERE}, port {port}")
         refused_all((HERE, port), cluster_key.read_bytes(), lambda: "".join(server.lines))
-        with subprocess.Popen(node, stderr=subprocess.DEVNULL) as process:
+        with serve(*node, stderr=subprocess.DEVNULL) as process:
             try:
                 server.wait_until("/ready", 200)
                 assert answers(server.url)

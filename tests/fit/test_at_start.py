@@ -102,7 +102,7 @@ def measured(server: LiveServer) -> dict[str, int]:
 
 @pytest.mark.parametrize("processes", ["1", "4"])
 def test_a_server_tells_what_it_estimated_and_what_it_takes(demo_model: Path, processes: str):
-    with live_server(demo_model, *WORDS, "--api-server-count", processes) as server:
+    with live_server(demo_model, *WORDS, "--api-server-count", processes, forked=False) as server:
         memory = measured(server)
         metrics = server.metrics()
     found = estimated(demo_model, *WORDS, "--api-server-count", processes)

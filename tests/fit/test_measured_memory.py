@@ -45,12 +45,12 @@ def fill(server: LiveServer) -> None:
 
 
 def test_the_demo_at_rest(demo_model: Path) -> None:
-    with live_server(demo_model) as server:
+    with live_server(demo_model, forked=False) as server:
         assert settled(server) == pytest.approx(estimated(demo_model).at_rest, rel=WITHIN)
 
 
 def test_the_demo_in_full(demo_model: Path) -> None:
-    with live_server(demo_model, *SMALL) as server:
+    with live_server(demo_model, *SMALL, forked=False) as server:
         fill(server)
         assert settled(server) == pytest.approx(estimated(demo_model, *SMALL).total, rel=WITHIN)
 
@@ -62,7 +62,7 @@ def test_the_demo_in_full(demo_model: Path) -> None:
 def test_a_shape_at_rest_and_in_full(config: dict[str, Any], tmp_path: Path) -> None:
     model = write_shape(tmp_path / "model", config)
     found = estimated(model, *SMALL)
-    with live_server(model, *SMALL) as server:
+    with live_server(model, *SMALL, forked=False) as server:
         assert settled(server) == pytest.approx(found.at_rest, rel=WITHIN)
         fill(server)
         assert settled(server) == pytest.approx(found.total, rel=WITHIN)
@@ -73,6 +73,6 @@ def test_two_ranks_of_one_model(tmp_path: Path) -> None:
     arguments = (*SMALL, "--tensor-parallel-size", "2")
     model = write_shape(tmp_path / "moe", MOE)
     found = estimated(model, *arguments)
-    with live_server(model, *arguments) as server:
+    with live_server(model, *arguments, forked=False) as server:
         fill(server)
         assert settled(server) == pytest.approx(found.total, rel=WITHIN)

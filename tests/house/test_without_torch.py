@@ -52,7 +52,7 @@ def blocked(tmp_path: Path) -> dict[str, str]:
 def test_a_server_on_cpu_answers_and_no_process_of_it_wants_torch(
     tiny_models: Callable[[str], Path], blocked: dict[str, str]
 ) -> None:
-    with live_server(tiny_models("llama"), "--max-model-len", "128", env=blocked) as server:
+    with live_server(tiny_models("llama"), "--max-model-len", "128", env=blocked, forked=False) as server:
         fields = {"model": "", "prompt": "def main", "max_tokens": 4, "guided_regex": ".{9,}"}
         body = json.dumps(fields)
         asked = urllib.request.Request(

@@ -59,7 +59,7 @@ def assert_all_is_well(server: LiveServer, tally: Tally) -> None:
 
 @pytest.mark.slow
 def test_a_crowd_of_impatient_clients_leaves_nothing_behind(demo_model: Path):
-    with live_server(demo_model, *ARGUMENTS) as server:
+    with live_server(demo_model, *ARGUMENTS, forked=False) as server:
         tally = asyncio.run(Crowd(server.url, streams=24, seconds=20).run())
         assert_all_is_well(server, tally)
 
@@ -67,7 +67,7 @@ def test_a_crowd_of_impatient_clients_leaves_nothing_behind(demo_model: Path):
 @pytest.mark.soak
 def test_ten_minutes_of_load_keep_memory_flat(demo_model: Path):
     seconds = float(os.environ.get("SOAK_SECONDS", "600"))
-    with live_server(demo_model, *ARGUMENTS) as server:
+    with live_server(demo_model, *ARGUMENTS, forked=False) as server:
         crowd = Crowd(server.url, streams=64, seconds=seconds)
         tally, early, late = asyncio.run(watched(server, crowd, seconds / 5, seconds * 0.98))
         print(f"\n{dict(tally.ends)}; resident {early >> 20} MiB at 1/5, {late >> 20} MiB at the end")
