@@ -29,14 +29,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", generate.outputs())
-def test_a_stale_file_is_found_and_written(name, written, capsys):
-    (written / name).write_text("old")
-    assert generate.main(["--check", str(written)]) == 1
-    assert f"{name} is stale: run `make generate`." in capsys.readouterr().err
-    assert generate.main([str(written)]) == 0
-    assert generate.main(["--check", str(written)]) == 0
+def test_a_stale_file_is_found_and_written(written, capsys):
+    for name in generate.outputs():
+        (written / name).write_text("old")
+        assert generate.main(["--check", str(written)]) == 1
+        assert capsys.readouterr().err == f"{name} is stale: run `make generate`.\n"
+        assert generate.main([str(written)]) == 0
+        assert generate.main(["--check", str(written)]) == 0
 
 
 def test_the_manual_has_every_group_and_argument():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 from slipway import __version__
@@ -39,11 +38,3 @@ def test_secrets_are_hidden_and_other_variables_shown():
     assert told["HF_ENDPOINT"] == "https://***@hub.example/x"
     assert told["VLLM_LOGGING_LEVEL"] == "DEBUG"
     assert "PATH" not in told
-
-
-def test_the_report_needs_no_torch():
-    script = (
-        "import sys; from slipway.cli.main import main; main(['collect-env']);"
-        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0

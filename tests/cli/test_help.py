@@ -169,6 +169,7 @@ LIGHT = [
     ["bench", "--help"],
     ["bench", "serve", "--help"],
     ["bench", "throughput", "--dry-run"],
+    ["collect-env"],
 ]
 HEAVY = {"torch", "transformers", "numpy", "fastapi", "pydantic", "yaml", "msgspec", "tokenizers"}
 ONE_AFTER_THE_OTHER = """
