@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -103,7 +104,8 @@ def _runs(draws: Draws) -> str:
     return "".join(draws.of(marks) * (1 + draws.below(20)) for _ in range(60))
 
 
-def texts() -> Iterator[tuple[str, str]]:
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
     """(name, text), COUNT of them."""
     makers: list[tuple[str, Callable[[Draws], str]]] = [
         *((kind, lambda draws, kind=kind: _characters(draws, kind)) for kind in _LETTERS),
@@ -115,5 +117,4 @@ def texts() -> Iterator[tuple[str, str]]:
         *((f"runs {i}", _runs) for i in range(6)),
     ]
     assert len(makers) == COUNT
-    for index, (name, make) in enumerate(makers):
-        yield name, make(Draws(index + 1))
+    return tuple((name, make(Draws(index + 1))) for index, (name, make) in enumerate(makers))

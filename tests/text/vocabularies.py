@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import sentencepiece
@@ -21,6 +21,18 @@ def _finished(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def trained_once(train: Callable[[], Tokenizer]) -> Callable[[], Tokenizer]:
+    """What is made anew for each caller, who may change it, is a copy: training TIME."""
+    written = cache(lambda: train().to_str())
+
+    @wraps(train)
+    def made() -> Tokenizer:
+        return Tokenizer.from_str(written())
+
+    return made
+
+
+@trained_once
 def byte_level() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -34,6 +46,7 @@ def byte_level() -> Tokenizer:
     return _finished(tokenizer)
 
 
+@trained_once
 def word_piece() -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -43,6 +56,7 @@ def word_piece() -> Tokenizer:
     return _finished(tokenizer)
 
 
+@trained_once
 def word_ends() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -54,6 +68,7 @@ def word_ends() -> Tokenizer:
     return _finished(tokenizer)
 
 
+@trained_once
 def metaspace() -> Tokenizer:
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
