@@ -80,7 +80,7 @@ BASE: Mapping[str, Any] = {
 @cache
 def crd() -> dict[str, Any]:
     text = (ROOT / "crds/inferenceservices.slipway.dev.yaml").read_text()
-    definition: dict[str, Any] = yaml.safe_load(text)
+    definition: dict[str, Any] = yaml.load(text, yaml.CSafeLoader)
     return definition
 
 

@@ -175,12 +175,13 @@ async def test_a_server_that_came_up_late_is_asked_at_once_when_its_pod_is_ready
     assert again == pytest.approx(progress.INTERVAL, abs=0.5)  # it measures by then
 
 
-async def test_silence_holds_up_nobody():
+async def test_silence_holds_up_nobody(monkeypatch):
     """An address that swallows packets, as behind a NetworkPolicy: nothing answers, nothing refuses."""
 
     async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(3600)
 
+    monkeypatch.setattr(progress, "PATIENCE", 0.2)
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     loading = Loading()

@@ -85,7 +85,7 @@ async def test_a_failure_of_the_server_is_waited_out_for_less_long() -> None:
     queue.add("a")
     for _ in range(2000):  # days of an outage
         (key,) = [await queue.take()]
-        assert queue.failed(key, longest=0.001) <= 0.001
+        assert queue.failed(key, longest=1e-6) <= 1e-6
     await taken(queue)
     assert queue.failed("a") <= FIRST_BACK_OFF, "the next one counts from the beginning"
 

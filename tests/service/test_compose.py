@@ -19,7 +19,7 @@ STORED = {"shm_size", "tmpfs", "volumes"}
 
 
 def project_of(spec: ServiceSpec) -> Object:
-    project: Object = yaml.safe_load(compose_file(spec, FACTS))
+    project: Object = yaml.load(compose_file(spec, FACTS), yaml.CSafeLoader)
     return project
 
 

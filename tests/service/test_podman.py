@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +17,7 @@ from slipway.service import (
     InvalidService,
     ServiceSpec,
     compose_file,
-    load,
+    from_mapping,
     podman_command,
     quadlet_unit,
     render,
@@ -34,11 +36,16 @@ TARGETS = {
 EACH = pytest.mark.parametrize("to_text", [podman_command, quadlet_unit, compose_file])
 
 
+@cache
+def example(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    return document
+
+
 def changed(name: str, **fields: object) -> ServiceSpec:
     """An example with top-level fields of its spec replaced."""
-    document = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
-    document["spec"] = {**document["spec"], **fields}
-    return load(yaml.safe_dump(document))
+    document = example(name)
+    return from_mapping({**document, "spec": {**document["spec"], **fields}})
 
 
 def shell_words(spec: ServiceSpec) -> list[str]:
