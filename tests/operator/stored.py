@@ -44,9 +44,10 @@ ATOMIC = {
 
 def stored(applied: Object, seed: int = 0) -> Object:
     """The object as it is read back after an apply by MANAGER to an empty cluster."""
-    live = copy.deepcopy(applied)
-    if applied["kind"] != "ControllerRevision":
-        live = _canonical(live, ("", ""), random.Random(seed))
+    if applied["kind"] == "ControllerRevision":
+        live = copy.deepcopy(applied)
+    else:
+        live = _canonical(applied, ("", ""), random.Random(seed))  # a copy, too
     if "template" in live.get("spec", {}):
         _default_template(live["spec"]["template"])
     live["status"] = {"replicas": 1}
