@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import load_file, save_file
 
-E4M3 = torch.float8_e4m3fn
+Array = np.ndarray
+E4M3 = ml_dtypes.float8_e4m3fn
 LARGEST = 448.0
 BLOCK = 128
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -36,105 +37,106 @@ class Rounded:
     """
 
     bits: int
-    codes: Tensor
-    scales: Tensor
-    zeros: Tensor
-    groups: Tensor
+    codes: Array
+    scales: Array
+    zeros: Array
+    groups: Array
 
-    def weights(self) -> Tensor:
+    def weights(self) -> Array:
         """[n, k] fp32"""
-        groups = self.groups.long()
-        return (self.codes.float() - self.zeros.float()[:, groups]) * self.scales.float()[:, groups]
+        codes, zeros, scales = (one.astype(np.float32) for one in (self.codes, self.zeros, self.scales))
+        return (codes - zeros[:, self.groups]) * scales[:, self.groups]
 
 
 def rounded(
-    matrix: Tensor, bits: int, group: int, *, symmetric: bool = False, act_order: bool = False
+    matrix: Array, bits: int, group: int, *, symmetric: bool = False, act_order: bool = False
 ) -> Rounded:
     """matrix [n, k]; group -1 is the whole row. With act-order, columns are grouped by their norms."""
     n, k = matrix.shape
     size = k if group == -1 else group
-    order = matrix.float().norm(dim=0).argsort(descending=True) if act_order else torch.arange(k)
-    groups = torch.empty(k, dtype=torch.int32)
-    groups[order] = torch.arange(k, dtype=torch.int32) // size
-    parts = matrix.float()[:, order].view(n, -1, size)  # [n, k / size, size]
+    numbers = matrix.astype(np.float32)
+    order = (-np.linalg.norm(numbers, axis=0)).argsort(kind="stable") if act_order else np.arange(k)
+    groups = np.empty(k, np.int32)
+    groups[order] = np.arange(k, dtype=np.int32) // size
+    parts = numbers[:, order].reshape(n, -1, size)  # [n, k / size, size]
     top = 2**bits - 1
     if symmetric:
-        scales = parts.abs().amax(2) / (top // 2)
-        zeros = torch.full_like(scales, (top + 1) // 2)
+        scales = np.abs(parts).max(2) / (top // 2)
+        zeros = np.full_like(scales, (top + 1) // 2)
     else:
-        low, high = parts.amin(2).clamp(max=0), parts.amax(2).clamp(min=0)
+        low, high = np.minimum(parts.min(2), 0), np.maximum(parts.max(2), 0)
         scales = (high - low) / top
-        zeros = (-low / scales.clamp(min=1e-8)).round()
-    scales = scales.clamp(min=1e-7).half()  # [n, k / size]
-    codes = (parts / scales.float()[..., None] + zeros[..., None]).round().clamp(0, top).flatten(1)
-    restored = torch.empty_like(codes)
-    restored[:, order] = codes
-    return Rounded(bits, restored.int(), scales, zeros.int(), groups)
+        zeros = (-low / np.maximum(scales, 1e-8)).round()
+    scales = np.maximum(scales, 1e-7).astype(np.float16)  # [n, k / size]
+    codes = (parts / scales.astype(np.float32)[..., None] + zeros[..., None]).round().clip(0, top)
+    restored = np.empty((n, k), np.int32)
+    restored[:, order] = codes.reshape(n, k)
+    return Rounded(bits, restored, scales, zeros.astype(np.int32), groups)
 
 
-def words(codes: Tensor, bits: int) -> Tensor:
+def words(codes: Array, bits: int) -> Array:
     """codes [rows, columns] → [rows, ⌈columns · bits / 32⌉] int32, the lowest bits first."""
     each = 32 // bits
-    padded = torch.nn.functional.pad(codes.long(), (0, -codes.shape[1] % each))
-    shifted = padded.view(len(codes), -1, each) << (torch.arange(each) * bits)
-    total = shifted.sum(-1)
-    return torch.where(total >= 2**31, total - 2**32, total).int()
+    padded = np.pad(codes.astype(np.uint32), ((0, 0), (0, -codes.shape[1] % each)))
+    shifted = padded.reshape(len(codes), -1, each) << (np.arange(each, dtype=np.uint32) * bits)
+    return np.bitwise_or.reduce(shifted, axis=-1).view(np.int32)
 
 
-def awq(quantized: Rounded) -> dict[str, Tensor]:
+def awq(quantized: Rounded) -> dict[str, Array]:
     """AutoAWQ's gemm: columns of the output in words, in its order."""
 
-    def packed(codes: Tensor) -> Tensor:  # [rows, n]
-        return words(codes.view(len(codes), -1, 8)[..., AWQ_ORDER].flatten(1), 4)
+    def packed(codes: Array) -> Array:  # [rows, n]
+        return words(codes.reshape(len(codes), -1, 8)[..., AWQ_ORDER].reshape(codes.shape), 4)
 
     return {
-        "qweight": packed(quantized.codes.t().contiguous()),
-        "qzeros": packed(quantized.zeros.t().contiguous()),
-        "scales": quantized.scales.t().contiguous(),
+        "qweight": packed(quantized.codes.T),
+        "qzeros": packed(quantized.zeros.T),
+        "scales": quantized.scales.T,
     }
 
 
-def gptq(quantized: Rounded, *, v2: bool = False) -> dict[str, Tensor]:
+def gptq(quantized: Rounded, *, v2: bool = False) -> dict[str, Array]:
     """AutoGPTQ's: rows of the input in words."""
     bits = quantized.bits
     zeros = quantized.zeros if v2 else (quantized.zeros - 1) % 2**bits
     return {
-        "qweight": words(quantized.codes, bits).t().contiguous(),
-        "qzeros": words(zeros.t().contiguous(), bits),
-        "scales": quantized.scales.t().contiguous(),
+        "qweight": words(quantized.codes, bits).T,
+        "qzeros": words(zeros.T, bits),
+        "scales": quantized.scales.T,
         "g_idx": quantized.groups,
     }
 
 
-def packed(quantized: Rounded, *, symmetric: bool, act_order: bool = False) -> dict[str, Tensor]:
+def packed(quantized: Rounded, *, symmetric: bool, act_order: bool = False) -> dict[str, Array]:
     """compressed-tensors' pack-quantized."""
     pieces = {
         "weight_packed": words(quantized.codes, quantized.bits),
         "weight_scale": quantized.scales,
-        "weight_shape": torch.tensor(quantized.codes.shape),
+        "weight_shape": np.array(quantized.codes.shape),
     }
     if not symmetric:
-        pieces["weight_zero_point"] = words(quantized.zeros.t().contiguous(), quantized.bits).t().contiguous()
+        pieces["weight_zero_point"] = words(quantized.zeros.T, quantized.bits).T
     if act_order:
         pieces["weight_g_idx"] = quantized.groups
     return pieces
 
 
-def int8(matrix: Tensor) -> dict[str, Tensor]:
+def int8(matrix: Array) -> dict[str, Array]:
     """compressed-tensors' int-quantized, a scale for each row."""
-    scales = matrix.float().abs().amax(1, keepdim=True).clamp(min=1e-7) / 127
-    return {"weight": (matrix.float() / scales).round().to(torch.int8), "weight_scale": scales}
+    numbers = matrix.astype(np.float32)
+    scales = np.maximum(np.abs(numbers).max(1, keepdims=True), 1e-7) / 127
+    return {"weight": (numbers / scales).round().astype(np.int8), "weight_scale": scales}
 
 
-def fp8(matrix: Tensor, by: str) -> dict[str, Tensor]:
+def fp8(matrix: Array, by: str) -> dict[str, Array]:
     """A scale for the whole `tensor`, each `row`, or each `block` of 128 × 128."""
     n, k = matrix.shape
     rows, columns = {"tensor": (n, k), "row": (1, k), "block": (BLOCK, BLOCK)}[by]
-    padded = torch.nn.functional.pad(matrix.float(), (0, -k % columns, 0, -n % rows))
-    parts = padded.view(-(-n // rows), rows, -(-k // columns), columns)
-    scales = parts.abs().amax((1, 3)).clamp(min=1e-7) / LARGEST  # [⌈n / rows⌉, ⌈k / columns⌉]
+    padded = np.pad(matrix.astype(np.float32), ((0, -n % rows), (0, -k % columns)))
+    parts = padded.reshape(-(-n // rows), rows, -(-k // columns), columns)
+    scales = np.maximum(np.abs(parts).max((1, 3)), 1e-7) / LARGEST  # [⌈n / rows⌉, ⌈k / columns⌉]
     values = (parts / scales[:, None, :, None]).reshape(padded.shape)[:n, :k]
-    pieces = {"weight": values.clamp(-LARGEST, LARGEST).to(E4M3)}
+    pieces = {"weight": values.clip(-LARGEST, LARGEST).astype(E4M3)}
     if by == "block":
         return {**pieces, "weight_scale_inv": scales}
     return {**pieces, "weight_scale": scales.reshape(()) if by == "tensor" else scales}
@@ -144,7 +146,7 @@ def fp8(matrix: Tensor, by: str) -> dict[str, Tensor]:
 class Recipe:
     """A way to quantize: what becomes of a matrix, and what config.json says of it."""
 
-    pack: Callable[[Tensor], dict[str, Tensor]]
+    pack: Callable[[Array], dict[str, Array]]
     config: Mapping[str, object]
 
 
@@ -206,14 +208,14 @@ def quantize(source: Path, target: Path, how: Recipe) -> Path:
     return target
 
 
-def _quantized(tensors: Mapping[str, Tensor], how: Recipe) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in tensors.items():
+def _quantized(tensors: Mapping[str, Array], how: Recipe) -> Iterator[tuple[str, Array]]:
+    for name, weights in tensors.items():
         layer = name.removesuffix(".weight")
-        if tensor.ndim == 2 and layer.endswith(("_proj", "fc1", "fc2")):
-            for piece, stored in how.pack(tensor).items():
-                yield f"{layer}.{piece}", stored.contiguous()
+        if weights.ndim == 2 and layer.endswith(("_proj", "fc1", "fc2")):
+            for piece, stored in how.pack(weights).items():
+                yield f"{layer}.{piece}", np.asarray(stored, order="C")  # the file is written as memory lies
         else:
-            yield name, tensor
+            yield name, weights
 
 
 def main() -> None:

@@ -7,12 +7,12 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
+import numpy as np
 
 from local_engine import LocalEngine, Output
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
+from tensor_files import load, save
 
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 GREEDY = SamplingParams(12, temperature=0.0, num_logprobs=3)
@@ -31,17 +31,18 @@ def adapter(
     **config: Any,
 ) -> Path:
     """Of random factors for all such modules, as PEFT names and saves them."""
-    torch.manual_seed(seed)
-    weights = load_file(model / "model.safetensors")
+    random = np.random.default_rng(seed)
+    weights = load(model / "model.safetensors")
     factors = {}
     for name, weight in weights.items():
         stem = name.removesuffix(".weight")
         if stem.endswith(modules) and name.endswith(".weight") and "experts" not in name:
             module = f"base_model.model.{stem}"
-            factors[f"{module}.lora_A.weight"] = torch.randn(rank, weight.shape[1]) * weight.shape[1] ** -0.5
-            factors[f"{module}.lora_B.weight"] = torch.randn(weight.shape[0], rank) * 0.05
+            n, k = weight.shape
+            factors[f"{module}.lora_A.weight"] = random.standard_normal((rank, k), np.float32) * k**-0.5
+            factors[f"{module}.lora_B.weight"] = random.standard_normal((n, rank), np.float32) * 0.05
     folder.mkdir()
-    save_file(factors, folder / "adapter_model.safetensors")
+    save(factors, folder / "adapter_model.safetensors")
     settings = {
         "peft_type": "LORA",
         "r": rank,
@@ -58,7 +59,7 @@ def merged(model: Path, added: Path, folder: Path) -> Path:
     config = json.loads((added / "adapter_config.json").read_text())
     scaling = config["lora_alpha"] / config["r"] ** (0.5 if config.get("use_rslora") else 1)
     weights, factors = (
-        load_file(one) for one in (model / "model.safetensors", added / "adapter_model.safetensors")
+        load(one) for one in (model / "model.safetensors", added / "adapter_model.safetensors")
     )
     for name in factors:
         if ".lora_A." in name:
@@ -66,7 +67,7 @@ def merged(model: Path, added: Path, folder: Path) -> Path:
             weights[target] += scaling * (factors[name.replace("lora_A", "lora_B")] @ factors[name])
     folder.mkdir()
     (folder / "config.json").write_text((model / "config.json").read_text())
-    save_file(weights, folder / "model.safetensors")
+    save(weights, folder / "model.safetensors")
     return folder
 
 

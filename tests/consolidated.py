@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+import numpy as np
+
+from tensor_files import load, save
 
 TENSORS = {
     "model.embed_tokens.weight": "tok_embeddings.weight",
@@ -33,7 +33,7 @@ def to_consolidated(source: Path, folder: Path, files: int = 1, **fields: Any) -
     config = json.loads((source / "config.json").read_text())
     stored = {}
     for path in source.glob("*.safetensors"):
-        stored |= load_file(path)
+        stored |= load(path)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     tensors = {}
     for name, weights in stored.items():
@@ -42,7 +42,7 @@ def to_consolidated(source: Path, folder: Path, files: int = 1, **fields: Any) -
             weights = in_pairs(weights, heads)
         elif ".wk." in theirs:
             weights = in_pairs(weights, kv_heads)
-        tensors[theirs] = weights.contiguous()
+        tensors[theirs] = np.ascontiguousarray(weights)
     folder.mkdir()
     for path in source.glob("tokenizer*"):
         (folder / path.name).write_bytes(path.read_bytes())
@@ -59,7 +59,7 @@ def written_name(name: str) -> str:
     return TENSORS[name]
 
 
-def in_pairs(rows: Tensor, heads: int) -> Tensor:
+def in_pairs(rows: np.ndarray, heads: int) -> np.ndarray:
     """Row by row: what is turned with one another lies side by side."""
     size = len(rows) // heads
     order = [
@@ -68,7 +68,7 @@ def in_pairs(rows: Tensor, heads: int) -> Tensor:
         for pair in range(size // 2)
         for half in range(2)
     ]
-    return rows[torch.tensor(order)]
+    return rows[order]
 
 
 def params(config: dict[str, Any]) -> dict[str, Any]:
@@ -96,15 +96,15 @@ def params(config: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
-def _save(tensors: dict[str, Tensor], folder: Path, files: int) -> None:
+def _save(tensors: dict[str, np.ndarray], folder: Path, files: int) -> None:
     if files == 1:
-        save_file(tensors, folder / "consolidated.safetensors")
+        save(tensors, folder / "consolidated.safetensors")
         return
     placed = {}
     for number in range(files):
         name = f"consolidated-{number + 1:05}-of-{files:05}.safetensors"
         part = dict(list(tensors.items())[number::files])
         placed |= dict.fromkeys(part, name)
-        save_file(part, folder / name)
+        save(part, folder / name)
     index = {"metadata": {}, "weight_map": placed}
     (folder / "consolidated.safetensors.index.json").write_text(json.dumps(index))

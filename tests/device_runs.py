@@ -7,9 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from triton.runtime.interpreter import InterpretedFunction
 
 from local_engine import Output
 
@@ -45,6 +42,10 @@ def assert_near(found: Output, expected: Output, largest: float, *, shared: int 
 @contextmanager
 def launches() -> Iterator[list[str]]:
     """By name, what is launched within: Triton's kernels and torch's operations."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from triton.runtime.interpreter import InterpretedFunction
+
     noted: list[str] = []
 
     class Noting(TorchDispatchMode):

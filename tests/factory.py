@@ -3,76 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import cache
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-VOCABULARY = 512
-ARCHITECTURES = (
-    "llama",
-    "mistral",
-    "ministral",
-    "qwen2",
-    "qwen3",
-    "gemma2",
-    "gemma3_text",
-    "mixtral",
-    "qwen2_moe",
-    "qwen3_moe",
-    "opt",
-    "gpt2",
-    "phi3",
-)
+import ml_dtypes
+import numpy as np
+
+from architectures import ARCHITECTURES as ARCHITECTURES
+from architectures import VOCABULARY as VOCABULARY
+from architectures import configuration, shapes
+from tensor_files import Tensors, pickle, save
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-
-_DECODER: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-}
-_MOE = {"moe_intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2}
-_OVERRIDES: dict[str, dict[str, Any]] = {
-    "llama": {**_DECODER, "head_dim": 16},
-    "mistral": {**_DECODER, "head_dim": 20, "sliding_window": 24},
-    "qwen2": _DECODER,
-    "qwen3": {**_DECODER, "head_dim": 20},
-    "gemma2": {**_DECODER, "head_dim": 20, "query_pre_attn_scalar": 20, "sliding_window": 24},
-    "gemma3_text": {
-        **_DECODER,
-        "num_hidden_layers": 4,
-        "head_dim": 20,
-        "query_pre_attn_scalar": 20,
-        "sliding_window": 24,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-    },
-    "ministral": {
-        **_DECODER,
-        "head_dim": 24,
-        "sliding_window": 24,
-        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
-    },
-    "mixtral": {**_DECODER, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "qwen2_moe": {**_DECODER, **_MOE, "shared_expert_intermediate_size": 80},
-    "qwen3_moe": {**_DECODER, **_MOE, "head_dim": 20, "norm_topk_prob": True},
-    "opt": {
-        "hidden_size": 64,
-        "ffn_dim": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 512,
-        "word_embed_proj_dim": 64,
-    },
-    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512},
-    "phi3": _DECODER,
-}
+_TOKENIZER = Path(__file__).parent / "data" / "tokenizer.json"
+_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 def model_folders(root: Path, variants: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Callable[[str], Path]:
@@ -99,51 +49,28 @@ def make_model(
 ) -> Path:
     """Write a random model with its tokenizer, and return `folder`.
 
-    shards     least number of weight files, with an index where there are several
-    head       of the class: ForCausalLM, ForSequenceClassification or "" for none
-    overrides  fields of the transformers configuration (hidden 64, 2 to 4 layers, GQA 4/2)
+    shards       least number of weight files, with an index where there are several
+    safetensors  or else PyTorch's own file, which needs torch
+    head         of the class: ForCausalLM, ForSequenceClassification or "" for none
+    overrides    fields of the transformers configuration (hidden 64, 2 to 4 layers, GQA 4/2)
     """
-    import torch
-    import transformers
-    from transformers import AutoConfig
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    common: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-    }
-    # The usual 0.02 would leave the layers without influence on the logits at this size.
-    common["init_std" if architecture == "opt" else "initializer_range"] = 0.08
-    config = AutoConfig.for_model(architecture, **{**common, **_OVERRIDES[architecture], **overrides})
-    torch.manual_seed(seed)
-    model = getattr(transformers, f"AutoModel{head}").from_config(config, dtype=torch.float32)
-    with torch.no_grad():
-        for name, weights in model.named_parameters():
-            if weights.ndim == 1:  # norms at exactly 1 and biases at 0 would hide mistakes
-                weights.add_(torch.randn(weights.shape) * 0.1)
-            elif "lm_head" in name and not config.tie_word_embeddings:
-                weights.mul_(4)
-    if model.can_generate():
-        model.generation_config.eos_token_id = [2]
-    model.to(getattr(torch, dtype))
+    config = configuration(architecture, head, dtype, **overrides)
+    weights = {name: one.astype(_DTYPES[dtype]) for name, one in _drawn(config, head, seed)}
     folder.mkdir(parents=True, exist_ok=True)
-    size = sum(weights.numel() * weights.element_size() for weights in model.parameters())
+    _write(folder / "config.json", config)
+    if head == "ForCausalLM":
+        _write(folder / "generation_config.json", _generation(config))
     if safetensors:
-        model.save_pretrained(folder, max_shard_size=-(-size // shards) + 1)
+        _save(weights, folder, shards)
     else:
-        config.save_pretrained(folder)
-        model.generation_config.save_pretrained(folder)
-        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        pickle(weights, folder / "pytorch_model.bin")
     write_tokenizer(folder)
     return folder
 
 
 def write_tokenizer(folder: Path) -> None:
     """Save a byte-level BPE tokenizer of 512 tokens, with a chat template, into `folder`."""
-    (folder / "tokenizer.json").write_text(_tokenizer())
+    (folder / "tokenizer.json").write_text(_TOKENIZER.read_text())
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": _SPECIAL[0],
@@ -153,25 +80,62 @@ def write_tokenizer(folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_max_length": 512,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+    _write(folder / "tokenizer_config.json", settings)
 
 
-@cache
-def _tokenizer() -> str:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+def _drawn(config: Mapping[str, Any], head: str, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Each weight by name: normally distributed, as transformers draws them, but for norms and biases.
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=list(_SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    corpus = [Path(json.__file__).read_text(), Path(__file__).read_text()] * 2
-    tokenizer.train_from_iterator(corpus, trainer)
-    if tokenizer.get_vocab_size() != VOCABULARY:
-        raise AssertionError(f"the corpus gives {tokenizer.get_vocab_size()} tokens only")
-    text: str = tokenizer.to_str()
-    return text
+    Norms at exactly 1 and biases at 0 would hide mistakes. An output matrix that is not the embedding is four
+    times as large, so that one token is far likelier than the others.
+    """
+    random = np.random.default_rng(seed)
+    spread = config.get("initializer_range") or config["init_std"]
+    for name, shape in shapes(config, head).items():
+        values = random.standard_normal(shape, np.float32)
+        if len(shape) == 1:
+            yield name, values * np.float32(0.1) + np.float32(_is_scale(config, name))
+            continue
+        values *= np.float32(spread)
+        if name == "lm_head.weight":
+            values *= 4
+        elif name.endswith("embed_tokens.weight") and config["pad_token_id"] is not None:
+            values[config["pad_token_id"]] = 0
+        elif config["model_type"] == "gpt2" and name.endswith("c_proj.weight"):
+            values /= np.float32(math.sqrt(2 * config["n_layer"]))
+        yield name, values
+
+
+def _is_scale(config: Mapping[str, Any], name: str) -> bool:
+    """Whether a vector multiplies, as it is: a norm's weights, but for Gemma's norms, which add 1 to them."""
+    return name.endswith(".weight") and not config["model_type"].startswith("gemma")
+
+
+def _save(weights: Tensors, folder: Path, count: int) -> None:
+    """In one file, or in at least `count` with an index."""
+    total = sum(one.nbytes for one in weights.values())
+    parts: list[Tensors] = [{}]
+    for name, one in weights.items():
+        if sum(other.nbytes for other in parts[-1].values()) + one.nbytes > -(-total // count) + 1:
+            parts.append({})
+        parts[-1][name] = one
+    if len(parts) == 1:
+        save(weights, folder / "model.safetensors")
+        return
+    placed: dict[str, str] = {}
+    for number, part in enumerate(parts, 1):
+        file = f"model-{number:05}-of-{len(parts):05}.safetensors"
+        placed |= dict.fromkeys(part, file)
+        save(part, folder / file)
+    index = {"metadata": {"total_size": total}, "weight_map": placed}
+    _write(folder / "model.safetensors.index.json", index)
+
+
+def _generation(config: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: config[name] for name in ("bos_token_id", "pad_token_id", "use_cache")}
+    fixed = {"_from_model_config": True, "output_attentions": False, "output_hidden_states": False}
+    return fixed | kept | {"eos_token_id": [config["eos_token_id"]]}
+
+
+def _write(file: Path, fields: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(dict(sorted(fields.items())), indent=2) + "\n")

@@ -8,10 +8,10 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
+import numpy as np
 
 from slipway.engine.messages import AdapterRef
+from tensor_files import load, pickle, save
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PREFIX = "base_model.model."
@@ -23,16 +23,16 @@ class Made:
     def __init__(self, model: Path, folder: Path, *, seed: int = 0, **config: Any) -> None:
         self.model, self.folder = model, folder
         self.config: dict[str, Any] = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, **config}
-        self.weights = load_file(model / "model.safetensors")
-        self.tensors: dict[str, torch.Tensor] = {}
-        self.draw = torch.Generator().manual_seed(seed)
+        self.weights = load(model / "model.safetensors")
+        self.tensors: dict[str, np.ndarray] = {}
+        self.draw = np.random.default_rng(seed)
 
     def scaling(self, rank: int, alpha: float | None = None) -> float:
         share = sqrt(rank) if self.config.get("use_rslora") else rank
         return (alpha or self.config["lora_alpha"]) / share
 
-    def random(self, *shape: int, scale: float) -> torch.Tensor:
-        return torch.randn(shape, generator=self.draw) * scale
+    def random(self, *shape: int, scale: float) -> np.ndarray:
+        return self.draw.standard_normal(shape, np.float32) * np.float32(scale)
 
     def linear(self, module: str, rank: int = 4, alpha: float | None = None, *, bias: bool = False) -> None:
         weight = self.weights[f"{module}.weight"]
@@ -83,8 +83,8 @@ class Made:
         self.tensors |= {f"{PREFIX}{wrapper}.lora_A.weight": a, f"{PREFIX}{wrapper}.lora_B.weight": b}
         by_expert = a.reshape(count, -1, a.shape[1]), b.reshape(b.shape[0], -1, count)
         equation = "ore,eri->eio" if crossed else "ore,eri->eoi"
-        delta = torch.einsum(equation, by_expert[1], by_expert[0]) * self.scaling(rank, alpha)
-        for part, own in zip(delta.chunk(len(roles), 1), names, strict=True):
+        delta = np.einsum(equation, by_expert[1], by_expert[0]) * self.scaling(rank, alpha)
+        for part, own in zip(np.split(delta, len(roles), 1), names, strict=True):
             for added, name in zip(part, own, strict=True):
                 self.weights[name] = self.weights[name] + added
 
@@ -111,16 +111,16 @@ class Made:
         self.folder.mkdir()
         (self.folder / "adapter_config.json").write_text(json.dumps(self.config))
         if pickled:
-            torch.save(self.tensors, self.folder / "adapter_model.bin")
+            pickle(self.tensors, self.folder / "adapter_model.bin")
         else:
-            save_file(self.tensors, self.folder / "adapter_model.safetensors")
+            save(self.tensors, self.folder / "adapter_model.safetensors")
         return AdapterRef(1 + zlib.crc32(str(self.folder).encode()), self.folder.name, str(self.folder))
 
     def merged(self) -> Path:
         folder = self.folder.with_name(f"{self.folder.name}-merged")
         folder.mkdir()
         (folder / "config.json").write_text((self.model / "config.json").read_text())
-        save_file(self.weights, folder / "model.safetensors")
+        save(self.weights, folder / "model.safetensors")
         return folder
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
-
 from factory import make_model
 from local_engine import Output
+from tensor_files import load, save
 
 FACTORS = {"q_proj": 2.0**-11, "k_proj": 2.0**11, "v_proj": 2.0**20, "o_proj": 2.0**-20}
 """Powers of two round nothing; queries stay within fp16, which devices multiply them with fp8 keys in."""
@@ -17,12 +16,12 @@ def make_outlying(place: Path, **sizes: object) -> tuple[Path, Path]:
     """A tiny Llama, and the same function of its tokens by much larger keys and values."""
     plain, outlying = (make_model("llama", place / name, **sizes) for name in ("plain", "outlying"))
     file = outlying / "model.safetensors"
-    weights = load_file(file)
+    weights = load(file)
     for name in weights:
         for part, factor in FACTORS.items():
             if f".{part}." in name:
                 weights[name] = weights[name] * factor
-    save_file(weights, file, metadata={"format": "pt"})
+    save(weights, file)
     return plain, outlying
 
 

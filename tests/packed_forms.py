@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import ml_dtypes
 import numpy as np
-import torch
 from quantize import quantize, recipe
-from safetensors.torch import save_file
 
 from model.stepping import plan
 from slipway.load.gguf.types import TYPES
@@ -24,8 +23,9 @@ from slipway.model.weights import Vector
 from slipway.schemes.choice import Schemes
 from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Threads
+from tensor_files import save
 
-STORED = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 QUANTIZED: dict[str, dict[str, Any]] = {
     "awq": {},
     "gptq": {},
@@ -129,10 +129,9 @@ def plain(folder: Path, stored: str, kind: dict[str, Any] = DENSE, size: int = 6
     }
     (folder / "config.json").write_text(json.dumps(config))
     tensors = {
-        name: torch.from_numpy(counted(shape, name)).to(STORED[stored])
-        for name, shape in shapes(kind, size).items()
+        name: counted(shape, name).astype(STORED[stored]) for name, shape in shapes(kind, size).items()
     }
-    save_file(tensors, folder / "model.safetensors")
+    save(tensors, folder / "model.safetensors")
     return folder
 
 

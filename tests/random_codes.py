@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 from quantize import Rounded
 
 
@@ -10,17 +10,17 @@ def random(
     n: int, k: int, group: int, *, bits: int = 4, symmetric: bool = False, act_order: bool = False
 ) -> Rounded:
     """Codes and zeros of every value, whatever weights they would come from."""
-    torch.manual_seed(n * k + bits)
+    draw = np.random.default_rng(n * k + bits)
     size = k if group == -1 else group
     top = 2**bits
-    order = torch.randperm(k) if act_order else torch.arange(k)
-    groups = torch.empty(k, dtype=torch.int32)
-    groups[order] = torch.arange(k, dtype=torch.int32) // size
-    zeros = torch.randint(top, (n, k // size))
+    order = draw.permutation(k) if act_order else np.arange(k)
+    groups = np.empty(k, np.int32)
+    groups[order] = np.arange(k, dtype=np.int32) // size
+    zeros = draw.integers(top, size=(n, k // size))
     return Rounded(
         bits,
-        torch.randint(top, (n, k)),
-        (torch.rand(n, k // size) + 0.01).half(),
-        torch.full_like(zeros, top // 2) if symmetric else zeros,
+        draw.integers(top, size=(n, k)),
+        (draw.random((n, k // size)) + 0.01).astype(np.float16),
+        np.full_like(zeros, top // 2) if symmetric else zeros,
         groups,
     )

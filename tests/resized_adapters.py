@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
+import numpy as np
 
 from adapter_runs import adapter, merged
 from made_adapter import LINEAR, PREFIX, Made
 from slipway.engine.messages import AdapterRef
+from tensor_files import load, pickle, save
 
 ADDED = 5
 
@@ -23,15 +23,15 @@ class Resized(Made):
         """Names of the embedding and the head."""
         return "model.embed_tokens.weight", "lm_head.weight"
 
-    def resize(self, added: int = ADDED, *, changed: tuple[int, ...] = ()) -> dict[str, torch.Tensor]:
+    def resize(self, added: int = ADDED, *, changed: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
         """Both matrices, with new rows that are likelier to be drawn than others."""
         embedding, head = self.matrices()
         found = {}
         for name in (embedding, head):
-            matrix = self.weights.get(name, self.weights[embedding]).clone()
+            matrix = self.weights.get(name, self.weights[embedding]).copy()
             matrix[list(changed)] = self.random(len(changed), matrix.shape[1], scale=0.4)
             rows = self.random(added, matrix.shape[1], scale=1.0)
-            found[name] = self.weights[name] = torch.cat((matrix, rows))
+            found[name] = self.weights[name] = np.concatenate((matrix, rows))
         return found
 
     def merged(self) -> Path:
@@ -60,13 +60,13 @@ def new_embeddings(
     _linear(made)
     ref = made.save()
     names = ("input_embeddings", "output_embeddings")
-    rows = dict(zip(names, (one[-ADDED:].clone() for one in matrices.values()), strict=True))
+    rows = dict(zip(names, (one[-ADDED:].copy() for one in matrices.values()), strict=True))
     if not head:
         del rows["output_embeddings"]
     if pickled:
-        torch.save(rows, folder / "new_embeddings.bin")
+        pickle(rows, folder / "new_embeddings.bin")
     else:
-        save_file(rows, folder / "new_embeddings.safetensors")
+        save(rows, folder / "new_embeddings.safetensors")
     return ref, made.merged()
 
 
@@ -76,7 +76,7 @@ def _linear(made: Made) -> None:
 
 
 def vocab_of(model: Path) -> int:
-    return len(load_file(model / "model.safetensors")["model.embed_tokens.weight"])
+    return len(load(model / "model.safetensors")["model.embed_tokens.weight"])
 
 
 def stretched(base: Path, folder: Path, factor: float, length: int) -> tuple[Path, Path]:

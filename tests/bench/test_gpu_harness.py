@@ -16,13 +16,13 @@ from shapes import written
 from table import Rows, markdown, read
 from targets import TARGETS, Row, compared
 
-from as_tensors import numbers_of
 from slipway.engine.config import EngineConfig
 from slipway.engine.messages import TokenLogprobs
 from slipway.load.arrays import FP32
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.quantized.form import GroupedForm
 from slipway_kernels.cuda.ahead import cases_of
+from tensor_files import numbers_of
 
 ROOT = Path(__file__).parents[2]
 GPU = ROOT / "bench" / "gpu"

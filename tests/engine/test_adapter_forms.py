@@ -58,7 +58,7 @@ def test_every_rank_on_every_linear_layer(model: Path, tmp_path: Path, rank: int
     check(made, max_lora_rank=256)
 
 
-@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("pickled", [False, pytest.param(True, marks=pytest.mark.torch)])
 def test_a_rank_and_an_alpha_for_each_module(model: Path, tmp_path: Path, pickled: bool) -> None:
     patterns = {
         "rank_pattern": {"q_proj": 7, r"layers\.1\.mlp\.(up|down)_proj": 3},

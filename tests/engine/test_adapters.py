@@ -11,9 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-import torch
 from quantize import quantize, recipe
-from safetensors.torch import load_file, save_file
 
 from adapter_runs import BOUNDS, GREEDY, adapter, assert_alike, merged, outputs, ref
 from factory import make_model
@@ -28,6 +26,7 @@ from slipway.load.errors import LoadError
 from slipway.model.adapters import Addition, additions
 from slipway.model.registry import families
 from slipway.model.shard import Shard, Sharded
+from tensor_files import load, save
 
 PROMPTS = [prompt(length, length) for length in (1, 7, 40, 65)]
 
@@ -274,11 +273,11 @@ def test_what_is_not_served_is_named(
 ) -> None:
     base = tiny_models("llama")
     folder = adapter(base, tmp_path / "mine", **config)
-    factors = load_file(folder / "adapter_model.safetensors")
+    factors = load(folder / "adapter_model.safetensors")
     for module, (rows, columns) in edit.items():
-        factors[f"base_model.model.{module}.lora_A.weight"] = torch.zeros(5, columns)
-        factors[f"base_model.model.{module}.lora_B.weight"] = torch.zeros(rows, 5)
-    save_file(factors, folder / "adapter_model.safetensors")
+        factors[f"base_model.model.{module}.lora_A.weight"] = np.zeros((5, columns), np.float32)
+        factors[f"base_model.model.{module}.lora_B.weight"] = np.zeros((rows, 5), np.float32)
+    save(factors, folder / "adapter_model.safetensors")
     stepper = Stepper(base, max_loras=1)
     assert stepper.adapters is not None
     with pytest.raises(LoadError, match=message) as refused:
@@ -291,14 +290,15 @@ def test_factors_that_are_no_numbers_are_refused(
     tiny_models: Callable[[str], Path], tmp_path: Path, value: float
 ) -> None:
     folder = adapter(tiny_models("llama"), tmp_path / "mine")
-    factors = load_file(folder / "adapter_model.safetensors")
+    factors = load(folder / "adapter_model.safetensors")
     name = min(factors)
     factors[name][0, 0] = value
-    save_file(factors, folder / "adapter_model.safetensors")
+    save(factors, folder / "adapter_model.safetensors")
     with pytest.raises(LoadError, match=f"has a tensor {name} with numbers that are infinite, or none"):
         read_adapter("mine", folder, AdapterLimits())
 
 
+@pytest.mark.torch
 def test_transformers_code_takes_no_adapters(tiny_models: Callable[[str], Path]) -> None:
     with pytest.raises(LoadError, match="not by transformers' code") as refused:
         LocalEngine(tiny_models("llama"), **BOUNDS, max_loras=1, model_impl="transformers")

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import torch
 
-from as_tensors import numbers_of
 from local_engine import LocalEngine, Output
 from matrices import few
 from slipway.engine.config import EngineConfig
@@ -27,6 +26,7 @@ from slipway.load.arrays import FP32
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.torch_arrays import tensor
 from slipway.text.open import load
+from tensor_files import numbers_of
 
 pytestmark = pytest.mark.slow
 

@@ -151,15 +151,16 @@ def test_company_changes_no_bit_of_an_adapter_of_experts(
 def test_quantized_experts_get_what_an_adapter_adds(
     models: Callable[[str], Path], tmp_path: Path, quantization: str
 ) -> None:
-    """As to the same experts dequantized, in fp32."""
+    """As to the same experts dequantized, in fp32. After one token, so that no other row's rounding has it
+    routed to other experts."""
     model = models("mixtral")
-    folder = saved(by_module(Made(model, tmp_path / "it"), 4))
+    folder = saved(by_module(Made(model, tmp_path / "it", seed=1), 4))
     first = []
     for dtype in ("bfloat16", "float32"):
         settings = BOUNDS | {"quantization": quantization, "dtype": dtype}
         with LocalEngine(model, **settings, max_loras=1) as engine:
             first.append(
-                [likeliest(one) for one in outputs(engine, [(PROMPTS[1], folder), (PROMPTS[1], None)])]
+                [likeliest(one) for one in outputs(engine, [(PROMPTS[0], folder), (PROMPTS[0], None)])]
             )
     (packed, _), (plain, without) = first
     assert best(packed) == best(plain) != best(without)

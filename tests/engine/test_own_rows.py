@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from adapter_runs import BOUNDS, GREEDY, assert_alike
 from factory import make_model
@@ -25,6 +24,7 @@ from slipway.load.errors import LoadError
 from slipway.model.registry import families
 from slipway.worker.adapter_plan import adapter_limits
 from slipway.worker.adapters import read_parts
+from tensor_files import save
 
 EXTRA: dict[str, object] = {**BOUNDS, "max_loras": 2, "lora_extra_vocab_size": 8}
 SAMPLED = SamplingParams(12, temperature=1.0, seed=7, num_logprobs=3)
@@ -43,7 +43,9 @@ def outputs(
     return [engine.output(name) for name in names]
 
 
-@pytest.mark.parametrize("form", ["whole", "changed", "new", "bin", "embedding_factors"])
+@pytest.mark.parametrize(
+    "form", ["whole", "changed", "new", pytest.param("bin", marks=pytest.mark.torch), "embedding_factors"]
+)
 def test_added_tokens_serve_as_a_resized_model_does(tmp_path: Path, form: str) -> None:
     base = make_model("llama", tmp_path / "model")
     if form == "whole":
@@ -155,7 +157,7 @@ def test_tied_rows_of_added_tokens_are_the_heads_too(tmp_path: Path) -> None:
     base = make_model("llama", tmp_path / "model", tie_word_embeddings=True)
     made = Resized(base, tmp_path / "adapter")
     rows = made.resize()["model.embed_tokens.weight"]
-    made.weights["lm_head.weight"] = rows.clone()
+    made.weights["lm_head.weight"] = rows.copy()
     made.tensors[f"{PREFIX}model.embed_tokens.weight"] = rows
     ref, resized = made.save(), made.merged()
     asked = prompts(vocab_of(base))
@@ -181,21 +183,21 @@ def test_what_cannot_be_served_is_named(tmp_path: Path) -> None:
     why = "adds 5 tokens to the vocabulary, and --lora-extra-vocab-size is 4"
     assert why in refusal(base, ref, lora_extra_vocab_size=4)
     norm = Resized(base, tmp_path / "norm")
-    norm.tensors[f"{PREFIX}model.norm.weight"] = torch.zeros(8, 64)
+    norm.tensors[f"{PREFIX}model.norm.weight"] = np.zeros((8, 64), np.float32)
     assert "has a whole matrix of model.norm" in refusal(base, norm.save())
     short = Resized(base, tmp_path / "short")
-    short.tensors[f"{PREFIX}lm_head.weight"] = short.weights["lm_head.weight"][:-3].clone()
+    short.tensors[f"{PREFIX}lm_head.weight"] = short.weights["lm_head.weight"][:-3].copy()
     assert "has whole matrices of other shapes than [512, 64]" in refusal(base, short.save())
     headless = Resized(base, tmp_path / "headless")
     headless.tensors[f"{PREFIX}lm_head.weight"] = headless.resize()["lm_head.weight"]
     assert "has 5 more rows of the head than the model" in refusal(base, headless.save())
     broken = Resized(base, tmp_path / "broken")
-    matrix = broken.weights["model.embed_tokens.weight"].clone()
+    matrix = broken.weights["model.embed_tokens.weight"].copy()
     matrix[7, 3] = float("nan")
     broken.tensors[f"{PREFIX}model.embed_tokens.weight"] = matrix
     assert "has rows of tokens that are infinite, or no numbers" in refusal(base, broken.save())
     other = Resized(base, tmp_path / "other").save()
-    save_file({"rows": torch.zeros(2, 64)}, tmp_path / "other" / "new_embeddings.safetensors")
+    save({"rows": np.zeros((2, 64), np.float32)}, tmp_path / "other" / "new_embeddings.safetensors")
     assert "has rows in new_embeddings, which holds input_embeddings" in refusal(base, other)
 
 

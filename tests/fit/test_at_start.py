@@ -73,6 +73,7 @@ def test_what_is_too_large_for_the_machine_is_told_and_tried(
     assert "By the estimate it does not fit: Weights of 0." in caplog.text
 
 
+@pytest.mark.torch
 def test_of_what_transformers_runs_nothing_is_told(tiny_models, caplog: pytest.LogCaptureFixture):
     told, _ = start(tiny_models("llama"), "--model-impl", "transformers", "--block-size", "16")
     assert told is None

@@ -99,6 +99,7 @@ def test_what_no_family_knows_is_refused_with_what_helps(tmp_path: Path) -> None
     assert "Fetch the model" in (refused.value.hint or "")
 
 
+@pytest.mark.torch
 def test_what_transformers_code_runs_is_refused(tiny_models: Callable[[str], Path]) -> None:
     with pytest.raises(LoadError, match="GPT2LMHeadModel is no decoder with native code"):
         needs_of(tiny_models("gpt2"))

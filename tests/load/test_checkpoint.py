@@ -8,19 +8,19 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 
-from as_tensors import numbers_of, tensors_of
 from factory import make_model
 from slipway.engine.config import EngineConfig
 from slipway.load.arrays import BF16, FP16, FP32
 from slipway.load.checkpoint import Checkpoint, DummyCheckpoint, open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.load.safetensors import table
+from tensor_files import Tensors, load, numbers_of, same, save
 
 
 def opened(folder: Path, **options: object) -> Checkpoint:
@@ -28,11 +28,11 @@ def opened(folder: Path, **options: object) -> Checkpoint:
     return open_checkpoint(settings, lambda phase, done, total: None)
 
 
-def model_folder(place: Path, tensors: dict[str, torch.Tensor] | None = None) -> Path:
+def model_folder(place: Path, tensors: Tensors | None = None) -> Path:
     place.mkdir(exist_ok=True)
     (place / "config.json").write_text('{"model_type": "llama"}')
     if tensors is not None:
-        save_file(tensors, place / "model.safetensors")
+        save(tensors, place / "model.safetensors")
     return place
 
 
@@ -47,19 +47,19 @@ def test_a_folder_gives_its_configuration_and_tensors(tiny_models: Callable[[str
     assert checkpoint.folder == folder
     assert checkpoint.config["model_type"] == "llama"
     assert checkpoint.source_dtype == "float32"
-    expected = load_file(folder / "model.safetensors")
-    found = tensors_of(checkpoint)
+    expected = load(folder / "model.safetensors")
+    found = dict(numbers_of(checkpoint))
     assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], weights) for name, weights in expected.items())
+    assert all(same(found[name], weights) for name, weights in expected.items())
     assert checkpoint.total_bytes == sum(weights.nbytes for weights in expected.values())
 
 
 def test_shards_are_one_checkpoint(sharded: Path, tmp_path: Path) -> None:
     assert len(list(sharded.glob("*.safetensors"))) >= 3
-    whole = load_file(make_model("llama", tmp_path / "whole") / "model.safetensors")
-    found = tensors_of(opened(sharded))
+    whole = load(make_model("llama", tmp_path / "whole") / "model.safetensors")
+    found = dict(numbers_of(opened(sharded)))
     assert found.keys() == whole.keys()
-    assert all(torch.equal(found[name], weights) for name, weights in whole.items())
+    assert all(same(found[name], weights) for name, weights in whole.items())
 
 
 def test_tensors_stay_valid_after_their_pages_were_released_and_the_file_closed(
@@ -67,56 +67,64 @@ def test_tensors_stay_valid_after_their_pages_were_released_and_the_file_closed(
 ) -> None:
     folder = tiny_models("llama")
     checkpoint = opened(folder)
-    found = tensors_of(checkpoint)
+    found = dict(numbers_of(checkpoint))
     checkpoint.close()
-    for name, weights in load_file(folder / "model.safetensors").items():
-        assert torch.equal(found[name], weights)
+    for name, weights in load(folder / "model.safetensors").items():
+        assert same(found[name], weights)
 
 
 @pytest.mark.parametrize(
     ("stored", "name"),
     [
-        (torch.bfloat16, "bfloat16"),
-        (torch.float16, "float16"),
-        (torch.float32, "float32"),
-        (torch.float64, "float32"),
-        (torch.float8_e4m3fn, "bfloat16"),
-        (torch.float8_e5m2, "bfloat16"),
+        (ml_dtypes.bfloat16, "bfloat16"),
+        (np.float16, "float16"),
+        (np.float32, "float32"),
+        (np.float64, "float32"),
+        (ml_dtypes.float8_e4m3fn, "bfloat16"),
+        (ml_dtypes.float8_e5m2, "bfloat16"),
     ],
 )
-def test_every_stored_type_is_converted_once(stored: torch.dtype, name: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    weights = torch.randn(16, 8, dtype=torch.float64).to(stored)
-    checkpoint = opened(model_folder(tmp_path, {"w": weights, "ids": torch.arange(3)}))
+def test_every_stored_type_is_converted_once(stored: type, name: str, tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).standard_normal((16, 8)).astype(stored)
+    checkpoint = opened(model_folder(tmp_path, {"w": weights, "ids": np.arange(3)}))
     assert checkpoint.source_dtype == name
-    for dtype, kind in ((FP32, torch.float32), (BF16, torch.bfloat16), (FP16, torch.float16)):
-        found = tensors_of(checkpoint, dtype)
-        assert torch.equal(found["w"], weights.to(kind))
-        assert found["ids"].dtype == torch.int64
+    for dtype in (FP32, BF16, FP16):
+        found = dict(numbers_of(checkpoint, dtype))
+        assert same(found["w"], weights.astype(dtype))
+        assert found["ids"].dtype == np.int64
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("mapped", [True, False])
 def test_pytorch_files_are_read_where_there_are_no_safetensors(mapped: bool, tmp_path: Path) -> None:
+    import torch
+
     folder = make_model("llama", tmp_path / "model", safetensors=False)
     file = folder / "pytorch_model.bin"
     expected = torch.load(file, weights_only=True)
     torch.save(expected, file, _use_new_zipfile_serialization=mapped)
     checkpoint = opened(folder)
-    found = tensors_of(checkpoint)
+    found = dict(numbers_of(checkpoint))
     assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], weights) for name, weights in expected.items())
+    assert all(same(found[name], weights.numpy()) for name, weights in expected.items())
     assert checkpoint.source_dtype == "float32"
 
 
+@pytest.mark.torch
 def test_safetensors_are_preferred_and_pt_can_be_asked_for(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path, {"w": torch.zeros(2)})
+    import torch
+
+    folder = model_folder(tmp_path, {"w": np.zeros(2, np.float32)})
     torch.save({"w": torch.ones(2)}, folder / "pytorch_model.bin")
     torch.save({"step": 3}, folder / "training_args.bin")
-    assert tensors_of(opened(folder))["w"].sum() == 0
-    assert tensors_of(opened(folder, load_format="pt"))["w"].sum() == 2
+    assert dict(numbers_of(opened(folder)))["w"].sum() == 0
+    assert dict(numbers_of(opened(folder, load_format="pt")))["w"].sum() == 2
 
 
+@pytest.mark.torch
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    import torch
+
     class Payload:
         def __reduce__(self) -> tuple[object, ...]:
             return (Path(tmp_path / "ran").touch, ())
@@ -161,7 +169,7 @@ def test_shards_without_an_index_are_read_and_a_name_in_two_of_them_is_refused(s
 
 
 def test_ignored_patterns_are_skipped(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path, {"w": torch.zeros(2)})
+    folder = model_folder(tmp_path, {"w": np.zeros(2, np.float32)})
     shutil.copy(folder / "model.safetensors", folder / "extra.safetensors")
     with pytest.raises(LoadError, match="both in"):
         opened(folder)
@@ -202,7 +210,7 @@ def test_damaged_safetensors_never_raise_anything_else(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
-    save_file({"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(3, dtype=torch.int8)}, path)
+    save({"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.int8)}, path)
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -219,7 +227,7 @@ def test_a_folder_without_weights_or_configuration_says_so(tmp_path: Path) -> No
     with pytest.raises(LoadError, match=r"holds no weights \(\*\.safetensors, \*\.bin, \*\.pt"):
         opened(folder)
     (folder / "config.json").unlink()
-    save_file({"w": torch.zeros(2)}, folder / "model.safetensors")
+    save({"w": np.zeros(2, np.float32)}, folder / "model.safetensors")
     with pytest.raises(LoadError, match=r"has no config\.json") as raised:
         opened(folder)
     assert raised.value.code == "ModelNotFound"
@@ -241,7 +249,7 @@ def test_formats_that_are_not_built_yet_name_the_alternatives(load_format: str, 
 
 
 def test_a_quantized_checkpoint_of_a_method_that_we_lack_is_refused(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path, {"w": torch.zeros(2)})
+    folder = model_folder(tmp_path, {"w": np.zeros(2, np.float32)})
     config = {"model_type": "llama", "quantization_config": {"quant_method": "bitsandbytes"}}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(LoadError, match=r"are quantized by 'bitsandbytes', which is not supported\. Use awq"):
@@ -249,7 +257,7 @@ def test_a_quantized_checkpoint_of_a_method_that_we_lack_is_refused(tmp_path: Pa
 
 
 def test_the_configuration_can_be_another_folders(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path / "model", {"w": torch.zeros(2)})
+    folder = model_folder(tmp_path / "model", {"w": np.zeros(2, np.float32)})
     other = model_folder(tmp_path / "other")
     (other / "config.json").write_text('{"model_type": "qwen3"}')
     assert opened(folder, hf_config_path=str(other)).config == {"model_type": "qwen3"}
@@ -258,18 +266,18 @@ def test_the_configuration_can_be_another_folders(tmp_path: Path) -> None:
 def test_dummy_weights_need_no_files_and_depend_on_seed_and_name_only(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
 
-    def weights(seed: int, *names: str) -> dict[str, torch.Tensor]:
+    def weights(seed: int, *names: str) -> Tensors:
         checkpoint = opened(folder, load_format="dummy", seed=seed)
         assert isinstance(checkpoint, DummyCheckpoint)
         checkpoint.shapes = dict.fromkeys(names, (8, 16)) | {"norm.weight": (8,)}
-        return tensors_of(checkpoint, BF16)
+        return dict(numbers_of(checkpoint, BF16))
 
     both, one, other = weights(1, "a", "b"), weights(1, "b"), weights(2, "b")
-    assert torch.equal(both["b"], one["b"])
-    assert not torch.equal(both["a"], both["b"])
-    assert not torch.equal(one["b"], other["b"])
+    assert same(both["b"], one["b"])
+    assert not same(both["a"], both["b"])
+    assert not same(one["b"], other["b"])
     assert both["norm.weight"].tolist() == [1.0] * 8
-    assert both["a"].dtype == torch.bfloat16
+    assert both["a"].dtype == BF16
 
 
 def test_progress_is_shown_on_standard_error_only_where_asked(

@@ -9,10 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from as_tensors import numbers_of, tensors_of
 from factory import make_model
 from gguf_convert import to_gguf
 from slipway.engine.config import EngineConfig
@@ -21,7 +18,7 @@ from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.tensors import Grouped, Quantized
-from slipway.load.torch_arrays import tensor
+from tensor_files import load, numbers_of, same
 
 FAMILIES = (
     "llama",
@@ -46,14 +43,15 @@ def test_tensors_equal_those_of_the_original_checkpoint(
     architecture: str, tiny_models: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = tiny_models(architecture)
-    expected = load_file(folder / "model.safetensors")
-    found = tensors_of(opened(to_gguf(folder, tmp_path / "model.gguf")))
+    expected = load(folder / "model.safetensors")
+    found = dict(numbers_of(opened(to_gguf(folder, tmp_path / "model.gguf"))))
     assert found.keys() == expected.keys()
     for name, weights in expected.items():
         # The + 1 of Gemma's norms costs the last bits; everything else is only moved.
-        torch.testing.assert_close(found[name], weights, rtol=0, atol=1.2e-7 if "norm" in name else 0)
+        np.testing.assert_allclose(found[name], weights, rtol=0, atol=1.2e-7 if "norm" in name else 0)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_the_configuration_builds_the_same_model(
     architecture: str, tiny_models: Callable[[str], Path], tmp_path: Path
@@ -81,10 +79,10 @@ def test_matrices_may_be_quantized_and_experts_too(
     tmp_path: Path,
 ) -> None:
     folder = make_model("qwen3_moe", tmp_path / "model", head_dim=16, moe_intermediate_size=64)
-    expected = load_file(folder / "model.safetensors")
-    found = tensors_of(opened(to_gguf(folder, tmp_path / "model.gguf", "Q8_0")))
+    expected = load(folder / "model.safetensors")
+    found = dict(numbers_of(opened(to_gguf(folder, tmp_path / "model.gguf", "Q8_0"))))
     for name, weights in expected.items():
-        torch.testing.assert_close(found[name], weights, rtol=0, atol=weights.abs().max().item() / 200)
+        np.testing.assert_allclose(found[name], weights, rtol=0, atol=np.abs(weights).max() / 200)
 
 
 PACKED = {"Q4_0": 4, "Q4_1": 4, "Q5_0": 8, "Q5_1": 8, "Q8_0": 8}
@@ -100,11 +98,11 @@ def test_integers_stand_for_the_weights_to_the_bit(
     path = to_gguf(tiny_models(architecture), tmp_path / "model.gguf", kind, others=others)
     kinds = {"v_proj": "Q8_0", "o_proj": "F16", "block_sparse_moe.gate": "F32"}
     dense = {}
-    for name, weights in load_file(tiny_models(architecture) / "model.safetensors").items():
+    for name, weights in load(tiny_models(architecture) / "model.safetensors").items():
         matching = (found for part, found in kinds.items() if part in name)
         named = "F32" if weights.ndim == 1 else next(matching, kind)
         type_ = gguf.GGMLQuantizationType[named]
-        dense[name] = torch.from_numpy(gguf.dequantize(gguf.quantize(weights.numpy(), type_), type_))
+        dense[name] = gguf.dequantize(gguf.quantize(weights, type_), type_)
     stored = {name: found.read() for name, found in opened(path).stored(FP32)}
     forms = opened(path).forms()
     assert dense.keys() == stored.keys()
@@ -114,10 +112,10 @@ def test_integers_stand_for_the_weights_to_the_bit(
         if plain:
             assert name not in forms
             assert not isinstance(matrix, Quantized)
-            assert torch.equal(tensor(matrix).float(), weights)
+            assert np.array_equal(matrix.astype(np.float32), weights)
             continue
         assert isinstance(matrix, Grouped)
-        assert torch.equal(tensor(matrix.dequantized(FP32)), weights)
+        assert same(matrix.dequantized(FP32), weights)
         form = forms[name]
         assert form == GroupedForm(matrix.bits, matrix.group, matrix.minimums is not None)
         assert matrix.bits == (8 if "v_proj" in name else PACKED[kind])
@@ -138,9 +136,9 @@ def test_a_split_model_is_read_from_any_of_its_parts(
     to_gguf(folder, tmp_path / "model.gguf", split_max_tensors=11)
     parts = sorted(tmp_path.glob("model-*.gguf"))
     assert len(parts) == 3
-    expected = load_file(folder / "model.safetensors")
+    expected = load(folder / "model.safetensors")
     for part in parts:
-        assert tensors_of(opened(part)).keys() == expected.keys()
+        assert dict(numbers_of(opened(part))).keys() == expected.keys()
     assert opened(tmp_path).total_bytes == opened(parts[0]).total_bytes
     parts[1].unlink()
     with pytest.raises(LoadError, match=f"There is no file .*{parts[1].name}"):
@@ -196,12 +194,12 @@ def test_progress_counts_every_byte_of_the_weights(
 @pytest.mark.slow
 def test_the_demo_model_equals_the_reference_library_after_restoring_rows(demo_model: Path) -> None:
     reader = {tensor.name: tensor for tensor in gguf.GGUFReader(demo_model).tensors}
-    found = tensors_of(opened(demo_model))
+    found = dict(numbers_of(opened(demo_model)))
     assert len(found) == len(reader) == 272
 
-    def reference(name: str) -> torch.Tensor:
+    def reference(name: str) -> np.ndarray:
         read = reader[name]
-        return torch.from_numpy(gguf.dequantize(read.data, read.tensor_type))
+        return gguf.dequantize(read.data, read.tensor_type)
 
     for ours, theirs in (
         ("model.embed_tokens", "token_embd"),
@@ -209,11 +207,11 @@ def test_the_demo_model_equals_the_reference_library_after_restoring_rows(demo_m
         ("model.layers.29.self_attn.v_proj", "blk.29.attn_v"),
         ("model.norm", "output_norm"),
     ):
-        assert torch.equal(found[f"{ours}.weight"], reference(f"{theirs}.weight"))
+        assert same(found[f"{ours}.weight"], reference(f"{theirs}.weight"))
     for ours, theirs, heads in (("q_proj", "attn_q", 9), ("k_proj", "attn_k", 3)):
-        rows = reference(f"blk.3.{theirs}.weight").view(heads, 32, 2, 576)
-        restored = rows.transpose(1, 2).reshape(heads * 64, 576)
-        assert torch.equal(found[f"model.layers.3.self_attn.{ours}.weight"], restored)
+        rows = reference(f"blk.3.{theirs}.weight").reshape(heads, 32, 2, 576)
+        restored = rows.swapaxes(1, 2).reshape(heads * 64, 576)
+        assert same(found[f"model.layers.3.self_attn.{ours}.weight"], restored)
 
 
 def test_pages_of_the_file_do_not_stay_in_memory(demo_model: Path) -> None:

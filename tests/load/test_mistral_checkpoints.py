@@ -7,19 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from as_tensors import tensors_of
 from consolidated import in_pairs, params, to_consolidated, written_name
 from factory import make_model, model_folders
 from model.stepping import Stepper, plan, prompt
 from slipway.engine.config import EngineConfig
+from slipway.load.arrays import E4M3
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.load.mistral import config_of
+from tensor_files import load, numbers_of, same, save
 
 FAMILIES = ("mistral", "ministral", "mixtral")
 PARAMS: dict[str, Any] = {
@@ -49,10 +48,10 @@ def opened(folder: Path, **options: object) -> Checkpoint:
 def test_the_weights_are_those_of_safetensors_to_the_bit(
     family: str, files: int, source: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    expected = load_file(source(family) / "model.safetensors")
-    found = tensors_of(opened(to_consolidated(source(family), tmp_path / "own", files)))
+    expected = load(source(family) / "model.safetensors")
+    found = dict(numbers_of(opened(to_consolidated(source(family), tmp_path / "own", files))))
     assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], weights) for name, weights in expected.items())
+    assert all(same(found[name], weights) for name, weights in expected.items())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -74,6 +73,7 @@ def test_the_model_is_the_same_and_so_are_its_answers(
     assert Stepper(own).greedy(tokens, 12) == Stepper(folder).greedy(tokens, 12)
 
 
+@pytest.mark.torch
 def test_transformers_own_code_computes_the_same_from_it(
     source: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -83,23 +83,21 @@ def test_transformers_own_code_computes_the_same_from_it(
     assert answers[0] == answers[1]
 
 
-def rotated_in_pairs(heads: Tensor, position: int, theta: float) -> Tensor:
+def rotated_in_pairs(heads: np.ndarray, position: int, theta: float) -> np.ndarray:
     """Rotary embeddings as Mistral's trainer has them: numbers 2i and 2i + 1 are one complex number."""
     size = heads.shape[-1]
-    angles = position / theta ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
-    turned = torch.view_as_complex(heads.reshape(*heads.shape[:-1], -1, 2)) * torch.polar(
-        torch.ones_like(angles), angles
-    )
-    return torch.view_as_real(turned).flatten(-2)
+    angles = position / theta ** (np.arange(0, size, 2) / size)
+    turned = np.ascontiguousarray(heads).view(np.complex128) * np.exp(1j * angles)
+    return turned.view(np.float64)
 
 
-def rotated_in_halves(heads: Tensor, position: int, theta: float) -> Tensor:
+def rotated_in_halves(heads: np.ndarray, position: int, theta: float) -> np.ndarray:
     """The same as Hugging Face's form has them: i and i + size / 2."""
-    first, second = heads.chunk(2, -1)
+    first, second = np.split(heads, 2, -1)
     size = heads.shape[-1]
-    angles = position / theta ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    angles = position / theta ** (np.arange(0, size, 2) / size)
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
 
 def test_scores_are_those_that_the_trainer_computed(tmp_path: Path) -> None:
@@ -107,23 +105,26 @@ def test_scores_are_those_that_the_trainer_computed(tmp_path: Path) -> None:
     heads, size, hidden = 2, 8, 16
     folder = tmp_path / "own"
     folder.mkdir()
-    torch.manual_seed(0)
-    queries, keys = torch.randn(heads * size, hidden), torch.randn(size, hidden)
+    draw = np.random.default_rng(0)
+    queries = draw.standard_normal((heads * size, hidden), np.float32)
+    keys = draw.standard_normal((size, hidden), np.float32)
     stored = {"layers.0.attention.wq.weight": queries, "layers.0.attention.wk.weight": keys}
-    save_file(stored, folder / "consolidated.safetensors")
+    save(stored, folder / "consolidated.safetensors")
     fields = {"dim": hidden, "n_heads": heads, "n_kv_heads": 1, "head_dim": size}
     (folder / "params.json").write_text(json.dumps(PARAMS | fields))
-    found = tensors_of(opened(folder))
-    x, y = torch.randn(hidden).double(), torch.randn(hidden).double()
+    found = dict(numbers_of(opened(folder)))
+    x, y = draw.standard_normal(hidden), draw.standard_normal(hidden)
 
-    def scores(query: Tensor, key: Tensor, rotated: Callable[[Tensor, int, float], Tensor]) -> Tensor:
-        asked = rotated((query.double() @ x).reshape(heads, size), 7, 1e4)
-        return asked @ rotated((key.double() @ y).reshape(1, size), 3, 1e4).T
+    def scores(
+        query: np.ndarray, key: np.ndarray, rotated: Callable[[np.ndarray, int, float], np.ndarray]
+    ) -> np.ndarray:
+        asked = rotated((query.astype(np.float64) @ x).reshape(heads, size), 7, 1e4)
+        return asked @ rotated((key.astype(np.float64) @ y).reshape(1, size), 3, 1e4).T
 
     given = scores(queries, keys, rotated_in_pairs)
     q, k = (found[f"model.layers.0.self_attn.{letter}_proj.weight"] for letter in "qk")
-    torch.testing.assert_close(scores(q, k, rotated_in_halves), given, rtol=1e-12, atol=1e-12)
-    assert not torch.allclose(scores(queries, keys, rotated_in_halves), given, rtol=0.1)
+    np.testing.assert_allclose(scores(q, k, rotated_in_halves), given, rtol=1e-12, atol=1e-12)
+    assert not np.allclose(scores(queries, keys, rotated_in_halves), given, rtol=0.1)
 
 
 def test_fp8_is_read_with_its_scales(source: Callable[[str], Path], tmp_path: Path) -> None:
@@ -131,28 +132,25 @@ def test_fp8_is_read_with_its_scales(source: Callable[[str], Path], tmp_path: Pa
     fp8 = {"qformat_weight": "fp8_e4m3", "qscheme_act": "TENSOR"}
     own = to_consolidated(source("mistral"), tmp_path / "own", quantization=fp8)
     file = own / "consolidated.safetensors"
-    stored, expected = load_file(file), {}
-    for name, weights in load_file(source("mistral") / "model.safetensors").items():
+    stored, expected = load(file), {}
+    for name, weights in load(source("mistral") / "model.safetensors").items():
         expected[name] = weights
         if "self_attn" in name:
-            largest = weights.abs().amax(1, keepdim=True) if "k_proj" in name else weights.abs().amax()
-            codes = (weights / (largest / 448)).to(torch.float8_e4m3fn)
-            expected[name] = codes.float() * (largest / 448)
+            largest = np.abs(weights).max(axis=1 if "k_proj" in name else None, keepdims="k_proj" in name)
+            codes = (weights / (largest / 448)).astype(E4M3)
+            expected[name] = codes.astype(np.float32) * (largest / 448)
             scales = in_pairs(largest / 448, 2) if "k_proj" in name else largest / 448
             heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
-            octets = codes.view(torch.uint8)
             module = written_name(name).removesuffix(".weight")
-            stored[f"{module}.weight"] = (octets if heads is None else in_pairs(octets, heads)).view(
-                codes.dtype
-            )
-            stored |= {f"{module}.qscale_weight": scales, f"{module}.qscale_act": torch.ones(())}
-    save_file(stored, file)
+            stored[f"{module}.weight"] = codes if heads is None else in_pairs(codes, heads)
+            stored |= {f"{module}.qscale_weight": scales, f"{module}.qscale_act": np.ones((), np.float32)}
+    save(stored, file)
     checkpoint = opened(own)
     assert checkpoint.quantization == "fp8"
     assert len(checkpoint.forms()) == 12
-    found = tensors_of(checkpoint)
+    found = dict(numbers_of(checkpoint))
     assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], weights) for name, weights in expected.items())
+    assert all(same(found[name], weights) for name, weights in expected.items())
 
 
 def test_auto_takes_hugging_faces_form_where_both_are_there(
@@ -160,12 +158,12 @@ def test_auto_takes_hugging_faces_form_where_both_are_there(
 ) -> None:
     own = to_consolidated(source("mistral"), tmp_path / "own")
     (own / "config.json").write_text('{"model_type": "llama"}')
-    save_file({"w": torch.zeros(2)}, own / "model.safetensors")
+    save({"w": np.zeros(2, np.float32)}, own / "model.safetensors")
     assert opened(own).config == {"model_type": "llama"}
-    assert list(tensors_of(opened(own))) == ["w"]
+    assert list(dict(numbers_of(opened(own)))) == ["w"]
     both = opened(own, load_format="mistral", config_format="mistral")
     assert both.config["architectures"] == ["MistralForCausalLM"]
-    assert "model.norm.weight" in tensors_of(both)
+    assert "model.norm.weight" in dict(numbers_of(both))
 
 
 def test_the_formats_of_weights_and_configuration_are_chosen_apart(
@@ -184,9 +182,9 @@ def test_the_formats_of_weights_and_configuration_are_chosen_apart(
 
 
 def test_a_tied_embedding_needs_no_head(tmp_path: Path) -> None:
-    folder = make_model("mistral", tmp_path / "hf", tie_word_embeddings=True)
+    folder = make_model("mistral", tmp_path / "hf", head_dim=24, tie_word_embeddings=True)
     own = to_consolidated(folder, tmp_path / "own")
-    assert "output.weight" not in load_file(own / "consolidated.safetensors")
+    assert "output.weight" not in load(own / "consolidated.safetensors")
     assert Stepper(own).greedy({0: prompt(9)}, 4) == Stepper(folder).greedy({0: prompt(9)}, 4)
 
 
@@ -201,7 +199,7 @@ def test_yarn_is_read_as_transformers_writes_it(scaled: bool, tmp_path: Path) ->
         "beta_slow": 2.0,
         **({} if scaled else {"attention_factor": 1.0}),
     }
-    folder = make_model("mistral", tmp_path / "hf", rope_parameters=rope)
+    folder = make_model("mistral", tmp_path / "hf", head_dim=24, rope_parameters=rope)
     written = {"factor": 4, "original_max_position_embeddings": 128, "beta": 20, "alpha": 2}
     own = to_consolidated(folder, tmp_path / "own", yarn=written | {"apply_scale": scaled})
     assert Stepper(own).greedy({0: prompt(40)}, 6) == Stepper(folder).greedy({0: prompt(40)}, 6)
@@ -272,8 +270,10 @@ def test_a_wrong_field_is_named_with_its_file(case: str) -> None:
 
 def test_a_tensor_that_no_family_has_is_named(source: Callable[[str], Path], tmp_path: Path) -> None:
     own = to_consolidated(source("mistral"), tmp_path / "own")
-    stored = load_file(own / "consolidated.safetensors") | {"layers.0.attention.wz.weight": torch.ones(2, 2)}
-    save_file(stored, own / "consolidated.safetensors")
+    stored = load(own / "consolidated.safetensors") | {
+        "layers.0.attention.wz.weight": np.ones((2, 2), np.float32)
+    }
+    save(stored, own / "consolidated.safetensors")
     with pytest.raises(LoadError, match=r"have no place in the model: model\.layers\.0\.attention\.wz"):
         Stepper(own)
 

@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from quantize import quantize, recipe
-from safetensors.numpy import save_file
 
-from as_tensors import numbers_of
 from factory import make_model
 from model.stepping import plan
 from slipway.engine.config import EngineConfig
@@ -22,6 +20,7 @@ from slipway.load.arrays import FP32
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.load.read_ahead import ReadAheadWeights
+from tensor_files import numbers_of, save
 
 KiB = 1 << 10
 
@@ -77,9 +76,7 @@ def test_weights_that_are_read_ahead_are_the_same_to_the_bit(
 
 
 def test_no_more_is_read_ahead_than_the_bound(tmp_path: Path, small_reads: list[int]) -> None:
-    save_file(
-        {f"w{number}": np.zeros(2 * KiB, np.float32) for number in range(8)}, tmp_path / "w.safetensors"
-    )
+    save({f"w{number}": np.zeros(2 * KiB, np.float32) for number in range(8)}, tmp_path / "w.safetensors")
     weights = ReadAheadWeights([tmp_path / "w.safetensors"], lambda *told: None)
     names = list(weights.entries)
     with weights.reading(names):

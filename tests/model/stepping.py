@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
@@ -74,24 +73,26 @@ class Stepper:
 
 def prompt(length: int, seed: int = 0) -> list[int]:
     """Random token ids of the factory's vocabulary, without the special ones."""
-    return torch.randint(3, 512, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return np.random.default_rng(seed).integers(3, 512, length).tolist()
 
 
-def reference_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+def reference_model(folder: Path, dtype: str = "float32") -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
-@torch.inference_mode()
 def assert_same_as_reference(folder: Path, tokens: Sequence[int], drawn: Sequence[tuple[int, float]]) -> None:
     """What was drawn after `tokens` is transformers' greedy choice, and its log-probability to 1e-3.
 
     Comparison ends, with a line, where the reference's own two best logits are within 1e-3.
     """
+    import torch
+
     model = reference_model(folder)
     ids = torch.tensor([[*tokens, *(token for token, _ in drawn)]])
-    logits = model(ids).logits[0, len(tokens) - 1 : -1].float()  # [drawn, vocab]
+    with torch.inference_mode():
+        logits = model(ids).logits[0, len(tokens) - 1 : -1].float()  # [drawn, vocab]
     best = logits.topk(2, dim=-1)
     for place, (token, logprob) in enumerate(drawn):
         first, second = best.values[place].tolist()

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from model.ranks import Make, check_together, held, held_bytes, quantized
 from model.stepping import plan
@@ -24,6 +23,7 @@ from slipway.model.shard import Shard, Sharded
 from slipway.model.spec import Attention, DecoderSpec, Layer, Mlp, Moe
 from slipway.model.weights import load_weights
 from slipway.schemes.choice import Schemes
+from tensor_files import load, save
 
 MOE_OF_BLOCKS = {**MOE, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
 
@@ -31,15 +31,15 @@ MOE_OF_BLOCKS = {**MOE, "moe_intermediate_size": 512, "shared_expert_intermediat
 def stacked(place: Path) -> Path:
     """A layer's experts in two tensors, as transformers 5 has them."""
     folder = plain(place / "stacked", "bfloat16", MOE)
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load(folder / "model.safetensors")
     for layer in ("model.layers.0.mlp", "model.layers.1.mlp"):
         experts = [
             [tensors.pop(f"{layer}.experts.{expert}.{role}_proj.weight") for role in ("gate", "up", "down")]
             for expert in range(MOE["num_experts"])
         ]
-        tensors[f"{layer}.experts.gate_up_proj"] = torch.stack([torch.cat(one[:2]) for one in experts])
-        tensors[f"{layer}.experts.down_proj"] = torch.stack([one[2] for one in experts])
-    save_file(tensors, folder / "model.safetensors")
+        tensors[f"{layer}.experts.gate_up_proj"] = np.stack([np.concatenate(one[:2]) for one in experts])
+        tensors[f"{layer}.experts.down_proj"] = np.stack([one[2] for one in experts])
+    save(tensors, folder / "model.safetensors")
     return folder
 
 

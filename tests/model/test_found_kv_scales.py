@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from factory import make_model
 from local_engine import LocalEngine, Output
 from model.stepping import Stepper, plan, prompt
 from outliers import distance, make_outlying
@@ -33,7 +34,7 @@ def answers(model: Path, *prompts: list[int], **settings: object) -> list[Output
         return [answer(served, tokens) for tokens in prompts]
 
 
-@pytest.mark.parametrize("model_impl", ["auto", "transformers"])
+@pytest.mark.parametrize("model_impl", ["auto", pytest.param("transformers", marks=pytest.mark.torch)])
 @pytest.mark.parametrize("name", ["fp8", "fp8_e5m2"])
 def test_keys_and_values_beyond_the_largest_of_eight_bits_survive(
     tmp_path: Path, name: str, model_impl: str
@@ -57,8 +58,8 @@ def test_what_the_first_step_found_stays(tiny_models: Models) -> None:
     assert distance(alone, after_first) > 0
 
 
-def test_a_server_that_is_started_again_finds_the_same(tiny_models: Models) -> None:
-    model = tiny_models("qwen3")
+def test_a_server_that_is_started_again_finds_the_same(tmp_path: Path) -> None:
+    model = make_model("qwen3", tmp_path, head_dim=24)
     once = answers(model, FIRST, SECOND, threads=1, **FOUND)
     assert answers(model, FIRST, SECOND, threads=2, **FOUND) == once
 

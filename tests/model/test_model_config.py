@@ -49,6 +49,7 @@ def test_all_families_are_found() -> None:
     }
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("architecture", sorted(families()))
 def test_a_sparse_configuration_means_what_transformers_takes_it_for(architecture: str) -> None:
     """What config.json leaves out has transformers' default, so that its full form gives the same model."""

@@ -13,6 +13,7 @@ from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from texts import texts
 
+from factory import write_tokenizer
 from slipway.text import structure
 from slipway.text.matcher import GrammarCompiler
 from slipway.text.mistral import file_in
@@ -188,6 +189,12 @@ def test_auto_takes_it_where_there_is_nothing_else(tmp_path: Path) -> None:
     shutil.copy(SHIPPED / PIECES["v1"], folder / "tokenizer.model")
     assert load(folder).chat is None
     assert load(folder, mode="mistral").chat is not None
+
+
+def test_a_folder_without_its_files_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match=r"has neither tekken\.json nor"):
+        load(tmp_path, mode="mistral")
 
 
 def test_the_latest_version_is_taken(tmp_path: Path) -> None:

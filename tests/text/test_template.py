@@ -29,6 +29,7 @@ def _ours(source: str, messages: list[dict[str, Any]], **options: Any) -> str:
     return ChatTemplate(source, **NAMES).render(messages, **options)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("family", templates.FAMILIES)
 @pytest.mark.parametrize("prompt", [True, False])
 def test_a_chat_renders_as_transformers_renders_it(reference: Any, family: str, prompt: bool) -> None:
@@ -39,6 +40,7 @@ def test_a_chat_renders_as_transformers_renders_it(reference: Any, family: str, 
     assert _ours(source, templates.PLAIN, add_generation_prompt=prompt) == expected
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("family", ["llama3", "qwen"])
 def test_tools_calls_and_variables_render_as_transformers_renders_them(reference: Any, family: str) -> None:
     source = templates.FAMILIES[family]
@@ -54,6 +56,7 @@ def test_tools_calls_and_variables_render_as_transformers_renders_them(reference
     assert _ours(source, templates.CALLING, tools=templates.TOOLS, kwargs=kwargs) == expected
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("family", templates.FAMILIES)
 @pytest.mark.parametrize("ending", ["The answer", "The answer is ", "a\n"])
 def test_a_continued_message_ends_as_transformers_ends_it(reference: Any, family: str, ending: str) -> None:

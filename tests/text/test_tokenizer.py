@@ -50,6 +50,7 @@ def sentencepiece_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.torch
 def test_a_folder_gives_the_ids_and_texts_of_transformers(folder: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -134,7 +135,6 @@ def test_slow_without_a_sentencepiece_model_warns_and_uses_what_is_there(folder:
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("mistral", "has neither tekken.json nor"),
         ("custom", "No tokenizer is registered as .*; there are: none. A plugin registers one"),
         ("quick", "is not one of"),
     ],

@@ -6,15 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantize import awq, fp8, gptq, int8, packed, words
-from torch import Tensor
 
-from as_tensors import arrays
 from random_codes import random
-from slipway.load.arrays import FP32
+from slipway.load.arrays import E4M3, FP16, FP32
 from slipway.load.cut import Cut, Part, numbered
 from slipway.load.errors import LoadError
 from slipway.load.quantized.awq import AwqLayout
@@ -24,23 +21,24 @@ from slipway.load.quantized.gptq import GptqLayout
 from slipway.load.quantized.layout import Layout
 from slipway.load.quantized.scaled import ScaledLayout
 from slipway.load.quantized.tensors import Grouped
+from tensor_files import Tensors
 
-E4M3 = torch.float8_e4m3fn
+DRAW = np.random.default_rng(0)
 
 
-def integers(**zeros: Tensor) -> dict[str, Tensor]:
+def integers(**zeros: np.ndarray) -> Tensors:
     """Whole bytes, with a scale for each row."""
-    codes = torch.randint(-128, 128, (24, 96)).to(torch.int8)
-    return {"weight": codes, "weight_scale": torch.rand(24, 1).half(), **zeros}
+    codes = DRAW.integers(-128, 128, (24, 96), np.int8)
+    return {"weight": codes, "weight_scale": DRAW.random((24, 1)).astype(FP16), **zeros}
 
 
-ZEROS = torch.randint(-128, 128, (24, 1)).to(torch.int8)
+ZEROS = DRAW.integers(-128, 128, (24, 1), np.int8)
 ONE_SCALE = {
-    "weight_packed": words(torch.randint(256, (24, 96)), 8),
-    "weight_scale": torch.tensor([0.25]),
-    "weight_shape": torch.tensor([24, 96]),
+    "weight_packed": words(DRAW.integers(256, size=(24, 96)), 8),
+    "weight_scale": np.array([0.25], np.float32),
+    "weight_shape": np.array([24, 96]),
 }
-LAYOUTS: dict[str, tuple[Layout, dict[str, Tensor]]] = {
+LAYOUTS: dict[str, tuple[Layout, Tensors]] = {
     "awq": (AwqLayout(32), awq(random(24, 96, 32))),
     "awq by row": (AwqLayout(-1), awq(random(24, 96, -1))),
     **{
@@ -68,16 +66,22 @@ LAYOUTS: dict[str, tuple[Layout, dict[str, Tensor]]] = {
         PackedLayout(8, -1, symmetric=False, packed=False),
         integers(weight_zero_point=ZEROS),
     ),
-    "int8": (ScaledLayout(floats=False), int8(torch.randn(24, 96))),
-    "fp8 by tensor": (ScaledLayout(), fp8(torch.randn(24, 96), "tensor")),
-    "fp8 by row": (ScaledLayout(), fp8(torch.randn(24, 96), "row")),
+    "int8": (ScaledLayout(floats=False), int8(DRAW.standard_normal((24, 96), np.float32))),
+    "fp8 by tensor": (ScaledLayout(), fp8(DRAW.standard_normal((24, 96), np.float32), "tensor")),
+    "fp8 by row": (ScaledLayout(), fp8(DRAW.standard_normal((24, 96), np.float32), "row")),
     "fp8 by groups": (
         ScaledLayout(block=(1, 32)),
-        {"weight": torch.randn(24, 96).to(E4M3), "weight_scale": torch.rand(24, 3)},
+        {
+            "weight": DRAW.standard_normal((24, 96), np.float32).astype(E4M3),
+            "weight_scale": DRAW.random((24, 3), np.float32),
+        },
     ),
     "fp8 by blocks": (
         ScaledLayout(block=(8, 32)),
-        {"weight": torch.randn(24, 90).to(E4M3), "weight_scale": torch.rand(3, 3)},
+        {
+            "weight": DRAW.standard_normal((24, 90), np.float32).astype(E4M3),
+            "weight_scale": DRAW.random((3, 3), np.float32),
+        },
     ),
 }
 
@@ -88,8 +92,7 @@ LAYOUTS: dict[str, tuple[Layout, dict[str, Tensor]]] = {
 def test_what_is_cut_in_reading_is_that_part_of_the_whole(name: str, data: st.DataObject) -> None:
     """To the bit, in the form that is announced; where nothing shares a scale also in any order."""
     layout, pieces = LAYOUTS[name]
-    given = arrays(pieces)
-    whole, form = layout.read("layer", given).dequantized(FP32), layout.form("layer", given)
+    whole, form = layout.read("layer", pieces).dequantized(FP32), layout.form("layer", pieces)
 
     def part(count: int, step: int) -> Part:
         if step == 1 and data.draw(st.booleans()):
@@ -101,7 +104,7 @@ def test_what_is_cut_in_reading_is_that_part_of_the_whole(name: str, data: st.Da
 
     (n, k), steps = whole.shape, form.steps
     cut = Cut(part(n, steps[0]), part(k, steps[1]))
-    matrix = layout.read("layer", given, cut)
+    matrix = layout.read("layer", pieces, cut)
     assert np.array_equal(matrix.dequantized(FP32), whole[cut.rows][:, cut.columns])
     assert matrix.shape == (len(numbered(cut.rows, n)), len(numbered(cut.columns, k)))
     if isinstance(matrix, Grouped):
@@ -113,7 +116,7 @@ def test_what_is_cut_in_reading_is_that_part_of_the_whole(name: str, data: st.Da
 def test_the_columns_of_act_order_can_be_read_as_they_stand() -> None:
     """Sorted by group: then a cut between groups leaves them whole, and nothing is left of the order."""
     layout, pieces = LAYOUTS["gptq of 4 bits, act-order"]
-    form = layout.form("layer", arrays(pieces))
+    form = layout.form("layer", pieces)
     assert isinstance(form, GroupedForm)
     assert form.cut(slice(0, 32)).group < 32
     stored = form.columns[32:96]  # type: ignore[index]
@@ -123,11 +126,11 @@ def test_the_columns_of_act_order_can_be_read_as_they_stand() -> None:
 def test_a_block_of_scales_is_not_parted() -> None:
     layout, pieces = LAYOUTS["fp8 by blocks"]
     with pytest.raises(ValueError, match="4 to 16 of 24 are no whole blocks of 8"):
-        layout.read("layer", arrays(pieces), Cut(slice(4, 16)))
+        layout.read("layer", pieces, Cut(slice(4, 16)))
 
 
-Change = Callable[[dict[str, Tensor]], object]
-WRONG: list[tuple[Layout, dict[str, Tensor], Change, str]] = [
+Change = Callable[[Tensors], object]
+WRONG: list[tuple[Layout, Tensors, Change, str]] = [
     (
         AwqLayout(32),
         awq(random(16, 64, 32)),
@@ -137,7 +140,7 @@ WRONG: list[tuple[Layout, dict[str, Tensor], Change, str]] = [
     (
         AwqLayout(32),
         awq(random(16, 64, 32)),
-        lambda p: p.update(qzeros=p["qzeros"].float()),
+        lambda p: p.update(qzeros=p["qzeros"].astype(np.float32)),
         "layer has qzeros stored as float32, and not as int32",
     ),
     (
@@ -156,36 +159,36 @@ WRONG: list[tuple[Layout, dict[str, Tensor], Change, str]] = [
     (
         GptqLayout(4, 32, symmetric=False, act_order=True),
         gptq(random(16, 64, 32)),
-        lambda p: p.update(g_idx=torch.zeros(64, dtype=torch.int32)),
+        lambda p: p.update(g_idx=np.zeros(64, np.int32)),
         "layer has g_idx that does not deal 64 columns into 2 groups of 32",
     ),
     (
         PackedLayout(4, 32),
         packed(random(16, 64, 32, symmetric=True), symmetric=True),
-        lambda p: p.update(weight_shape=torch.tensor([16, 80])),
+        lambda p: p.update(weight_shape=np.array([16, 80])),
         r"layer has weight_packed of shape \[16, 8\], and weight_shape says \[16, 80\]",
     ),
     (
         ScaledLayout(),
-        fp8(torch.ones(8, 16), "row"),
-        lambda p: p.update(weight_scale=torch.ones(3)),
+        fp8(np.ones((8, 16), np.float32), "row"),
+        lambda p: p.update(weight_scale=np.ones(3, np.float32)),
         "layer has weight_scale of 3 numbers, and needs one, or one for each of 8 rows",
     ),
     (
         ScaledLayout(static=True),
-        fp8(torch.ones(8, 16), "row") | {"input_scale": torch.ones(2)},
+        fp8(np.ones((8, 16), np.float32), "row") | {"input_scale": np.ones(2, np.float32)},
         lambda p: None,
         "layer has input_scale of 2 numbers, and needs one for all activations",
     ),
     (
         ScaledLayout(),
-        fp8(torch.ones(8, 16), "row"),
-        lambda p: p.update(weight=p["weight"].to(torch.float8_e5m2)),
+        fp8(np.ones((8, 16), np.float32), "row"),
+        lambda p: p.update(weight=p["weight"].astype("float8_e5m2")),
         "layer has weight stored as float8_e5m2, and not as float8_e4m3fn",
     ),
     (
         ScaledLayout(floats=False),
-        int8(torch.ones(8, 16)),
+        int8(np.ones((8, 16), np.float32)),
         lambda p: p.update(weight=p["weight"][0]),
         "layer has weight of 1 dimensions, which is no matrix",
     ),
@@ -194,10 +197,10 @@ WRONG: list[tuple[Layout, dict[str, Tensor], Change, str]] = [
 
 @pytest.mark.parametrize(("layout", "pieces", "change", "message"), WRONG)
 def test_pieces_that_do_not_fit_are_named(
-    layout: Layout, pieces: dict[str, Tensor], change: Change, message: str
+    layout: Layout, pieces: Tensors, change: Change, message: str
 ) -> None:
     changed = dict(pieces)
     change(changed)
     with pytest.raises(LoadError, match=message) as caught:
-        layout.read("layer", arrays(changed))
+        layout.read("layer", changed)
     assert caught.value.code == "BadCheckpoint"

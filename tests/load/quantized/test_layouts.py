@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantize import awq, fp8, gptq, int8, packed, rounded, words
-from torch import Tensor
 
-from as_tensors import arrays
 from random_codes import random
-from slipway.load.arrays import FP32, INT8, UINT8
+from slipway.load.arrays import BF16, E4M3, FP16, FP32, INT8, UINT8, DType
 from slipway.load.quantized.awq import AwqLayout
 from slipway.load.quantized.compressed import WHOLE_TENSOR, PackedLayout
 from slipway.load.quantized.form import GroupedForm, ScaledForm
@@ -19,19 +17,17 @@ from slipway.load.quantized.gptq import GptqLayout
 from slipway.load.quantized.layout import Layout
 from slipway.load.quantized.scaled import ScaledLayout
 from slipway.load.quantized.tensors import Grouped, Scaled
-from slipway.load.torch_arrays import tensor
+from tensor_files import Tensors, same
 
-E4M3 = torch.float8_e4m3fn
 SHAPES = [(8, 64, 32), (24, 128, 128), (40, 256, 64), (16, 96, -1)]
 
 
-def check(layout: Layout, pieces: dict[str, Tensor], expected: Tensor) -> Grouped | Scaled:
+def check(layout: Layout, pieces: Tensors, expected: np.ndarray) -> Grouped | Scaled:
     """The layout gives exactly these weights [n, k] fp32, in the form that it announces."""
-    given = arrays(pieces)
-    form, matrix = layout.form("layer", given), layout.read("layer", given)
+    form, matrix = layout.form("layer", pieces), layout.read("layer", pieces)
     assert {piece for piece, needed in layout.wanted.items() if needed} <= set(pieces) <= set(layout.wanted)
     assert matrix.shape == expected.shape
-    assert torch.equal(tensor(matrix.dequantized(FP32)), expected)
+    assert same(matrix.dequantized(FP32), expected)
     if isinstance(matrix, Grouped):
         assert isinstance(form, GroupedForm)
         assert (form.bits, form.group) == (matrix.bits, matrix.group)
@@ -46,30 +42,30 @@ def check(layout: Layout, pieces: dict[str, Tensor], expected: Tensor) -> Groupe
 
 
 def test_a_word_of_awq_holds_even_columns_before_odd_ones() -> None:
-    word = torch.tensor([[0x75316420]], dtype=torch.int32)  # from the lowest nibble up: 0 2 4 6 1 3 5 7
-    pieces = {"qweight": word, "qzeros": torch.zeros(1, 1, dtype=torch.int32), "scales": torch.ones(1, 8)}
-    found = AwqLayout(-1).read("layer", arrays(pieces)).dequantized(FP32)
+    word = np.array([[0x75316420]], np.int32)  # from the lowest nibble up: 0 2 4 6 1 3 5 7
+    pieces = {"qweight": word, "qzeros": np.zeros((1, 1), np.int32), "scales": np.ones((1, 8), np.float32)}
+    found = AwqLayout(-1).read("layer", pieces).dequantized(FP32)
     assert found[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_word_of_gptq_holds_rows_in_order_and_zeros_less_one() -> None:
-    word = torch.tensor([[0x76543210]], dtype=torch.int32)
-    zeros = torch.tensor([[0x0F]], dtype=torch.int32)  # column 0: 15 + 1 is 0 again; column 1: 0 + 1
-    pieces = {"qweight": word.expand(1, 8), "qzeros": zeros, "scales": torch.ones(1, 8)}
-    found = GptqLayout(4, -1, symmetric=False).read("layer", arrays(pieces)).dequantized(FP32)
+    word = np.array([[0x76543210]], np.int32)
+    zeros = np.array([[0x0F]], np.int32)  # column 0: 15 + 1 is 0 again; column 1: 0 + 1
+    pieces = {"qweight": np.repeat(word, 8, axis=1), "qzeros": zeros, "scales": np.ones((1, 8), np.float32)}
+    found = GptqLayout(4, -1, symmetric=False).read("layer", pieces).dequantized(FP32)
     assert found[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     assert found[1].tolist() == [-1, 0, 1, 2, 3, 4, 5, 6]
-    newer = GptqLayout(4, -1, symmetric=False, zeros_less_one=False).read("layer", arrays(pieces))
+    newer = GptqLayout(4, -1, symmetric=False, zeros_less_one=False).read("layer", pieces)
     assert newer.dequantized(FP32)[0].tolist() == [-15, -14, -13, -12, -11, -10, -9, -8]
 
 
 def test_a_word_of_compressed_tensors_holds_signed_columns_plus_eight() -> None:
     pieces = {
-        "weight_packed": torch.tensor([[0x76543210]], dtype=torch.int32),
-        "weight_scale": torch.ones(1, 1),
-        "weight_shape": torch.tensor([1, 7]),
+        "weight_packed": np.array([[0x76543210]], np.int32),
+        "weight_scale": np.ones((1, 1), np.float32),
+        "weight_shape": np.array([1, 7]),
     }
-    found = PackedLayout(4, -1).read("layer", arrays(pieces)).dequantized(FP32)
+    found = PackedLayout(4, -1).read("layer", pieces).dequantized(FP32)
     assert found.tolist() == [[-8, -7, -6, -5, -4, -3, -2]]
 
 
@@ -126,57 +122,59 @@ def test_packed_compressed_tensors_are_read_exactly(
 
 
 def test_one_scale_may_be_for_the_whole_matrix() -> None:
-    codes = torch.randint(256, (12, 40))
-    scale = torch.tensor([0.25], dtype=torch.bfloat16)
-    pieces = {"weight_packed": words(codes, 8), "weight_scale": scale, "weight_shape": torch.tensor([12, 40])}
-    check(PackedLayout(8, WHOLE_TENSOR), pieces, (codes - 128).float() * 0.25)
+    draw = np.random.default_rng(0)
+    codes = draw.integers(256, size=(12, 40))
+    scale = np.array([0.25], BF16)
+    pieces = {"weight_packed": words(codes, 8), "weight_scale": scale, "weight_shape": np.array([12, 40])}
+    check(PackedLayout(8, WHOLE_TENSOR), pieces, (codes - 128).astype(np.float32) * np.float32(0.25))
 
 
 def test_integers_that_are_not_packed_may_have_zero_points() -> None:
-    codes = torch.randint(-128, 128, (12, 40)).to(torch.int8)
-    zeros, scales = torch.randint(-128, 128, (12, 1)).to(torch.int8), torch.rand(12, 1).half()
+    draw = np.random.default_rng(0)
+    codes = draw.integers(-128, 128, (12, 40), np.int8)
+    zeros, scales = draw.integers(-128, 128, (12, 1), np.int8), draw.random((12, 1)).astype(FP16)
     pieces = {"weight": codes, "weight_scale": scales, "weight_zero_point": zeros}
-    expected = (codes.float() - zeros.float()) * scales.float()
+    expected = (codes.astype(np.float32) - zeros.astype(np.float32)) * scales.astype(np.float32)
     check(PackedLayout(8, -1, symmetric=False, packed=False), pieces, expected)
 
 
 def test_int8_with_int8_activations_keeps_its_scales_by_row() -> None:
-    torch.manual_seed(0)
-    pieces = int8(torch.randn(24, 64))
-    expected = pieces["weight"].float() * pieces["weight_scale"]
+    draw = np.random.default_rng(0)
+    pieces = int8(draw.standard_normal((24, 64), np.float32))
+    expected = pieces["weight"].astype(np.float32) * pieces["weight_scale"]
     matrix = check(ScaledLayout(floats=False), pieces, expected)
     assert isinstance(matrix, Scaled)
     assert matrix.scales.shape == (24,)
-    check(ScaledLayout(floats=False, static=True), pieces | {"input_scale": torch.ones(1)}, expected)
+    check(ScaledLayout(floats=False, static=True), pieces | {"input_scale": np.ones(1, np.float32)}, expected)
 
 
-def dequantized_blocks(values: Tensor, scales: Tensor, rows: int, columns: int) -> Tensor:
+def dequantized_blocks(values: np.ndarray, scales: np.ndarray, rows: int, columns: int) -> np.ndarray:
     """Number by number."""
-    expected = torch.empty(values.shape)
+    expected = np.empty(values.shape, np.float32)
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):
-            expected[i, j] = values[i, j].float() * scales[i // rows, j // columns].float()
+            expected[i, j] = np.float32(values[i, j]) * np.float32(scales[i // rows, j // columns])
     return expected
 
 
 @pytest.mark.parametrize("scheme", ["dynamic", "static"])
 @pytest.mark.parametrize("by", ["tensor", "row"])
 def test_fp8_is_read_exactly(by: str, scheme: str) -> None:
-    torch.manual_seed(1)
-    pieces = fp8(torch.randn(24, 64), by)
+    draw = np.random.default_rng(0)
+    pieces = fp8(draw.standard_normal((24, 64), np.float32), by)
     if scheme == "static":
-        pieces["input_scale"] = torch.tensor(0.5)
-    expected = pieces["weight"].float() * pieces["weight_scale"]
+        pieces["input_scale"] = np.array(0.5, np.float32)
+    expected = pieces["weight"].astype(np.float32) * pieces["weight_scale"]
     matrix = check(ScaledLayout(static=scheme == "static"), pieces, expected)
     assert isinstance(matrix, Scaled)
     assert matrix.scales.shape == (1 if by == "tensor" else 24,)
 
 
-@pytest.mark.parametrize("scale_dtype", [torch.float32, torch.bfloat16, torch.float8_e8m0fnu])
-def test_fp8_by_blocks_is_read_exactly_where_blocks_are_cut_off(scale_dtype: torch.dtype) -> None:
-    torch.manual_seed(2)
-    pieces = fp8(torch.randn(130, 200), "block")
-    scales = (2.0 ** pieces["weight_scale_inv"].log2().round()).to(scale_dtype)
+@pytest.mark.parametrize("scale_dtype", [FP32, BF16, np.dtype("float8_e8m0fnu")])
+def test_fp8_by_blocks_is_read_exactly_where_blocks_are_cut_off(scale_dtype: DType) -> None:
+    draw = np.random.default_rng(0)
+    pieces = fp8(draw.standard_normal((130, 200), np.float32), "block")
+    scales = (2.0 ** np.log2(pieces["weight_scale_inv"]).round()).astype(scale_dtype)
     expected = dequantized_blocks(pieces["weight"], scales, 128, 128)
     named = {**pieces, "weight_scale_inv": scales}
     check(ScaledLayout(block=(128, 128), scale="weight_scale_inv"), named, expected)
@@ -185,7 +183,8 @@ def test_fp8_by_blocks_is_read_exactly_where_blocks_are_cut_off(scale_dtype: tor
 
 
 def test_fp8_by_groups_of_a_row_is_blocks_of_one_row() -> None:
-    values, scales = torch.randn(6, 64).to(E4M3), torch.rand(6, 2)
+    draw = np.random.default_rng(0)
+    values, scales = draw.standard_normal((6, 64), np.float32).astype(E4M3), draw.random((6, 2), np.float32)
     expected = dequantized_blocks(values, scales, 1, 32)
     check(ScaledLayout(True, block=(1, 32)), {"weight": values, "weight_scale": scales}, expected)
 
@@ -202,15 +201,21 @@ def test_fp8_by_groups_of_a_row_is_blocks_of_one_row() -> None:
 def test_what_was_rounded_and_packed_is_read_back(
     n: int, groups: int, group: int, bits: int, symmetric: bool, seed: int
 ) -> None:
-    torch.manual_seed(seed)
-    quantized = rounded(torch.randn(8 * n, groups * group), bits, group, symmetric=symmetric, act_order=True)
+    draw = np.random.default_rng(seed)
+    quantized = rounded(
+        draw.standard_normal((8 * n, groups * group), np.float32),
+        bits,
+        group,
+        symmetric=symmetric,
+        act_order=True,
+    )
     expected = quantized.weights()
-    read = GptqLayout(bits, group, symmetric, act_order=True).read("layer", arrays(gptq(quantized)))
-    assert torch.equal(tensor(read.dequantized(FP32)), expected)
+    read = GptqLayout(bits, group, symmetric, act_order=True).read("layer", gptq(quantized))
+    assert same(read.dequantized(FP32), expected)
     pieces = packed(quantized, symmetric=symmetric, act_order=True)
-    again = PackedLayout(bits, group, symmetric, act_order=True).read("layer", arrays(pieces))
-    assert torch.equal(tensor(again.dequantized(FP32)), expected)
+    again = PackedLayout(bits, group, symmetric, act_order=True).read("layer", pieces)
+    assert same(again.dequantized(FP32), expected)
     if bits == 4:
-        in_order = rounded(torch.randn(8 * n, groups * group), 4, group)
-        found = AwqLayout(group).read("layer", arrays(awq(in_order))).dequantized(FP32)
-        assert torch.equal(tensor(found), in_order.weights())
+        in_order = rounded(draw.standard_normal((8 * n, groups * group), np.float32), 4, group)
+        found = AwqLayout(group).read("layer", awq(in_order)).dequantized(FP32)
+        assert same(found, in_order.weights())

@@ -8,12 +8,11 @@ from slipway.load.arrays import BF16, INT8
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
-from slipway.worker.device.schemes import keeps
 
 GROUPED, SCALED = GroupedForm(4, 32), ScaledForm(INT8)
 
 
-@pytest.mark.parametrize(
+LEFT_OUT = pytest.mark.parametrize(
     ("names", "kept"),
     [
         ("", {GROUPED, SCALED}),
@@ -23,11 +22,24 @@ GROUPED, SCALED = GroupedForm(4, 32), ScaledForm(INT8)
         ("MacheteLinearKernel", {GROUPED, SCALED}),
     ],
 )
-def test_what_is_left_out_is_dequantized_on_either_device(
+
+
+@LEFT_OUT
+def test_what_is_left_out_is_dequantized(
     monkeypatch: pytest.MonkeyPatch, names: str, kept: set[Form]
 ) -> None:
     monkeypatch.setenv("VLLM_DISABLED_KERNELS", names)
     assert {form for form in (GROUPED, SCALED) if Schemes(BF16).keeps(form)} == kept
+
+
+@pytest.mark.torch
+@LEFT_OUT
+def test_what_is_left_out_is_dequantized_on_a_device_too(
+    monkeypatch: pytest.MonkeyPatch, names: str, kept: set[Form]
+) -> None:
+    from slipway.worker.device.schemes import keeps
+
+    monkeypatch.setenv("VLLM_DISABLED_KERNELS", names)
     assert {form for form in (GROUPED, SCALED) if keeps(form, BF16)} == kept
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from slipway.load.arrays import BF16, E4M3, FP32, Floats
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.on_the_fly import ON_THE_FLY
 from slipway.load.quantized.tensors import Grouped, Scaled, Unquantized
-from slipway.load.torch_arrays import tensor
-from slipway.worker.device.quantized import as_tensors
 from slipway_kernels.cpu import Threads
 
 
@@ -81,10 +78,16 @@ def test_equal_weights_are_kept(name: str, value: float) -> None:
     assert np.allclose(made.dequantized(FP32), weights, rtol=1e-6)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("through", [FP32, BF16])
 @pytest.mark.parametrize("name", ["fp8", "int8", "int4", "experts_int8"])
 def test_the_host_rounds_as_a_device_does(name: str, through: object) -> None:
     """To the bit, whatever type the matrix is stored in, on any number of threads."""
+    import torch
+
+    from slipway.load.torch_arrays import tensor
+    from slipway.worker.device.quantized import as_tensors
+
     made = ON_THE_FLY[name]
     plain = matrix(300, 96)
     plain[7] = 0

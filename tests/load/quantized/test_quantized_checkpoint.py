@@ -9,12 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from quantize import quantize, recipe, rounded
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from as_tensors import arrays, numbers_of, tensors_of
 from factory import make_model
 from model.stepping import plan
 from slipway.engine.config import EngineConfig
@@ -24,7 +20,7 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.checkpoint import Layers
 from slipway.load.quantized.form import GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Grouped, Scaled
-from slipway.load.torch_arrays import tensor
+from tensor_files import Tensors, load, numbers_of, pickle, same, save
 
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
@@ -45,11 +41,11 @@ def quantized(tiny_models: Callable[[str], Path], tmp_path: Path) -> Callable[..
     return make
 
 
-def changed(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
+def changed(folder: Path, change: Callable[[Tensors], object]) -> Path:
     """The folder with other tensors."""
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load(folder / "model.safetensors")
     change(tensors)
-    save_file(tensors, folder / "model.safetensors")
+    save(tensors, folder / "model.safetensors")
     return folder
 
 
@@ -57,7 +53,7 @@ def changed(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> Path
 def test_every_linear_layer_is_one_matrix_under_its_own_name(
     quantized: Callable[..., Path], tiny_models: Callable[[str], Path], method: str
 ) -> None:
-    plain = load_file(tiny_models("llama") / "model.safetensors")
+    plain = load(tiny_models("llama") / "model.safetensors")
     checkpoint = opened(quantized(method))
     stored = {name: found.read() for name, found in checkpoint.stored(BF16)}
     assert stored.keys() == plain.keys()
@@ -66,7 +62,7 @@ def test_every_linear_layer_is_one_matrix_under_its_own_name(
     for name, matrix in stored.items():
         assert matrix.shape == plain[name].shape
         if not isinstance(matrix, Grouped | Scaled):
-            assert torch.equal(tensor(matrix), plain[name])
+            assert same(matrix, plain[name])
 
 
 def test_a_checkpoint_says_how_it_is_quantized(quantized: Callable[..., Path]) -> None:
@@ -88,12 +84,12 @@ def test_forms_are_known_before_a_matrix_is_read(quantized: Callable[..., Path])
 def test_tensors_are_what_the_codes_mean(
     quantized: Callable[..., Path], tiny_models: Callable[[str], Path]
 ) -> None:
-    plain = load_file(tiny_models("llama") / "model.safetensors")
-    tensors = tensors_of(opened(quantized("gptq", act_order=True)))
+    plain = load(tiny_models("llama") / "model.safetensors")
+    tensors = dict(numbers_of(opened(quantized("gptq", act_order=True))))
     for name, weights in plain.items():
         if "_proj" in name:
             weights = rounded(weights, 4, 32, symmetric=True, act_order=True).weights()
-        assert torch.equal(tensors[name], weights)
+        assert same(tensors[name], weights)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -101,21 +97,22 @@ def test_pieces_may_lie_in_any_file_and_order(tmp_path: Path, shards: int) -> No
     """safetensors sorts by type, so that all scales of a file stand far from their codes."""
     source = make_model("llama", tmp_path / "source")
     folder = quantize(source, tmp_path / "quantized", recipe("awq", group=32))
-    tensors = list(load_file(folder / "model.safetensors").items())
+    tensors = list(load(folder / "model.safetensors").items())
     (folder / "model.safetensors").unlink()
     for shard in range(shards):
-        save_file(dict(tensors[shard::shards]), folder / f"model-{shard}.safetensors")
-    assert set(dict(opened(folder).stored(BF16))) == set(load_file(source / "model.safetensors"))
+        save(dict(tensors[shard::shards]), folder / f"model-{shard}.safetensors")
+    assert set(dict(opened(folder).stored(BF16))) == set(load(source / "model.safetensors"))
 
 
+@pytest.mark.torch
 def test_pytorch_files_are_read_too(quantized: Callable[..., Path]) -> None:
     folder = quantized("awq")
-    expected = tensors_of(opened(folder))
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    expected = dict(numbers_of(opened(folder)))
+    pickle(load(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    found = tensors_of(opened(folder))
+    found = dict(numbers_of(opened(folder)))
     assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert all(same(found[name], expected[name]) for name in expected)
 
 
 class Counted:
@@ -144,7 +141,7 @@ def test_no_more_than_one_layer_is_held_and_each_tensor_is_released_once(
     quantized: Callable[..., Path],
 ) -> None:
     checkpoint = opened(quantized("gptq", act_order=True))
-    tensors = arrays(load_file(Path(str(checkpoint.folder)) / "model.safetensors"))
+    tensors = load(Path(str(checkpoint.folder)) / "model.safetensors")
     counted = Counted(tensors)
     from slipway.load.quantized.config import quantization
 
@@ -194,17 +191,17 @@ def test_act_order_without_its_groups_is_an_error(quantized: Callable[..., Path]
 
 
 def test_a_piece_of_another_format_is_named(quantized: Callable[..., Path]) -> None:
-    folder = changed(quantized("awq"), lambda t: t.update({f"{Q_PROJ}.weight_scale": torch.ones(1)}))
+    folder = changed(quantized("awq"), lambda t: t.update({f"{Q_PROJ}.weight_scale": np.ones(1, np.float32)}))
     message = f"layer {Q_PROJ} has a tensor weight_scale, and awq as config.json describes it has none"
     with pytest.raises(LoadError, match=message):
         opened(folder)
 
 
 def test_a_layer_that_was_left_alone_stays_plain(quantized: Callable[..., Path]) -> None:
-    def restore(tensors: dict[str, Tensor]) -> None:
+    def restore(tensors: Tensors) -> None:
         for piece in ("qweight", "qzeros", "scales"):
             tensors.pop(f"{Q_PROJ}.{piece}")
-        tensors[f"{Q_PROJ}.weight"] = torch.ones(64, 64)
+        tensors[f"{Q_PROJ}.weight"] = np.ones((64, 64), np.float32)
 
     stored = dict(opened(changed(quantized("awq"), restore)).stored(FP32))
     assert isinstance(stored[f"{Q_PROJ}.weight"].read(), np.ndarray)
@@ -250,14 +247,14 @@ def test_scales_of_a_kv_cache_are_no_weights(
     quantized: Callable[..., Path], names: dict[str, float], expected: tuple[float, float]
 ) -> None:
     plain = set(dict(opened(quantized("fp8")).stored(BF16)))
-    added = {f"model.layers.1.{name}": torch.tensor(value) for name, value in names.items()}
+    added = {f"model.layers.1.{name}": np.array(value, np.float32) for name, value in names.items()}
     checkpoint = opened(changed(quantized("fp8"), lambda tensors: tensors.update(added)))
     assert set(dict(checkpoint.stored(BF16))) == plain
     assert checkpoint.kv_scales() == {1: expected}
 
 
 def test_a_models_plan_takes_the_checkpoints_scales(quantized: Callable[..., Path]) -> None:
-    scales = {f"model.layers.2.self_attn.{kind}_scale": torch.tensor(0.5) for kind in "kv"}
+    scales = {f"model.layers.2.self_attn.{kind}_scale": np.array(0.5, np.float32) for kind in "kv"}
     folder = changed(quantized("fp8"), lambda tensors: tensors.update(scales))
     assert plan(folder, kv_cache_dtype="fp8").kv_scales == {2: (0.5, 0.5)}
     asked = plan(folder, kv_cache_dtype="fp8", calculate_kv_scales=True)
