@@ -6,7 +6,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "bench"))  # quantize.py packs what tests read
 
 from factory import ARCHITECTURES, model_folders
+from imports import TORCH, ImportGraph
 from slipway import driver
 
 if not driver.loaded():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, whichever test does so first
 
+
+GRAPH = ImportGraph(Path(__file__).parents[1])
+MISSING = {name for name in (*TORCH, "mistral_common") if find_spec(name) is None}
+FILES, TESTS = pytest.StashKey[set[str]](), pytest.StashKey[int]()
+TOLD = pytest.StashKey[tuple[int, int]]()
+"""Without torch: the files and the number of tests that are left out, and what a worker tells of both."""
 
 INTERPRETED = ("tests/kernels/cuda/", "tests/worker/device/")
 """Where Triton's interpreter runs the kernels: a third of all the time that tests take."""
@@ -29,14 +38,63 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("slow")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first, then those with many: no worker is left alone with a long one at the end.
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that import a package which is not installed, and folders whose conftest.py does."""
+    if not MISSING:
+        return None
+    conftest = collection_path / "conftest.py"
+    if conftest.exists() and GRAPH.needs(conftest, MISSING):
+        left_out = {str(path) for path in collection_path.rglob("test_*.py")}
+    elif collection_path.match("test_*.py") and GRAPH.needs(collection_path, MISSING):
+        left_out = {str(collection_path)}
+    else:
+        return None
+    asked = [config.invocation_params.dir / name.partition("::")[0] for name in config.args]
+    named = {path for path in left_out if any(Path(path).is_relative_to(place) for place in asked)}
+    config.stash.setdefault(FILES, set()).update(named)
+    return True
 
-    For a run that does not order them by itself (xdist's --no-loadscope-reorder).
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without those marked torch where it is not installed, and in an order.
+
+    Files with slow tests first, then those with many: no worker is left alone with a long one at the end. For
+    a run that does not order them by itself (xdist's --no-loadscope-reorder).
     """
+    if "torch" in MISSING:
+        left_out = [item for item in items if item.get_closest_marker("torch")]
+        config.stash[TESTS] = len(left_out)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     sizes = Counter(item.path for item in items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, -sizes[item.path]))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells the process that prints the summary; all of them collect the same."""
+    if (told := getattr(session.config, "workeroutput", None)) is not None:
+        told["without torch"] = _left_out(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[TOLD] = getattr(node, "workeroutput", {}).get("without torch", (0, 0))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    files, tests = config.stash.get(TOLD, None) or _left_out(config)
+    if files or tests:
+        named = " or ".join(sorted(MISSING - {"transformers", "triton"}))
+        are = "are" if " or " in named else "is"
+        said = (
+            f"{files} files and {tests} tests need {named}, which {are} not installed: they belong to .ci/run"
+        )
+        terminalreporter.write_line(said)
+
+
+def _left_out(config: pytest.Config) -> tuple[int, int]:
+    return len(config.stash.get(FILES, ())), config.stash.get(TESTS, 0)
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,8 @@ class ImportGraph:
                     found = self._resolved(path, statement)
                     files |= found
                     if not found and "*" not in statement.name:
-                        packages.add(statement.name.partition(".")[0])
+                        parts = statement.name.split(".")
+                        packages |= {parts[0]} | TORCH.intersection(parts)  # safetensors.torch imports torch
             if os.path.basename(path).startswith("test_"):
                 above = (f"{folder}/conftest.py" for folder in self._above(os.path.dirname(path)))
                 files.update(conftest for conftest in above if conftest in self._paths)

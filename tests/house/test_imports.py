@@ -30,6 +30,7 @@ FILES = {
     "tests/worker/test_later.py": "from worker.near import text\nfrom deep import text as other\n",
     "tests/worker/near.py": "import pack.later\n",
     "tests/worker/deep.py": "",
+    "tests/worker/saved.py": "from safetensors.torch import save_file\n",
 }
 
 
@@ -110,6 +111,7 @@ def test_a_closure_follows_imports_to_their_end(root: Path, graph: ImportGraph) 
         ("tests/worker/test_op.py", True),  # Triton, which is named by a chain of two
         ("tests/worker/test_rows.py", False),
         ("tests/worker/test_later.py", False),
+        ("tests/worker/saved.py", True),  # by a part of a package that is made for torch
     ],
 )
 def test_a_file_needs_the_packages_that_are_imported_with_it(
