@@ -1,11 +1,11 @@
 """Processes that start without their imports: forks of one process that has imported all that a server does.
 
-`python -m slipway serve` and the engine that it starts take 1.6 s of CPU for imports before either does
-anything. A test's process has one fork server, which is started when it is first needed. Each process that a
-test asks for is a child of that one, as fresh as a new interpreter but for what is imported, and starts
-processes of its own in the same way: with it are forked as many *spares* as it will need, which wait.
+A server and its engine spend nearly all of their start on imports, each on its own. A test's process has one
+fork server, which is started when it is first needed. Each process that a test asks for is a child of that
+one, with everything else as a new interpreter has it. It starts processes of its own in the same way: as many
+*spares* as it will need are forked with it, and wait until it tells them what to run.
 
-Whoever ends or is killed takes along what it started, the test's process too.
+A process that ends or is killed takes along what it started; so does the test's process.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from functools import cache
 from pathlib import Path
-from socket import AF_UNIX, SOCK_SEQPACKET, recv_fds, send_fds, socket, socketpair
+from socket import AF_UNIX, SHUT_RDWR, SOCK_SEQPACKET, recv_fds, send_fds, socket, socketpair
 from types import SimpleNamespace
 from typing import IO, Any
 
@@ -41,7 +42,12 @@ IMPORTED = (
     "slipway.api.process",
     "slipway.api.server",
     "slipway.api.supervisor",
+    "slipway.batch.run",
+    "slipway.bench.latency",
+    "slipway.bench.throughput",
+    "slipway.cli.bench",
     "slipway.cli.main",
+    "slipway.cli.run_batch",
     "slipway.cli.serve",
     "slipway.engine.grammar",
     "slipway.engine.start",
@@ -55,19 +61,20 @@ IMPORTED = (
     "slipway.worker.planning",
     "uvicorn.lifespan.off",
 )
-"""All that processes of a server import, without what runs as a program, as `slipway.engine.rank` does."""
+"""Modules that import all that the processes of a server do. None of them is run as a program, as
+`slipway.engine.rank` is."""
 
 WHOLE = ("slipway.model.families", "slipway.text.parse.formats")
-"""Packages of which the model and the arguments say what is imported."""
+"""Packages of which a server imports some modules: its model and arguments decide which."""
 
 SEEN_LATE = (
     *("NO_PROXY", "OPENAI_API_KEY", "OTEL_", "PYTEST_", "SLIPWAY_", "TORCHINDUCTOR_", "VLLM_"),
     "OMP_NUM_THREADS",  # numpy's own library alone reads it when it is imported
 )
-"""Environment variables, by how they begin, that may differ: imports do not depend on them."""
+"""Prefixes of the environment variables that may differ: the imports do not depend on them."""
 
 AT_START = dict(os.environ)
-"""Before a test changed it."""
+"""The environment before a test changed it."""
 
 Spares = list["Spares"]
 """An entry for each process that one will start, which has those that this will start in its turn."""
@@ -142,6 +149,18 @@ class ForkedProcess:
         assert self.returncode is not None, "the fork server has ended"
         return self.returncode
 
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All that comes from its pipes, and its end."""
+        with ThreadPoolExecutor() as pool:
+            read = [pool.submit(file.read) if file else None for file in (self.stdout, self.stderr)]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.pid, signal.SIGKILL)  # who has the other ends of the pipes
+                raise
+        out, err = (found.result() if found else "" for found in read)
+        return out, err
+
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
@@ -198,9 +217,12 @@ def _fork_server() -> socket:
             env=AT_START,
         )
 
+    owner = os.getpid()
+
     def end() -> None:
-        ours.close()
-        process.wait()  # so that the time that its forks took is counted as this process's
+        if os.getpid() == owner:  # and not a fork of it
+            ours.shutdown(SHUT_RDWR)
+            process.wait()  # so that the time that its forks took is counted as this process's
 
     atexit.register(end)
     return ours

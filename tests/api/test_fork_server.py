@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fork_server
 from fork_server import FAR, ForkedProcess, Spares
 
 PROBE = """
@@ -91,14 +94,50 @@ def test_its_end_is_told_as_a_child_s(spares: Any) -> None:
         assert process.wait(60) == process.returncode == process.poll() == -signal.SIGTERM
 
 
-def test_all_end_with_the_fork_server() -> None:
-    with begun(None) as new, begun([[[]]]) as forked:
-        server = int(Path(f"/proc/{new.pid}/stat").read_text().rpartition(")")[2].split()[1])
-        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-        assert {str(new.pid), str(forked.pid)} <= set(children)
-        for process in (new, forked):
-            process.kill()
-            assert process.wait(60) == -signal.SIGKILL
+ASKING = """
+import signal, subprocess
+from fork_server import ForkedProcess
+
+asked = [
+    ForkedProcess(("probe", "wait"), stdout=subprocess.PIPE, spares=spares) for spares in (None, [[[]]])
+]
+for process in asked:
+    process.stdout.readline()
+print(*(process.pid for process in asked), flush=True)
+signal.pause()
+"""
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_all_end_with_a_killed_process_that_asked_for_them() -> None:
+    path = os.pathsep.join([str(Path(fork_server.__file__).parent), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKING],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    ) as asking:
+        assert asking.stdout is not None
+        new, forked = map(int, asking.stdout.readline().split())
+        (server,) = children(asking.pid)
+        assert children(server) == [new, forked]
+        assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1  # no thread is lost in a fork
+        (spare,) = children(forked)
+        left = {os.pidfd_open(pid): pid for pid in (server, new, forked, spare)}
+        asking.kill()
+    ends = select.poll()
+    for file in left:
+        ends.register(file, select.POLLIN)
+    while left:
+        ended = ends.poll(60_000)
+        assert ended, f"still there: {left}"
+        for file, _ in ended:
+            ends.unregister(file)
+            os.close(file)
+            del left[file]
 
 
 def test_what_an_import_may_have_read_cannot_change(monkeypatch: pytest.MonkeyPatch) -> None:

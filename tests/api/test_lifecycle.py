@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from live_server import LiveServer, live_server
 from slipway import exits
 
 pytestmark = pytest.mark.slow
+
+new_server = partial(live_server, forked=False)
 
 LONG: dict[str, Any] = {"prompt": "a", "max_tokens": 400, "extra_body": {"ignore_eos": True}}
 
@@ -45,7 +48,7 @@ def stream(server: LiveServer, n: int = 1) -> Iterator[Any]:
 
 
 def test_a_signal_lets_streams_finish_and_turns_readiness(tiny: Path) -> None:
-    with live_server(tiny, "--served-model-name", "tiny", "--drain-grace", "1") as server:
+    with new_server(tiny, "--served-model-name", "tiny", "--drain-grace", "1") as server:
         chunks = [stream(server) for _ in range(3)]
         server.process.send_signal(signal.SIGTERM)
         server.wait_until("/ready", 503)
@@ -63,7 +66,7 @@ def test_a_signal_lets_streams_finish_and_turns_readiness(tiny: Path) -> None:
 def test_a_connection_that_was_never_told_of_the_end_is_served_once_more(tiny: Path) -> None:
     many = {"model": "tiny", "stream": True, "n": 32, "prompt": "a", "max_tokens": 400, "ignore_eos": True}
     with (
-        live_server(tiny, "--served-model-name", "tiny", "--drain-grace", "0") as server,
+        new_server(tiny, "--served-model-name", "tiny", "--drain-grace", "0") as server,
         httpx.Client(base_url=server.url, trust_env=False, timeout=60) as known,
     ):
         with known.stream("POST", "/v1/completions", json=many) as answer:
@@ -80,7 +83,7 @@ def test_a_connection_that_was_never_told_of_the_end_is_served_once_more(tiny: P
 
 
 def test_a_second_signal_ends_at_once(tiny: Path) -> None:
-    with live_server(tiny, "--served-model-name", "tiny", "--drain-grace", "600") as server:
+    with new_server(tiny, "--served-model-name", "tiny", "--drain-grace", "600") as server:
         server.process.send_signal(signal.SIGTERM)
         server.wait_until("/ready", 503)
         server.process.send_signal(signal.SIGTERM)
@@ -88,7 +91,7 @@ def test_a_second_signal_ends_at_once(tiny: Path) -> None:
 
 
 def test_a_signal_while_loading_ends_at_once(tiny: Path) -> None:
-    with live_server(tiny, "--drain-grace", "600", ready=False) as server:
+    with new_server(tiny, "--drain-grace", "600", ready=False) as server:
         os.kill(server.wait_for_engine(), signal.SIGSTOP)  # its loading takes as long as we like
         server.wait_until("/live", 200)
         assert server.get("/ready")[0] == 503
@@ -118,7 +121,7 @@ def test_a_signal_before_the_server_listens_to_any_ends_it_and_leaves_nothing(
 def test_loading_that_stands_still_ends_the_server_with_the_cause(tiny: Path, tmp_path: Path) -> None:
     log = tmp_path / "termination"
     env = {"SLIPWAY_TERMINATION_LOG": str(log)}
-    with live_server(tiny, "--load-timeout", "1", ready=False, env=env) as server:
+    with new_server(tiny, "--load-timeout", "1", ready=False, env=env) as server:
         os.kill(server.wait_for_engine(), signal.SIGSTOP)
         assert server.process.wait(30) == exits.LOAD_STALLED.code
     cause = json.loads(log.read_bytes())
@@ -129,7 +132,7 @@ def test_loading_that_stands_still_ends_the_server_with_the_cause(tiny: Path, tm
 def test_a_killed_engine_ends_streams_then_the_server_with_the_cause(tiny: Path, tmp_path: Path) -> None:
     log = tmp_path / "termination"
     env = {"SLIPWAY_TERMINATION_LOG": str(log)}
-    with live_server(tiny, "--served-model-name", "tiny", env=env) as server:
+    with new_server(tiny, "--served-model-name", "tiny", env=env) as server:
         chunks = stream(server)
         os.kill(server.engine_pid(), signal.SIGKILL)
         killed = time.monotonic()
@@ -164,7 +167,7 @@ def test_that_prompts_are_logged_in_full_is_said_once_at_the_start(tiny: Path) -
 
 def test_the_server_may_stay_to_be_looked_at(tiny: Path) -> None:
     shown = {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1", "VLLM_SERVER_DEV_MODE": "1"}
-    with live_server(tiny, env=shown) as server:
+    with new_server(tiny, env=shown) as server:
         os.kill(server.engine_pid(), signal.SIGKILL)
         server.wait_until("/live", 503)
         server.wait(2.5)
@@ -242,7 +245,7 @@ def test_the_ready_lines_say_what_this_model_answers(
         settings = json.loads((model / "tokenizer_config.json").read_text())
         del settings["chat_template"]
         (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    with live_server(model, *arguments) as server:
+    with new_server(model, *arguments) as server:
         printed = server.wait_until_said("Ctrl-C ends the server.").partition("Ready after")[2]
         address, *_, body = shlex.split(printed.partition("curl ")[2].partition("Ctrl-C")[0])
         answer = httpx.post(address, content=body, headers={"Content-Type": "application/json"}, timeout=60)
@@ -254,7 +257,7 @@ def test_the_ready_lines_say_what_this_model_answers(
 
 
 def test_engine_and_api_can_share_one_process(tiny: Path) -> None:
-    with live_server(tiny, "--served-model-name", "tiny", "--disable-frontend-multiprocessing") as server:
+    with new_server(tiny, "--served-model-name", "tiny", "--disable-frontend-multiprocessing") as server:
         answer = client(server).completions.create(model="tiny", prompt="a", max_tokens=3)
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 3

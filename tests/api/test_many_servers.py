@@ -218,7 +218,7 @@ def test_a_killed_engine_ends_all_processes_with_one_cause(demo_model: Path, tmp
 
 
 def test_nothing_outlives_the_parent(tiny: Path) -> None:
-    with live_server(tiny, *TWO) as server:
+    with live_server(tiny, *TWO, forked=False) as server:
         processes = children(server)
         assert len(processes) == 3
         server.process.kill()
@@ -347,7 +347,7 @@ def test_a_start_that_cannot_succeed_ends_with_the_code_that_one_process_has(
     model, *rest = (argument.format(tiny=tiny) for argument in arguments)
     log = tmp_path / "termination"
     env = {"SLIPWAY_TERMINATION_LOG": str(log)}
-    with live_server(model, *rest, "--api-server-count", "2", ready=False, env=env) as server:
+    with live_server(model, *rest, "--api-server-count", "2", ready=False, env=env, forked=False) as server:
         assert server.process.wait(30) == code.code
     assert json.loads(log.read_bytes())["code"] == code.code
     assert "".join(server.lines).count("slipway: ") == 1

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from fork_server import ForkedProcess
 
 Line = dict[str, Any]
 
@@ -38,7 +39,7 @@ def read_answers(path: Path) -> list[Any]:
 class Command:
     """A `slipway run-batch` that runs."""
 
-    process: subprocess.Popen[str]
+    process: ForkedProcess
     said: list[str] = field(default_factory=list)
 
     def wait_until(self, condition: Callable[[], bool], patience: float = 60) -> None:
@@ -63,13 +64,21 @@ class Command:
         return status, "".join(self.said)
 
 
-def begin(model: Path, source: Path | str, target: Path | str, *arguments: str, **options: Any) -> Command:
-    """Start `slipway run-batch` on a model. `options` are those of `subprocess.Popen`."""
+def begin(
+    model: Path,
+    source: Path | str,
+    target: Path | str,
+    *arguments: str,
+    forked: bool = True,
+    **options: Any,
+) -> Command:
+    """Start `slipway run-batch` on a model. `options` are those of `ForkedProcess`."""
     files = ["-i", str(source), "-o", str(target), "--model", str(model), "--served-model-name", "m"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "slipway", "run-batch", *files, "--disable-log-requests", *arguments],
-        **{"stderr": subprocess.PIPE, "text": True, "start_new_session": True, **options},
+    process = ForkedProcess(
+        ("slipway", "run-batch", *files, "--disable-log-requests", *arguments),
+        **{"stderr": subprocess.PIPE, **options},
         env=os.environ | {"NO_PROXY": "127.0.0.1"},
+        spares=[[]] if forked else None,
     )
     command = Command(process)
     threading.Thread(target=lambda: command.said.extend(process.stderr or ()), daemon=True).start()

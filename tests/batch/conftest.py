@@ -27,6 +27,7 @@ def batch(tiny_models: Callable[[str], Path]) -> Iterator[Callable[..., Command]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(command.process.pid, signal.SIGKILL)
         command.process.wait()
+        command.process.close()
 
 
 @pytest.fixture

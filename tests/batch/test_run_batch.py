@@ -56,7 +56,9 @@ def test_a_batch_answers_as_a_server_does_in_any_order(demo_model: Path, tmp_pat
         line("called", "/v1/completions", prompt=[1, 2, 3], stop="e"),
         line("elsewhere", prompt="The sky is", model="m"),
     ]
-    command = begin(demo_model, write_lines(tmp_path / "in", lines[::-1]), tmp_path / "out", *settings)
+    command = begin(
+        demo_model, write_lines(tmp_path / "in", lines[::-1]), tmp_path / "out", *settings, forked=False
+    )
     with live_server(demo_model, "--served-model-name", "m", *settings) as server:
         expected = {one["custom_id"]: essence(ask(server, one)) for one in lines}
     status, said = command.end()
@@ -136,7 +138,7 @@ def test_a_signal_lets_open_lines_end_and_says_how_to_go_on(
     batch: Batch, tmp_path: Path, number: signal.Signals
 ) -> None:
     source, target = write_lines(tmp_path / "in", long_lines(60)), tmp_path / "out"
-    command = batch(source, target, *FEW_SEATS)
+    command = batch(source, target, *FEW_SEATS, forked=False)
     command.wait_for_lines(target, 3)
     os.killpg(command.process.pid, number)
     status, said = command.end()

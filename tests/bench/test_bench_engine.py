@@ -13,14 +13,23 @@ from pathlib import Path
 
 import pytest
 
+from fork_server import ForkedProcess
+
 BOUNDS = ("--max-model-len", "128", "--max-num-seqs", "8")
+
+
+def began(kind: str, *words: str, env: dict[str, str]) -> ForkedProcess:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = ("slipway", "bench", kind, *BOUNDS, *words)
+    return ForkedProcess(command, **pipes, env=os.environ | env, spares=[[]])
 
 
 @pytest.fixture
 def run(demo_model: Path):
     def run(kind: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "slipway", "bench", kind, *BOUNDS, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | env)
+        with began(kind, *words, env=env) as process:
+            out, err = process.communicate(120)
+        return subprocess.CompletedProcess(process.args, process.wait(), out, err)
 
     return run
 
