@@ -10,6 +10,7 @@ import pytest
 from factory import make_model, model_folders
 from gguf_convert import to_gguf
 from model.stepping import Stepper, assert_same_as_reference, plan, prompt
+from recorded_logits import FAMILIES, TINY
 from slipway.load.arrays import BF16
 from slipway.load.errors import LoadError
 from slipway.model.registry import families
@@ -17,79 +18,14 @@ from slipway.model.weights import MlpWeights, load_weights
 from slipway.schemes.choice import Schemes
 from slipway.worker.native import Native
 
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"head_dim": 24},
-    "ministral": {},
-    "qwen2": {},
-    "qwen3": {"head_dim": 24},
-    "gemma2": {"head_dim": 24, "query_pre_attn_scalar": 20},
-    "gemma3_text": {"head_dim": 24, "query_pre_attn_scalar": 20},
-    "mixtral": {},
-    "qwen2_moe": {},
-    "qwen3_moe": {"head_dim": 24},
-}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, overrides) for name, overrides in FAMILIES.items()},
-    "llama_biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
-    "llama_odd_intermediate": ("llama", {"intermediate_size": 88, "tie_word_embeddings": True}),
-    "llama_llama3_rope": (
-        "llama",
-        {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 5e5,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            }
-        },
-    ),
-    "llama_yarn": (
-        "llama",
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 1e4,
-                "factor": 4.0,
-                "original_max_position_embeddings": 128,
-            }
-        },
-    ),
-    "qwen2_windows": (
-        "qwen2",
-        {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
-    ),
-    "gemma2_uncapped": (
-        "gemma2",
-        {"head_dim": 24, "attn_logit_softcapping": None, "final_logit_softcapping": None},
-    ),
-    "gemma3_one_to_three": (
-        "gemma3_text",
-        {
-            "head_dim": 24,
-            "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-            },
-        },
-    ),
-    "qwen2_moe_mixed": (
-        "qwen2_moe",
-        {"mlp_only_layers": [0], "norm_topk_prob": True, "moe_intermediate_size": 40},
-    ),
-    "qwen3_moe_step": ("qwen3_moe", {"head_dim": 24, "decoder_sparse_step": 2}),
-}
-
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return model_folders(tmp_path_factory.mktemp("lowered"), VARIANTS)
+    return model_folders(tmp_path_factory.mktemp("lowered"), TINY)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.torch
+@pytest.mark.parametrize("variant", TINY)
 def test_greedy_output_is_that_of_transformers(folders: Any, variant: str) -> None:
     stepper = Stepper(folders(variant))
     assert stepper.plan.route.spec
