@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 import followers
 import random_heads
-from followers import Target, Tensors
+from followers import Target
 from local_engine import LocalEngine
 from slipway.engine.plan import Masks, StepOutput, StepPlan
+from tensor_files import Tensors, load
 
 MOST = 3
 """Drafts of layers; of heads as many as there are."""
@@ -32,18 +32,18 @@ class Kind:
 
     write     a random checkpoint, in a new folder
     guessing  an engine's settings with these
-    logits    of what they guess next in torch, by the target, what is known and what they have said behind it
+    logits    of what they should guess next, by the target, what is known and what they have said behind it
     """
 
     write: Callable[[Path], Path]
     guessing: Callable[[Path], dict[str, object]]
-    logits: Callable[[Tensors, Target, list[int], list[int]], Tensor]
+    logits: Callable[[Tensors, Target, list[int], list[int]], np.ndarray]
 
 
 def _heads(kind: str) -> Kind:
     reference = random_heads.KINDS[kind][3]
 
-    def logits(tensors: Tensors, target: Target, known: list[int], said: list[int]) -> Tensor:
+    def logits(tensors: Tensors, target: Target, known: list[int], said: list[int]) -> np.ndarray:
         return reference(tensors, target.rows(known)[-1][len(known) - 2], known[-1:] + said)
 
     return Kind(partial(random_heads.write_heads, kind), partial(random_heads.guessing, kind), logits)
@@ -70,14 +70,13 @@ def drafting(root: Path) -> Settings:
 
 
 def assert_right(kind: str, settings: dict[str, Any], model: Path, drafts: Drafts) -> None:
-    """These greedy drafts are those of torch, and they are some."""
-    tensors, target = load_file(Path(settings["draft"].model) / "model.safetensors"), Target.of(model)
+    """These greedy drafts are those of the definition, and they are some."""
+    tensors, target = load(Path(settings["draft"].model) / "model.safetensors"), Target.of(model)
     assert len(drafts) >= 3
-    with torch.inference_mode():
-        for known, guessed in drafts:
-            for place, draft in enumerate(guessed):
-                logits = KINDS[kind].logits(tensors, target, known, guessed[:place])
-                assert logits[draft] > logits.max() - 1e-3
+    for known, guessed in drafts:
+        for place, draft in enumerate(guessed):
+            logits = KINDS[kind].logits(tensors, target, known, guessed[:place])
+            assert logits[draft] > logits.max() - 1e-3
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Random heads on a target's hidden states, and what they draft, in torch."""
+"""Random heads on a target's hidden states, and what they draft by the definition."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
 from factory import VOCABULARY
 from slipway.engine.config import DraftConfig
+from tensor_files import Tensors, save
 
 HIDDEN, HEADS = 64, 4
-Tensors = dict[str, Tensor]
-Reference = Callable[[Tensors, Tensor, list[int]], Tensor]
+Array = np.ndarray
+Reference = Callable[[Tensors, Array, list[int]], Array]
 """Of the target's last hidden state [hidden] and the tokens behind it, logits of what follows these."""
+Draw = Callable[..., Array]
+"""Makes random numbers of a shape."""
 
 
-def random(*shape: int, scale: float = 0.1) -> Tensor:
-    return torch.randn(shape) * scale
+def drawing(seed: int, scale: float = 0.1) -> Draw:
+    random = np.random.default_rng(seed)
+    return lambda *shape: random.standard_normal(shape, np.float32) * np.float32(scale)
 
 
-def medusa_tensors(config: dict[str, Any]) -> Tensors:
+def medusa_tensors(config: dict[str, Any], random: Draw) -> Tensors:
     tensors: Tensors = {}
     for head in range(HEADS):
         for layer in range(config["num_hidden_layers"]):
@@ -38,18 +39,25 @@ def medusa_tensors(config: dict[str, Any]) -> Tensors:
     return tensors
 
 
-def medusa(tensors: Tensors, hidden: Tensor, said: list[int]) -> Tensor:
+def silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def gelu(x: Array) -> Array:
+    return x * (1 + np.array([math.erf(one / math.sqrt(2)) for one in x], np.float32)) / 2
+
+
+def medusa(tensors: Tensors, hidden: Array, said: list[int]) -> Array:
     head, x = len(said) - 1, hidden
     layer = 0
     while f"blocks.{head}.layers.{layer}.weight" in tensors:
         name = f"blocks.{head}.layers.{layer}"
-        bias = tensors.get(f"{name}.bias")
-        x = x + functional.silu(functional.linear(x, tensors[f"{name}.weight"], bias))
+        x = x + silu(tensors[f"{name}.weight"] @ x + tensors.get(f"{name}.bias", 0))
         layer += 1
     return tensors.get(f"lm_heads.{head}.weight", tensors["lm_heads.0.weight"]) @ x
 
 
-def speculator_tensors(config: dict[str, Any]) -> Tensors:
+def speculator_tensors(config: dict[str, Any], random: Draw) -> Tensors:
     inner = config["inner_dim"] or HIDDEN
     tensors: Tensors = {}
     for head in range(1 if config["tie_weights"] else HEADS):
@@ -62,22 +70,22 @@ def speculator_tensors(config: dict[str, Any]) -> Tensors:
     return tensors
 
 
-def speculator(tensors: Tensors, hidden: Tensor, said: list[int]) -> Tensor:
+def speculator(tensors: Tensors, hidden: Array, said: list[int]) -> Array:
     tied = "speculator.emb.1.weight" not in tensors
     state, logits = hidden, hidden
     if tied:  # which of the two has its input normed is of no matter
-        state = state / torch.sqrt((state**2).mean() + 1e-6) / math.sqrt(2)
+        state = state / np.sqrt((state**2).mean() + 1e-6) / math.sqrt(2)
     for head, token in enumerate(said):
         own = 0 if tied else head
 
-        def tensor(kind: str, number: int = own, part: str = "weight") -> Tensor:
+        def tensor(kind: str, number: int = own, part: str = "weight") -> Array:
             return tensors[f"speculator.{kind}.{number}.{part}"]
 
         kept = 0.5 ** (0.5 / HEADS)
         weight = math.sqrt((1 - kept**2) * (len(tensor("ln")) / 2)) / kept
         state = tensor("proj", min(head, 1) if tied else head) @ state + weight * tensor("emb")[token]
-        state = state / torch.sqrt((state**2).mean() + 1e-6) * tensor("ln") + tensor("ln", part="bias")
-        state = functional.gelu(state)
+        state = state / np.sqrt((state**2).mean() + 1e-6) * tensor("ln") + tensor("ln", part="bias")
+        state = gelu(state)
         logits = tensor("head") @ state
     return logits
 
@@ -94,7 +102,7 @@ MLP |= {
     "scale_input": True,
 }
 UNTIED = MLP | {"inner_dim": 0, "tie_weights": False, "scale_input": False}
-KINDS: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any]], Tensors], Reference]] = {
+KINDS: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any], Draw], Tensors], Reference]] = {
     "medusa": ("medusa", MEDUSA, medusa_tensors, medusa),
     "medusa with one matrix": ("medusa", ONE_MATRIX, medusa_tensors, medusa),
     "mlp speculator": ("mlp_speculator", MLP, speculator_tensors, speculator),
@@ -104,11 +112,10 @@ KINDS: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any]], Tensors],
 
 def write_heads(kind: str, place: Path) -> Path:
     """A random checkpoint of a kind."""
-    torch.manual_seed(len(kind))
     place.mkdir()
     _, config, tensors, _ = KINDS[kind]
     (place / "config.json").write_text(json.dumps(config))
-    save_file(tensors(config), place / "model.safetensors")
+    save(tensors(config, drawing(len(kind))), place / "model.safetensors")
     return place
 
 

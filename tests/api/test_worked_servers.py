@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from quantize import quantize, recipe
-from safetensors.torch import load_file, save_file
 
 from factory import make_model
 from followers import EPS, HEAD_DIM, INTERMEDIATE, THETA, Mtp
 from live_server import live_server
+from random_heads import drawing
+from tensor_files import load, save
 from worked_commands import PARALLEL, Command
 
 pytestmark = pytest.mark.slow
@@ -41,7 +42,7 @@ def with_layers_that_draft(folder: Path) -> Path:
         tie_word_embeddings=False,
     )
     weights = folder / "model.safetensors"
-    save_file(load_file(weights) | Mtp(1).tensors(), weights)
+    save(load(weights) | Mtp(1).tensors(drawing(1)), weights)
     config = json.loads((folder / "config.json").read_text())
     config |= {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1}
     (folder / "config.json").write_text(json.dumps(config))

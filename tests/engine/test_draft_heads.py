@@ -1,4 +1,4 @@
-"""Heads on the target's hidden states: output is the same to the bit, each draft is that of torch."""
+"""Heads on the target's hidden states: output is the same to the bit, each draft is the definition's."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 from test_draft_models import Noted, counts, going_on, quiet
 from test_drafts import AXES, BASE, requests, same
-from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from counted import Counted
+from followers import Target
 from local_engine import LocalEngine, Output
-from random_heads import HEADS, KINDS, MEDUSA, guessing, medusa_tensors, write_heads
+from random_heads import HEADS, KINDS, MEDUSA, drawing, guessing, medusa_tensors, write_heads
 from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.worker.drafts.plan import with_draft
 from slipway.worker.planning import plan_model
+from tensor_files import load, save
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,9 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_draft_is_that_of_torch(
+def test_each_draft_is_that_of_the_definition(
     tiny_models: Callable[[str], Path], heads: Callable[[str], Path], kind: str
 ) -> None:
     reference = KINDS[kind][3]
@@ -51,22 +51,21 @@ def test_each_draft_is_that_of_torch(
     with going_on(tiny_models("llama"), **settings) as engine:
         noted = Noted(engine)
         engine.run(greedy)
-    tensors = load_file(heads(kind) / "model.safetensors")
-    model = AutoModelForCausalLM.from_pretrained(tiny_models("llama"))
-    states: dict[tuple[int, ...], Tensor] = {}  # of the longest texts; the others begin them
+    tensors = load(heads(kind) / "model.safetensors")
+    target = Target.of(tiny_models("llama"))
+    states: dict[tuple[int, ...], np.ndarray] = {}  # of the longest texts; the others begin them
     checked = 0
-    with torch.inference_mode():
-        for known, params, drafts in sorted(noted.drafts, key=lambda one: -len(one[0])):
-            if counts(params):
-                continue
-            text = next((text for text in states if list(text[: len(known)]) == known), tuple(known))
-            if text not in states:
-                states[text] = model.model(torch.tensor([known])).last_hidden_state[0]
-            hidden = states[text][len(known) - 2]
-            for place, draft in enumerate(drafts):
-                logits = reference(tensors, hidden, known[-1:] + drafts[:place])
-                assert logits[draft] > logits.max() - 1e-3
-                checked += 1
+    for known, params, drafts in sorted(noted.drafts, key=lambda one: -len(one[0])):
+        if counts(params):
+            continue
+        text = next((text for text in states if list(text[: len(known)]) == known), tuple(known))
+        if text not in states:
+            states[text] = target.rows(known)[-1]
+        hidden = states[text][len(known) - 2]
+        for place, draft in enumerate(drafts):
+            logits = reference(tensors, hidden, known[-1:] + drafts[:place])
+            assert logits[draft] > logits.max() - 1e-3
+            checked += 1
     assert checked > 200
 
 
@@ -148,6 +147,14 @@ def test_heads_wake_to_the_same_drafts(
     assert len(found[0][1]) > 50
 
 
+@pytest.mark.torch
+def test_what_transformers_runs_has_no_heads(
+    tiny_models: Callable[[str], Path], heads: Callable[[str], Path]
+) -> None:
+    with pytest.raises(LoadError, match="transformers' code"):
+        planned(tiny_models("gpt2"), "medusa", heads("medusa"))
+
+
 def test_heads_that_do_not_fit_are_refused(
     tiny_models: Callable[[str], Path], heads: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -155,21 +162,19 @@ def test_heads_that_do_not_fit_are_refused(
     planned(llama, "medusa", folder)
     with pytest.raises(LoadError, match=r"5 drafts are asked for, and .* has heads for 4"):
         planned(llama, "medusa", folder, num_drafts=5)
-    with pytest.raises(LoadError, match="transformers' code"):
-        planned(tiny_models("gpt2"), "medusa", folder)
     for field, wrong, words in (
         ("hidden_size", 32, "reads rows of 32 numbers, and those of .* have 64"),
         ("vocab_size", 500, "knows 500 tokens, and .* has 512"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(MEDUSA | {field: wrong}))
-        save_file({"one": torch.zeros(1)}, tmp_path / "model.safetensors")
+        save({"one": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
         with pytest.raises(LoadError, match=words):
             planned(llama, "medusa", tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(MEDUSA))
     with pytest.raises(LoadError, match=r"one has shape \[1\]; expected: no such tensor"):
         LocalEngine(llama, **guessing("medusa", tmp_path))
-    tensors = medusa_tensors(MEDUSA)
+    tensors = medusa_tensors(MEDUSA, drawing(0))
     del tensors["lm_heads.3.weight"]
-    save_file(tensors, tmp_path / "model.safetensors")
+    save(tensors, tmp_path / "model.safetensors")
     with pytest.raises(LoadError, match=r"There is no lm_heads\.3\.weight"):
         LocalEngine(llama, **guessing("medusa", tmp_path))

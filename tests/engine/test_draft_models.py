@@ -333,17 +333,23 @@ def quiet(phase: str, done: int, total: int) -> None:
 
 
 def test_a_draft_model_that_cannot_guess_for_the_target_is_refused(
-    models: Callable[[str], Path], tiny_models: Callable[[str], Path]
+    models: Callable[[str], Path],
 ) -> None:
     with pytest.raises(LoadError, match=r"knows 448 tokens, and .* has 512") as refused:
         planned(models("llama"), models("few words"))
     assert refused.value.argument == "speculative_config"
     with pytest.raises(LoadError, match=r"no num_speculative_tokens, the most that .* guesses ahead"):
         planned(models("llama"), models("llama"), num_drafts=0)
-    with pytest.raises(LoadError, match="transformers' code"):
-        planned(models("llama"), tiny_models("gpt2"))
     with pytest.raises(LoadError, match="513 of the draft model is too long: it was made for 512"):
         planned(models("llama"), models("llama"), max_model_len=513)
+
+
+@pytest.mark.torch
+def test_what_transformers_runs_is_no_draft_model(
+    models: Callable[[str], Path], tiny_models: Callable[[str], Path]
+) -> None:
+    with pytest.raises(LoadError, match="transformers' code"):
+        planned(models("llama"), tiny_models("gpt2"))
 
 
 def test_what_is_said_of_the_targets_files_does_not_concern_the_drafts(
@@ -357,6 +363,7 @@ def test_what_is_said_of_the_targets_files_does_not_concern_the_drafts(
     assert plan.draft.checkpoint.folder == models("other qwen3")
 
 
+@pytest.mark.torch
 def test_a_draft_model_guesses_for_what_transformers_runs(models: Callable[[str], Path]) -> None:
     work: list[Request] = [([5, 6, 7, 8] * 5, SamplingParams(30, temperature=0.0))]
     settings = BASE | {"dtype": "float32", "model_impl": "transformers"}

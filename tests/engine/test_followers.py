@@ -1,4 +1,4 @@
-"""Layers that follow the target: output is the same to the bit, each draft is that of torch."""
+"""Layers that follow the target: output is the same to the bit, each draft is that of the definition."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 from test_draft_models import Noted, counts, going_on, quiet
 from test_drafts import AXES, BASE, Request, requests, same
 
 import followers
 from counted import Counted
 from factory import VOCABULARY
-from followers import KINDS, NAMED, SOME, Eagle, Eagle3, Target, Tensors, write_follower
+from followers import KINDS, NAMED, SOME, Eagle, Eagle3, Target, write_follower
 from local_engine import LocalEngine, Output
+from random_heads import drawing
 from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
 from slipway.worker.drafts.plan import with_draft
 from slipway.worker.planning import plan_model
+from tensor_files import Tensors, load, save
 
 NUM_DRAFTS = 4
 Models = Callable[[str], Path]
@@ -65,8 +66,9 @@ class Corrected(Noted):
             slots.guess(slot, text[len(known) :][:count])
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_draft_is_that_of_torch(tiny_models: Models, heads: Models, kind: str) -> None:
+def test_each_draft_is_that_of_the_definition(tiny_models: Models, heads: Models, kind: str) -> None:
     """Also behind prompts in chunks, behind prefix hits, preemption, and drafts that were accepted."""
     settings = BASE | {"dtype": "float32", "max_num_batched_tokens": 24, "enable_prefix_caching": True}
     settings |= {"num_blocks": 20}
@@ -80,14 +82,13 @@ def test_each_draft_is_that_of_torch(tiny_models: Models, heads: Models, kind: s
     assert all(one.num_cached_tokens for one in again)
     assert sum(one.num_preemptions for one in again) > 0
     assert counted.accepted > 100
-    tensors, target = load_file(heads(kind) / "model.safetensors"), Target.of(tiny_models("llama"))
+    tensors, target = load(heads(kind) / "model.safetensors"), Target.of(tiny_models("llama"))
     checked = 0
-    with torch.inference_mode():
-        for known, params, drafts in noted.drafts[::10]:
-            for place, draft in enumerate([] if counts(params) else drafts):
-                logits = KINDS[kind](tensors, target, known, drafts[:place])
-                assert logits[draft] > logits.max() - 1e-3, (len(known), place)
-                checked += 1
+    for known, params, drafts in noted.drafts[::10]:
+        for place, draft in enumerate([] if counts(params) else drafts):
+            logits = KINDS[kind](tensors, target, known, drafts[:place])
+            assert logits[draft] > logits.max() - 1e-3, (len(known), place)
+            checked += 1
     assert checked > 60
 
 
@@ -168,7 +169,7 @@ def planned(target: Path, kind: str, folder: Path, **fields: Any) -> None:
 
 def written(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(tensors, folder / "model.safetensors")
+    save(tensors, folder / "model.safetensors")
     return folder
 
 
@@ -177,7 +178,7 @@ def test_a_configuration_says_what_it_is(
     tiny_models: Models, heads: Models, tmp_path: Path, kind: str
 ) -> None:
     named = {"architectures": [NAMED[kind]]}
-    folder = written(tmp_path, KINDS[kind].config | named, KINDS[kind].tensors())
+    folder = written(tmp_path, KINDS[kind].config | named, KINDS[kind].tensors(drawing(0)))
     draft = DraftConfig(method="draft_model", model=str(folder))
     settings = BASE | {"dtype": "float32", "draft": draft, "num_drafts": 2}
     with going_on(tiny_models("llama"), **settings) as engine:
@@ -186,13 +187,17 @@ def test_a_configuration_says_what_it_is(
     assert max(len(drafts) for _, _, drafts in noted.drafts) == 2
 
 
+@pytest.mark.torch
+def test_what_transformers_runs_has_no_followers(tiny_models: Models, heads: Models) -> None:
+    with pytest.raises(LoadError, match="transformers' code"):
+        planned(tiny_models("gpt2"), "eagle", heads("eagle"))
+
+
 def test_followers_that_do_not_fit_are_refused(tiny_models: Models, heads: Models, tmp_path: Path) -> None:
     llama, folder = tiny_models("llama"), heads("eagle")
     planned(llama, "eagle", folder)
     with pytest.raises(LoadError, match=r"no num_speculative_tokens, the most that .* guesses ahead"):
         planned(llama, "eagle", folder, num_drafts=0)
-    with pytest.raises(LoadError, match="transformers' code"):
-        planned(tiny_models("gpt2"), "eagle", folder)
     for field, wrong, words in (
         ("hidden_size", 32, "reads rows of 32 numbers, and those of .* have 64"),
         ("vocab_size", 500, "knows 500 tokens, and .* has 512"),
@@ -203,18 +208,18 @@ def test_followers_that_do_not_fit_are_refused(tiny_models: Models, heads: Model
             "Its layers are those of EagleDeepSeekMTPModel; of EAGLE",
         ),
     ):
-        written(tmp_path, Eagle.config | {field: wrong}, {"one": torch.zeros(1)})
+        written(tmp_path, Eagle.config | {field: wrong}, {"one": np.zeros(1, np.float32)})
         with pytest.raises(LoadError, match=words):
             planned(llama, "eagle", tmp_path)
     written(tmp_path, Eagle3.config | {"eagle_aux_hidden_state_layer_ids": [2, 16, 29]}, {})
     with pytest.raises(LoadError, match="before the layers 2, 16, 29 of a target, and this one has 3"):
         planned(llama, "eagle3", tmp_path)
-    tensors = Eagle3().tensors()
+    tensors = Eagle3().tensors(drawing(0))
     tensors["d2t"] += VOCABULARY
     written(tmp_path, Eagle3.config, tensors)
     with pytest.raises(LoadError, match=r"d2t names tokens 5.. to .*, and there are 512"):
         LocalEngine(llama, **guessing("eagle3", tmp_path))
-    tensors = Eagle().tensors()
+    tensors = Eagle().tensors(drawing(0))
     del tensors["layers.0.mlp.up_proj.weight"]
     written(tmp_path, Eagle.config, tensors)
     with pytest.raises(LoadError, match=r"There is no layers\.0\.mlp\.up_proj\.weight"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from engine_bench import bench, expected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from factory import make_model
 from local_engine import LocalEngine
 from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import AddRequest
@@ -107,14 +107,22 @@ def test_groups_of_other_page_sizes_take_pages_at_their_own_pace() -> None:
         assert b.hub.deltas["again"][0].num_cached_tokens == 32
 
 
-@pytest.mark.parametrize("architecture", ["mistral", "gemma3_text"])
+@pytest.mark.parametrize(
+    ("architecture", "sizes"),
+    [
+        ("mistral", {"head_dim": 24}),
+        ("gemma3_text", {"head_dim": 24}),
+        pytest.param("gemma3_text", {}, id="by transformers", marks=pytest.mark.torch),
+    ],
+)
 def test_without_the_hybrid_manager_pages_stay_and_tokens_are_the_same(
-    tiny_models: Callable[[str], Path], architecture: str
+    tmp_path: Path, architecture: str, sizes: dict[str, int]
 ) -> None:
+    model = make_model(architecture, tmp_path, **sizes)
     held, tokens = {}, {}
     for disabled in (False, True):
         with LocalEngine(
-            tiny_models(architecture),
+            model,
             dtype="float32",
             block_size=8,
             num_blocks=64,

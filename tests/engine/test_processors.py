@@ -17,6 +17,8 @@ from slipway.engine.replay import read_record, replay
 from slipway.engine.start import Start
 from slipway.worker import processors as worker_processors
 
+pytestmark = pytest.mark.torch  # they get rows as its tensors
+
 Models = Callable[[str], Path]
 BASE: dict[str, object] = {"dtype": "float32", "max_model_len": 128, "num_blocks": 64, "processors": True}
 PROMPT = list(range(20, 60))

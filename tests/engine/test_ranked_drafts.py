@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 import followers
 import random_heads
@@ -20,6 +18,7 @@ from local_ranks import engine_of
 from slipway.engine.config import DraftConfig
 from slipway.engine.params import SamplingParams
 from slipway.load.errors import LoadError
+from tensor_files import load, save
 
 pytestmark = pytest.mark.slow
 
@@ -50,9 +49,8 @@ def mimo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Qwen2 with two layers for MTP."""
     sizes = {"head_dim": followers.HEAD_DIM, "intermediate_size": followers.INTERMEDIATE}
     place = make_model("qwen2", tmp_path_factory.mktemp("mimo") / "it", tie_word_embeddings=False, **sizes)
-    torch.manual_seed(2)
-    tensors = load_file(place / "model.safetensors") | followers.Mtp(2).tensors()
-    save_file(tensors, place / "model.safetensors")
+    tensors = load(place / "model.safetensors") | followers.Mtp(2).tensors(random_heads.drawing(2))
+    save(tensors, place / "model.safetensors")
     named = {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 2}
     config = json.loads((place / "config.json").read_text()) | named
     (place / "config.json").write_text(json.dumps(config))

@@ -278,6 +278,7 @@ def test_memory_of_ranks_serves_again_behind_a_sleep(models: Models, monkeypatch
             assert [one.tokens for one in engine.run(work)] == before
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("kind", "settings", "why"),
     [

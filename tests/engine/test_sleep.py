@@ -56,7 +56,9 @@ def same(found: list[Output], expected: list[Output]) -> None:
         pytest.param({"dtype": "float32"}, id="float32"),
         pytest.param({"dtype": "bfloat16", "quantization": "int4"}, id="int4"),
         pytest.param({"dtype": "bfloat16", "load_format": "dummy"}, id="random-weights"),
-        pytest.param({"dtype": "float32", "model_impl": "transformers"}, id="fallback"),
+        pytest.param(
+            {"dtype": "float32", "model_impl": "transformers"}, id="fallback", marks=pytest.mark.torch
+        ),
         pytest.param(
             {"dtype": "bfloat16", "kv_cache_dtype": "fp8", "calculate_kv_scales": True}, id="found-scales"
         ),

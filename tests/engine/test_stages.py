@@ -87,6 +87,7 @@ def test_stages_make_what_one_makes(architecture: str, models: Callable[[str], P
     assert outputs(staged(model, 3, layer_partition=[2, 1, 1])) == alone
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("architecture", OF_TRANSFORMERS)
 def test_transformers_code_has_no_stages(architecture: str, tmp_path: Path, staged: Served) -> None:
     model = make_model(architecture, tmp_path / "model")

@@ -86,7 +86,7 @@ def test_a_worker_of_ones_own_computes_in_place_of_the_devices(tiny_models: Call
         assert type(worker).__module__ == "own_workers"
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.torch)])
 def test_an_extension_adds_to_every_worker_and_replaces_nothing(
     tiny_models: Callable[[str], Path], device: str
 ) -> None:
