@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 from test_adapter_forms import TIED
 
 from adapter_runs import ref
@@ -75,14 +73,16 @@ def test_a_batch_over_eight_adapters_and_none_equals_eight_models(
     assert len(texts) == len(folders)
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 def test_adapters_over_the_demo_model_equal_merged_weights(demo_model: Path, tmp_path: Path) -> None:
     """From GGUF, whose names are others than those that adapters name."""
+    from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
 
     plain = tmp_path / "plain"
     reference = AutoModelForCausalLM.from_pretrained(
-        demo_model.parent, gguf_file=demo_model.name, dtype=torch.float32
+        demo_model.parent, gguf_file=demo_model.name, dtype="float32"
     )
     del reference.config.quantization_config  # it has been dequantized
     reference.config.save_pretrained(plain)

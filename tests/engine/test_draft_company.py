@@ -100,6 +100,7 @@ def test_a_step_that_loads_an_adapter_alone_tells_nothing_of_rows(
         assert len(engine.run([([7, 8, 9] * 8, LONG)])[0].tokens) == LONG.max_tokens
 
 
+@pytest.mark.torch
 def test_requests_with_processors_get_no_drafts(tiny_models: Models) -> None:
     target = tiny_models("llama")
     settings = BASE | {"processors": True}

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from local_engine import LocalEngine, Output
 from slipway.engine.messages import NO_TOKEN
 from slipway.engine.params import SamplingParams
 from slipway.load.errors import LoadError
+from tensor_files import load
 
 Request = tuple[list[int], SamplingParams]
 BASE: dict[str, object] = {"enable_prompt_embeds": True, "enable_prefix_caching": False}
@@ -34,8 +34,8 @@ AXES: dict[str, dict[str, object]] = {
 
 def embedded(model: Path, tokens: list[int]) -> bytes:
     """What transformers' get_input_embeddings gives: the table's rows."""
-    table = load_file(model / "model.safetensors")["model.embed_tokens.weight"]
-    return np.ascontiguousarray(table[tokens].float().numpy(), np.float32).tobytes()
+    table = load(model / "model.safetensors")["model.embed_tokens.weight"]
+    return table[tokens].astype(np.float32).tobytes()
 
 
 def work(seed: int = 5) -> list[Request]:
@@ -167,6 +167,7 @@ def test_embeddings_are_refused_where_the_engine_was_not_told_of_them(model: Pat
         assert engine.output(name).finish_reason == "error"
 
 
+@pytest.mark.torch
 def test_transformers_code_takes_none(tiny_models: Callable[[str], Path]) -> None:
     with pytest.raises(LoadError, match="transformers' code embeds tokens alone"):
         LocalEngine(tiny_models("llama"), enable_prompt_embeds=True, model_impl="transformers")

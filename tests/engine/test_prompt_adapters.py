@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from factory import make_model
 from local_engine import LocalEngine, Output
@@ -49,12 +47,14 @@ def answer(engine: LocalEngine, folder: Path | None, tokens: list[int] = PROMPT,
     return engine.output(name)
 
 
-@torch.inference_mode()
 def by_transformers(
     model: Path, folder: Path, tokens: list[int], steps: int
 ) -> tuple[list[int], list[float]]:
     """The greedy output, and the log-probabilities of the prompt behind its first token and of the output."""
-    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval().requires_grad_(False)
     rows = torch.from_numpy(load_file(folder / "adapter_model.safetensors")["prompt_embeddings"])[None]
     known = list(tokens)
     while True:
@@ -66,6 +66,7 @@ def by_transformers(
         known.append(int(logprobs[-1].argmax()))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
 def test_rows_stand_before_the_prompt_as_peft_puts_them(tmp_path: Path, architecture: str) -> None:
     """PEFT puts them before what the model's own embedding module gives."""
@@ -131,6 +132,7 @@ def test_prefix_blocks_are_shared_within_an_adapter_and_count_real_tokens(
     assert counted == 4 * 40 + 1
 
 
+@pytest.mark.torch
 def test_logits_processors_see_the_prompt_that_was_sent(
     tiny_models: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -217,7 +219,12 @@ def test_virtual_tokens_stand_before_a_prompt_of_embeddings_too(
 @pytest.mark.parametrize(
     ("fields", "message", "argument"),
     [
-        ({"model_impl": "transformers"}, "transformers' code embeds tokens alone", "enable_prompt_adapter"),
+        pytest.param(
+            {"model_impl": "transformers"},
+            "transformers' code embeds tokens alone",
+            "enable_prompt_adapter",
+            marks=pytest.mark.torch,
+        ),
         ({"task": "embed"}, "would pool those of virtual tokens", "enable_prompt_adapter"),
         ({"max_prompt_adapter_token": 255}, "leaves no room for a prompt", "max_prompt_adapter_token"),
     ],

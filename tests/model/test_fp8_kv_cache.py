@@ -8,32 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from model.stepping import Stepper, plan, prompt
+from slipway.load.arrays import BF16, E4M3, E5M2
 from slipway.load.errors import LoadError
 from slipway.load.quantized.kv_scales import scales_of_file
-from slipway.load.torch_arrays import torch_type
 
 PROMPTS = {0: prompt(60), 1: prompt(9, seed=6)}
-TYPES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+TYPES = {"fp8": E4M3, "fp8_e4m3": E4M3, "fp8_e5m2": E5M2}
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_pages_are_half_of_bfloat16s(tiny_models: Callable[[str], Path], name: str) -> None:
     folder = tiny_models("llama")
     wide, narrow = plan(folder, dtype="bfloat16"), plan(folder, dtype="bfloat16", kv_cache_dtype=name)
-    assert torch_type(narrow.kv_dtype) == TYPES[name]
-    assert torch_type(wide.kv_dtype) == torch.bfloat16
+    assert narrow.kv_dtype == TYPES[name]
+    assert wide.kv_dtype == BF16
     assert narrow.kv.page_bytes * 2 == wide.kv.page_bytes
 
 
 def attend_rounded(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, *, scaling: float, **settings: Any
-) -> tuple[Tensor, None]:
+    module: Any, query: Any, key: Any, value: Any, mask: Any, *, scaling: float, **settings: Any
+) -> tuple[Any, None]:
     """transformers' attention over keys and values that were kept in eight bits."""
-    kind = TYPES[module.config.kv_cache_dtype]
+    import torch
+
+    from slipway.load.torch_arrays import torch_type
+
+    kind = torch_type(TYPES[module.config.kv_cache_dtype])
     keys, values = (
         x.to(kind).float().repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value)
     )
@@ -43,11 +45,13 @@ def attend_rounded(
     return out.transpose(1, 2), None
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("model_impl", ["auto", "transformers"])
 @pytest.mark.parametrize("name", TYPES)
 def test_attention_sees_rounded_keys_and_values_and_nothing_else_is_rounded(
     tiny_models: Callable[[str], Path], name: str, model_impl: str
 ) -> None:
+    import torch
     from transformers import AttentionInterface, AutoModelForCausalLM
 
     AttentionInterface.register("rounded", attend_rounded)

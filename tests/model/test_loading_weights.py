@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from factory import make_model
-from model.reference import read_reference
 from model.stepping import Stepper, plan, prompt, quiet, reference_model
 from slipway.engine.config import EngineConfig
 from slipway.load.arrays import BF16, FP32
@@ -23,6 +20,7 @@ from slipway.model.weights import load_weights
 from slipway.schemes.choice import Schemes
 from slipway.schemes.fused import GATE_ROWS, gated, stacked
 from slipway.schemes.packed import CpuScheme
+from tensor_files import Tensors, load, save
 
 ARCHITECTURES = (
     "llama",
@@ -35,7 +33,6 @@ ARCHITECTURES = (
     "qwen2_moe",
     "qwen3_moe",
 )
-Tensors = dict[str, torch.Tensor]
 
 
 def fp32() -> CpuScheme:
@@ -44,16 +41,21 @@ def fp32() -> CpuScheme:
 
 def change(folder: Path, edit: Callable[[Tensors], object]) -> Path:
     """Save the folder's weights again after `edit`."""
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load(folder / "model.safetensors")
     edit(tensors)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    save(tensors, folder / "model.safetensors")
     return folder
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_reference_computes_what_transformers_does(
     tiny_models: Callable[[str], Path], architecture: str
 ) -> None:
+    import torch
+
+    from model.reference import read_reference
+
     folder = tiny_models(architecture)
     checkpoint = open_checkpoint(EngineConfig(model=str(folder), use_tqdm_on_load=False), quiet)
     family = families()[checkpoint.config["architectures"][0]]  # type: ignore[index]
@@ -71,18 +73,19 @@ def test_the_expected_shapes_are_those_of_the_checkpoint(
     folder = tiny_models(architecture)
     config = json.loads((folder / "config.json").read_text())
     family = families()[config["architectures"][0]]
-    stored = load_file(folder / "model.safetensors")
+    stored = load(folder / "model.safetensors")
     found = expected_shapes(family.spec(config), family)
     assert found == {name: tuple(tensor.shape) for name, tensor in stored.items()}
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("architecture", ["mixtral", "qwen2_moe", "qwen3_moe"])
 def test_stacked_experts_load_as_single_ones_do(tmp_path: Path, architecture: str) -> None:
     sizes: dict[str, Any] = {"head_dim": 24} if architecture == "qwen3_moe" else {}
     folder = make_model(architecture, tmp_path / "single", **sizes)
     model = reference_model(folder)
     model.save_pretrained(tmp_path / "stacked", save_original_format=False)
-    names = load_file(tmp_path / "stacked" / "model.safetensors")
+    names = load(tmp_path / "stacked" / "model.safetensors")
     assert "model.layers.0.mlp.experts.gate_up_proj" in names
     tokens = {0: prompt(20)}
     assert Stepper(tmp_path / "stacked").greedy(tokens, 4) == Stepper(folder).greedy(tokens, 4)
@@ -91,7 +94,7 @@ def test_stacked_experts_load_as_single_ones_do(tmp_path: Path, architecture: st
 def test_a_missing_and_a_stray_tensor_are_named(tmp_path: Path) -> None:
     def edit(tensors: Tensors) -> None:
         del tensors["model.layers.2.self_attn.k_proj.weight"]
-        tensors["model.layers.9.extra"] = torch.zeros(3)
+        tensors["model.layers.9.extra"] = np.zeros(3, np.float32)
 
     folder = change(make_model("llama", tmp_path), edit)
     with pytest.raises(LoadError) as refused:
@@ -116,8 +119,8 @@ def test_a_tensor_of_another_shape_is_named_with_both(tmp_path: Path) -> None:
 
 def test_a_tied_head_may_be_stored_and_is_held_once(tmp_path: Path) -> None:
     def edit(tensors: Tensors) -> None:
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(8, np.float32)
 
     folder = change(make_model("llama", tmp_path, tie_word_embeddings=True), edit)
     found = plan(folder)
