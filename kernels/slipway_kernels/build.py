@@ -6,11 +6,13 @@ that the processor runs is chosen at load. Only what changed is compiled again.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -76,9 +78,19 @@ def flags_of(source: Path) -> list[str]:
 
 
 def build(library: Path = LIBRARY, objects: Path = OBJECTS) -> Path:
-    """Bring `library` up to date and return its path. Raises BuildError."""
+    """Bring `library` up to date and return its path. Raises BuildError.
+
+    Of several processes that build at once, one compiles and the others wait for it.
+    """
     command = compiler()
     objects.mkdir(parents=True, exist_ok=True)
+    with (objects / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _build(command, library, objects)
+    return library
+
+
+def _build(command: Sequence[str], library: Path, objects: Path) -> None:
     headers = [*PACKAGE.glob("*/*.h"), *PACKAGE.glob("*/*.inl"), Path(__file__)]
     newest_header = max(path.stat().st_mtime for path in headers)
     targets = {source: objects / f"{source.parent.name}_{source.stem}.o" for source in sources()}
@@ -100,7 +112,6 @@ def build(library: Path = LIBRARY, objects: Path = OBJECTS) -> Path:
         library.parent.mkdir(parents=True, exist_ok=True)
         run([*command, "-shared", "-pthread", *map(str, targets.values()), "-o", str(fresh)])
         fresh.replace(library)
-    return library
 
 
 def run(command: list[str]) -> None:

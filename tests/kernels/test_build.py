@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +25,29 @@ def test_another_number_of_jobs_is_refused(monkeypatch: pytest.MonkeyPatch, text
     monkeypatch.setenv("MAX_JOBS", text)
     with pytest.raises(BuildError, match=f"MAX_JOBS={text} is not a whole number of at least 1"):
         jobs()
+
+
+COMPILER = """#!/bin/sh
+mkdir "$ONLY_ONE" || exit 9
+for word in "$@"; do output=$word; done
+: >"$output"
+rmdir "$ONLY_ONE"
+"""
+BUILD = """
+import sys
+from pathlib import Path
+from slipway_kernels.build import build
+build(Path(sys.argv[1], "library.so"), Path(sys.argv[1], "objects"))
+"""
+
+
+def test_builds_of_several_processes_take_turns(tmp_path: Path) -> None:
+    """By a compiler that fails where another one runs."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    environ = os.environ | {"CXX": str(compiler), "MAX_JOBS": "1", "ONLY_ONE": str(tmp_path / "one")}
+    command = [sys.executable, "-c", BUILD, str(tmp_path)]
+    builds = [subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [(build.communicate()[1], build.returncode) for build in builds] == [("", 0)] * 3
+    assert (tmp_path / "library.so").exists()
