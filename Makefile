@@ -6,82 +6,80 @@ HOST    ?= 127.0.0.1
 PORT    ?= 8000
 SERVE   ?=
 
-# Two environments for each state of the dependencies, shared by all clones: what `make run` needs, and what
-# development needs, torch among it. The project itself runs from the clone, so no two of them meet.
-KEY     := $(shell { sed -n '/^\[project\]/,/^\[project.scripts\]/p' pyproject.toml; $(PYTHON) --version; } | cksum | cut -d' ' -f1)
-VENV    := $(CACHE)/venv-$(KEY)
-BIN     := $(VENV)/bin
-CPU_VENV := $(CACHE)/venv-cpu-$(KEY)
+# An environment for each file of locks/, named by its content and shared by all clones. The project itself runs from
+# the clone. LOCKS is another folder for `make oldest` and `make newest`.
+LOCKS   ?= locks
+venv     = $(CACHE)/venv-$(1)-$(shell { cat $(LOCKS)/$(1).txt; $(PYTHON) --version; } 2>&1 | cksum | cut -d' ' -f1)
+CPU     := $(call venv,cpu)
+TEST    := $(call venv,test)
+DEV     := $(call venv,dev)
+CLIENTS := $(call venv,clients)
+BIN     := $(DEV)/bin
 export PYTHONPATH := $(CURDIR)/runtime:$(CURDIR)/kernels:$(CURDIR)/operator
 export SLIPWAY_COMMAND := bin/slipway
 # Bytecode caches make a start a second faster.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Clients of the API, and an S3 server, for the tests: their packages disagree with development's.
-CLIENTS := $(CACHE)/venv-clients-$(KEY)
 export CLIENTS_PYTHON := $(CLIENTS)/bin/python
 
 # The oldest Triton that the kernels support: they are compiled under it and under torch's own.
-OLDEST_TRITON := 3.6.0
-OLDEST := $(CACHE)/triton-$(OLDEST_TRITON)
+OLDEST  := $(call venv,triton-oldest)
 
 # The official test suite of JSON Schema, which the sources of this package carry.
 SUITE := $(CACHE)/jsonschema-4.26.0
 SUITE_SHA256 := 0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326
 export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
-.PHONY: help run python test check lint fast here exhaustive aot programs product e2e goals soak bench
-.PHONY: generate setup setup-dev kernels browser clean cluster cluster-shell cluster-down
+.PHONY: help run python test lint types types-of-torch fast affected selected selected-clusters selected-kernels exhaustive
+.PHONY: exhaustive-tests aot programs images product e2e goals soak bench generate lock oldest newest
+.PHONY: setup setup-test setup-dev kernels browser clean cluster cluster-shell cluster-down
 
 help:
 	@echo "make run         serve the demo model at http://$(HOST):$(PORT)"
-	@echo "make test        lint, types, the tests on this machine, the product on a real cluster"
-	@echo "make check       lint, types and the fast tests"
-	@echo "make exhaustive  the cells of matrices that make test leaves out"
+	@echo "make test        lint, types, the fast tests and a real server: no torch, no cluster"
+	@echo "make affected    the tests that the changes in this working tree reach, torch's included"
+	@echo "make product     what proves the product on a real cluster"
 	@echo "make e2e         all tests on real clusters: operator, charts, images, monitoring"
-	@echo "make goals       what the operator set out to do, each row with its tests"
 	@echo "make aot         compile every CUDA kernel for every architecture under both Tritons, without a GPU"
-	@echo "make cluster     such a cluster to try things on; cluster-shell enters it, cluster-down ends it"
+	@echo "make exhaustive  every test, every cell of every matrix, every kernel, every cluster"
+	@echo "make goals       what the operator set out to do, each row with its tests"
+	@echo "make cluster     a cluster to try things on; cluster-shell enters it, cluster-down ends it"
 	@echo "make soak        ten minutes of load, fuzzing in full, 500 services at rest"
 	@echo "make bench       the CPU benchmarks (bench/cpu.md)"
 	@echo "make generate    write what is generated from the schema"
+	@echo "make lock        renew the locked versions of all dependencies (UPGRADE=1: to the newest allowed)"
+	@echo "make oldest      make test with the oldest dependencies that pyproject.toml allows"
+	@echo "make newest      make test with the newest that exist"
 
 run: setup
-	@exec $(CPU_VENV)/bin/python -m slipway demo --host $(HOST) --port $(PORT) $(SERVE)
+	@exec $(CPU)/bin/python -m slipway demo --host $(HOST) --port $(PORT) $(SERVE)
 
 # The interpreter that bin/slipway runs.
 python: setup
-	@echo $(CPU_VENV)/bin/python
+	@echo $(CPU)/bin/python
 
-# What the cluster needs is built while tests run, which leave a core idle now and then.
-test: setup-dev
-	@$(MAKE) --no-print-directory -j2 programs PROGRAMS=product here
-	@$(MAKE) --no-print-directory product
-	@echo "make test: passed. Left to other commands: the rest of the tests on clusters (make e2e), each kernel"
-	@echo "for each architecture under both Tritons (make aot), matrices in full (make exhaustive), minutes of"
-	@echo "load (make soak)."
-
-# All that needs no cluster, one after the other: each takes both cores.
-here: lint
-	$(BIN)/python -m slipway.generate --check
-	$(TESTS) -m "not soak and not exhaustive"
-	$(AOT) --quiet --pairwise 0
-	$(AOT_OLDEST) --quiet --pairwise 1
-
-check: setup-dev lint fast
+# mypy takes one core for most of a minute: it runs beside the tests.
+test: setup-test lint
+	@$(MAKE) --no-print-directory -j2 types fast
+	@echo "make test: passed. Other commands run the rest: the tests that need torch or minutes (make affected, or"
+	@echo "all of them: make exhaustive), the product on a real cluster (make product), CUDA kernels (make aot)."
 
 lint:
-	$(BIN)/ruff check --no-cache .  # a cache forgets that a module moved, by which imports are sorted
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(TEST)/bin/ruff check --no-cache .  # a cache forgets that a module moved, by which imports are sorted
+	$(TEST)/bin/ruff format --check .
+	$(TEST)/bin/python -m slipway.generate --check
+
+# What has not changed since mypy last read it is not read again.
+types:
+	$(TEST)/bin/python tools/check_types.py --cache-dir $(TEST)/mypy
+
+types-of-torch: setup-dev
+	$(BIN)/python tools/check_types.py --cache-dir $(DEV)/mypy
 
 # Files with slow tests come first: tests/conftest.py.
-TESTS := $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
+PYTEST := -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 fast:
-	$(TESTS) -m "not slow and not soak"
-
-exhaustive: setup-dev
-	$(TESTS) -m exhaustive
+	$(TEST)/bin/python $(PYTEST) -m "not slow and not soak and not torch"
 
 # What has not changed since it was last compiled is not compiled again.
 AOT := $(BIN)/python -m slipway_kernels.cuda.ahead
@@ -90,19 +88,49 @@ aot: setup-dev
 	$(AOT)
 	$(AOT_OLDEST)
 
-# Programs compiled from pinned sources, and this tree's images: all, or with PROGRAMS=product what `product` uses.
-PROGRAMS ?= all
-programs: setup-dev
-	@$(BIN)/python -m e2e.ground ahead $(PROGRAMS)
+# Once for each state of the pins: programs compiled from their sources with both cores, then this tree's images.
+programs: $(DEV)/bin/python
+	@$(BIN)/python -m e2e.ground build
 
-# Three at a time on two cores: the longest waits for pods most of its time. WITHOUT=product leaves out what
-# `make test` has run.
+images: $(DEV)/bin/python
+	@$(BIN)/python -m e2e.images >/dev/null
+
+# Three at a time on two cores: the longest waits for pods most of its time.
 E2E := $(BIN)/python -m pytest e2e -n 3 --no-loadscope-reorder -rs
 e2e: setup-dev
-	$(E2E) -m "not soak$(if $(WITHOUT), and not $(WITHOUT))"
+	$(E2E) -m "not soak"
 
-product:
+product: setup-dev
 	$(E2E) -m product
+
+# What changes reach: those of this working tree; or all since .ci/base without what `make test` runs, and some of
+# everything else (tests/selection.py). To repeat a choice, give its SLIPWAY_SEED.
+SELECT := -p tests.selection --select
+affected: setup-dev
+	$(BIN)/python $(PYTEST) $(SELECT) affected -m "not soak" || [ $$? = 5 ]
+
+selected: setup-dev
+	$(BIN)/python $(PYTEST) $(SELECT) landing --left-by-test -m "not soak"
+
+selected-clusters: setup-dev
+	$(E2E) $(SELECT) landing -m "not soak"
+
+selected-kernels: setup-dev
+	@chosen="$$($(BIN)/python -m tests.selection)" && set -x && $(AOT) --quiet $$chosen && $(AOT_OLDEST) --quiet $$chosen
+
+# In parts, for hours of work: make exhaustive-tests, aot, e2e.
+exhaustive: setup-dev lint types-of-torch
+	@$(MAKE) --no-print-directory exhaustive-tests
+	@$(MAKE) --no-print-directory aot
+	@$(MAKE) --no-print-directory e2e
+
+exhaustive-tests: setup-dev
+	$(BIN)/python $(PYTEST) -p tests.selection --record-costs -m "not soak"
+
+# The bounds of pyproject.toml are tried now and then: the oldest versions in them, and the newest beyond them.
+oldest newest: setup-test
+	@CACHE="$(CACHE)" PYTHON="$(PYTHON)" tools/lock.sh $@ "$(CACHE)/locks-$@"
+	@$(MAKE) --no-print-directory setup-test fast LOCKS="$(CACHE)/locks-$@"
 
 # What the operator set out to do, row by row, with pass, fail or "needs a GPU".
 goals: setup-dev
@@ -124,39 +152,38 @@ soak: setup-dev
 bench: setup-dev
 	$(BIN)/python bench/cpu.py
 
-generate: setup-dev
-	$(BIN)/python -m slipway.generate
+generate: setup-test
+	$(TEST)/bin/python -m slipway.generate
 
-setup: $(CPU_VENV)/.cpu kernels
+# Pins that are there stay unless they must change.
+lock:
+	@CACHE="$(CACHE)" PYTHON="$(PYTHON)" tools/lock.sh $(if $(UPGRADE),upgraded,kept) locks
 
-setup-dev: $(VENV)/.dev $(CLIENTS)/.clients $(OLDEST)/triton $(SUITE) kernels browser
+setup: $(CPU)/bin/python kernels
+
+setup-test: $(TEST)/bin/python $(SUITE) kernels
+
+setup-dev: setup-test $(DEV)/bin/python $(CLIENTS)/bin/python $(OLDEST)/triton browser
 
 # After an environment, whose making installs the compiler where there is none.
 kernels:
 	@tools/step "Compiling the CPU kernels" $(PYTHON) -m slipway_kernels.build >/dev/null
 
 # After an environment: two apt-get at once disturb each other.
-browser: | $(VENV)/.dev
+browser: | $(DEV)/bin/python
 	@command -v chromium >/dev/null || tools/packages.sh chromium >&2 || echo "Without it the console is not tested." >&2
 
-$(CPU_VENV)/.cpu:
-	@tools/setup.sh "$(PYTHON)" "$(CPU_VENV)" cpu >&2
-	@touch $@
+# A folder that is there is complete: make must not remove its Python where it is interrupted.
+.PRECIOUS: $(CACHE)/venv-%/bin/python
+$(CACHE)/venv-%/bin/python:
+	@tools/setup.sh "$(PYTHON)" "$(LOCKS)/$(basename $(word 1,$(subst -, ,$*))).txt" "$(@:/bin/python=)" >&2
 
-$(VENV)/.dev:
-	@tools/setup.sh "$(PYTHON)" "$(VENV)" cpu,torch,operator,bench,otel,ray,dev >&2
-	@touch $@
+$(OLDEST)/triton:
+	@tools/uv "$(PYTHON)" "$(CACHE)" pip install --quiet --no-deps --target "$(OLDEST)" --require-hashes \
+		-r locks/triton-oldest.txt
 
-$(CLIENTS)/.clients:
-	@tools/setup.sh "$(PYTHON)" "$(CLIENTS)" clients >&2
-	@touch $@
-
-$(OLDEST)/triton: | $(VENV)/.dev
-	@tools/step "Installing Triton $(OLDEST_TRITON)" $(BIN)/python -m pip install -q --disable-pip-version-check \
-		--no-deps --target $(OLDEST) triton==$(OLDEST_TRITON)
-
-$(SUITE): | $(VENV)/.dev
-	@tools/step "Fetching JSON Schema's test suite" $(BIN)/python -m slipway.load.package_index \
+$(SUITE): | $(TEST)/bin/python
+	@tools/step "Fetching JSON Schema's test suite" $(TEST)/bin/python -m slipway.load.package_index \
 		$(@F).tar.gz $(SUITE_SHA256) $(@F) $@
 
 clean:

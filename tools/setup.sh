@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Make the virtual environment $2 with interpreter $1 and install the dependencies of the extras $3; the C++
-# kernels are compiled meanwhile.
-# Missing system packages are installed as root; otherwise the line to type is printed.
+# tools/setup.sh PYTHON LOCK VENV: make the virtual environment VENV of what the file LOCK pins, with uv.
+#
+# The C++ kernels are compiled meanwhile. Missing system packages are installed as root; otherwise the line to type is
+# printed. An index or a folder of wheels is taken from uv's variables and configuration, or else from pip's.
 set -euo pipefail
-python=$1 venv=$2 extras=$3
-
-# What pip collects and downloads, one line each; its last lines are in the way.
-shown() { grep -E "^ *(Collecting|Downloading|Installing) " | cut -c1-100 || true; }
+python=$1 lock=$2 venv=$3
+cache=$(dirname "$venv")
 
 packages=()
 command -v "${CXX:-g++}" >/dev/null || packages+=(g++)
@@ -23,27 +22,19 @@ if ((${#packages[@]})); then
   tools/packages.sh "${packages[@]}"
 fi
 
-echo "Installing Slipway's dependencies ($extras) into $venv and compiling its kernels; the first time takes a minute or two."
+name=$(basename "$lock" .txt)
+echo "Installing the packages of $name into $venv and compiling the kernels."
+begun=$SECONDS
 "$python" -m slipway_kernels.build >/dev/null &
 compiling=$!
-mkdir -p "$(dirname "$venv")"
-[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-requirements=$("$venv/bin/python" - "$extras" <<'PY'
-import sys, tomllib
-with open("pyproject.toml", "rb") as file:
-    project = tomllib.load(file)["project"]
-names = project["dependencies"] + [n for e in sys.argv[1].split(",") for n in project["optional-dependencies"][e]]
-print("\n".join(names))
-PY
-)
-# In two steps, so that each says how long it took: what the network costs, and what this machine does.
-wheels=$(mktemp -d "$venv/wheels.XXXXXX")
-trap 'rm -rf "$wheels"' EXIT
-pip() { "$venv/bin/python" -m pip "$@" --disable-pip-version-check -r /dev/stdin <<<"$requirements" | shown; }
-begun=$SECONDS
-pip wheel --wheel-dir "$wheels"
-echo "Downloaded in $((SECONDS - begun)) s; installing."
-begun=$SECONDS
-pip install --no-index --find-links "$wheels"
+mkdir -p "$cache"
+unfinished=$(mktemp -d "$venv.XXXXXX")
+trap 'rm -rf "$unfinished"; kill "$compiling" 2>/dev/null || true' EXIT
+
+# Renamed at the end: an environment that is there is complete, and two clones may make it at once.
+tools/uv "$python" "$cache" venv --quiet --clear --relocatable --no-project --python "$python" "$unfinished"
+tools/uv "$python" "$cache" pip install --quiet --python "$unfinished/bin/python" --require-hashes -r "$lock"
+[ -x "$venv/bin/python" ] || rm -rf "$venv"
+mv -T "$unfinished" "$venv" 2>/dev/null || [ -x "$venv/bin/python" ]
 echo "Installed in $((SECONDS - begun)) s; waiting for the kernels."
 wait "$compiling"

@@ -21,16 +21,17 @@ from slipway.args.export import short_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+TOOLS = ("locks/tools.txt", "tools/uv")
 CODE = ("runtime/slipway", "kernels/slipway_kernels", "operator/slipway_operator")
 DEMO = (
     "runtime/slipway/__init__.py",
     *(f"runtime/slipway/load/{n}.py" for n in ("__init__", "errors", "demo", "package_index")),
 )
 SOURCES = {
-    "runtime-cpu": (*PACKAGING, *CODE),
-    "operator": (*PACKAGING, *CODE),
-    "demo-model": ("pyproject.toml", *DEMO),
-    "runtime-cuda": (*PACKAGING, *CODE),
+    "runtime-cpu": (*PACKAGING, *CODE, *TOOLS, "locks/image-cpu.txt"),
+    "operator": (*PACKAGING, *CODE, *TOOLS, "locks/image-operator.txt"),
+    "demo-model": DEMO,
+    "runtime-cuda": (*PACKAGING, *CODE, *TOOLS, "locks/image-cpu.txt", "locks/image-cuda.txt"),
 }
 """What a change of can change the image."""
 TARGETS = ("runtime-cpu", "operator", "demo-model", "runtime-cuda")
