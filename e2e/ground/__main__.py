@@ -1,4 +1,4 @@
-"""A cluster by hand: `python -m e2e.ground build [NAME …] | ahead … | up [--released] | shell | down`."""
+"""A cluster by hand: `python -m e2e.ground build [NAME …] | up [--released] | shell | down`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from e2e.ground.namespaces import within
 from e2e.ground.node import Cluster
 from e2e.ground.programs import PROGRAMS
 from e2e.ground.remains import born, sweep
-from e2e.images.build import TARGETS, ImagesUnavailable, missing
-from e2e.images.release import RELEASED, release
+from e2e.images.build import ImagesUnavailable, missing
+from e2e.images.release import release
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -31,8 +31,6 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="compile programs into the cache; all of them by default")
     building.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
-    preparing = commands.add_parser("ahead", help="programs and images for tests, where these can run")
-    preparing.add_argument("tests", choices=("all", "product"), help="what `make e2e` or `make test` uses")
     starting = commands.add_parser("up", help="start a one-node cluster that stays until `down`")
     commands.add_parser("shell", help="a shell in the running cluster's network, with KUBECONFIG set")
     commands.add_parser("down", help="end the cluster that `up` started")
@@ -43,8 +41,6 @@ def main() -> int:
     try:
         if chosen.command == "build":
             return _build(chosen.names)
-        if chosen.command == "ahead":
-            return _ahead(chosen.tests)
         if chosen.command in ("up", "hold"):
             return (_up if chosen.command == "up" else _hold)(chosen.released)
         return _shell() if chosen.command == "shell" else _down()
@@ -64,31 +60,6 @@ def _build(names: list[str]) -> int:
         return 1
     for name in names or PROGRAMS:
         print(build(name, _say), flush=True)
-    return 0
-
-
-def _ahead(tests: str) -> int:
-    """What tests would wait for is made while others run; the tests themselves say why they cannot run."""
-    if packages.objection(packages.NODE) or missing():
-        return 0
-    product = tests == "product"
-    for name in (*Cluster(Binaries()).programs(), "helm") if product else PROGRAMS:
-        build(name, _say)
-    log = cache() / "images.log"
-    for target in RELEASED if product else TARGETS:
-        begin = time.monotonic()
-        with open(log, "wb") as output:
-            made = subprocess.run(
-                [sys.executable, "-m", "e2e.images", target],
-                cwd=_ROOT,
-                stdout=subprocess.DEVNULL,
-                stderr=output,
-            )
-        if made.returncode:
-            print(f"The image {target} was not built:\n{log.read_text()[-4000:]}", file=sys.stderr)
-            return 1
-        if (spent := time.monotonic() - begin) > 5:
-            _say(f"built the image {target} in {spent:.0f} s")
     return 0
 
 

@@ -108,7 +108,7 @@ def _compile(programs: Sequence[Program], folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as unfinished:
         done = subprocess.run(
             [
-                *("nice", _go(programs[0].name), "build", "-mod=readonly", "-trimpath", "-pgo=off"),
+                *(_go(programs[0].name), "build", "-mod=readonly", "-trimpath", "-pgo=off"),
                 # Nobody debugs these programs: without DWARF the compiler does a seventh less.
                 *("-gcflags=all=-dwarf=false", "-ldflags=" + _LINKING, "-tags=" + ",".join(tags)),
                 *("-o", unfinished + "/", *(program.package for program in programs)),
