@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "bench"))  # quantize.py packs what tests read
 
 from factory import ARCHITECTURES, model_folders
-from imports import TORCH, ImportGraph
+from imports import NOT_IN_TEST, ImportGraph
 from slipway import driver
 
 if not driver.loaded():
@@ -24,18 +24,24 @@ if not driver.loaded():
 
 
 GRAPH = ImportGraph(Path(__file__).parents[1])
-MISSING = {name for name in (*TORCH, "mistral_common") if find_spec(name) is None}
+MISSING = {name for name in NOT_IN_TEST if find_spec(name) is None}
 FILES, TESTS = pytest.StashKey[set[str]](), pytest.StashKey[int]()
 TOLD = pytest.StashKey[tuple[int, int]]()
 """Without torch: the files and the number of tests that are left out, and what a worker tells of both."""
 
+OPERATIONS = pytest.StashKey[set[Path]]()
 INTERPRETED = ("tests/kernels/cuda/", "tests/worker/device/")
 """Where Triton's interpreter runs the kernels: a third of all the time that tests take."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    """Interpreted tests are slow. One of each operation on CUDA is `core`: the first of its file."""
     if item.nodeid.startswith(INTERPRETED):
         item.add_marker("slow")
+    seen = item.config.stash.setdefault(OPERATIONS, set())
+    if item.nodeid.startswith(INTERPRETED[0]) and item.path not in seen:
+        seen.add(item.path)
+        item.add_marker("core")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

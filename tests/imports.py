@@ -15,8 +15,11 @@ from typing import NamedTuple
 PLACES = ("tests", "bench", "bench/gpu", "runtime", "kernels", "operator", "")
 """Folders that modules are looked for in, after those above the file that imports them."""
 TORCH = frozenset({"torch", "transformers", "triton"})
+NOT_IN_TEST = TORCH | {"mistral_common"}
+"""Packages that tests import when they are collected and that `make test` does not install."""
 
 _MAY_IMPORT = re.compile(rb"^[ \t]*(?:import|from)\b|import_module\(|^__getattr__ = ", re.MULTILINE)
+_NAMED = re.compile(rb"""["'](slipway(?:_operator|_kernels)?(?:\.\w+)*)["']""")
 _BEGINS_STATEMENT = re.compile(rb"^[^\s#)\]}]", re.MULTILINE)
 
 
@@ -32,8 +35,10 @@ class ImportGraph:
     """The Python files below `root`, and which imports which. Each is parsed once, when first asked for.
 
     A file imports the modules that its statements name, with the __init__.py of their packages; those that
-    its calls of import_module may name; and if it is a test, the conftest.py of the folders above it. What
-    stands under `if TYPE_CHECKING:` does not count. With `at_module_level`, neither do imports in functions.
+    its calls of import_module may name; if it is a test, the conftest.py of the folders above it; and in
+    tests/ and e2e/ what a string names: "slipway_operator" is started, "slipway.engine.core.Core" replaced.
+    What stands under `if TYPE_CHECKING:` does not count. With `at_module_level`, neither do imports in
+    functions.
     """
 
     def __init__(self, root: Path) -> None:
@@ -91,7 +96,8 @@ class ImportGraph:
 
     def _file(self, path: str) -> _File:
         if path not in self._files:
-            self._files[path] = _File(self._paths[path].read_bytes(), self._module(path))
+            tests = self._paths[path].relative_to(self.root).parts[0] in ("tests", "e2e")
+            self._files[path] = _File(self._paths[path].read_bytes(), self._module(path), tests)
         return self._files[path]
 
     def _module(self, path: str) -> str:
@@ -146,11 +152,13 @@ class ImportGraph:
 class _File:
     """What one file says, before it is known which of its imports are files of the project."""
 
-    def __init__(self, source: bytes, module: str) -> None:
+    def __init__(self, source: bytes, module: str, tests: bool) -> None:
         tree = _parsed(source)
         self.exports = _exports(tree) if b"\n__getattr__ = " in source else {}
         self.statements = [*_statements(tree.body, module, True)]
         self.statements += [Statement(f"{module}.{name}", None, False) for name in {*self.exports.values()}]
+        if tests:
+            self.statements += _named(source)
         if b"import_module(" in source:
             self.statements += _calls(tree, module)
 
@@ -205,6 +213,12 @@ def _calls(tree: ast.Module, module: str) -> Iterator[Statement]:
             name = _spelt(node.args[0], module, aliases)
             if name[:1] != "*":
                 yield Statement(name, None, False)
+
+
+def _named(source: bytes) -> Iterator[Statement]:
+    for found in {*_NAMED.findall(source)}:
+        name, _, member = found.decode().rpartition(".")
+        yield Statement(name, member, False) if name else Statement(f"{member}.__main__", None, False)
 
 
 def _spelt(node: ast.expr, module: str, aliases: dict[str, str]) -> str:

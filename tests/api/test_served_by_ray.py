@@ -15,7 +15,6 @@ import openai
 import pytest
 
 from live_server import live_server
-from matrices import few
 from namespaces import needs_hosts
 from ray_hosts import RayHosts, ray_hosts
 from served_hosts import OURS, PORT, ServedHosts, answering, answers, begin_stream, begun, long
@@ -44,7 +43,7 @@ def served_by_ray(cluster: RayHosts, model: Path, *arguments: str) -> Iterator[S
         yield ends.enter_context(answering(ServedHosts(cluster.hosts, [server])))
 
 
-@pytest.mark.parametrize("ranks", few(["two by two", "four"], "two by two"))
+@pytest.mark.parametrize("ranks", ["two by two", "four"])
 def test_ranks_that_ray_places_answer_what_one_answers(
     cluster: RayHosts, tiny_models: TinyModels, ranks: str
 ) -> None:

@@ -25,7 +25,6 @@ from counted import Counted
 from factory import VOCABULARY, model_folders
 from gguf_convert import to_gguf
 from local_engine import LocalEngine, Output
-from matrices import diagonals
 from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.engine.replay import read_record, replay
@@ -62,7 +61,10 @@ PAIRS = [
     "gemma3 float32 / other qwen3",
 ]
 FAST = PAIRS[:1]
-CELLS = [*product(FAST, AXES), *diagonals(PAIRS[1:], [*AXES], 2, [pytest.mark.slow])]
+CELLS = [
+    pytest.param(pair, axis, marks=() if pair in FAST else pytest.mark.slow)
+    for pair, axis in product(PAIRS, AXES)
+]
 """A pair, and how it is served."""
 
 

@@ -24,7 +24,6 @@ from factory import make_model
 from gguf_convert import to_gguf
 from local_engine import LocalEngine, Output
 from local_ranks import engine_of
-from matrices import LEFT
 from slipway.engine.config import DraftConfig
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
@@ -173,8 +172,6 @@ def requests(vocab: int, added: AdapterRef | None, count: int = 8) -> list[Reque
 
 def marks(case: str, axis: str = FEWER_AXES[0]) -> tuple[pytest.MarkDecorator, ...]:
     """`make check` has two models and an axis of each kind."""
-    if case == "gemma3_text bfloat16" and axis not in FEWER_AXES:  # torch's steps take ten times ours
-        return LEFT
     return () if case in ("llama float32", "qwen2_moe gguf") and axis in FEWER_AXES else (pytest.mark.slow,)
 
 

@@ -9,8 +9,6 @@ from engine_bench import Bench, bench, expected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrices import few
-
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_request_gets_the_tokens_it_asked_for(overlap: bool):
@@ -289,7 +287,7 @@ def test_whatever_happens_every_request_gets_its_tokens_and_no_page_leaks(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_steps", few((10_000, 100_000), 10_000))
+@pytest.mark.parametrize("num_steps", [10_000, 100_000])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_any_number_of_steps_leaves_nothing_behind(overlap: bool, num_steps: int):
     rng = random.Random(7)

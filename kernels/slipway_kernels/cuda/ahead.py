@@ -4,8 +4,8 @@
 what they would launch, and prints registers, shared memory and the instructions that matter. It fails where
 a kernel does not compile, spills registers without a reason in its tile, wants more shared memory than there
 is, or misses an instruction that its case demands. What has not changed since it was last compiled is not
-compiled again, and fails as it did; `--again` compiles such kernels anew. A quick check under two versions of
-Triton is one run with `--pairwise 0` under the one and with `--pairwise 1` under the other.
+compiled again, and fails as it did; `--again` compiles such kernels anew. `--sample` compiles some kernels by
+chance, and all of the operations that `--whole` names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,17 +76,6 @@ class Entry:
         return f"{self.operation} {s.kernel.__name__} sm_{s.arch} [{tile}] for {self.cases[0]}"
 
     @property
-    def form(self) -> str:
-        """Digest of what it is on every architecture and under every Triton: all but its tile."""
-        s = self.specialization
-        own = s.constants.keys() - s.tile.constants.keys()
-        parts = (
-            *(self.operation, s.kernel.__name__, sorted(s.types.items()), sorted(s.aligned)),
-            sorted((name, repr(s.constants[name])) for name in own),
-        )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-    @property
     def result(self) -> Path:
         """File of what compiling it gave."""
         return folder() / f"{self.key}.json"
@@ -128,33 +117,14 @@ def entries(operation: str, architectures: Sequence[int]) -> Iterator[Entry]:
         yield from found.values()
 
 
-def pairwise(found: Iterable[Entry], run: int) -> list[Entry]:
-    """What one of two runs compiles, 0 or 1, each under its own Triton, so that together they take little.
+def sample(found: Sequence[Entry], count: int, seed: str) -> list[Entry]:
+    """So many kernels in their order, chosen by the seed; others under another Triton."""
 
-    Every form is compiled in one of them for one architecture, by its digest, and of each operation as many
-    more as it takes for all architectures that it has and both runs to occur.
-    """
-    operations: defaultdict[str, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    found = list(found)
-    for entry in found:
-        operations[entry.operation][entry.form].add(entry.specialization.arch)
-    chosen = {cell for forms in operations.values() for cell in _cells(forms)}
-    return [entry for entry in found if (entry.form, entry.specialization.arch, run) in chosen]
+    def lot(entry: Entry) -> bytes:
+        return hashlib.sha256(f"{seed} {triton.__version__} {entry.title}".encode()).digest()
 
-
-def _cells(forms: Mapping[str, Collection[int]]) -> set[tuple[str, int, int]]:
-    """Form, architecture and run for every form of an operation; `forms` has the architectures of each."""
-    cells = set()
-    for form, architectures in forms.items():
-        number = int(form, 16)
-        cells.add((form, sorted(architectures)[number % len(architectures)], number // 6 % 2))
-    for arch in set().union(*forms.values()) - {arch for _, arch, _ in cells}:
-        form = min(form for form, architectures in forms.items() if arch in architectures)
-        cells.add((form, arch, len(cells) % 2))
-    for run in {0, 1} - {run for _, _, run in cells}:
-        form, arch, _ = min(cells)
-        cells.add((form, arch, run))
-    return cells
+    chosen = {entry.key for entry in sorted(found, key=lot)[:count]}
+    return [entry for entry in found if entry.key in chosen]
 
 
 def unreached(operation: str, seen: Collection[Entry]) -> Iterator[Tile]:
@@ -322,11 +292,25 @@ def main() -> int:
     parser.add_argument("--arch", nargs="*", type=int, default=ARCHITECTURES, choices=ARCHITECTURES)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--quiet", action="store_true", help="print what is wrong and a count")
-    parser.add_argument("--pairwise", type=int, choices=(0, 1), help="a part: which of two runs this is")
+    parser.add_argument("--sample", type=int, metavar="COUNT", help="compile so many kernels, by --seed")
+    parser.add_argument("--seed", default="", help="chooses the kernels of --sample")
+    parser.add_argument(
+        "--whole",
+        nargs="*",
+        default=[],
+        choices=operations(),
+        metavar="OPERATION",
+        help="with --sample, compile all kernels of these, too",
+    )
     parser.add_argument("--again", action="store_true", help="compile anew what failed to compile before")
     arguments = parser.parse_args()
     found = [entry for name in arguments.operation for entry in entries(name, arguments.arch)]
-    chosen = found if arguments.pairwise is None else pairwise(found, arguments.pairwise)
+    chosen = found
+    if arguments.sample is not None:
+        whole = {id(entry) for entry in found if entry.operation in arguments.whole}
+        others = [entry for entry in found if id(entry) not in whole]
+        whole |= {id(entry) for entry in sample(others, arguments.sample, arguments.seed)}
+        chosen = [entry for entry in found if id(entry) in whole]
     if arguments.again:
         for entry in chosen:
             if entry.log.exists():

@@ -16,7 +16,6 @@ from device_runs import SMALL, assert_same
 from factory import make_model
 from far_hosts import FIRST, far_ranks, second_host
 from local_engine import LocalEngine, Output
-from matrices import few
 from slipway.dist.hosts import listeners
 from slipway.dist.ports import interface_of
 from slipway.engine.config import EngineConfig
@@ -63,7 +62,7 @@ def served(model: Path, cluster_key: Path) -> Callable[[int, int], dict[str, Any
     return fields
 
 
-@pytest.mark.parametrize(("tensor", "stages"), few([(2, 1), (2, 2), (1, 2)], (2, 2)))
+@pytest.mark.parametrize(("tensor", "stages"), [(2, 1), (2, 2), (1, 2)])
 def test_ranks_of_two_hosts_say_what_one_says_and_leave_no_port_open(
     served: Callable[..., dict[str, Any]], alone: list[Output], tensor: int, stages: int
 ) -> None:

@@ -25,7 +25,6 @@ from device_runs import SMALL
 from factory import model_folders
 from local_engine import LocalEngine
 from made_adapter import Made
-from matrices import few
 from slipway.engine.config import DraftConfig, EngineConfig
 from slipway.engine.link import Allocate, Question
 from slipway.engine.messages import AdapterRef
@@ -123,7 +122,7 @@ def expected_calls(rows: int, drawn: int, hidden: int, widest: int) -> list[list
     return [*sums, ["all_gather", [drawn, widest], "torch.float32"], ["broadcast", [drawn], "torch.int32"]]
 
 
-@pytest.mark.parametrize("name", few(["llama", "qwen2_moe", "gemma2"], "llama"))
+@pytest.mark.parametrize("name", ["llama", "qwen2_moe", "gemma2"])
 def test_ranks_together_say_what_one_does_by_the_same_calls(
     models: Models, run: Callable[..., Said], name: str
 ) -> None:
@@ -169,7 +168,7 @@ def test_adapters_add_before_the_sum(models: Models, run: Callable[..., Said], t
     assert {len(step) for step in said.steps} == {1 + 2 * LAYERS + 2}
 
 
-@pytest.mark.parametrize("peers", few([False, True], True))
+@pytest.mark.parametrize("peers", [False, True])
 def test_adapters_of_which_ranks_share_both_matrices_meet_once_more_for_each_product(
     models: Models, run: Callable[..., Said], tmp_path: Path, peers: bool
 ) -> None:
@@ -258,7 +257,7 @@ def test_ranks_of_a_host_listen_to_nobody_once_they_have_met(models: Models) -> 
         assert [line for line in found.splitlines() if any(f"pid={pid}," in line for pid in ours)] == []
 
 
-@pytest.mark.parametrize("method", few(["ngram", "draft model"], "draft model"))
+@pytest.mark.parametrize("method", ["ngram", "draft model"])
 def test_what_guesses_guesses_the_same_on_every_rank(models: Models, method: str) -> None:
     model = models("llama")
     draft = None if method == "ngram" else DraftConfig(method="draft_model", model=str(model))

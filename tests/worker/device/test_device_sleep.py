@@ -11,7 +11,6 @@ import torch
 from device_runs import SMALL, assert_same
 from factory import model_folders
 from local_engine import LocalEngine
-from matrices import diagonals
 from repeated_graphs import Repeated
 from slipway.engine.messages import Ready
 from slipway.engine.params import SamplingParams
@@ -50,7 +49,8 @@ def matrices(engine: LocalEngine) -> list[torch.UntypedStorage]:
     return [storage for storage in storages.values() if storage.resizable()]
 
 
-@pytest.mark.parametrize(("server", "level"), diagonals([*SERVERS], ["1", "2"], 2))
+@pytest.mark.parametrize("level", ["1", "2"])
+@pytest.mark.parametrize("server", SERVERS)
 def test_it_wakes_to_the_same_answers(models: Models, server: str, level: str) -> None:
     model, settings = SERVERS[server]
     with LocalEngine(models(model), **SMALL | {"device": "cuda"} | settings) as engine:

@@ -1,0 +1,349 @@
+"""Chooses the tests that a change deserves: a pytest plugin, `-p tests.selection --select FRACTION…`.
+
+Three sets, by what their files import (tests/imports.py):
+
+- direct: the file is changed, or imports a changed file. All of these run.
+- reached: a changed file is imported by something that the test's file imports. A fraction runs.
+- the rest. A smaller fraction runs, so that what imports do not show is found within a few changes.
+
+Of a matrix, a function with several axes of parameters, a fraction of the cells runs, among them each value
+of each axis. Tests marked `core` always run. A seed decides, which is printed; by default it is the hash of
+the tree, so that another message of the commit chooses no other tests. Costs: tests/costs.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.imports import NOT_IN_TEST, ImportGraph
+
+ROOT = Path(__file__).resolve().parents[1]
+COSTS = ROOT / "tests" / "costs.json"
+KERNELS = ROOT / "kernels" / "slipway_kernels"
+BASE = ROOT / ".ci" / "base"
+SECONDS = 1.0
+"""What a test is taken to cost whose file has no entry in the costs."""
+
+READ_AS_DATA = {
+    "kernels/slipway_kernels/": ("kernels/slipway_kernels/cpu/binding.py",),
+    "runtime/slipway/api/console/": ("tests/console/test_console.py", "tests/api/test_console_files.py"),
+    "helm/": ("tests/helm/test_charts.py", "e2e/test_helm.py", "e2e/test_helm_templates.py"),
+    "crds/": ("e2e/test_crd.py",),
+    "examples/": ("e2e/test_examples.py",),
+    "monitoring/": ("e2e/test_monitoring_rules.py", "e2e/test_metrics_lint.py"),
+    "Containerfile": ("e2e/test_images.py",),
+    "locks/image-": ("e2e/test_images.py",),
+    "e2e/go/": ("e2e/test_ground.py",),
+}
+"""Files that no import shows, by the beginning of their path: the Python files that stand for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of a set of tests one in `one_in` runs, one in `cells` cells of a matrix, for at most `seconds` of CPU.
+
+    Where a file starts a cluster for all its tests, whole files are chosen.
+    """
+
+    one_in: int
+    cells: int
+    seconds: float
+    whole_files: bool = False
+
+
+NONE = Share(0, 0, 0)
+ALL = Share(1, 1, math.inf)
+DIRECT = Share(1, 1, 1200)
+LANDING = {"core": ALL, "direct": DIRECT, "reached": Share(4, 4, 600), "rest": Share(8, 6, 600)}
+AFFECTED = {"core": NONE, "direct": DIRECT, "reached": Share(4, 4, 600), "rest": NONE}
+_THIRD = Share(3, 3, 1200, whole_files=True)
+ON_CLUSTERS = {"core": ALL, "direct": ALL, "reached": _THIRD, "rest": _THIRD}
+
+
+class Changes:
+    """The changed files, and which tests they reach."""
+
+    def __init__(self, files: Iterable[str], graph: ImportGraph) -> None:
+        self.files = sorted(files)
+        self._graph = graph
+        stand = (other for file in self.files for other in self._stand_for(file))
+        self._changed = {ROOT / file for file in (*self.files, *stand) if file.endswith(".py")}
+
+    def reach(self, path: Path) -> str:
+        """Of a test's file: `direct`, `reached` or `rest`."""
+        if path in self._changed or self._changed & self._graph.imports(path):
+            return "direct"
+        return "reached" if self._changed & self._graph.closure(path) else "rest"
+
+    @staticmethod
+    def _stand_for(file: str) -> Iterator[str]:
+        if not file.endswith(".py"):
+            for beginning, others in READ_AS_DATA.items():
+                if file.startswith(beginning):
+                    yield from others
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A test, or all cells of a matrix that are run: what is chosen as one, and what it costs."""
+
+    items: Sequence[pytest.Item]
+    seconds: float
+    lot: float
+
+
+class Selection:
+    """Which of the collected tests run, with the same result in every process of a run."""
+
+    def __init__(
+        self, seed: str, changes: Changes, shares: dict[str, Share], costs: dict[str, float]
+    ) -> None:
+        self._seed = seed
+        self._changes = changes
+        self._shares = shares
+        self._costs = costs
+
+    def choose(self, items: Sequence[pytest.Item]) -> dict[str, list[pytest.Item]]:
+        """The chosen tests of each set, in the order of `items`."""
+        functions: defaultdict[str, defaultdict[tuple[Path, str], list[pytest.Item]]]
+        functions = defaultdict(lambda: defaultdict(list))
+        for item in items:
+            core = item.get_closest_marker("core") or item.get_closest_marker("product")
+            reach = "core" if core else self._changes.reach(item.path)
+            name = item.nodeid.partition("[")[0]
+            functions[reach][item.path, name].append(item)
+        chosen = {}
+        for reach, found in functions.items():
+            kept = {id(item) for item in self._within(self._shares[reach], found)}
+            chosen[reach] = [item for item in items if id(item) in kept]
+        return chosen
+
+    def seconds(self, items: Iterable[pytest.Item]) -> float:
+        """What the tests cost, by what they have cost before."""
+        return sum(self._costs.get(_name(item.path), SECONDS) for item in items)
+
+    def _within(
+        self, share: Share, functions: dict[tuple[Path, str], list[pytest.Item]]
+    ) -> Iterator[pytest.Item]:
+        if not share.one_in:
+            return
+        units = [unit for items in functions.values() for unit in self._units(share, items)]
+        left = share.seconds
+        for unit in sorted(units, key=lambda unit: unit.lot):
+            if unit.seconds <= left:
+                left -= unit.seconds
+                yield from unit.items
+
+    def _units(self, share: Share, items: list[pytest.Item]) -> Iterator[Unit]:
+        """What of a function may run; its lot, between 0 and 1, is the order in which it comes to do so."""
+        if share.whole_files:
+            lot = self._lot(_name(items[0].path))
+            if lot < 1 / share.one_in:
+                yield Unit(items, self.seconds(items), lot)
+            return
+        if axes := axes_of(items):
+            cells = cover(items, axes, math.ceil(len(items) / share.cells), self._lot)
+            yield Unit(cells, self.seconds(cells), self._lot(items[0].nodeid.partition("[")[0]))
+            return
+        for item in items:
+            lot = self._lot(item.nodeid)
+            if lot < 1 / share.one_in:
+                yield Unit([item], self.seconds([item]), lot)
+
+    def _lot(self, name: str) -> float:
+        digest = hashlib.sha256(f"{self._seed} {name}".encode()).digest()
+        return int.from_bytes(digest[:8]) / 2**64
+
+
+def axes_of(items: Sequence[pytest.Item]) -> list[dict[str, str]]:
+    """The axes of a matrix: each gives the value of a cell by its node id. Empty for fewer than two.
+
+    A parameter whose values hardly repeat tells cells apart and is no axis.
+    """
+    names = getattr(getattr(items[0], "callspec", None), "params", {})
+    axes = []
+    for name in names:
+        values = {item.nodeid: repr(item.callspec.params[name]) for item in items}  # type: ignore[attr-defined]
+        if 1 < len({*values.values()}) <= len(items) / 2:
+            axes.append(values)
+    return axes if len(axes) > 1 else []
+
+
+def cover(
+    items: Sequence[pytest.Item], axes: Sequence[dict[str, str]], least: int, lot: Callable[[str], float]
+) -> list[pytest.Item]:
+    """At least so many cells, among which each value of each axis occurs."""
+    left = {(number, value) for number, axis in enumerate(axes) for value in axis.values()}
+    order = sorted(items, key=lambda item: lot(item.nodeid))
+    chosen: list[pytest.Item] = []
+    while left:
+        best = max(order, key=lambda item: sum((n, axis[item.nodeid]) in left for n, axis in enumerate(axes)))
+        order.remove(best)
+        chosen.append(best)
+        left -= {(n, axis[best.nodeid]) for n, axis in enumerate(axes)}
+    return [*chosen, *order[: max(0, least - len(chosen))]]
+
+
+def changed_files(landing: bool) -> list[str]:
+    """Files, new ones too, that differ from the last commit or a landing's base; or SLIPWAY_CHANGED's."""
+    if "SLIPWAY_CHANGED" in os.environ:
+        return os.environ["SLIPWAY_CHANGED"].split("\n")
+    base = base_of_landing() if landing else "HEAD"
+    differing = _git("diff", "--name-only", "--no-renames", base).splitlines()
+    return [*differing, *_git("ls-files", "--others", "--exclude-standard").splitlines()]
+
+
+def base_of_landing() -> str:
+    """The commit that .ci/base names: what has landed before this change. Exits where it cannot be that."""
+    base = BASE.read_text().strip()
+    head = _git("rev-parse", "HEAD").strip()
+    ancestor = subprocess.run(["git", "merge-base", "--is-ancestor", base, "HEAD"], cwd=ROOT, check=False)
+    if base == head or ancestor.returncode:
+        wrong = "this commit itself" if base == head else "no ancestor of it"
+        raise pytest.UsageError(
+            f".ci/base names {base}, which is {wrong}. It names the commit that the change begins with: "
+            "before the first commit of a change, git rev-parse HEAD > .ci/base"
+        )
+    return base
+
+
+def seed() -> str:
+    """SLIPWAY_SEED, or the hash of what HEAD holds."""
+    return os.environ.get("SLIPWAY_SEED") or _git("rev-parse", "HEAD^{tree}").strip()[:12]
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("selection")
+    group.addoption(
+        "--select", choices=("landing", "affected"), help="which tests run: see tests/selection.py"
+    )
+    group.addoption("--left-by-test", action="store_true", help="without the tests that `make test` runs")
+    group.addoption("--record-costs", action="store_true", help="write what tests cost into tests/costs.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--select"):
+        config.pluginmanager.register(Plugin(config), "slipway-selection")
+    if config.getoption("--record-costs") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Costs(), "slipway-costs")
+
+
+class Plugin:
+    """Deselects what is not chosen, and says so."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        landing = config.getoption("--select") == "landing"
+        if hasattr(config, "workerinput"):
+            self.seed, *changed = config.workerinput["selection"]
+        else:
+            self.seed, changed = seed(), changed_files(landing)
+        for name in ("SLIPWAY_SEED", "SLIPWAY_CHANGED"):  # servers of tests would not know them
+            os.environ.pop(name, None)
+        self._graph = ImportGraph(ROOT)
+        self._changes = Changes(changed, self._graph)
+        on_clusters = any("e2e" in Path(argument).parts for argument in config.args)
+        shares = ON_CLUSTERS if on_clusters else LANDING if landing else AFFECTED
+        costs = json.loads(COSTS.read_text()) if COSTS.exists() else {}
+        self._selection = Selection(self.seed, self._changes, shares, costs)
+        self._lines: list[str] = []
+
+    def pytest_report_header(self) -> str:
+        return f"selection: seed {self.seed}, {len(self._changes.files)} changed files"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        every = [*items]
+        if config.getoption("--left-by-test"):
+            items[:] = [item for item in items if not fast(item, self._graph)]
+        chosen = self._selection.choose(items)
+        self._lines = [*self._report(items, chosen)]
+        kept = {id(item) for some in chosen.values() for item in some}
+        items[:] = [item for item in items if id(item) in kept]
+        config.hook.pytest_deselected(items=[item for item in every if id(item) not in kept])
+
+    def _report(self, items: Sequence[pytest.Item], chosen: dict[str, list[pytest.Item]]) -> Iterator[str]:
+        run = {id(item) for some in chosen.values() for item in some}
+        for reach, some in sorted(chosen.items()):
+            yield f"{reach}: {len(some)} tests, about {self._selection.seconds(some) / 60:.1f} CPU minutes"
+        left: Counter[str] = Counter()
+        every: Counter[str] = Counter()
+        for item in items:
+            every[_name(item.path)] += 1
+            left[_name(item.path)] += id(item) not in run
+        yield "left out: " + (
+            ", ".join(f"{name} {n}/{every[name]}" for name, n in sorted(left.items()) if n) or "nothing"
+        )
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):  # under xdist only workers collect
+            session.config.workeroutput["selection"] = self._lines
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["selection"] = [self.seed, *self._changes.files]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._lines = getattr(node, "workeroutput", {}).get("selection", self._lines)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for line in self._lines:
+            terminalreporter.write_line(line)
+        terminalreporter.write_line(f"The same tests again: SLIPWAY_SEED={self.seed} make selected")
+
+
+def fast(item: pytest.Item, graph: ImportGraph) -> bool:
+    """Whether `make test` runs a test."""
+    marked = any(item.get_closest_marker(name) for name in ("slow", "torch", "soak"))
+    return not marked and not graph.needs(item.path, NOT_IN_TEST)
+
+
+class Costs:
+    """Writes what a test of each file takes on average, fixtures included, in seconds of a core."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._tests: defaultdict[str, set[str]] = defaultdict(set)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = report.nodeid.partition("::")[0]
+        self._seconds[name] += report.duration
+        self._tests[name].add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        known = json.loads(COSTS.read_text()) if COSTS.exists() else {}
+        known |= {name: round(self._seconds[name] / len(tests), 3) for name, tests in self._tests.items()}
+        known = {name: cost for name, cost in sorted(known.items()) if (ROOT / name).exists()}
+        COSTS.write_text(json.dumps(known, indent=0) + "\n")
+
+
+def kernels() -> str:
+    """Arguments of slipway_kernels.cuda.ahead: what a landing compiles of the CUDA kernels."""
+    changed = [Path(file).parts for file in changed_files(landing=True)]
+    folders = {parts[2] for parts in changed if parts[:2] == ("kernels", "slipway_kernels")}
+    if "cuda" in folders:  # what all of them share
+        return ""
+    whole = (name for name in sorted(folders) if (KERNELS / name / "kernel.py").exists())
+    return " ".join((f"--sample 60 --seed {seed()} --whole", *whole))
+
+
+if __name__ == "__main__":
+    print(kernels())
