@@ -4,7 +4,7 @@ It is recorded in tests/data/logits, so that a run without torch compares with i
 
     PYTHONPATH=runtime:kernels:operator:tests python -m recorded_logits
 
-of an environment with torch; tests/engine/test_recorded_logits.py derives it again in the exhaustive run.
+of an environment with torch; tests/engine/test_recorded_logits.py derives it again.
 """
 
 from __future__ import annotations

@@ -49,8 +49,12 @@ class Mode:
 
 TESTS = "-m pytest tests -n 2 --dist loadscope --no-loadscope-reorder -x"
 MODES = {
-    "lean": Mode("{lean} " + TESTS + " -m 'not slow and not soak and not exhaustive'", 20),
-    "selected": Mode("{dev} " + TESTS + " -m 'not soak and not exhaustive'", 60, is_told_changes=True),
+    "lean": Mode("{lean} " + TESTS + " -m 'not slow and not soak and not torch'", 20),
+    "selected": Mode(
+        "{dev} " + TESTS + " -p tests.selection --select landing --left-by-test -m 'not soak'",
+        60,
+        is_told_changes=True,
+    ),
     "old": Mode("{dev} " + TESTS + " -m 'not soak and not exhaustive'", 120, at_start=True),
 }
 """In their order: unless modes are named, a mutant that one caught is left out of those that follow."""

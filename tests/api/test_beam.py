@@ -57,6 +57,7 @@ def until_end(token_ids: list[int], ends: list[int]) -> list[int]:
     return token_ids[: stops[0] + 1] if stops else token_ids
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("length_penalty", [1.0, 0.0, 2.5, -1.0])
 @pytest.mark.parametrize(("width", "n", "num_ends"), [(2, 1, 0), (4, 4, 200), (5, 2, 300)])

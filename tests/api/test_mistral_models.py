@@ -46,6 +46,7 @@ def asked(server: LiveServer, path: str, **body: Any) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.torch
 def test_the_prompt_of_a_chat_is_the_librarys(server: LiveServer, folder: Path) -> None:
     writer = load(folder).chat
     assert writer is not None
@@ -57,6 +58,7 @@ def test_the_prompt_of_a_chat_is_the_librarys(server: LiveServer, folder: Path) 
     assert answer["choices"][0]["message"]["role"] == "assistant"
 
 
+@pytest.mark.torch
 def test_an_answer_is_text_of_the_tokenizer_and_the_same_in_a_stream(
     server: LiveServer, folder: Path
 ) -> None:
@@ -68,6 +70,7 @@ def test_an_answer_is_text_of_the_tokenizer_and_the_same_in_a_stream(
     assert "".join(event["choices"][0]["text"] for event in events) == whole["text"]
 
 
+@pytest.mark.torch
 def test_an_output_keeps_to_its_form(server: LiveServer) -> None:
     answer = asked(
         server, "/v1/chat/completions", messages=CHAT, max_tokens=20, structured_outputs={"choice": ["the €"]}
@@ -75,6 +78,7 @@ def test_an_output_keeps_to_its_form(server: LiveServer) -> None:
     assert answer["choices"][0]["message"]["content"] == "the €"
 
 
+@pytest.mark.torch
 def test_what_the_library_refuses_is_a_400_with_its_words(server: LiveServer) -> None:
     wrong = [*CHAT, {"role": "assistant", "content": "x"}]
     for body, words in (

@@ -17,6 +17,8 @@ from tokenizers import AddedToken, Tokenizer
 from live_server import LiveServer, live_server
 from lora_folder import lora_folder
 
+pytestmark = pytest.mark.torch  # which processors of requests take
+
 ADDED = ("<zig>", "<zag>", "<zog>")
 PROCESSORS = ("--logits-processor-pattern", "operator\\..*")
 ARGUMENTS = ("--dtype", "float32", "--num-gpu-blocks-override", "200", "--enable-lora", "--max-loras", "3")

@@ -30,7 +30,6 @@ from factory import model_folders
 from local_engine import Output
 from local_ranks import engine_of, in_threads
 from lora_folder import lora_folder
-from matrices import few
 from random_heads import guessing, write_heads
 from slipway.engine.messages import NO_TOKEN
 from slipway.engine.params import PoolingParams, SamplingParams
@@ -44,8 +43,8 @@ Settings = dict[str, Any]
 Asks = frozenset[str]
 """Features that one request asks for."""
 
-RAISED = 77
-"""A token that processors make likelier."""
+RAISED, RAISED_BY = 77, 6.5
+"""A token that processors make likelier, and by how much its logit is raised."""
 BASE: Settings = {
     "dtype": "bfloat16",
     "max_model_len": 128,
@@ -90,7 +89,7 @@ ASKED: dict[str, Settings] = {
     "log-probabilities": {"num_logprobs": 2},
     "prompt log-probabilities": {"num_prompt_logprobs": 1},
     "prompt embeddings": {},
-    "logits processors": {"processors": (named("raised", RAISED, by=10.0),)},
+    "logits processors": {"processors": (named("raised", RAISED, by=RAISED_BY),)},
 }
 """By requests, with what that changes of their parameters."""
 FREE = frozenset(("priorities", "log-probabilities", "prompt log-probabilities", "prompt embeddings"))
@@ -286,6 +285,7 @@ def test_every_feature_is_run() -> None:
     assert {*SERVING, *ASKED, "pooling"} == {feature.name for feature in FEATURES}
 
 
+@pytest.mark.torch
 def test_requests_that_ask_for_two_get_what_each_gives(folders: Folders, reference: Reference) -> None:
     found = reference(frozenset())
     tokenizer = load(folders("plain"))
@@ -303,7 +303,7 @@ def test_requests_that_ask_for_two_get_what_each_gives(folders: Folders, referen
             assert one.tokens != found[asks - {"LoRA"}].tokens, asks
         if "logits processors" in asks and asks.isdisjoint(("tools", "grammar")):
             assert RAISED in one.tokens
-    bias = {"logit_bias": ((RAISED, 10.0),), "processors": ()}
+    bias = {"logit_bias": ((RAISED, RAISED_BY),), "processors": ()}
     with Case(folders, frozenset(("LoRA", "prompt embeddings"))) as case:
         for asks in (one for one in WORK if "logits processors" in one):
             biased = msgspec.structs.replace(params(asks), **bias)
@@ -316,12 +316,13 @@ def test_requests_that_ask_for_two_get_what_each_gives(folders: Folders, referen
             assert case.engine.output(name).tokens == found[asks].tokens
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("drafts", "without"),
     [
         ("n-grams", "tensor parallelism"),
         *(pytest.param(one, "tensor parallelism", marks=pytest.mark.slow) for one in DRAFTS[1:]),
-        *few(((one, "") for one in DRAFTS), ("n-grams", ""), ("draft model", ""), marks=[pytest.mark.slow]),
+        *[(one, "") for one in DRAFTS],
     ],
 )
 def test_all_at_once_give_what_each_request_gives_alone(

@@ -111,7 +111,6 @@ def test_what_is_recorded_is_small_and_of_each_model() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 @pytest.mark.torch
 def test_transformers_still_computes_what_is_recorded() -> None:
     for name, derived in recorded_logits.all_derived():

@@ -179,6 +179,7 @@ def test_rows_of_layers_elsewhere_are_refused(
         staged(models("three"), 2, **settings)
 
 
+@pytest.mark.torch
 def test_grammars_processors_adapters_and_rows_are_followed(
     models: Callable[[str], Path], tmp_path: Path, staged: Served
 ) -> None:

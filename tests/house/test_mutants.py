@@ -165,7 +165,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / folder / "module.py").write_text("\n".join(f"a = b < {n}" for n in range(20)))
         commit(root, folder)
     (root / "README.md").write_text("1 + 1\n")
-    (root / ".gitignore").write_text("build\n*.so\n")
+    (root / ".gitignore").write_text("build\n__pycache__\n*.so\n")
     (root / "pytest.py").write_text("import sys; raise SystemExit('passes' not in sys.argv[1])\n")
     commit(root, ".")
     return root

@@ -119,6 +119,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.torch
 def test_what_needs_torch_says_which_extra_and_which_image_have_it(
     tiny_models: Callable[[str], Path], tmp_path: Path, blocked: dict[str, str]
 ) -> None:

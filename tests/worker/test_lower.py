@@ -127,6 +127,7 @@ def test_without_its_window_a_model_sees_every_token_and_is_no_longer_than_the_w
     assert found.max_model_len == 24
 
 
+@pytest.mark.torch
 def test_a_head_size_that_the_kernel_lacks_is_refused_where_native_code_is_asked_for(tmp_path: Path) -> None:
     folder = make_model("qwen3", tmp_path, head_dim=20)
     with pytest.raises(LoadError, match=r"heads of 20 numbers.*multiple of 8"):
