@@ -261,6 +261,7 @@ class Plugin:
         self._changes = Changes(changed, self._graph)
         on_clusters = any("e2e" in Path(argument).parts for argument in config.args)
         shares = ON_CLUSTERS if on_clusters else LANDING if landing else AFFECTED
+        self._command = "selected-clusters" if on_clusters else "selected" if landing else "affected"
         costs = json.loads(COSTS.read_text()) if COSTS.exists() else {}
         self._selection = Selection(self.seed, self._changes, shares, costs)
         self._lines: list[str] = []
@@ -307,7 +308,7 @@ class Plugin:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for line in self._lines:
             terminalreporter.write_line(line)
-        terminalreporter.write_line(f"The same tests again: SLIPWAY_SEED={self.seed} make selected")
+        terminalreporter.write_line(f"The same tests again: SLIPWAY_SEED={self.seed} make {self._command}")
 
 
 def fast(item: pytest.Item, graph: ImportGraph) -> bool:

@@ -188,8 +188,9 @@ def test_another_triton_gets_other_kernels(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_sample_comes_with_whole_operations(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("SLIPWAY_CACHE", str(tmp_path))
     made = {name: entries_of(name, 8) for name in ("moe", "lora")}
     monkeypatch.setattr(ahead, "entries", lambda operation, architectures: made[operation])
     monkeypatch.setattr(ahead, "unreached", lambda operation, seen: [])

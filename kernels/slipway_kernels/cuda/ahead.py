@@ -118,7 +118,7 @@ def entries(operation: str, architectures: Sequence[int]) -> Iterator[Entry]:
 
 
 def sample(found: Sequence[Entry], count: int, seed: str) -> list[Entry]:
-    """So many kernels in their order, chosen by the seed; others under another Triton."""
+    """`count` kernels in their order. The seed chooses them, for each version of Triton others."""
 
     def lot(entry: Entry) -> bytes:
         return hashlib.sha256(f"{seed} {triton.__version__} {entry.title}".encode()).digest()
@@ -292,7 +292,9 @@ def main() -> int:
     parser.add_argument("--arch", nargs="*", type=int, default=ARCHITECTURES, choices=ARCHITECTURES)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--quiet", action="store_true", help="print what is wrong and a count")
-    parser.add_argument("--sample", type=int, metavar="COUNT", help="compile so many kernels, by --seed")
+    parser.add_argument(
+        "--sample", type=int, metavar="COUNT", help="compile COUNT kernels, which --seed chooses"
+    )
     parser.add_argument("--seed", default="", help="chooses the kernels of --sample")
     parser.add_argument(
         "--whole",
