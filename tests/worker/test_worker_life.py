@@ -26,6 +26,8 @@ from slipway.worker.cache_size import CacheMemory
 from slipway.worker.cpu import CpuWorker
 from slipway.worker.planning import plan_model
 
+TRANSFORMERS = pytest.param("transformers", marks=pytest.mark.torch)
+CUDA = pytest.param("cuda", marks=pytest.mark.torch)
 ONE_TOKEN = StepPlan(
     [SlotStart(0, [5, 6], 2, 0, SamplingParams(1, temperature=0.0), 1)],
     [PageGrant(0, 0, 0, [0])],
@@ -47,8 +49,8 @@ def test_a_warm_up_is_skipped_where_that_is_asked_for(
         assert len(warmed) == (0 if skips else 1)
 
 
-@pytest.mark.parametrize("implementation", ["auto", "transformers"])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("implementation", ["auto", TRANSFORMERS])
+@pytest.mark.parametrize("device", ["cpu", CUDA])
 def test_every_worker_is_loaded_measured_filled_warmed_stepped_and_closed(
     tiny_models: Callable[[str], Path], device: str, implementation: str
 ) -> None:
@@ -91,7 +93,7 @@ def test_a_step_without_chunks_is_as_large_as_the_context_that_is_served(
     assert worker.token_budget == 64 + 399
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", CUDA])
 def test_the_budget_of_a_step_without_chunks_is_the_one_that_was_asked_for_and_takes_every_prompt(
     tiny_models: Callable[[str], Path], device: str
 ) -> None:
