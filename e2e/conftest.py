@@ -14,6 +14,7 @@ from e2e.ground import packages
 from e2e.ground.build import Binaries
 from e2e.ground.control_plane import ControlPlane
 from e2e.ground.node import Cluster
+from e2e.ground.patience import HEADER
 from e2e.ground.remains import sweep
 from e2e.images.build import missing
 from e2e.images.release import Released, release
@@ -34,6 +35,10 @@ PODMAN = ("images", "images_render")
 """Files whose tests run containers without a cluster."""
 SCOPES = {f"test_{name}": scope for scope, names in (ON_NODE | {"podman": PODMAN}).items() for name in names}
 """Of the files that go to one worker together, the longest first. Any other file goes alone."""
+
+
+def pytest_report_header() -> str:
+    return HEADER
 
 
 class Scheduling(LoadScopeScheduling):

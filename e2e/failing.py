@@ -12,6 +12,7 @@ from typing import Any
 
 from e2e.ground import images
 from e2e.ground.node import Cluster
+from e2e.ground.patience import at_most
 from e2e.operators import Namespace, Object, Operator, define, service, undefine, until
 
 KIND = "inferenceservices.slipway.dev"
@@ -147,5 +148,5 @@ def explaining(cluster: Cluster, folder: Path, **more: Any) -> Iterator[Failures
         # No new pod can be made in a namespace that ends, and none of these has anything to finish.
         cluster.kubectl("delete", "namespace", namespace.name, "--wait=false")
         namespace.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
-        cluster.kubectl("wait", "--for=delete", f"namespace/{namespace.name}", "--timeout=120s")
+        cluster.kubectl("wait", "--for=delete", f"namespace/{namespace.name}", at_most(120))
         undefine(cluster)

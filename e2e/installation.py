@@ -12,6 +12,7 @@ from typing import Self
 import openai
 
 from e2e.ground.node import Cluster
+from e2e.ground.patience import at_most, scaled
 from e2e.helm.command import CRD, OPERATOR_CHART, Helm, run_in
 from e2e.images.release import Released
 from e2e.operators import Namespace, Object, requests_of, undefine, until, writes_in
@@ -35,13 +36,13 @@ class Installation:
     def __enter__(self) -> Self:
         self.cluster.kubectl("create", "namespace", SYSTEM)
         self.cluster.kubectl("label", "namespace", SYSTEM, RESTRICTED)
-        self.helm("install", "slipway", OPERATOR_CHART, *PLACE, "--wait", "--timeout=2m")
+        self.helm("install", "slipway", OPERATOR_CHART, *PLACE, "--wait", at_most(120))
         return self
 
     def __exit__(self, *_: object) -> None:
         self.helm("uninstall", "slipway", *PLACE, "--wait")
         undefine(self.cluster)
-        self.cluster.kubectl("delete", "namespace", SYSTEM, "--timeout=120s")
+        self.cluster.kubectl("delete", "namespace", SYSTEM, at_most(120))
 
     def namespace(self, name: str) -> Namespace:
         """A namespace for models, restricted too."""
@@ -54,9 +55,9 @@ class Installation:
 
         Its controller comes back only after half of the grace period of a pod that it meets.
         """
-        namespace.kubectl("delete", CRD, "--all", "--timeout=120s")
+        namespace.kubectl("delete", CRD, "--all", at_most(120))
         until(lambda: not namespace.all("pods"), f"no pods in {namespace.name}", 90)
-        self.cluster.kubectl("delete", "namespace", namespace.name, "--timeout=120s")
+        self.cluster.kubectl("delete", "namespace", namespace.name, at_most(120))
 
     def pod(self) -> Object:
         """The operator's."""
@@ -117,12 +118,12 @@ def in_url(address: str) -> str:
 
 def _direct() -> openai.DefaultHttpxClient:
     """Without the environment: a proxy of the machine is none of this network's."""
-    return openai.DefaultHttpxClient(trust_env=False, timeout=120)
+    return openai.DefaultHttpxClient(trust_env=False, timeout=scaled(120))
 
 
 def _answers(opener: urllib.request.OpenerDirector, url: str) -> bool:
     try:
-        with opener.open(f"{url}/health", timeout=5) as answer:
+        with opener.open(f"{url}/health", timeout=scaled(5)) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

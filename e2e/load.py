@@ -19,7 +19,9 @@ from typing import Any
 import httpx
 import openai
 
-PATIENCE = httpx.Timeout(180.0, connect=5.0)
+from e2e.ground.patience import scaled
+
+PATIENCE = httpx.Timeout(scaled(180), connect=scaled(5))
 LENGTHS = (8, 48)
 """The fewest and the most tokens of an answer."""
 

@@ -27,6 +27,7 @@ import yaml
 from e2e.ground.build import Binaries, source
 from e2e.ground.children import Child
 from e2e.ground.control_plane import SERVER, ControlPlane
+from e2e.ground.patience import scaled
 from e2e.helm.command import OPERATOR_CHART, Helm, run_in
 from e2e.helm.installed import operator_of
 from e2e.operators import ROOT, Namespace, Object, served, service, until
@@ -134,7 +135,7 @@ def asked(plane: ControlPlane, url: str, body: Object | None = None) -> Any:
     request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
     with plane.inside():
         try:
-            with _direct().open(request, timeout=30) as answer:
+            with _direct().open(request, timeout=scaled(30)) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             return json.load(error)

@@ -22,6 +22,7 @@ import yaml
 from kubernetes import client, config
 
 from e2e.ground.control_plane import ControlPlane
+from e2e.ground.patience import SLOWNESS, scaled
 from slipway_operator.cluster import Cluster, Kind
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES, Rule
 
@@ -36,14 +37,20 @@ Object = dict[str, Any]
 
 
 def until(holds: Callable[[], Any], what: str | Callable[[], str], patience: float = 60.0) -> Any:
-    """Poll until `holds` gives something true, which is returned.
+    """Poll until `holds` gives something true, which is returned. `patience`: seconds on a quiet machine."""
+    return _poll(holds, what, scaled(patience))
 
-    patience  for a machine on which other tests run: less is a claim about how soon it comes
-    """
-    deadline = time.monotonic() + patience
+
+def promptly(holds: Callable[[], Any], what: str | Callable[[], str], seconds: float) -> Any:
+    """The same for a claim about how soon it comes."""
+    return _poll(holds, what, seconds * SLOWNESS)
+
+
+def _poll(holds: Callable[[], Any], what: str | Callable[[], str], seconds: float) -> Any:
+    deadline = time.monotonic() + seconds
     while not (found := holds()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {patience:g} s: {what if isinstance(what, str) else what()}")
+            raise AssertionError(f"not within {seconds:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.1)
     return found
 
@@ -213,7 +220,9 @@ class Operator:
         """Status and text of an answer of the health port."""
         with self.plane.inside():
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{self.port}{path}", timeout=scaled(5)
+                ) as answer:
                     return answer.status, answer.read().decode()
             except urllib.error.HTTPError as error:
                 return error.code, error.read().decode()
@@ -223,8 +232,12 @@ class Operator:
         lines = self.get("/metrics")[1].splitlines()
         return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
 
-    def wait_active(self, patience: float = 60.0) -> None:
-        until(lambda: self.metric("slipway_operator_active") == 1, "the operator holds the Lease", patience)
+    def is_active(self) -> bool:
+        """Whether it holds the Lease."""
+        return self.metric("slipway_operator_active") == 1
+
+    def wait_active(self) -> None:
+        until(self.is_active, "the operator holds the Lease")
 
     def wait_reconciled(self, since: float) -> None:
         """Wait until more reconciliations are done than `reconciled` said."""
@@ -258,7 +271,7 @@ class Operator:
             self.send(signal.SIGCONT)
             self.send(signal.SIGTERM)
         try:
-            self.process.wait(30)
+            self.process.wait(scaled(30))
         finally:
             self.process.kill()
             self.process.wait()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from e2e.ground.patience import at_most
 from e2e.operators import DEFINITION, ROOT, until
 from slipway.args.declare import Argument, Disposition, Kind
 from slipway.args.schema import CAMEL
@@ -229,7 +230,7 @@ def test_the_columns_print_the_status(api: ControlPlane, namespace: str) -> None
 def test_kubectl_waits_for_ready(api: ControlPlane, namespace: str) -> None:
     create(api, namespace, {"spec": {"model": {"path": "/m"}}})
     set_status(api, namespace, {"observedGeneration": 1, "conditions": [READY]})
-    api.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "slip/service", "-n", namespace)
+    api.kubectl("wait", "--for=condition=Ready", at_most(60), "slip/service", "-n", namespace)
 
 
 def test_two_owners_may_each_have_a_variable(api: ControlPlane, namespace: str) -> None:

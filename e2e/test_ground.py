@@ -17,6 +17,7 @@ from e2e.ground.build import Binaries
 from e2e.ground.children import GroundFailed
 from e2e.ground.control_plane import ControlPlane
 from e2e.ground.names import Ground
+from e2e.ground.patience import at_most, scaled
 from e2e.ground.remains import processes
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -89,7 +90,7 @@ def test_fake_nodes_pretend_to_run_pods(binaries: Binaries, carries_control_plan
     with ControlPlane(binaries) as plane:
         plane.kwok(2, {"nvidia.com/gpu": 8})
         plane.kubectl("create", "deployment", "many", "--image=never/pulled", "--replicas=20")
-        plane.kubectl("rollout", "status", "deployment/many", "--timeout=120s")
+        plane.kubectl("rollout", "status", "deployment/many", at_most(120))
 
 
 def test_a_killed_test_run_leaves_nothing(carries_control_plane: None) -> None:
@@ -124,7 +125,7 @@ def _assert_a_kill_leaves_nothing(module: str, kind: str, work: str) -> None:
 
 def _assert_gone(ground: Ground, patience: float = 30) -> None:
     """A killed owner's ground is cleared by its guardian, which needs a moment."""
-    end = time.monotonic() + patience
+    end = time.monotonic() + scaled(patience)
     while ground.folder.exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not ground.folder.exists()

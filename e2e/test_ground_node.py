@@ -12,6 +12,7 @@ import pytest
 from e2e.ground import images
 from e2e.ground.children import GroundFailed
 from e2e.ground.node import Cluster
+from e2e.ground.patience import at_most, scaled
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def _pod(name: str, image: str, *command: str) -> dict[str, Any]:
 
 
 def _ready(cluster: Cluster, namespace: str, pod: str) -> None:
-    cluster.kubectl("wait", "-n", namespace, f"pod/{pod}", "--for=condition=Ready", "--timeout=120s")
+    cluster.kubectl("wait", "-n", namespace, f"pod/{pod}", "--for=condition=Ready", at_most(120))
 
 
 def _exists(cluster: Cluster, namespace: str) -> bool:
@@ -163,7 +164,7 @@ def _exists(cluster: Cluster, namespace: str) -> bool:
 
 def _soon(holds: Callable[[], bool], patience: float = 60) -> None:
     """Poll until it holds; a command that fails meanwhile is an answer of no."""
-    end = time.monotonic() + patience
+    end = time.monotonic() + scaled(patience)
     while True:
         try:
             if holds():

@@ -9,13 +9,14 @@ import pytest
 
 from e2e.ground.control_plane import ControlPlane
 from e2e.ground.node import Cluster
+from e2e.ground.patience import at_most, scaled
 from e2e.helm.command import OPERATOR_CHART, Helm, run_in
 from e2e.images.build import build, missing
 from e2e.operators import undefine, until
 from slipway import __version__
 
 PLACE = ("--namespace", "operator-of-a-chart")
-PATIENCE = ("--wait", "--timeout=2m")
+PATIENCE = ("--wait", at_most(120))
 DEPLOYMENT = "deployment/slipway-operator"
 
 
@@ -55,7 +56,7 @@ def test_an_installation_that_waits_ends_with_a_ready_operator_and_helm_test_pas
     helm("install", "slipway", OPERATOR_CHART, *PLACE, *PATIENCE)
     (pod,) = pods(place)
     assert is_ready(pod)
-    said = helm("test", "slipway", *PLACE, "--timeout=2m")
+    said = helm("test", "slipway", *PLACE, at_most(120))
     assert "Succeeded" in said
 
 
@@ -77,7 +78,7 @@ def test_an_upgrade_leaves_no_moment_without_a_ready_operator_and_two_may_run(he
         helm("upgrade", "slipway", OPERATOR_CHART, *PLACE, *PATIENCE, "--set", values)
         after = until(lambda: len(pods(place)) == 2 and pods(place), "the end of the old pod")
         watch.terminate()
-        watch.wait(10)
+        watch.wait(scaled(10))
         seen.seek(0)
         assert set(seen.read().split("\n")[:-1]) <= {"1", "2", "3"}
     assert {pod["spec"]["containers"][0]["image"] for pod in after} == {

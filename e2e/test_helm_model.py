@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from e2e.ground.control_plane import ControlPlane
+from e2e.ground.patience import at_most, scaled
 from e2e.helm.command import MODEL_CHART, OPERATOR_CHART, Helm, run_in
 from e2e.helm.installed import children, established, is_ready, operator_of, serve, service
 from e2e.operators import forbidden_in, requests_of, until
@@ -54,13 +55,13 @@ def helm3(binaries, plane, helm, tmp_path) -> Helm:
 
 
 def test_an_installation_that_waits_ends_when_the_model_is_ready_and_not_before(helm, plane):
-    waiting = plane.popen(*helm.argv("install", "first", MODEL_CHART, *VALUES, "--wait", "--timeout=120s"))
+    waiting = plane.popen(*helm.argv("install", "first", MODEL_CHART, *VALUES, "--wait", at_most(120)))
     until(lambda: children(plane, "deployments", "first"), "the Deployment")
     until(lambda: service(plane, "first")["status"]["observedGeneration"] == 1, "the status")
     assert waiting.poll() is None
     assert not is_ready(plane, "first")
     serve(plane, "first")
-    assert waiting.wait(120) == 0
+    assert waiting.wait(scaled(120)) == 0
     assert is_ready(plane, "first")
 
 
@@ -71,7 +72,7 @@ def test_an_installation_that_waits_fails_where_the_model_never_is_ready(helm, p
 
 
 def test_helm_3_does_not_wait_and_names_the_command_that_does(helm3, plane):
-    said = helm3("install", "third", MODEL_CHART, *VALUES, "--wait", "--timeout=120s")
+    said = helm3("install", "third", MODEL_CHART, *VALUES, "--wait", at_most(120))
     line = next(line for line in said.splitlines() if "kubectl wait" in line)
     assert not is_ready(plane, "third")
     serve(plane, "third")

@@ -12,6 +12,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 from e2e.images import TARGETS, build, missing
 from e2e.images.containers import PODMAN, Container
@@ -100,7 +101,7 @@ def client(port: int) -> openai.OpenAI:
 def ended(image: str, *arguments: str, folder: Path, options: tuple[str, ...] = ()) -> tuple[int, str]:
     """Exit status and output of a container that ends by itself."""
     with Container(["podman", "run", "--rm", *options, image, *arguments], folder) as container:
-        return container.wait(120), container.output()
+        return container.wait(scaled(120)), container.output()
 
 
 def inspected(image: str) -> dict:
@@ -242,7 +243,7 @@ def test_sigterm_lets_a_stream_finish_and_ends_with_0(server, port):
     server.signal("TERM")
     chunks = [first, *stream]
     assert chunks[-1].choices[0].finish_reason == "length"
-    assert server.wait(30) == 0, server.output()
+    assert server.wait(scaled(30)) == 0, server.output()
 
 
 def test_a_killed_container_cuts_its_streams_and_none_looks_complete(server, port):
@@ -254,7 +255,7 @@ def test_a_killed_container_cuts_its_streams_and_none_looks_complete(server, por
     with pytest.raises(openai.APIConnectionError):
         reasons += [chunk.choices[0].finish_reason for chunk in stream]
     assert set(reasons) == {None}
-    assert server.wait(30) == 137
+    assert server.wait(scaled(30)) == 137
 
 
 def test_sigterm_during_the_start_ends_the_container_too(runtime, model, tmp_path):

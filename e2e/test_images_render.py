@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from e2e.ground.build import Binaries
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 from e2e.images import build, missing
 from e2e.images.compose import compose, running
@@ -64,7 +65,7 @@ def answers(command: list[str], document: Path, folder: Path) -> None:
         says_paris(document)
         assert container.inside("id", "-u").strip() == "1001"
         container.signal("TERM")
-        assert container.wait(60) == 0, container.output()
+        assert container.wait(scaled(60)) == 0, container.output()
 
 
 def says_paris(document: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from e2e.ground.build import Binaries
 from e2e.ground.names import V6
 from e2e.ground.node import Cluster
+from e2e.ground.patience import at_most
 from e2e.images.build import missing
 from e2e.images.release import release
 from e2e.installation import Installation, client, in_url, pods_of
@@ -36,7 +37,7 @@ def installation(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def namespace(installation: Installation) -> Iterator[Namespace]:
     made = installation.namespace("six")
     made.kubectl("apply", "-f", str(EXAMPLE))
-    made.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=240s")
+    made.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", at_most(240))
     yield made
     installation.remove(made)
 

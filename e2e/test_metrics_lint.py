@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 from e2e.ground.build import Binaries
+from e2e.ground.patience import scaled
 from e2e.operators import ROOT
 from slipway.metrics import METRICS
 
@@ -34,7 +35,7 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> str:
     with live_server(model, "--show-hidden-metrics-for-version", "0.8") as server:
         headers = {"Content-Type": "application/json"}
         asked = urllib.request.Request(f"{server.url}/v1/completions", b'{"prompt": "a"}', headers)
-        with urllib.request.urlopen(asked, timeout=30):
+        with urllib.request.urlopen(asked, timeout=scaled(30)):
             return server.get("/metrics")[1]
 
 
@@ -45,7 +46,7 @@ def test_promtool_finds_what_documented_names_force_and_nothing_else(binaries: B
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=scaled(60),
     )
     found = set((done.stdout + done.stderr).splitlines())
     assert found == {line for line in FORCED if line.split()[0] not in WITHOUT_SERIES}

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from e2e.ground.build import Binaries
+from e2e.ground.patience import scaled
 from slipway.metrics.alerts import (
     ALERTS,
     CACHE_BUDGET,
@@ -123,7 +124,7 @@ def rules(tmp_path: Path) -> Path:
 def promtool(binaries: Binaries, *words: str | Path) -> str:
     """What it prints. Raises AssertionError where it finds a fault."""
     done = subprocess.run(
-        [binaries["promtool"], *words], capture_output=True, text=True, check=False, timeout=60
+        [binaries["promtool"], *words], capture_output=True, text=True, check=False, timeout=scaled(60)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

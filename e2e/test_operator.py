@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from e2e.ground.control_plane import ControlPlane
-from e2e.operators import Namespace, Object, Operator, defined, fresh_namespace, service, until
+from e2e.ground.patience import at_most
+from e2e.operators import Namespace, Object, Operator, defined, fresh_namespace, promptly, service, until
 
 CHILDREN = "deployments,replicasets,pods,services,poddisruptionbudgets,controllerrevisions.apps"
 OWN = "app.kubernetes.io/managed-by=slipway"
@@ -131,15 +132,17 @@ def test_an_edited_or_deleted_child_is_back_within_five_seconds(
     port = '{"spec":{"ports":[{"name":"http","port":8000,"targetPort":9}]}}'
     until(lambda: namespace.get("service", "demo"), "the Service")
     namespace.kubectl("patch", "service", "demo", "--type=merge", "-p", port)
-    until(lambda: namespace.the("service", "demo")["spec"]["ports"][0]["targetPort"] == "http", "the port", 5)
+    promptly(
+        lambda: namespace.the("service", "demo")["spec"]["ports"][0]["targetPort"] == "http", "the port", 5
+    )
     namespace.kubectl("label", "poddisruptionbudget", "demo", "app.kubernetes.io/managed-by-")
     label = "app.kubernetes.io/managed-by"
-    until(lambda: label in namespace.the("pdb", "demo")["metadata"]["labels"], "the label", 5)
+    promptly(lambda: label in namespace.the("pdb", "demo")["metadata"]["labels"], "the label", 5)
     for kind in ("service", "deployment", "poddisruptionbudget"):
         old = namespace.the(kind, "demo")
         namespace.kubectl("delete", kind, "demo")
         uid = old["metadata"]["uid"]
-        until(lambda: (new := namespace.get(kind, "demo")) and new["metadata"]["uid"] != uid, kind, 5)  # noqa: B023
+        promptly(lambda: (new := namespace.get(kind, "demo")) and new["metadata"]["uid"] != uid, kind, 5)  # noqa: B023
     assert namespace.the("deployment", "demo")["spec"]["template"] == before["spec"]["template"]
 
 
@@ -155,7 +158,7 @@ def test_a_child_deleted_while_the_operator_was_away_and_etcd_compacted_is_back(
     namespace.plane.start_api()
     operator.send(signal.SIGCONT)
     uid = old["metadata"]["uid"]
-    until(
+    promptly(
         lambda: (new := namespace.get("deployment", "demo")) and new["metadata"]["uid"] != uid,
         "a new one",
         30,
@@ -196,7 +199,7 @@ def compact(plane: ControlPlane) -> None:
 def test_deleting_the_service_removes_all_that_it_made(operator: Operator, namespace: Namespace) -> None:
     namespace.apply(service(replicas=2))
     deployed(namespace)
-    namespace.kubectl("delete", "slip", "demo", "--timeout=60s")
+    namespace.kubectl("delete", "slip", "demo", at_most(60))
     until(lambda: namespace.all(CHILDREN, "-l", OWN) == [], "no children")
     assert operator.metric("slipway_operator_resources") == 0
 
@@ -246,7 +249,7 @@ def test_an_operator_that_ends_hands_over_at_once(start: Start, namespace: Names
     second = start(name="second")
     first.stop()
     assert first.process.returncode == 0
-    second.wait_active(patience=8)
+    promptly(second.is_active, "the second holds the Lease", 8)
 
 
 NEXT_VERSION = """

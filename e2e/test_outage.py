@@ -23,6 +23,7 @@ from e2e.operators import (
     create_all,
     define,
     fresh_namespace,
+    promptly,
     service,
     until,
 )
@@ -147,7 +148,7 @@ def test_a_killed_holder_is_followed_amid_its_work_and_nothing_is_made_twice(
     killed = time.monotonic()
     assert second.writes() == [], "only the holder writes"
     assert (second.get("/readyz")[0], second.metric("slipway_operator_active")) == (200, 0)
-    until(second.writes, "the other takes over", TAKEOVER)
+    promptly(second.writes, "the other takes over", TAKEOVER)
     print(f"\ntaken over after {time.monotonic() - killed:.0f} s")
     until(lambda: complete(namespace, names), "all are made")
     assert made_twice(first, second) == {}
@@ -163,7 +164,7 @@ def test_a_frozen_holder_writes_no_more_when_it_thaws(namespace: Namespace, tmp_
     create(namespace, names)
     until(lambda: complete(namespace, names), "all are made")
     first.send(signal.SIGSTOP)
-    second.wait_active(TAKEOVER)
+    promptly(second.is_active, "the other takes over", TAKEOVER)
     written = len(first.writes())
     namespace.kubectl("scale", "slip", *names, "--replicas=3")
     first.send(signal.SIGCONT)

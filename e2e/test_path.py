@@ -11,9 +11,10 @@ import openai
 import pytest
 import yaml
 
+from e2e.ground.patience import at_most
 from e2e.helm.command import MODEL_CHART, Helm, run_in
 from e2e.installation import Installation, client, pods_of
-from e2e.operators import ROOT, Namespace, Object, until
+from e2e.operators import ROOT, Namespace, Object, promptly, until
 
 EXAMPLE = ROOT / "examples" / "demo.yaml"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -32,7 +33,7 @@ def namespace(installation: Installation) -> Iterator[Namespace]:
 def demo(namespace: Namespace) -> Object:
     """The example as the repository has it, applied and waited for as its reader would."""
     namespace.kubectl("apply", "-f", str(EXAMPLE))
-    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=240s")
+    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", at_most(240))
     return namespace.the("inferenceservices", "demo")
 
 
@@ -113,8 +114,8 @@ def test_a_changed_argument_rolls_exactly_one_replica_set(demo: Object, namespac
     namespace.kubectl(
         "patch", "inferenceservices/demo", "--type=merge", "-p", '{"spec":{"engine":{"maxNumSeqs":16}}}'
     )
-    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready=false", "--timeout=60s")
-    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=240s")
+    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready=false", at_most(60))
+    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", at_most(240))
     sets = {item["metadata"]["name"]: item for item in namespace.all("replicasets")}
     (new,) = sets.keys() - before
     assert "--max-num-seqs=16" in " ".join(arguments(sets[new])).replace("seqs 16", "seqs=16")
@@ -133,7 +134,7 @@ def test_a_restart_asked_of_kubectl_replaces_the_pod_and_is_kept(
 ) -> None:
     (before,) = pods_of(namespace, "demo")
     namespace.kubectl("rollout", "restart", "deployment/demo")
-    namespace.kubectl("rollout", "status", "deployment/demo", "--timeout=240s")
+    namespace.kubectl("rollout", "status", "deployment/demo", at_most(240))
     installation.rest(namespace, "demo")
     (after,) = pods_of(namespace, "demo")
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
@@ -143,7 +144,7 @@ def test_a_restart_asked_of_kubectl_replaces_the_pod_and_is_kept(
 def test_a_child_deleted_by_hand_is_back_within_five_seconds(demo: Object, namespace: Namespace) -> None:
     old = namespace.the("service", "demo")["metadata"]["uid"]
     namespace.kubectl("delete", "service", "demo")
-    until(lambda: (new := namespace.get("service", "demo")) and new["metadata"]["uid"] != old, "it", 5)
+    promptly(lambda: (new := namespace.get("service", "demo")) and new["metadata"]["uid"] != old, "it", 5)
     with client(namespace, "demo") as api:
         answer = api.chat.completions.create(model="demo", messages=QUESTION, max_tokens=8, temperature=0)
     assert "Paris" in (answer.choices[0].message.content or "")
@@ -163,7 +164,7 @@ def test_deleting_it_removes_everything_that_it_made(demo: Object, namespace: Na
     mine = ("-l", "app.kubernetes.io/managed-by=slipway")
     kinds = "deployments,replicasets,pods,services,poddisruptionbudgets,controllerrevisions.apps"
     assert namespace.all(kinds, *mine)
-    namespace.kubectl("delete", "inferenceservices", "demo", "--timeout=60s")
+    namespace.kubectl("delete", "inferenceservices", "demo", at_most(60))
     until(lambda: namespace.all(kinds, *mine) == [], "nothing of it is left", 90)
     assert {item["metadata"]["name"] for item in namespace.all("services")} == {"vllm"}
 
@@ -179,10 +180,10 @@ def test_a_model_installed_by_its_chart_answers_when_helm_says_that_it_is_there(
     command = Helm(installation.cluster.binaries[helm], tmp_path, run_in(installation.cluster))
     place = ("--namespace", namespace.name)
     try:
-        command("install", "demo", MODEL_CHART, *place, "--values", values, "--wait", "--timeout=4m")
+        command("install", "demo", MODEL_CHART, *place, "--values", values, "--wait", at_most(240))
         if helm == "helm":
             assert namespace.condition("demo", "Ready")["status"] == "True"
-        namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=240s")
+        namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", at_most(240))
         with client(namespace, "demo") as api:
             answer = api.chat.completions.create(model="demo", messages=QUESTION, max_tokens=8, temperature=0)
         assert "Paris" in (answer.choices[0].message.content or "")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.ground.patience import at_most, scaled
 from e2e.installation import Installation, pods_of
 from e2e.load import Request, read
 from e2e.operators import Namespace, Object, service, until
@@ -55,7 +56,7 @@ class Streams:
         """Let the streams under way end; all requests."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(PATIENCE) == 0, self._complaints.read_text()
+        assert self._process.wait(scaled(PATIENCE)) == 0, self._complaints.read_text()
         return self.requests()
 
     def kill(self) -> None:
@@ -68,7 +69,7 @@ def namespace(installation: Installation) -> Iterator[Namespace]:
     """With a service of two ready replicas."""
     made = installation.namespace("streams")
     made.apply(demo(32))
-    made.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", f"--timeout={PATIENCE:.0f}s")
+    made.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", at_most(PATIENCE))
     yield made
     installation.remove(made)
 
@@ -167,7 +168,7 @@ def test_rollouts_a_killed_operator_a_deleted_pod_and_an_eviction_cut_no_stream(
 
     restarts = installation.pod()["status"]["containerStatuses"][0]["restartCount"]
     assert restarts == 1
-    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=120s")
+    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", at_most(120))
     requests = streams.finish()
     assert [request for request in requests if not request.whole] == []
     print(f"{len(requests)} streams, none failed or cut, through five changes")

@@ -11,6 +11,7 @@ import yaml
 
 from e2e.ground.machine import Machine
 from e2e.ground.node import Cluster
+from e2e.ground.patience import at_most
 from e2e.installation import Installation, client, in_url, pods_of
 from e2e.operators import ROOT, Namespace, Object, until
 
@@ -34,7 +35,7 @@ def namespace(second: Machine, installation: Installation) -> Iterator[Namespace
         "scheduling": {"topologySpreadConstraints": [{**SPREAD, "labelSelector": labels}]},
     }
     made.apply(document)
-    made.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=240s")
+    made.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", at_most(240))
     yield made
     installation.remove(made)
 
@@ -73,7 +74,7 @@ def test_replicas_on_two_nodes_share_what_their_service_is_asked(namespace: Name
 def test_a_node_that_is_drained_gives_its_replica_to_the_other_and_no_request_is_lost(
     namespace: Namespace, second: Machine, installation: Installation
 ) -> None:
-    words = ("drain", second.name, "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=150s")
+    words = ("drain", second.name, "--delete-emptydir-data", "--ignore-daemonsets", at_most(150))
     drain = installation.cluster.popen(installation.cluster.binaries["kubectl"], *words)
     count = 0
     while drain.poll() is None:
@@ -83,4 +84,4 @@ def test_a_node_that_is_drained_gives_its_replica_to_the_other_and_no_request_is
     assert drain.returncode == 0
     assert count > 3
     until(lambda: places(namespace) == ["node", "node"], "both on the first node", 120)
-    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", "--timeout=120s")
+    namespace.kubectl("wait", "inferenceservices/demo", "--for=condition=Ready", at_most(120))

@@ -15,6 +15,7 @@ import pytest
 
 from e2e.ground.build import cache
 from e2e.ground.node import Cluster
+from e2e.ground.patience import at_most, scaled
 from e2e.images.release import Released
 from e2e.operators import ROOT, undefine, until
 
@@ -63,8 +64,8 @@ class Walk:
     def end(self) -> None:
         for shell in self.behind:
             shell.send_signal(signal.SIGTERM)
-            shell.wait(10)
-        gone = ("--ignore-not-found", "--timeout=120s")
+            shell.wait(scaled(10))
+        gone = ("--ignore-not-found", at_most(120))
         self.paste("helm uninstall slipway --namespace slipway-system --ignore-not-found --wait")
         undefine(self.cluster)
         self.cluster.kubectl("delete", "namespace", "slipway-system", *gone)

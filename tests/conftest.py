@@ -15,6 +15,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "bench"))  # quantize.py packs what tests read
 
+from e2e.ground.patience import HEADER
+
 from factory import ARCHITECTURES, model_folders
 from imports import NOT_IN_TEST, ImportGraph
 from slipway import driver
@@ -32,6 +34,10 @@ TOLD = pytest.StashKey[tuple[int, int]]()
 OPERATIONS = pytest.StashKey[set[Path]]()
 INTERPRETED = ("tests/kernels/cuda/", "tests/worker/device/")
 """Where Triton's interpreter runs the kernels: a third of all the time that tests take."""
+
+
+def pytest_report_header() -> str:
+    return HEADER
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

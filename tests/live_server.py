@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 
 from fork_server import ForkedProcess, Spares
@@ -33,7 +34,7 @@ class LiveServer:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+            with urllib.request.urlopen(self.url + path, timeout=scaled(30)) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -41,12 +42,12 @@ class LiveServer:
     def post(self, path: str, body: bytes) -> tuple[int, str]:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, body, headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=scaled(60)) as answer:
             return answer.status, answer.read().decode()
 
     def status(self, path: str, body: bytes | None = None) -> int:
         """Of the answer to a GET, or of a POST's; the rest of it is not read."""
-        client = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
+        client = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=scaled(60))
         try:
             client.request(
                 "GET" if body is None else "POST", path, body, {"Content-Type": "application/json"}
@@ -76,7 +77,7 @@ class LiveServer:
 
     def wait_for_engine(self, patience: float = 60) -> int:
         """The engine's process as soon as it runs the engine, long before that can answer."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + scaled(patience)
         while time.monotonic() < end:
             with contextlib.suppress(IndexError, OSError):
                 engine = self.engine_pid()
@@ -87,7 +88,7 @@ class LiveServer:
 
     def wait_until(self, path: str, status: int, patience: float = 60) -> str:
         """Ask until the path answers with this status. Raises AssertionError with the log otherwise."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + scaled(patience)
         answer: tuple[int, str] | None = None
         while time.monotonic() < end and self.process.poll() is None:
             with contextlib.suppress(OSError):
@@ -99,7 +100,7 @@ class LiveServer:
 
     def wait_until_said(self, words: str, patience: float = 60) -> str:
         """All that it printed, once that has these words. Raises AssertionError where it never has."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + scaled(patience)
         while words not in (printed := "".join(self.lines)):
             assert time.monotonic() < end, f"{words!r} was not said:\n{printed}"
             self.wait(0.02)
@@ -107,7 +108,7 @@ class LiveServer:
 
     def wait_until_refused(self, patience: float = 60) -> None:
         """Ask until no connection is taken any more."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + scaled(patience)
         while time.monotonic() < end:
             try:
                 self.get("/health")
@@ -149,11 +150,11 @@ def live_server(
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         try:
-            process.wait(10)
+            process.wait(scaled(10))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        reader.join(5)
+        reader.join(scaled(5))
         process.close()
 
 

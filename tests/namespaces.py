@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import pytest
 from e2e.ground.namespaces import entered
+from e2e.ground.patience import scaled
 
 needs_hosts = pytest.mark.skipif(
     bool(os.geteuid()) or not all(map(shutil.which, ("unshare", "nsenter", "ip", "nft"))),
@@ -55,7 +56,7 @@ class Host:
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with self.start(*argv, stdin=subprocess.DEVNULL, **output, **popen) as process:
             try:
-                printed, _ = process.communicate(timeout=patience)
+                printed, _ = process.communicate(timeout=scaled(patience))
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
+from e2e.ground.patience import scaled
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -70,7 +71,7 @@ class Receiver:
 
     def wait(self, condition: Callable[[], bool], patience: float = 20) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, patience), f"{len(self.spans)} spans came"
+            assert self._changed.wait_for(condition, scaled(patience)), f"{len(self.spans)} spans came"
 
     def one(self) -> Received:
         """The next span, alone."""

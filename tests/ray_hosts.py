@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.ground.patience import scaled
+
 from namespaces import Host, hosts
 
 _PORT = 6379
@@ -72,7 +74,7 @@ def ray_hosts(folder: Path, cpus: int, number: int = 2) -> Iterator[RayHosts]:
 
 
 def _wait_until(ready: Any, log: Path, patience: float = 60) -> None:
-    end = time.monotonic() + patience
+    end = time.monotonic() + scaled(patience)
     while not ready():
         assert time.monotonic() < end, f"Ray did not start:\n{log.read_text()}"
         time.sleep(0.1)

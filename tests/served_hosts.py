@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import openai
+from e2e.ground.patience import scaled
 
 from live_server import LiveServer
 from namespaces import Host, hosts
@@ -68,7 +69,7 @@ class ServedHosts:
 
     def left(self, within: float, ours: Sequence[str] = OURS) -> list[dict[int, str]]:
         """What of ours still runs on each host by then; nothing where all has ended."""
-        end = time.monotonic() + within
+        end = time.monotonic() + scaled(within)
         while True:
             for node in self.nodes:
                 node.process.poll()

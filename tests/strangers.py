@@ -8,6 +8,8 @@ import struct
 import time
 from collections.abc import Callable
 
+from e2e.ground.patience import scaled
+
 from slipway.dist.trust import Caller, Refused
 
 Where = tuple[str, int]
@@ -15,7 +17,7 @@ Where = tuple[str, int]
 
 def _hung_up_on(connection: socket.socket) -> None:
     """What it is sent is read until it is closed."""
-    connection.settimeout(15)
+    connection.settimeout(scaled(15))
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(4096):
             pass
@@ -58,7 +60,7 @@ def replayed(where: Where, key: bytes) -> str:
     greeting, proof = overheard.sent
     with socket.create_connection(where) as connection:
         connection.sendall(greeting)
-        connection.settimeout(15)
+        connection.settimeout(scaled(15))
         connection.recv(4096)
         connection.sendall(proof)
         _hung_up_on(connection)
@@ -76,7 +78,7 @@ def refused_all(where: Where, key: bytes, said: Callable[[], str], patience: flo
             silent.enter_context(socket.create_connection(where))
         for stranger in ALL:
             before = said()
-            why, end = stranger(where, key), time.monotonic() + patience
+            why, end = stranger(where, key), time.monotonic() + scaled(patience)
             while f"on port {where[1]}: {why}" not in said()[len(before) :]:
                 assert time.monotonic() < end, f"{why!r} was not said:\n{said()}"
                 time.sleep(0.02)

@@ -18,6 +18,7 @@ from e2e.ground.children import GroundFailed
 from e2e.ground.names import REGISTRY, Ground
 from e2e.ground.namespaces import within
 from e2e.ground.node import Cluster
+from e2e.ground.patience import scaled
 from e2e.ground.programs import PROGRAMS
 from e2e.ground.remains import born, sweep
 from e2e.images.build import ImagesUnavailable, missing
@@ -156,7 +157,7 @@ def _down() -> int:
         return 0
     handle = os.pidfd_open(int(state["pid"]))
     signal.pidfd_send_signal(handle, signal.SIGTERM)
-    end = time.monotonic() + 60
+    end = time.monotonic() + scaled(60)
     while _running() or Ground(state["name"]).folder.exists():
         if time.monotonic() > end:
             print(

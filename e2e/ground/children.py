@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.ground.namespaces import within
+from e2e.ground.patience import scaled
 
 
 class GroundFailed(Exception):
@@ -48,14 +49,14 @@ class Child:
         """Ask it to end and wait for that; after `patience` seconds end it."""
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(patience)
+            self.process.wait(scaled(patience))
             return
         self.process.kill()
         self.process.wait()
 
     def wait_until(self, ready: Callable[[], bool], what: str, patience: float = 60) -> None:
         """Poll until `ready`. Raises GroundFailed with the log's end when it died or `patience` is over."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + scaled(patience)
         while not ready():
             if self.process.poll() is not None:
                 raise GroundFailed(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")

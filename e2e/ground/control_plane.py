@@ -19,6 +19,7 @@ from e2e.ground.names import (
     Addresses,
     Ground,
 )
+from e2e.ground.patience import at_most, scaled
 from e2e.ground.pki import Authority
 from e2e.ground.remains import claim, clear
 
@@ -108,7 +109,7 @@ class ControlPlane:
 
     def fetch(self, url: str, patience: float = 5) -> bytes:
         """What a plain HTTP server inside the namespace answers. Raises OSError when it does not."""
-        with self.inside(), urllib.request.urlopen(url, timeout=patience) as answer:
+        with self.inside(), urllib.request.urlopen(url, timeout=scaled(patience)) as answer:
             return bytes(answer.read())
 
     def kubeconfig_for(self, user: str, group: str | None = None) -> Path:
@@ -161,7 +162,7 @@ class ControlPlane:
                 "--node-lease-duration-seconds=40",
             )
         self.kubectl("apply", "-f", "-", input=fakes.nodes(count, devices or {}, pool))
-        wait = ("wait", "nodes", "-l", "type=kwok", "--for=condition=Ready", "--timeout=120s")
+        wait = ("wait", "nodes", "-l", "type=kwok", "--for=condition=Ready", at_most(120))
         self.kubectl(*wait)
 
     def programs(self) -> tuple[str, ...]:

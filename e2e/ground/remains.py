@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from e2e.ground.names import PREFIX, Ground, parent
+from e2e.ground.patience import scaled
 
 _CGROUPS = Path("/sys/fs/cgroup")
 # No setting moves these: containerd's shims listen in the one, CNI notes what it did in the other.
@@ -63,7 +64,7 @@ def born(pid: int) -> str | None:
 
 
 def _end(ground: Ground) -> None:
-    end = time.monotonic() + 15
+    end = time.monotonic() + scaled(15)
     while (pids := processes(ground)) and time.monotonic() < end:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from e2e.ground.control_plane import ControlPlane
+from e2e.ground.patience import scaled
 from e2e.ground.programs import KUBERNETES
 from slipway import __version__
 
@@ -97,7 +98,7 @@ def golden_of(values: Path) -> Path:
 def run_here(*argv: str) -> subprocess.CompletedProcess[str]:
     """Without a cluster, for what Helm does alone."""
     environment = {key: item for key, item in os.environ.items() if key != "KUBECONFIG"}
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=scaled(120), env=environment)
 
 
 def run_in(plane: ControlPlane) -> Run:
@@ -105,7 +106,7 @@ def run_in(plane: ControlPlane) -> Run:
 
     def run(*argv: str | Path) -> subprocess.CompletedProcess[str]:
         path = f"{plane.binaries['kubectl'].parent}:{os.environ['PATH']}"
-        return plane.run(*argv, capture_output=True, text=True, timeout=120, env={"PATH": path})
+        return plane.run(*argv, capture_output=True, text=True, timeout=scaled(120), env={"PATH": path})
 
     return run
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.ground.control_plane import ControlPlane
+from e2e.ground.patience import scaled
 from e2e.helm.command import CRD, REPOSITORY
 from e2e.operators import until
 
@@ -41,7 +42,7 @@ def operator_of(plane: ControlPlane, folder: Path, release: str, port: int = 0) 
     finally:
         child.send_signal(signal.SIGTERM)
         try:
-            child.wait(20)
+            child.wait(scaled(20))
         finally:
             child.kill()
             child.wait()

@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+from e2e.ground.patience import scaled
+
 # runc and these limits: crun and podman's defaults ask for more than a small virtual machine allows.
 PODMAN = ("podman", *(("--runtime", "runc") if shutil.which("runc") else ()))
 LIMITS = ("--ulimit", "nofile=20000:20000", "--ulimit", "nproc=1000:1000")
@@ -57,14 +59,14 @@ class Container:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         subprocess.run([*PODMAN, "rm", "--force", "--time", "0", self.name], capture_output=True, check=False)
-        self._podman.wait(30)
+        self._podman.wait(scaled(30))
         for descriptor in self._terminal or ():
             os.close(descriptor)
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = scaled(60)) -> int:
         """The exit status of what ran inside. Raises subprocess.TimeoutExpired."""
         return self._podman.wait(seconds)
 
@@ -80,7 +82,7 @@ class Container:
     def wait_until_running(self, seconds: float = 60) -> None:
         """Until its first process exists. Raises ContainerFailed."""
         asked = [*PODMAN, "inspect", "--format", "{{.State.Status}}", self.name]
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + scaled(seconds)
         while time.monotonic() < deadline:
             if subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() == "running":
                 return
@@ -89,12 +91,12 @@ class Container:
 
     def wait_for(self, url: str, seconds: float = 120) -> None:
         """Until `url` answers with 200. Raises ContainerFailed with the log."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + scaled(seconds)
         while time.monotonic() < deadline:
             if self._podman.poll() is not None:
                 raise ContainerFailed(f"ended with {self._podman.returncode}:\n{self.output()}")
             try:
-                with urllib.request.urlopen(url, timeout=5) as answer:
+                with urllib.request.urlopen(url, timeout=scaled(5)) as answer:
                     if answer.status == 200:
                         return
             except (urllib.error.URLError, OSError):

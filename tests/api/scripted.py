@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from e2e.ground.patience import scaled
 
 from slipway.engine.messages import (
     PARTS,
@@ -120,7 +121,7 @@ class ScriptedEngine:
     def wait(self, condition: Callable[[], bool], patience: float = 10) -> None:
         """Until something that the engine sees is so. Raises AssertionError where it never is."""
         with self._changed:
-            assert self._changed.wait_for(condition, patience), "the engine never saw it"
+            assert self._changed.wait_for(condition, scaled(patience)), "the engine never saw it"
 
     def _run(self) -> None:
         self._hub.broadcast(Loading("load", 3, 7))

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import openai
+from e2e.ground.patience import scaled
 from scripted import ScriptedEngine
 
 import slipway.text.open as texts
@@ -59,17 +60,17 @@ class Served:
 
     def close(self) -> None:
         self.http.should_exit = True
-        self._thread.join(10)
+        self._thread.join(scaled(10))
         assert not self._thread.is_alive()
         self.engine.die()
 
     def get(self, path: str, **keywords: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=10, **keywords)
+        return httpx.get(self.url + path, timeout=scaled(10), **keywords)
 
     def post(self, path: str, body: Any = None, **keywords: Any) -> httpx.Response:
         if body is not None:
             keywords["json"] = body
-        return httpx.post(self.url + path, timeout=10, **keywords)
+        return httpx.post(self.url + path, timeout=scaled(10), **keywords)
 
     def openai(self, api_key: str = "none") -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0)

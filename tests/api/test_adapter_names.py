@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from e2e.ground.patience import scaled
 from safetensors.numpy import save_file
 from scripted import VOCABULARY
 from serving import CHAT, MODEL, PLAIN, Served, refused
@@ -269,7 +270,7 @@ def test_a_request_is_made_anew_where_its_name_comes_to_another_adapter_meanwhil
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(changing.post, "/v1/responses", body)
         try:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + scaled(10)
             while not texts._work_queue.qsize():
                 assert time.monotonic() < deadline, "the request never came"
                 time.sleep(0.001)
@@ -288,7 +289,7 @@ def test_of_many_who_load_one_name_one_succeeds(changing: Served, folder: Path) 
     together = threading.Barrier(8)
 
     def ask() -> int:
-        together.wait(10)
+        together.wait(scaled(10))
         return load(changing, "it", folder).status_code
 
     with ThreadPoolExecutor(8) as threads:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.ground.patience import scaled
 from serving import AS_JSON, CHAT, PLAIN, Served, refused
 
 from slipway.api.admission import LONG_BODY_BYTES, Bodies
@@ -297,10 +298,10 @@ def test_long_texts_leave_the_threads_to_others(served: Served) -> None:
     over = threading.Event()
 
     async def beside_one_another() -> None:
-        work = (served.front.in_thread(lambda: over.wait(10), LONG_BODY_BYTES + 1) for _ in range(4))
+        work = (served.front.in_thread(lambda: over.wait(scaled(10)), LONG_BODY_BYTES + 1) for _ in range(4))
         long = asyncio.gather(*work)
         other = served.front.in_thread(lambda: "done", LONG_BODY_BYTES)
-        assert await asyncio.wait_for(other, 5) == "done"
+        assert await asyncio.wait_for(other, scaled(5)) == "done"
         over.set()
         assert await long == [True] * 4
 
@@ -316,7 +317,7 @@ def test_bodies_that_no_memory_is_left_for_are_told_to_come_again(
 
     def slowly() -> Any:
         yield large[:-1]
-        assert seen.wait(10)
+        assert seen.wait(scaled(10))
         yield large[-1:]
 
     with ThreadPoolExecutor(1) as thread:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 from scripted import ScriptedEngine
 
 from slipway.engine.balanced import BalancedClient, connect, least, summed, together
@@ -56,11 +57,11 @@ async def two(
         if loaded:
             for engine in engines:
                 engine.finish_loading()
-            await asyncio.wait_for(client.wait_ready(), 5)
+            await asyncio.wait_for(client.wait_ready(), scaled(5))
         yield client, engines
     finally:
         await client.close()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, scaled(5))
         for engine in engines:
             engine.die()
 
@@ -119,7 +120,7 @@ async def test_it_is_ready_when_all_are(tmp_path: Path):
         with pytest.raises(EngineDead, match="still loading"):
             client.submit(ask("early"))
         engines[0].finish_loading()
-        assert (await asyncio.wait_for(waiting, 5)).max_model_len == 512
+        assert (await asyncio.wait_for(waiting, scaled(5))).max_model_len == 512
         assert client.state == "ready"
 
 
@@ -135,11 +136,11 @@ async def test_one_that_dies_takes_the_others_with_it_and_all_are_told_its_cause
         dying = asyncio.create_task(client.wait_dead())
         await asyncio.sleep(0)
         await asyncio.to_thread(engines[1].die, failure)
-        cause = (await asyncio.wait_for(dying, 5)).message
+        cause = (await asyncio.wait_for(dying, scaled(5))).message
         assert cause == (failure.message if failure else "The process of engine 1 of 2 was killed.")
         for stream in streams:
             with pytest.raises(EngineDead, match="ngine 1 of 2"):
-                await asyncio.wait_for(anext(stream), 5)
+                await asyncio.wait_for(anext(stream), scaled(5))
         with pytest.raises(EngineDead, match="ngine 1 of 2"):
             client.submit(ask("late"))
         assert client.state == "dead"

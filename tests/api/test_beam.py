@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.ground.patience import scaled
 
 from live_server import LiveServer, live_server
 
@@ -25,7 +26,7 @@ def server(tiny_models: Callable[[str], Path]) -> Iterator[LiveServer]:
 
 def ask(server: LiveServer, path: str = "/v1/completions", **body: Any) -> httpx.Response:
     asked = {"use_beam_search": True, "max_tokens": 12, **body}
-    return httpx.post(server.url + path, json=asked, timeout=60)
+    return httpx.post(server.url + path, json=asked, timeout=scaled(60))
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ def test_a_client_that_leaves_ends_its_search(server: LiveServer) -> None:
         httpx.post(
             server.url + "/v1/completions",
             json={"use_beam_search": True, "prompt": "a", "n": 20, "max_tokens": 500, "ignore_eos": True},
-            timeout=httpx.Timeout(10, read=0.3),
+            timeout=httpx.Timeout(scaled(10), read=0.3),
         )
     for _ in range(500):
         if server.metrics()["vllm:num_requests_running"] == 0:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 import uvloop
+from e2e.ground.patience import scaled
 from test_http import certificate
 
 from slipway.api.connections import Connection, HttpServer, Limits
@@ -47,7 +48,7 @@ class Client:
     async def receive(self) -> bytes:
         """The next answer; nothing where the connection is closed."""
         got = b""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(scaled(10)):
             while not got.endswith(b"Hi"):
                 more = await asyncio.get_running_loop().sock_recv(self._socket, 4096)
                 if not more:
@@ -100,7 +101,7 @@ async def test_a_connection_is_not_closed_over_a_request_that_nobody_has_read(cl
 async def test_a_connection_at_rest_stays_for_the_time_that_it_is_given(client: Client) -> None:
     client.far_end.close_at_rest(60.0)
     client.send(REQUEST[:3])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(scaled(10)):
         while client.far_end.url:  # of the answered request, until the next begins
             await asyncio.sleep(0)
     client.far_end.close_at_rest(60.0)
@@ -138,7 +139,7 @@ def say_hello(address: tuple[str, int], cert: str, own: Path | None = None) -> s
 async def test_a_tls_client_that_never_says_farewell_does_not_hold_up_the_end(pair: tuple[str, str]) -> None:
     async with serving(ssl_certfile=pair[0], ssl_keyfile=pair[1]) as (server, address):
         with await asyncio.to_thread(say_hello, address, pair[0]):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(scaled(10)):
                 await server.take_leave(0.0)
 
 
@@ -179,7 +180,7 @@ def test_a_tls_connection_that_gives_way_waits_for_no_farewell(
             with contextlib.ExitStack() as opened:
                 for _ in range(6):
                     opened.enter_context(await asyncio.to_thread(say_hello, address, pair[0]))
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(scaled(5)):
                     while server.server_state.num_accepted > 2:
                         await asyncio.sleep(0.01)
 
@@ -195,7 +196,7 @@ def test_a_handshake_has_only_so_long(pair: tuple[str, str], new_loop: NewLoop) 
         async with serving(limits=limits, ssl_certfile=pair[0], ssl_keyfile=pair[1]) as (server, address):
             with socket.create_connection(address) as silent:
                 await closed([silent])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(scaled(10)):
                 while server.server_state.num_accepted:
                     await asyncio.sleep(0.01)
 
@@ -212,7 +213,7 @@ async def test_most_of_those_over_the_limit_are_told_so_and_the_rest_closed() ->
     async with serving(hold, Limits(connections=1)) as (server, address):
         with contextlib.ExitStack() as opened:
             opened.enter_context(socket.create_connection(address)).sendall(REQUEST)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(scaled(10)):
                 while not server.server_state.tasks:
                     await asyncio.sleep(0.01)
             others = [opened.enter_context(socket.create_connection(address)) for _ in range(150)]
@@ -234,6 +235,6 @@ def is_closed(connected: socket.socket) -> bool:
 
 async def closed(connected: list[socket.socket]) -> None:
     """Until all of them are."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(scaled(10)):
         while not all(map(is_closed, connected)):
             await asyncio.sleep(0.01)

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 from test_many_servers import alive, wait_until
 
@@ -39,7 +40,7 @@ def tiny(tiny_models: Callable[[str], Path]) -> Path:
 
 def complete(server: LiveServer, prompt: list[int], **fields: Any) -> list[str]:
     body = {"model": "it", "prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True, **fields}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60, trust_env=False)
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=scaled(60), trust_env=False)
     assert answer.status_code == 200, answer.text
     return [choice["text"] for choice in answer.json()["choices"]]
 
@@ -124,7 +125,7 @@ def test_answers_to_one_prompt_are_found_where_it_was_computed(tiny: Path) -> No
 
 
 def test_one_engine_that_is_killed_ends_the_server_with_its_name(demo_model: Path) -> None:
-    with live_server(demo_model, *TWO) as server, httpx.Client(trust_env=False, timeout=60) as client:
+    with live_server(demo_model, *TWO) as server, httpx.Client(trust_env=False, timeout=scaled(60)) as client:
         first, second = engines_of(server)
         body = {"model": "it", "max_tokens": 400, "ignore_eos": True, "stream": True}
         streams = []
@@ -140,14 +141,14 @@ def test_one_engine_that_is_killed_ends_the_server_with_its_name(demo_model: Pat
             error = json.loads(last.removeprefix("data: "))["error"]
             assert error["code"] == "engine_dead"
             assert "The process of engine 1 of 2 was killed (SIGKILL)." in error["message"]
-        assert server.process.wait(10) == exits.WORKER_KILLED.code
+        assert server.process.wait(scaled(10)) == exits.WORKER_KILLED.code
         assert not alive(first)
     assert "The process of engine 1 of 2 was killed" in "".join(server.lines)
 
 
 def test_a_start_that_fails_names_the_engine_and_leaves_no_process(tiny: Path) -> None:
     with live_server(tiny, *TWO, "--num-gpu-blocks-override", "2", ready=False) as server:
-        assert server.process.wait(60) == exits.KV_CACHE_TOO_SMALL.code
+        assert server.process.wait(scaled(60)) == exits.KV_CACHE_TOO_SMALL.code
     assert re.search(r"Engine [01] of 2: the KV cache of", "".join(server.lines))
 
 
@@ -242,8 +243,8 @@ def test_engines_of_another_node_serve_under_the_head_s_api(
         )
         assert min(by_engine(server, "vllm:request_success_total").values()) >= 1
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(20) == 0
-        assert node.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
+        assert node.wait(scaled(20)) == 0
 
 
 def test_a_node_that_is_killed_ends_the_server_and_is_named(tiny: Path, cluster_key: Path) -> None:
@@ -251,7 +252,7 @@ def test_a_node_that_is_killed_ends_the_server_and_is_named(tiny: Path, cluster_
     with live_server(tiny, *TWO, *meeting, ready=False) as server, further_node(tiny, *meeting) as node:
         server.wait_until("/ready", 200)
         os.killpg(node.pid, signal.SIGKILL)
-        assert server.process.wait(20) == exits.ENGINE_DIED.code
+        assert server.process.wait(scaled(20)) == exits.ENGINE_DIED.code
     assert "Engine 1 of 2 on 127.0.0.1 hung up; the log there may say why." in "".join(server.lines)
 
 
@@ -261,8 +262,8 @@ def test_what_an_engine_of_another_node_says_at_its_end_is_the_cause(tiny: Path,
         live_server(tiny, *TWO, *meeting, ready=False) as server,
         further_node(tiny, *meeting, "--num-gpu-blocks-override", "2") as node,
     ):
-        assert server.process.wait(60) == exits.KV_CACHE_TOO_SMALL.code
-        assert node.wait(20) == exits.KV_CACHE_TOO_SMALL.code
+        assert server.process.wait(scaled(60)) == exits.KV_CACHE_TOO_SMALL.code
+        assert node.wait(scaled(20)) == exits.KV_CACHE_TOO_SMALL.code
     assert "Engine 1 of 2: the KV cache of" in "".join(server.lines)
 
 
@@ -274,13 +275,13 @@ def test_a_node_ends_with_the_head_and_a_stranger_never_joins(
     meeting = meeting_at(free_port(), cluster_key)
     with live_server(tiny, *TWO, *meeting, ready=False) as server:
         with further_node(tiny, *meeting[:-1], str(other)) as stranger:
-            assert stranger.wait(60) == exits.BAD_ARGUMENTS.code
+            assert stranger.wait(scaled(60)) == exits.BAD_ARGUMENTS.code
             assert stranger.stderr is not None
             assert "does not take this node" in stranger.stderr.read()
         with further_node(tiny, *meeting) as node:
             server.wait_until("/ready", 200)
             server.process.kill()
-            assert node.wait(20) == 0
+            assert node.wait(scaled(20)) == 0
     assert "refused 127.0.0.1" in "".join(server.lines)
 
 
@@ -306,7 +307,7 @@ def test_a_head_that_hangs_up_on_a_node_that_it_has_taken_is_called_again(
         socket.create_server(("127.0.0.1", port)) as head,
         further_node(tiny, *meeting_at(port, cluster_key)) as node,
     ):
-        head.settimeout(60)
+        head.settimeout(scaled(60))
         beats, acceptor, greeting = proven(head, key)
         with beats:
             assert greeting.purpose == BEATS
@@ -315,7 +316,7 @@ def test_a_head_that_hangs_up_on_a_node_that_it_has_taken_is_called_again(
                 connection, _, greeting = proven(head, key)
                 connection.close()
                 assert greeting.purpose == ENGINE
-        assert node.wait(20) == 0
+        assert node.wait(scaled(20)) == 0
 
 
 def test_a_node_that_stands_still_is_found_by_its_silence(tiny: Path, cluster_key: Path) -> None:
@@ -323,7 +324,7 @@ def test_a_node_that_stands_still_is_found_by_its_silence(tiny: Path, cluster_ke
     with live_server(tiny, *TWO, *meeting, ready=False) as server, further_node(tiny, *meeting) as node:
         server.wait_until("/ready", 200)
         os.killpg(node.pid, signal.SIGSTOP)
-        assert server.process.wait(25) == exits.ENGINE_DIED.code
+        assert server.process.wait(scaled(25)) == exits.ENGINE_DIED.code
         os.killpg(node.pid, signal.SIGCONT)
-        assert node.wait(20) == 0
+        assert node.wait(scaled(20)) == 0
     assert re.search(r"Engine 1 of 2 on 127.0.0.1 was not heard for 1\d s\.", "".join(server.lines))

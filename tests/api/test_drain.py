@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from e2e.ground.patience import scaled
 
 from live_server import LiveServer, live_server
 from slipway.api.connections import LINGER_SECONDS
@@ -54,7 +55,7 @@ class Client:
 
     def __init__(self, server: LiveServer) -> None:
         parts = urlsplit(server.url)
-        self._socket = socket.create_connection((parts.hostname, parts.port), timeout=60)
+        self._socket = socket.create_connection((parts.hostname, parts.port), timeout=scaled(60))
 
     def __enter__(self) -> Client:
         return self
@@ -121,7 +122,7 @@ def test_a_request_that_the_signal_meets_anywhere_is_answered(server: LiveServer
         for client, cut in zip(clients, cuts, strict=True):
             client.send(text[cut:])
         assert {client.receive() for client in clients} == {TOLD}
-        assert server.process.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
 
 
 @pytest.mark.parametrize("waiting", [1, 50])
@@ -131,7 +132,7 @@ def test_connections_that_wait_to_be_taken_are_served(server: LiveServer, waitin
             clients = [stack.enter_context(Client(server)) for _ in range(waiting)]
             server.process.send_signal(signal.SIGTERM)
         assert {client.ask(request()) for client in clients} == {TOLD}
-        assert server.process.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
 
 
 def test_clients_that_send_without_a_pause_are_told_before_they_are_left(server: LiveServer) -> None:
@@ -145,16 +146,16 @@ def test_clients_that_send_without_a_pause_are_told_before_they_are_left(server:
     with at_rest(server, TALKERS) as clients, ThreadPoolExecutor(TALKERS) as talkers:
         told = [talkers.submit(talk, number, client) for number, client in enumerate(clients)]
         for _ in range(3 * TALKERS):
-            assert answered.acquire(timeout=60)
+            assert answered.acquire(timeout=scaled(60))
         server.process.send_signal(signal.SIGTERM)
         assert {one.result() for one in told} == {TOLD}
-        assert server.process.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
 
 
 def test_clients_at_rest_do_not_hold_up_the_end_for_long(server: LiveServer) -> None:
     with at_rest(server, 3) as clients:
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
         for client in clients:
             with pytest.raises((EOFError, ConnectionError)):
                 client.ask(request())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.ground.patience import scaled
 
 import fork_server
 from fork_server import FAR, ForkedProcess, Spares
@@ -62,7 +63,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def ended(*arguments: str, spares: Spares | None) -> tuple[int, str]:
     with ForkedProcess(("probe", *arguments), stdout=subprocess.PIPE, spares=spares) as process:
         assert process.stdout is not None
-        return process.wait(60), process.stdout.read()
+        return process.wait(scaled(60)), process.stdout.read()
 
 
 @pytest.mark.parametrize("arguments", [("a", "ö", ""), ("start",)], ids=["itself", "what it starts"])
@@ -91,7 +92,7 @@ def test_its_end_is_told_as_a_child_s(spares: Any) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.01)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == process.returncode == process.poll() == -signal.SIGTERM
+        assert process.wait(scaled(60)) == process.returncode == process.poll() == -signal.SIGTERM
 
 
 ASKING = """

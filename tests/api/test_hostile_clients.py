@@ -13,13 +13,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from e2e.ground.patience import SLOWNESS, scaled
 
 from live_server import LiveServer, live_server
 
 pytestmark = pytest.mark.slow
 
 IDLE, DRIPPING = 1000, 50
-PATIENCE = 3.0
+PATIENCE = 3 * SLOWNESS
 """Seconds for an answer of /live on a machine that runs other tests; one list of strings took 6 before."""
 MIB = 1 << 20
 MANY = 300_000
@@ -48,7 +49,7 @@ def names(number: int) -> dict[str, str]:
 
 def connect(server: LiveServer) -> socket.socket:
     parts = urlsplit(server.url)
-    return socket.create_connection((parts.hostname, parts.port), timeout=60)
+    return socket.create_connection((parts.hostname, parts.port), timeout=scaled(60))
 
 
 def large_header(server: LiveServer) -> bytes:

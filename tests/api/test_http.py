@@ -17,6 +17,7 @@ import httpx
 import jsonschema
 import openai
 import pytest
+from e2e.ground.patience import scaled
 from serving import MODEL, Served
 from starlette.applications import Starlette
 
@@ -64,7 +65,7 @@ def test_a_key_guards_every_path_but_those_of_probes(
     assert len(routes) == sum(len(route.methods or ()) for route in served.http.config.app.routes)
     for path in OPEN:
         assert served.get(path).status_code == 200
-    with httpx.Client(timeout=10) as client:
+    with httpx.Client(timeout=scaled(10)) as client:
         for path, method, route in routes:
             if route.public:
                 continue
@@ -90,7 +91,7 @@ def test_who_has_no_key_waits_for_no_place_and_sends_no_body(start: Callable[...
         full = served.post("/v1/completions", BODY, headers={"Authorization": "Bearer s3cret"})
         assert full.status_code == 429
     host, _, port = served.url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as client:
+    with socket.create_connection((host, int(port)), timeout=scaled(10)) as client:
         client.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b"Expect: 100-continue\r\nContent-Length: 99\r\n\r\n"

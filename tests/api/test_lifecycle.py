@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 
 from live_server import LiveServer, live_server
@@ -60,14 +61,14 @@ def test_a_signal_lets_streams_finish_and_turns_readiness(tiny: Path) -> None:
         assert late.headers["connection"] == "close"
         assert server.get("/live")[0] == 200
         assert [list(one)[-1].choices[0].finish_reason for one in chunks] == ["length"] * 3
-        assert server.process.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
 
 
 def test_a_connection_that_was_never_told_of_the_end_is_served_once_more(tiny: Path) -> None:
     many = {"model": "tiny", "stream": True, "n": 32, "prompt": "a", "max_tokens": 400, "ignore_eos": True}
     with (
         new_server(tiny, "--served-model-name", "tiny", "--drain-grace", "0") as server,
-        httpx.Client(base_url=server.url, trust_env=False, timeout=60) as known,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=scaled(60)) as known,
     ):
         with known.stream("POST", "/v1/completions", json=many) as answer:
             lines = answer.iter_lines()
@@ -79,7 +80,7 @@ def test_a_connection_that_was_never_told_of_the_end_is_served_once_more(tiny: P
         assert (late.status_code, late.headers["connection"]) == (200, "close")
         with pytest.raises(httpx.ConnectError):
             known.get("/health")
-        assert server.process.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
 
 
 def test_a_second_signal_ends_at_once(tiny: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_second_signal_ends_at_once(tiny: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         server.wait_until("/ready", 503)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) == 128 + signal.SIGTERM
+        assert server.process.wait(scaled(10)) == 128 + signal.SIGTERM
 
 
 def test_a_signal_while_loading_ends_at_once(tiny: Path) -> None:
@@ -96,7 +97,7 @@ def test_a_signal_while_loading_ends_at_once(tiny: Path) -> None:
         server.wait_until("/live", 200)
         assert server.get("/ready")[0] == 503
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) in (0, 128 + signal.SIGTERM)
+        assert server.process.wait(scaled(10)) in (0, 128 + signal.SIGTERM)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -113,7 +114,7 @@ def test_a_signal_before_the_server_listens_to_any_ends_it_and_leaves_nothing(
     while not list(tmp_path.iterdir()):  # the engine's folder, made just before its process
         assert server.poll() is None
     os.killpg(server.pid, number)
-    assert b"Traceback" not in server.communicate(timeout=30)[1]
+    assert b"Traceback" not in server.communicate(timeout=scaled(30))[1]
     assert server.returncode == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -123,7 +124,7 @@ def test_loading_that_stands_still_ends_the_server_with_the_cause(tiny: Path, tm
     env = {"SLIPWAY_TERMINATION_LOG": str(log)}
     with new_server(tiny, "--load-timeout", "1", ready=False, env=env) as server:
         os.kill(server.wait_for_engine(), signal.SIGSTOP)
-        assert server.process.wait(30) == exits.LOAD_STALLED.code
+        assert server.process.wait(scaled(30)) == exits.LOAD_STALLED.code
     cause = json.loads(log.read_bytes())
     assert cause["reason"] == "LoadStalled"
     assert cause["message"].startswith("Loading made no progress for")
@@ -174,12 +175,14 @@ def test_the_server_may_stay_to_be_looked_at(tiny: Path) -> None:
         assert server.process.poll() is None
         assert server.get("/server_info")[0] == 200
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) == exits.WORKER_KILLED.code
+        assert server.process.wait(scaled(10)) == exits.WORKER_KILLED.code
 
 
 def serve(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slipway", "serve", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environ)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=scaled(60), env=os.environ | environ
+    )
 
 
 def test_a_taken_port_is_said_before_anything_is_loaded(tiny: Path) -> None:
@@ -248,7 +251,9 @@ def test_the_ready_lines_say_what_this_model_answers(
     with new_server(model, *arguments) as server:
         printed = server.wait_until_said("Ctrl-C ends the server.").partition("Ready after")[2]
         address, *_, body = shlex.split(printed.partition("curl ")[2].partition("Ctrl-C")[0])
-        answer = httpx.post(address, content=body, headers={"Content-Type": "application/json"}, timeout=60)
+        answer = httpx.post(
+            address, content=body, headers={"Content-Type": "application/json"}, timeout=scaled(60)
+        )
     assert printed.partition("Ctrl-C")[0].count("\n") <= 5
     assert (f"Open {server.url}/console in a browser" in printed) == path.endswith("/chat/completions")
     assert (f"  {command} {server.url}/v1\n" in printed) if command else ("--url" not in printed)
@@ -262,7 +267,7 @@ def test_engine_and_api_can_share_one_process(tiny: Path) -> None:
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 3
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(10) == 0
+        assert server.process.wait(scaled(10)) == 0
 
 
 def test_whole_and_streamed_answers_of_a_real_engine_are_equal(tiny: Path) -> None:

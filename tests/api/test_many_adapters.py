@@ -10,6 +10,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from e2e.ground.patience import scaled
 
 from live_server import live_server
 from lora_folder import lora_folder
@@ -31,7 +32,9 @@ def test_each_of_two_hundred_adapters_answers_the_same_whenever_it_is_asked(
     words = (*ARGUMENTS, *BOUNDS, "--served-model-name", "base", "--lora-modules", *modules)
     with (
         live_server(model, *words) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client,
+        openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=scaled(120)
+        ) as client,
         ThreadPoolExecutor(STREAMS) as threads,
     ):
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.ground.patience import scaled
 from test_http import certificate
 
 from live_server import LiveServer, live_server
@@ -44,7 +45,7 @@ def alive(process: int) -> bool:
 
 
 def wait_until(condition: Callable[[], Any], what: str, patience: float = 30) -> None:
-    end = time.monotonic() + patience
+    end = time.monotonic() + scaled(patience)
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.02)
@@ -93,7 +94,7 @@ class Streams:
     def __init__(self, server: LiveServer) -> None:
         self._server = server
         self._clients = [
-            httpx.Client(base_url=server.url, trust_env=False, timeout=60) for _ in range(NUM_STREAMS)
+            httpx.Client(base_url=server.url, trust_env=False, timeout=scaled(60)) for _ in range(NUM_STREAMS)
         ]
 
     def __enter__(self) -> Streams:
@@ -121,9 +122,9 @@ def ask(server: LiveServer, number: int = 1, path: str = "/v1/completions") -> l
     """As many connections at once, with a request each."""
     with ThreadPoolExecutor(number) as pool:
         send = (
-            (lambda _: httpx.post(server.url + path, json=SHORT, timeout=60, trust_env=False))
+            (lambda _: httpx.post(server.url + path, json=SHORT, timeout=scaled(60), trust_env=False))
             if path.startswith("/v1/")
-            else (lambda _: httpx.get(server.url + path, timeout=60, trust_env=False))
+            else (lambda _: httpx.get(server.url + path, timeout=scaled(60), trust_env=False))
         )
         return list(pool.map(send, range(number)))
 
@@ -188,7 +189,7 @@ def test_a_process_killed_as_it_drains_shows_in_the_exit_status(demo_model: Path
             os.kill(killed, signal.SIGKILL)
             streams.go_on()
             assert all(whole(stream.rest()) for stream in streams.all if stream.index == 1)
-        assert server.process.wait(20) == 128 + signal.SIGKILL
+        assert server.process.wait(scaled(20)) == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", ["1", "2"])
@@ -197,7 +198,9 @@ def test_a_key_need_not_be_utf_8(tiny: Path, number: str) -> None:
     with live_server(tiny, "--api-server-count", number, "--api-key", os.fsdecode(key)) as server:
         for given, status in ((key, 200), (b"k\xfe", 401)):
             headers = {b"Authorization": b"Bearer " + given}
-            answer = httpx.get(f"{server.url}/v1/models", headers=headers, timeout=60, trust_env=False)
+            answer = httpx.get(
+                f"{server.url}/v1/models", headers=headers, timeout=scaled(60), trust_env=False
+            )
             assert answer.status_code == status
 
 
@@ -234,7 +237,7 @@ def test_a_signal_lets_the_streams_of_all_processes_finish(demo_model: Path, num
             server.wait_until_refused()
             streams.go_on()
             assert all(whole(stream.rest()) for stream in streams.all)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
         assert not any(map(alive, processes))
 
 
@@ -245,7 +248,7 @@ def test_a_second_signal_ends_all_processes_at_once(tiny: Path) -> None:
             lambda: {answer.status_code for answer in ask(server, 8, "/ready")} == {503}, "all of them drain"
         )
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) == 128 + signal.SIGTERM
+        assert server.process.wait(scaled(10)) == 128 + signal.SIGTERM
 
 
 def test_the_cap_and_the_load_are_the_servers(demo_model: Path) -> None:
@@ -278,7 +281,7 @@ def test_processes_that_keep_dying_end_the_server(tiny: Path, tmp_path: Path) ->
             )
             if server.process.poll() is None:
                 processes = [child for child in children(server) if child != engine]
-        assert server.process.wait(10) == exits.WORKER_KILLED.code
+        assert server.process.wait(scaled(10)) == exits.WORKER_KILLED.code
     cause = json.loads(log.read_bytes())
     assert re.fullmatch(
         r"API process \d was killed by SIGKILL, the 6th that was lost within 60 s\.", cause["message"]
@@ -297,7 +300,7 @@ def test_a_process_that_finds_the_engine_stuck_ends_the_others_too(demo_model: P
         )
         with pytest.raises(httpx.RemoteProtocolError):
             stream.rest()
-        assert server.process.wait(20) == exits.ENGINE_STALLED.code
+        assert server.process.wait(scaled(20)) == exits.ENGINE_STALLED.code
     assert json.loads(log.read_bytes())["reason"] == "EngineStalled"
 
 
@@ -328,7 +331,7 @@ def test_what_several_processes_cannot_share_is_refused(
     tiny: Path, variables: dict[str, str], words: str
 ) -> None:
     with live_server(tiny, *TWO, ready=False, env=variables) as server:
-        assert server.process.wait(20) == exits.BAD_ARGUMENTS.code
+        assert server.process.wait(scaled(20)) == exits.BAD_ARGUMENTS.code
     assert f"--api-server-count 2 {words}" in "".join(server.lines)
 
 
@@ -348,6 +351,6 @@ def test_a_start_that_cannot_succeed_ends_with_the_code_that_one_process_has(
     log = tmp_path / "termination"
     env = {"SLIPWAY_TERMINATION_LOG": str(log)}
     with live_server(model, *rest, "--api-server-count", "2", ready=False, env=env, forked=False) as server:
-        assert server.process.wait(30) == code.code
+        assert server.process.wait(scaled(30)) == code.code
     assert json.loads(log.read_bytes())["code"] == code.code
     assert "".join(server.lines).count("slipway: ") == 1

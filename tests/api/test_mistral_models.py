@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 
 from consolidated import to_consolidated
@@ -42,7 +43,9 @@ def server(folder: Path) -> Iterator[LiveServer]:
 
 
 def asked(server: LiveServer, path: str, **body: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = httpx.post(f"{server.url}{path}", json={"model": "m", **body}, timeout=60).json()
+    answer: dict[str, Any] = httpx.post(
+        f"{server.url}{path}", json={"model": "m", **body}, timeout=scaled(60)
+    ).json()
     return answer
 
 
@@ -92,7 +95,9 @@ def test_what_the_library_refuses_is_a_400_with_its_words(server: LiveServer) ->
 
 def refused(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slipway", "serve", str(folder), *words, "--port", str(free_port())]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environ)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=scaled(60), env=os.environ | environ
+    )
 
 
 @pytest.mark.slow

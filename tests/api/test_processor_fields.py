@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.ground.patience import scaled
 from serving import CHAT, PLAIN, Served
 
 from live_server import live_server
@@ -91,7 +92,7 @@ def test_a_server_runs_what_it_allows_and_answers_400_for_what_fails(
                 "return_token_ids": True,
                 "logits_processors": processors,
             }
-            return httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+            return httpx.post(f"{server.url}/v1/completions", json=body, timeout=scaled(60))
 
         only = answer({"qualname": "row_processors.only", "args": [9], "kwargs": {"after": 1}})
         assert only.json()["choices"][0]["token_ids"][1:] == [9, 9, 9]

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from e2e.ground.patience import scaled
 from safetensors.torch import load_file, save
 
 from factory import make_model
@@ -58,7 +59,7 @@ def server(model: Path) -> Iterator[LiveServer]:
 
 
 def asked(server: LiveServer, **body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}/v1/completions", json={"model": "m", **body}, timeout=60)
+    return httpx.post(f"{server.url}/v1/completions", json={"model": "m", **body}, timeout=scaled(60))
 
 
 def test_a_texts_own_embeddings_give_its_answer_in_every_form(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from e2e.ground.patience import scaled
 
 from live_server import LiveServer, live_server
 from slipway import exits
@@ -92,7 +93,7 @@ def test_texts_that_mean_the_same_are_embedded_alike(demo_model: Path) -> None:
 def test_an_engine_that_is_killed_ends_the_server_with_its_reason(demo_model: Path) -> None:
     with live_server(demo_model, "--max-model-len", "512") as server:
         os.kill(server.engine_pid(), signal.SIGKILL)
-        assert server.process.wait(30) == exits.WORKER_KILLED.code
+        assert server.process.wait(scaled(30)) == exits.WORKER_KILLED.code
     assert "SIGKILL" in "".join(server.lines)
 
 

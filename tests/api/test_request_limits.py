@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from e2e.ground.patience import scaled
 from test_connections import REQUEST, serving
 
 from slipway.api.connections import KEEP_ALIVE_SECONDS, Connection, HttpServer, Limits
@@ -46,7 +47,7 @@ class Client:
 
     async def answer(self) -> bytes:
         """One whole answer with a length."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(scaled(20)):
             head = await self.reader.readuntil(b"\r\n\r\n")
             if head.startswith(b"HTTP/1.1 100"):
                 return head
@@ -55,7 +56,7 @@ class Client:
 
     async def rest(self) -> bytes:
         """What comes until the server closes."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(scaled(20)):
             return await self.reader.read()
 
 
@@ -173,7 +174,7 @@ async def test_over_the_limit_the_connection_longest_at_rest_gives_way() -> None
         assert (await third.answer()).startswith(b"HTTP/1.1 200")
         await opened[1].send(POST, b"Content-Length: 1\r\n\r\n")
         await third.send(POST, b"Content-Length: 1\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(scaled(10)):
             while server.server_state.at_rest:
                 await asyncio.sleep(0)
         late = Client(*await asyncio.open_connection(*address))
@@ -211,19 +212,19 @@ async def test_a_client_that_does_not_read_its_answer_is_given_up() -> None:
             client.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(client, REQUEST)
             (connection,) = await connections(server)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(scaled(10)):
                 while not connection.flow.write_paused:
                     await asyncio.sleep(0)
             left.set()
             connection.look(asyncio.get_running_loop().time() + KEEP_ALIVE_SECONDS + 60)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(scaled(10)):
                 while server.server_state.connections:
                     await asyncio.sleep(0)
 
 
 async def connections(server: HttpServer) -> list[Connection]:
     """Those that there are, once there is one."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(scaled(10)):
         while not (made := [*server.server_state.connections]):
             await asyncio.sleep(0)
     return made  # type: ignore[return-value]
@@ -277,7 +278,7 @@ async def test_lines_without_a_request_leave_a_connection_at_rest() -> None:
         await client.send(b"\r\n" * 1000, REQUEST)
         assert (await client.answer()).startswith(b"HTTP/1.1 200")
         await client.send(b"\r\n" * 1000)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(scaled(10)):
             while not server.server_state.at_rest:
                 await asyncio.sleep(0)
         client.writer.close()

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from e2e.ground.patience import scaled
 
 from live_server import LiveServer, live_server
 from lora_folder import lora_folder
@@ -33,10 +34,12 @@ class Place:
 
     @property
     def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.server.url}/v1", api_key="none", max_retries=0, timeout=60)
+        return openai.OpenAI(
+            base_url=f"{self.server.url}/v1", api_key="none", max_retries=0, timeout=scaled(60)
+        )
 
     def post(self, path: str, **body: Any) -> httpx.Response:
-        return httpx.post(self.server.url + path, json=body, timeout=60)
+        return httpx.post(self.server.url + path, json=body, timeout=scaled(60))
 
     def load(self, name: str, folder: Path, **fields: Any) -> httpx.Response:
         return self.post(LOAD, lora_name=name, lora_path=str(folder), **fields)
@@ -141,7 +144,7 @@ def test_the_prefixes_of_named_adapters_are_forgotten(place: Place) -> None:
         return place.server.metrics()["vllm:prefix_cache_hits_total"] - before
 
     def reset(query: str) -> httpx.Response:
-        return httpx.post(f"{place.server.url}/reset_prefix_cache{query}", timeout=60)
+        return httpx.post(f"{place.server.url}/reset_prefix_cache{query}", timeout=scaled(60))
 
     names = ("base", "one", "two")
     for name in names:
@@ -253,5 +256,5 @@ def test_a_start_with_one_that_is_unfit_ends_with_its_name(place: Place, tmp_pat
     folder = lora_folder(place.model, tmp_path / "bad", use_dora=True)
     words = ("--enable-lora", "--lora-modules", f"one={place.folder / 'one'}", f"bad={folder}")
     with live_server(place.model, *ARGUMENTS, *words, ready=False) as server:
-        assert server.process.wait(60) == 2
+        assert server.process.wait(scaled(60)) == 2
         assert f"--lora-modules bad={folder}: " in server.wait_until_said("use_dora", 5)

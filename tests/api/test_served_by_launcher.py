@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port, free_ports
 
 from live_server import LiveServer, live_server
@@ -55,12 +56,12 @@ def test_ranks_of_a_launcher_answer_what_one_answers(tiny_models: TinyModels) ->
         server.wait_until("/health", 200)
         assert answers(server.url) == expected
         server.process.terminate()
-        server.process.wait(30)
+        server.process.wait(scaled(30))
         server.wait_until_refused()
 
 
 def test_a_launcher_starts_as_many_as_there_are_ranks(tiny_models: TinyModels) -> None:
     with launched(2, str(tiny_models("llama")), "--pipeline-parallel-size", "3") as server:
-        assert server.process.wait(60) != 0
+        assert server.process.wait(scaled(60)) != 0
         server.wait_until_said("The launcher started WORLD_SIZE=2 processes", 10)
         assert "--pipeline-parallel-size 3 asks for 3. Start as many." in "".join(server.lines)

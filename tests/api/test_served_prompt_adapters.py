@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e.ground.patience import scaled
 
 from live_server import LiveServer, live_server
 from lora_folder import lora_folder
@@ -39,7 +40,7 @@ def server(
 
 
 def post(server: LiveServer, path: str, **body: Any) -> httpx.Response:
-    return httpx.post(server.url + path, json=body, timeout=60)
+    return httpx.post(server.url + path, json=body, timeout=scaled(60))
 
 
 def completed(server: LiveServer, model: str, **fields: Any) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def test_a_start_with_one_that_the_engine_refuses_ends_with_its_name(
     with live_server(
         tiny_models("llama"), *ARGUMENTS, "--prompt-adapters", f"bad={folder}", ready=False
     ) as server:
-        assert server.process.wait(60) == 2
+        assert server.process.wait(scaled(60)) == 2
         assert f"--prompt-adapters bad={folder}: " in server.wait_until_said(
             f"has {VIRTUAL + 1} virtual tokens", 5
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from e2e.ground.patience import scaled
 
 from live_server import LiveServer, live_server
 
@@ -38,7 +39,7 @@ def processes(server: LiveServer) -> tuple[int, int]:
 
 
 def gone(pids: tuple[int, ...], within: float) -> bool:
-    end = time.monotonic() + within
+    end = time.monotonic() + scaled(within)
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         if time.monotonic() > end:
             return False
@@ -71,7 +72,7 @@ def test_a_lost_rank_ends_streams_with_an_error_and_all_processes(
                 pass
         name = f"Rank 1 (process {rank})" if which == "other" else f"process {engine}"
         assert gone((engine, rank), 5)
-        server.process.wait(5)
+        server.process.wait(scaled(5))
     said = "".join(server.lines)
     if lost != "first killed":
         assert name in str(caught.value), said

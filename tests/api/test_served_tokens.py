@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from e2e.ground.patience import scaled
 from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Tokenizer
 
@@ -31,7 +32,7 @@ class Place:
     trained: int
 
     def post(self, path: str, model: str, **body: Any) -> httpx.Response:
-        return httpx.post(self.server.url + path, json={"model": model, **body}, timeout=60)
+        return httpx.post(self.server.url + path, json={"model": model, **body}, timeout=scaled(60))
 
     def complete(self, model: str, **body: Any) -> Any:
         fields = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, **body}

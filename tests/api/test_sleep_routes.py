@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from e2e.ground.patience import scaled
 from serving import PLAIN, Served
 
 from live_server import LiveServer, live_server
@@ -109,7 +110,7 @@ def test_every_process_of_a_server_sleeps_and_wakes_with_the_engine(
         before = answers(server, 8)
         assert {answer.status_code for answer in before} == {200}
         for level in ("1", "2"):
-            assert httpx.post(f"{server.url}/sleep?level={level}", timeout=60).status_code == 200
+            assert httpx.post(f"{server.url}/sleep?level={level}", timeout=scaled(60)).status_code == 200
             server.wait_until("/ready", 503)
             for _ in range(8):  # each over a connection of its own
                 status, body = server.get("/health")
@@ -121,9 +122,9 @@ def test_every_process_of_a_server_sleeps_and_wakes_with_the_engine(
             refused = answers(server, 8)
             assert {answer.json()["error"]["code"] for answer in refused} == {"asleep"}
             assert {answer.status_code for answer in refused} == {503}
-            assert httpx.post(f"{server.url}/wake_up?tags=weights", timeout=60).status_code == 200
+            assert httpx.post(f"{server.url}/wake_up?tags=weights", timeout=scaled(60)).status_code == 200
             assert server.get("/is_sleeping") == (200, '{"is_sleeping":true}')
-            assert httpx.post(f"{server.url}/wake_up?tags=kv_cache", timeout=60).status_code == 200
+            assert httpx.post(f"{server.url}/wake_up?tags=kv_cache", timeout=scaled(60)).status_code == 200
             server.wait_until("/ready", 200)
             after = answers(server, 8)
             assert [one.json()["choices"] for one in after] == [one.json()["choices"] for one in before]
@@ -134,9 +135,9 @@ def test_a_server_that_sleeps_drains_as_any_other(tiny_models: Models) -> None:
     with live_server(
         tiny_models("llama"), "--enable-sleep-mode", "--drain-grace", "0", env=DEVELOPMENT
     ) as server:
-        assert httpx.post(f"{server.url}/sleep?level=2", timeout=60).status_code == 200
+        assert httpx.post(f"{server.url}/sleep?level=2", timeout=scaled(60)).status_code == 200
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
 
 
 @pytest.mark.slow
@@ -145,7 +146,7 @@ def test_an_api_process_that_comes_while_the_engine_sleeps_knows_it(
 ) -> None:
     arguments = ("--enable-sleep-mode", "--max-model-len", "256", "--api-server-count", "2")
     with live_server(tiny_models("llama"), *arguments, env=DEVELOPMENT) as server:
-        assert httpx.post(f"{server.url}/sleep", timeout=60).status_code == 200
+        assert httpx.post(f"{server.url}/sleep", timeout=scaled(60)).status_code == 200
         said = server.wait_until_said("[api 1]")
         victim = int(said.split("[api 1]")[1].split("Started server process [")[1].split("]")[0])
         os.kill(victim, signal.SIGKILL)
@@ -163,4 +164,4 @@ def test_who_cannot_reach_the_paths_is_told_so_at_the_start(tiny_models: Models)
 
 def answers(server: LiveServer, number: int) -> list[httpx.Response]:
     body = {"prompt": "Hi", "max_tokens": 5, "temperature": 0.0}
-    return [httpx.post(f"{server.url}/v1/completions", json=body, timeout=60) for _ in range(number)]
+    return [httpx.post(f"{server.url}/v1/completions", json=body, timeout=scaled(60)) for _ in range(number)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 
 from live_server import live_server, serve
@@ -55,7 +56,7 @@ def test_strangers_where_engines_of_other_nodes_come(tiny_models: TinyModels, cl
                 assert answers(server.url) == before
             finally:
                 server.process.send_signal(signal.SIGINT)
-                process.wait(30)
+                process.wait(scaled(30))
 
 
 def test_strangers_where_ranks_report(tiny_models: TinyModels, cluster_key: Path) -> None:
@@ -81,7 +82,7 @@ def test_strangers_where_ranks_report(tiny_models: TinyModels, cluster_key: Path
                 assert answers(server.url)
             finally:
                 server.process.send_signal(signal.SIGINT)
-                process.wait(30)
+                process.wait(scaled(30))
 
 
 def test_strangers_where_a_stage_awaits_the_next(cluster_key: Path, caplog: pytest.LogCaptureFixture) -> None:

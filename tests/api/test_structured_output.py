@@ -12,6 +12,7 @@ from typing import Any
 
 import openai
 import pytest
+from e2e.ground.patience import scaled
 from pydantic import BaseModel
 from serving import MODEL, Served
 
@@ -163,7 +164,7 @@ def test_a_grammar_that_takes_too_long_is_refused_and_those_behind_it_may_come_a
 
     def compile_(self: GrammarChecks, text: str) -> None:
         begun.set()
-        end.wait(20)
+        end.wait(scaled(20))
 
     monkeypatch.setattr("slipway.api.grammars.DEADLINE", 0.2)
     monkeypatch.setattr(GrammarChecks, "_compile", compile_)
@@ -172,7 +173,7 @@ def test_a_grammar_that_takes_too_long_is_refused_and_those_behind_it_may_come_a
         target=lambda: answers.append(served.post("/v1/completions", PLAIN | {"guided_regex": "long"}))
     )
     first.start()
-    assert begun.wait(10)
+    assert begun.wait(scaled(10))
     second = served.post("/v1/completions", PLAIN | {"guided_regex": "behind"})
     first.join()
     end.set()

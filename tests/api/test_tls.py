@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 from test_connections import say_hello, serving
 from test_http import certificate
 
@@ -41,7 +42,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
 
 
 async def said(caplog: pytest.LogCaptureFixture, words: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(scaled(10)):
         while words not in caplog.text:
             await asyncio.sleep(0.01)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from serving import MODEL, Served
@@ -219,7 +220,7 @@ def test_what_is_left_is_sent_before_the_server_ends(
         assert answer.status_code == 200
         assert not receiver.spans
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(scaled(20)) == 0
     said = receiver.one().attributes
     forward, execution = (said[f"gen_ai.latency.time_in_model_{part}"] for part in ("forward", "execute"))
     assert 0 < forward < execution < said["gen_ai.latency.e2e"]
@@ -253,13 +254,15 @@ def test_a_receiver_that_is_away_holds_up_the_end_for_two_seconds(
         with live_server(tiny_models("llama"), *words) as server:
             assert httpx.post(f"{server.url}/v1/completions", json=PROMPT).status_code == 200
             server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(10) == 0
+            assert server.process.wait(scaled(10)) == 0
             assert f"Traces are lost: {url}" in server.wait_until_said("Traces are lost")
 
 
 def refused(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slipway", "serve", *words, "--port", str(free_port())]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environ)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=scaled(60), env=os.environ | environ
+    )
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 
 from worked_commands import COMMANDS, MOST_RANKS, PARALLEL, SIZES, Command
 
@@ -72,7 +73,7 @@ def test_a_worked_command_exits_0_in_a_dry_run(command: Command, tmp_path: Path)
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
     )
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout.splitlines()[-1])

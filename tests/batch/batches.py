@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from e2e.ground.patience import scaled
+
 from fork_server import ForkedProcess
 
 Line = dict[str, Any]
@@ -44,7 +46,7 @@ class Command:
 
     def wait_until(self, condition: Callable[[], bool], patience: float = 60) -> None:
         """While it runs. Raises AssertionError where it ends before, or it never comes true."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + scaled(patience)
         while not condition():
             assert self.process.poll() is None, f"it has ended:\n{''.join(self.said)}"
             assert time.monotonic() < end, f"it never came true:\n{''.join(self.said)}"
@@ -60,7 +62,7 @@ class Command:
 
     def end(self) -> tuple[int, str]:
         """Its exit status, and what it said on standard error."""
-        status = self.process.wait(90)
+        status = self.process.wait(scaled(90))
         return status, "".join(self.said)
 
 

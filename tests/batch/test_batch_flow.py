@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import orjson
 import pytest
 from batches import line, write_lines
+from e2e.ground.patience import scaled
 from starlette.types import Message, Receive, Scope, Send
 
 from slipway import exits
@@ -84,7 +85,7 @@ async def test_lines_wait_until_there_is_room_for_them(
     await asyncio.wait([third], timeout=0.05)
     assert not third.done()
     flow.give_back(first)
-    assert (await asyncio.wait_for(third, 5)) is not None
+    assert (await asyncio.wait_for(third, scaled(5))) is not None
     assert flow.num_open == 2
 
 
@@ -94,7 +95,7 @@ async def test_a_line_that_is_larger_than_the_room_goes_alone(
     monkeypatch.setattr(questions, "OPEN_BYTES", 1)
     flow = Questions(source, bytearray(6), PATHS)
     for _ in range(5):
-        taken = await asyncio.wait_for(flow.take(), 5)
+        taken = await asyncio.wait_for(flow.take(), scaled(5))
         assert taken is not None
         flow.give_back(taken)
     assert await flow.take() is None
@@ -107,7 +108,7 @@ async def test_nothing_is_taken_once_it_has_stopped(source: Input, monkeypatch: 
     waiting = asyncio.create_task(flow.take())
     await asyncio.wait([waiting], timeout=0.05)
     flow.stop()
-    assert await asyncio.wait_for(waiting, 5) is None
+    assert await asyncio.wait_for(waiting, scaled(5)) is None
     assert await flow.take() is None
 
 
@@ -176,7 +177,7 @@ async def test_a_reader_that_takes_nothing_holds_up_the_lines_alone(
     assert not answering.done()
     while filled:
         filled -= len(os.read(reader, filled))
-    await asyncio.wait_for(answering, 5)
+    await asyncio.wait_for(answering, scaled(5))
     assert batch.batch._progress.done == 5
     assert len(os.read(reader, 1 << 16).splitlines()) == 5
 

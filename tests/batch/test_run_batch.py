@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from batches import Command, Line, Web, begin, line, read_answers, write_lines
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 
 from live_server import LiveServer, live_server
@@ -41,7 +42,7 @@ def ask(server: LiveServer, one: Line) -> Any:
     sent = urllib.request.Request(
         server.url + one["url"], json.dumps(one["body"]).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(sent, timeout=60) as answered:
+    with urllib.request.urlopen(sent, timeout=scaled(60)) as answered:
         return json.load(answered)
 
 
@@ -280,7 +281,7 @@ def test_a_terminal_shows_a_bar(batch: Batch, tmp_path: Path) -> None:
     except OSError:  # how a terminal says that its last writer has gone
         pass
     os.close(ours)
-    assert command.process.wait(30) == 0
+    assert command.process.wait(scaled(30)) == 0
     assert "of 20 lines" in shown.decode()
     assert "░" in shown.decode()
     assert "All 20 lines are answered" in shown.decode().splitlines()[-1]

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 
 from fork_server import ForkedProcess
 
@@ -28,7 +29,7 @@ def began(kind: str, *words: str, env: dict[str, str]) -> ForkedProcess:
 def run(demo_model: Path):
     def run(kind: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         with began(kind, *words, env=env) as process:
-            out, err = process.communicate(120)
+            out, err = process.communicate(scaled(120))
         return subprocess.CompletedProcess(process.args, process.wait(), out, err)
 
     return run
@@ -125,7 +126,7 @@ def test_ctrl_c_prints_the_latencies_so_far(demo_model, tmp_path):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=scaled(30))
     finally:
         watchdog.cancel()
         process.kill()

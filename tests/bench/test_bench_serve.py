@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 
 from live_server import LiveServer, live_server
@@ -241,7 +242,7 @@ LONG = ("--input-len", "8", "--output-len", "40", "--max-concurrency", "2")
 
 def wait_for_requests(server: LiveServer, count: int) -> None:
     """Until so many have ended."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + scaled(60)
     started = server.metrics().get("vllm:request_success_total", 0)
     while server.metrics().get("vllm:request_success_total", 0) < started + count:
         assert time.monotonic() < end, "the server answers nothing"
@@ -255,7 +256,7 @@ def test_ctrl_c_prints_what_was_measured_so_far(server, tmp_path):
     with measuring(server, *LONG, "--num-prompts", "1000", *kept) as process:
         wait_for_requests(server, 4)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=scaled(30))
     assert process.returncode == 130
     assert "Interrupted: " in err
     assert "Traceback" not in err
@@ -271,7 +272,7 @@ def test_a_server_killed_midway_fails_what_was_under_way_and_what_follows(demo_m
             wait_for_requests(doomed, 4)
             engine = doomed.engine_pid()
             doomed.process.kill()
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=scaled(60))
         with contextlib.suppress(ProcessLookupError):
             os.kill(engine, signal.SIGKILL)
     assert process.returncode == 0  # some were measured

@@ -12,6 +12,7 @@ import pytest
 import torch
 from answers import Said, decode_rate, unlike
 from checkpoints import write_awq, write_plain
+from e2e.ground.patience import scaled
 from shapes import written
 from table import Rows, markdown, read
 from targets import TARGETS, Row, compared
@@ -33,7 +34,13 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(GPU), str(GPU.par
 def asked(*words: str, patience: float = 60, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = ENVIRONMENT | settings
     return subprocess.run(
-        words, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=patience, check=False
+        words,
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=scaled(patience),
+        check=False,
     )
 
 

@@ -15,6 +15,7 @@ import termios
 import threading
 
 import pytest
+from e2e.ground.patience import scaled
 from speaking_server import SpeakingServer
 
 from slipway.cli import remote
@@ -284,7 +285,7 @@ def test_at_a_terminal_ctrl_c_ends_the_answer_and_ctrl_d_the_session(server):
         os.write(terminal, b"\x03")
         read_until(terminal, b"> ")
         os.write(terminal, b"\x04")
-        assert chat.wait(timeout=30) == 0
+        assert chat.wait(timeout=scaled(30)) == 0
     finally:
         server.released.set()
         chat.kill()

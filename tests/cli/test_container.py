@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from e2e.ground.patience import scaled
 
 from slipway.cli.container import EVERYWHERE, words
 from slipway.cli.main import main
@@ -114,5 +115,5 @@ sys.exit(serve.run(["/nowhere"]))
 def test_sigterm_inside_the_import_of_an_extension_is_not_lost():
     """msgspec does not look whether its own imports failed, and takes an exception there for none."""
     command = [sys.executable, "-c", SIGTERM_IN_MSGSPEC]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60))
     assert (ended.returncode, ended.stdout) == (0, "sent\n"), ended.stderr

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from e2e.ground.patience import scaled
 
 from slipway.args.schema import ARGUMENTS
 from slipway.cli.main import main
@@ -96,7 +97,7 @@ def test_the_module_runs_too(tmp_path):
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
     )
     assert done.returncode == 0
     assert json.loads(done.stdout)["model"] == "/no/such/model"

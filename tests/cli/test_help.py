@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from e2e.ground.patience import scaled
 
 from slipway import __version__
 from slipway.args.declare import Argument
@@ -184,7 +185,7 @@ for argv in %r:
 def test_nothing_heavy_is_imported():
     """0.3 s for help leaves no room for torch, nor for anything that is not needed."""
     code = ONE_AFTER_THE_OTHER % (LIGHT, HEAVY)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=scaled(60))
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if " imports " in line]
     assert told == [f"0 {argv} imports []" for argv in LIGHT]
@@ -195,5 +196,5 @@ def test_the_overview_imports_no_schema():
         "import sys; from slipway.cli.main import main; main(['--help']); "
         "print([name for name in sys.modules if name.startswith('slipway.args')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=scaled(60))
     assert done.stdout.splitlines()[-1] == "[]"

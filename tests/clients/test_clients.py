@@ -9,6 +9,7 @@ from pathlib import Path
 
 import minilm
 import pytest
+from e2e.ground.patience import scaled
 
 from live_server import LiveServer, live_server
 from slipway.load.demo import MODEL_NAME
@@ -64,6 +65,6 @@ def run(server: LiveServer, script: Path, model: str, home: Path) -> None:
         env={"PATH": os.environ["PATH"], **own},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=scaled(300),
     )
     assert ended.returncode == 0, ended.stderr[-4000:] + "".join(server.lines[-20:])

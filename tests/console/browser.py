@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from e2e.ground.patience import scaled
+
 PROGRAM = "chromium"
-PATIENCE = 60.0
+PATIENCE = scaled(60)
 """Seconds for what must come."""
 
 Event = dict[str, Any]
@@ -112,7 +114,7 @@ class Page:
     def until(self, expression: str, patience: float = PATIENCE) -> Any:
         """The expression's value as soon as it is true; of an element, that it is there."""
         expression = f"((it) => it instanceof Element || it)({expression})"
-        end = time.monotonic() + patience
+        end = time.monotonic() + scaled(patience)
         while not (value := self.value(expression)):
             if time.monotonic() > end:
                 raise AssertionError(f"never true: {expression}\n{self.value('document.body?.innerText')}")

@@ -7,6 +7,7 @@ import socket
 import time
 
 import pytest
+from e2e.ground.patience import scaled
 
 from slipway.dist import beats
 from slipway.dist.beats import ENDED, Heartbeats
@@ -20,7 +21,7 @@ def test_one_that_ends_with_beats_unread_has_ended() -> None:
         own.send(b"!")
         other.close()
         watching = Heartbeats({3: own}, lambda *how: lost.put(how))
-        assert lost.get(timeout=10) == (3, ENDED)
+        assert lost.get(timeout=scaled(10)) == (3, ENDED)
         watching.close()
 
 
@@ -35,7 +36,7 @@ def lost_after(monkeypatch: pytest.MonkeyPatch, first_beats: int, start: float) 
         began = time.monotonic()
         other.send(b"!" * first_beats)
         watching = Heartbeats({3: own}, lambda *how: lost.put(how))
-        rank, how = lost.get(timeout=10)
+        rank, how = lost.get(timeout=scaled(10))
         watching.close()
     assert rank == 3
     assert how.startswith("was not heard for ")

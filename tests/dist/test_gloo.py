@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 
 RANK = """
@@ -105,7 +106,7 @@ def test_every_rank_has_the_rows_of_all_and_nothing_more_is_written() -> None:
             assert [one.hear() for one in made] == ["whole"] * 3
         for one in made:
             one.say("close")
-        assert [one.process.wait(timeout=30) for one in made] == [0, 0, 0]
+        assert [one.process.wait(timeout=scaled(30)) for one in made] == [0, 0, 0]
 
 
 def test_ports_are_at_one_address_and_closed_once_the_ranks_are_connected() -> None:
@@ -138,7 +139,7 @@ def test_a_rank_that_waits_for_one_that_stands_still_can_be_told_to_leave() -> N
         made[0].say("exchange 64")
         assert made[0].hear() == "left"
         made[0].say("close")
-        assert made[0].process.wait(timeout=30) == 0
+        assert made[0].process.wait(timeout=scaled(30)) == 0
         os.kill(made[1].process.pid, signal.SIGCONT)
         made[1].say("exchange 64")
         assert made[1].hear() == "left"

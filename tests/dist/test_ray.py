@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 
 from namespaces import Host, hosts, needs_hosts
 from ray_hosts import RayHosts, ray_hosts
@@ -146,7 +147,7 @@ def ranks(host: Host) -> list[int]:
 
 
 def wait_until(met: Callable[[], bool], patience: float = 15) -> None:
-    end = time.monotonic() + patience
+    end = time.monotonic() + scaled(patience)
     while not met():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -251,8 +252,8 @@ def test_a_cluster_that_is_started_here_asks_for_its_token_and_ends_with_its_dri
             command = [sys.executable, "-m", "ray.scripts.scripts", "status", f"--address={answer(driver)}"]
             stranger = alone | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "guessed" * 8}
             refused = host.start(*command, **{**PIPES, "stderr": subprocess.STDOUT}, env=stranger)
-            assert "Unauthenticated" in refused.communicate(timeout=60)[0]
+            assert "Unauthenticated" in refused.communicate(timeout=scaled(60))[0]
             assert refused.returncode
             assert ":8265 " not in host.run("ss", "-Hltn")  # the dashboard's
-            driver.communicate("\n", timeout=30)
+            driver.communicate("\n", timeout=scaled(30))
         wait_until(lambda: not any("raylet" in process for process in host.processes().values()))

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 
 from slipway import __version__
@@ -37,7 +38,7 @@ def on_second(config: EngineConfig, rank: int, **fields: Any) -> EngineConfig:
     return msgspec.structs.replace(config, **({"node_rank": 1, "host_ip": SECOND, "rank": rank} | fields))
 
 
-def joins(config: EngineConfig, key: bytes = KEY, patience: float = 30.0) -> Arrived:
+def joins(config: EngineConfig, key: bytes = KEY, patience: float = scaled(30)) -> Arrived:
     return join(config, key, patience)
 
 
@@ -81,7 +82,7 @@ def test_a_rank_waits_for_a_first_host_that_starts_later() -> None:
     thread = threading.Thread(target=lambda: found.put(joins(on_second(config, 1))))
     thread.start()
     with meeting(config) as first:
-        for connection in (*first.wait()[1], *found.get(timeout=30)):
+        for connection in (*first.wait()[1], *found.get(timeout=scaled(30))):
             connection.close()
     thread.join()
 

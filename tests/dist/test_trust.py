@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from e2e.ground.patience import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,21 +52,21 @@ class Guests:
 class Open:
     """A gate that listens."""
 
-    def __init__(self, patience: float = 30.0) -> None:
+    def __init__(self, patience: float = scaled(30)) -> None:
         self.guests = Guests()
         listener = socket.create_server(("127.0.0.1", 0))
         self.address = listener.getsockname()
         self.gate = Gate(listener, KEY, self.guests, patience)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=30)
+        return socket.create_connection(self.address, timeout=scaled(30))
 
     def serves(self) -> bool:
         """Whether somebody with the key still comes in, and is heard."""
         with self.connect() as caller:
             Caller(KEY, "control", b"rank 1").challenge(caller)
             caller.sendall(b"hello")
-            greeting, connection = self.guests.came.get(timeout=30)
+            greeting, connection = self.guests.came.get(timeout=scaled(30))
             with connection:
                 return (greeting.claim, connection.recv(5)) == (b"rank 1", b"hello")
 
@@ -171,7 +172,7 @@ def test_what_one_caller_has_said_helps_no_other(port: Open, caplog: pytest.LogC
                 return getattr(caller, name)
 
         own.challenge(Recording())  # type: ignore[arg-type]
-        port.guests.came.get(timeout=30)[1].close()
+        port.guests.came.get(timeout=scaled(30))[1].close()
     with port.connect() as stranger:
         stranger.sendall(recorded)
         assert hung_up(stranger)
@@ -213,7 +214,7 @@ def test_a_claim_or_purpose_that_was_changed_on_the_way_is_refused() -> None:
                     wanted = turn.send(ours.recv(wanted, socket.MSG_WAITALL))
             ours.close()
             thread.join()
-            assert isinstance(ended.get(timeout=30), Distrusted)
+            assert isinstance(ended.get(timeout=scaled(30)), Distrusted)
 
 
 def test_an_acceptor_that_sends_back_what_it_is_sent_is_not_trusted() -> None:
@@ -235,7 +236,7 @@ def test_an_acceptor_that_sends_back_what_it_is_sent_is_not_trusted() -> None:
     thread.start()
     with (
         listener,
-        socket.create_connection(listener.getsockname(), timeout=30) as caller,
+        socket.create_connection(listener.getsockname(), timeout=scaled(30)) as caller,
         pytest.raises(Distrusted, match="its proof is wrong"),
     ):
         Caller(KEY, "control", b"rank 1").challenge(caller)

@@ -8,6 +8,7 @@ from concurrent.futures import wait
 from threading import Event
 
 import pytest
+from e2e.ground.patience import scaled
 from engine_bench import Bench, expected
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,7 +43,7 @@ class AdapterBench(Bench):
         self._by_tokens: dict[tuple[int, ...], int] = {}
 
     def _read(self, adapter: AdapterRef, place: int) -> int:
-        assert self.may_read.wait(10)
+        assert self.may_read.wait(scaled(10))
         self.num_read += 1
         if adapter.number == BAD:
             raise LoadError("BadCheckpoint", "it is bad.")

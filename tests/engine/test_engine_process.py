@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.launch import EngineProcess
@@ -47,7 +48,7 @@ def test_a_child_is_told_keys_and_paths_that_are_no_utf_8(
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     config = EngineConfig(model=os.fsdecode(b"/\xff"), hf_token=os.fsdecode(b"\xfe"))
-    assert start_module("child", config, ()).wait(60) == 0
+    assert start_module("child", config, ()).wait(scaled(60)) == 0
 
 
 def test_every_signal_has_a_name() -> None:

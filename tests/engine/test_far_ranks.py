@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_ports
 
 from far_hosts import FIRST, far_ranks, second_host
@@ -68,7 +69,7 @@ def test_ranks_of_two_hosts_draw_what_those_of_one_draw_to_the_bit(size: int, co
         with LocalEngine(**common) as engine:
             assert len(far_ranks(other)) == size // 2
             assert run(engine, prompts()) == expected
-        assert other.wait(timeout=30) == ENGINE_DIED.code
+        assert other.wait(timeout=scaled(30)) == ENGINE_DIED.code
         assert "EngineDied Node 0 has ended, or cannot be reached" in said(other)
 
 
@@ -93,7 +94,7 @@ def test_fully_sharded_adapters_of_two_hosts_are_those_of_one_to_the_bit(
     with second_host(common) as other:
         with LocalEngine(**common) as engine:
             assert said_by(engine) == expected
-        assert other.wait(timeout=30) == ENGINE_DIED.code
+        assert other.wait(timeout=scaled(30)) == ENGINE_DIED.code
 
 
 def staged(common: dict[str, Any], tensor: int, stages: int, nodes: int) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def test_stages_of_several_hosts_draw_what_those_of_one_draw_to_the_bit(
         with LocalEngine(**fields) as engine:
             assert run(engine, prompts()) == expected
         for other in others:
-            assert other.wait(timeout=30) == ENGINE_DIED.code
+            assert other.wait(timeout=scaled(30)) == ENGINE_DIED.code
 
 
 def test_no_port_between_hosts_is_open_while_they_serve(common: dict[str, Any]) -> None:
@@ -139,7 +140,7 @@ def test_a_killed_far_rank_ends_both_hosts_with_its_name(
             with pytest.raises(Exit, match=r"Rank 1 on 127\.0\.0\.3 ended\.") as caught:
                 engine.finish()
             assert caught.value.exit_code is ENGINE_DIED
-        assert other.wait(timeout=30) == WORKER_KILLED.code
+        assert other.wait(timeout=scaled(30)) == WORKER_KILLED.code
         assert f"WorkerKilled Rank 1 (process {rank}) ended with SIGKILL" in said(other)
 
 
@@ -161,7 +162,7 @@ def test_a_host_that_is_told_to_end_ends_its_ranks_and_the_engine(common: dict[s
         run(engine, prompts(1))
         (rank,) = far_ranks(other)
         other.terminate()
-        assert other.wait(timeout=30) == 0
+        assert other.wait(timeout=scaled(30)) == 0
         assert not Path(f"/proc/{rank}").exists()
         with pytest.raises(Exit, match=r"Rank 1 on 127\.0\.0\.3 ended"):
             run(engine, prompts(1))
@@ -175,5 +176,5 @@ def test_a_first_host_that_gives_up_waiting_says_who_is_missing_and_ends_who_has
     with second_host(common) as other:
         with pytest.raises(Exit, match="rank 2 of node 2, rank 3 of node 3 have not come"):
             LocalEngine(**common)
-        assert other.wait(timeout=30) == RANKS_MISSING.code
+        assert other.wait(timeout=scaled(30)) == RANKS_MISSING.code
         assert "Node 0 ended before all ranks had come" in said(other)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from e2e.ground.patience import scaled
 from engine_bench import bench, expected
 from numpy.typing import NDArray
 
@@ -225,7 +226,7 @@ def test_a_request_that_leaves_while_its_matcher_is_made_is_not_told_to_wait_any
     made = threading.Event()
 
     def make_slowly(message: AddRequest) -> Matcher:
-        made.wait(10)
+        made.wait(scaled(10))
         return Following()
 
     with bench() as b:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from e2e.ground.patience import scaled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,7 +71,7 @@ async def engine(
     tasks = [asyncio.create_task(client.run(on_stats=on_stats)) for client in connected]
     try:
         for client in connected:
-            await asyncio.wait_for(client.wait_ready(), 5)
+            await asyncio.wait_for(client.wait_ready(), scaled(5))
         yield core, connected
     finally:
         for client in connected:
@@ -147,7 +148,7 @@ async def test_open_streams_raise_when_the_engine_goes(tmp_path: Path):
     client = EngineClient(path)
     task = asyncio.create_task(client.run(on_stats=lambda rank, stats: None))
     await asyncio.to_thread(hub.poll, 5)
-    await asyncio.wait_for(client.wait_ready(), 5)
+    await asyncio.wait_for(client.wait_ready(), scaled(5))
     stream = client.submit(ask("a", 5, 9))
     hub.close()
     with pytest.raises(EngineDead, match="without saying why"):
@@ -171,7 +172,7 @@ async def asked(folder: Path) -> AsyncIterator[tuple[EngineClient, Hub, asyncio.
     reading = asyncio.create_task(client.run(on_stats=lambda rank, stats: None))
     try:
         await asyncio.to_thread(hub.poll, 5)
-        await asyncio.wait_for(client.wait_ready(), 5)
+        await asyncio.wait_for(client.wait_ready(), scaled(5))
         yield client, hub, reading
     finally:
         hub.close()
@@ -180,7 +181,7 @@ async def asked(folder: Path) -> AsyncIterator[tuple[EngineClient, Hub, asyncio.
 
 async def heard(hub: Hub) -> Call:
     """The next call that comes to the engine."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(scaled(5)):
         while True:
             for inbound in await asyncio.to_thread(hub.poll, 0.1):
                 if isinstance(inbound.message, Call):
@@ -196,7 +197,7 @@ async def test_an_answer_that_comes_late_is_not_for_the_next_caller(tmp_path: Pa
         call = await heard(hub)
         hub.send(7, Reply(late.call_id, "too late"))
         hub.send(7, Reply(call.call_id, "ok"))
-        assert await asyncio.wait_for(calling, 5) == "ok"
+        assert await asyncio.wait_for(calling, scaled(5)) == "ok"
 
 
 async def test_an_answer_to_a_caller_who_leaves_as_it_comes_hurts_nobody(tmp_path: Path):
@@ -220,7 +221,7 @@ class KilledEngine:
 
     def post_mortem(self) -> tuple[str, ExitCode]:
         self.asked.set()
-        self.known.wait(5)
+        self.known.wait(scaled(5))
         return "It was killed.", WORKER_KILLED
 
 
@@ -236,7 +237,7 @@ def test_a_request_that_comes_before_the_cause_of_the_end_is_told_the_cause(tmp_
         client = EngineClient(path, engine=killed)
         task = asyncio.create_task(client.run(on_stats=lambda rank, stats: None))
         await asyncio.to_thread(hub.poll, 5)
-        await asyncio.wait_for(client.wait_ready(), 5)
+        await asyncio.wait_for(client.wait_ready(), scaled(5))
         hub.close()
         await asyncio.to_thread(killed.asked.wait, 5)
         late = client.submit(ask("late", 5, 9))
@@ -274,7 +275,7 @@ def test_a_client_that_greets_late_has_read_the_cause_and_meets_no_closed_socket
         assert b"UnsupportedModel" in received
         client.sendall(encode_frame(Hello(PROTOCOL_VERSION, 0)))
         client.shutdown(socket.SHUT_WR)
-        thread.join(10)
+        thread.join(scaled(10))
         assert not thread.is_alive()
 
 

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from e2e.ground.patience import scaled
+
 CODE = """
 import sys
 
@@ -38,6 +40,11 @@ assert not small.fits and as_json(small)["short"]["part"] == "weights" and "does
 
 def test_an_estimate_from_numbers_takes_nothing_that_is_heavy() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, check=False, env=os.environ, timeout=60
+        [sys.executable, "-c", CODE],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ,
+        timeout=scaled(60),
     )
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 
 import platform_pages
 from called_command import call
@@ -124,7 +125,14 @@ def started(
     words: Sequence[str], folder: Path, environ: Mapping[str, str], stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        words, input=stdin, capture_output=True, text=True, check=False, cwd=folder, timeout=120, env=environ
+        words,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        timeout=scaled(120),
+        env=environ,
     )
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 
 from namespaces import hosts, needs_hosts
 
@@ -49,7 +50,7 @@ def test_a_command_sees_its_host_and_is_killed_by_its_number_outside(tmp_path: P
         assert first.processes().keys() == {sleeper.pid}
         assert second.processes() == {}
         sleeper.terminate()
-        assert sleeper.wait(10) == -signal.SIGTERM
+        assert sleeper.wait(scaled(10)) == -signal.SIGTERM
         with pytest.raises(AssertionError, match=r"ended with 3 on host0:\nwords"):
             first.run("sh", "-c", "echo words; exit 3")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.ground.patience import scaled
 from quantize import quantize, recipe
 
 from factory import make_model
@@ -58,7 +59,7 @@ def test_a_server_on_cpu_answers_and_no_process_of_it_wants_torch(
         asked = urllib.request.Request(
             f"{server.url}/v1/completions", body.encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(asked, timeout=60) as answered:
+        with urllib.request.urlopen(asked, timeout=scaled(60)) as answered:
             assert json.load(answered)["usage"]["completion_tokens"] == 4
         assert server.engine_pid() != server.process.pid
     assert not Path(blocked["TORCH_WAS_WANTED"]).exists()

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from e2e.ground.patience import scaled
 
 from slipway_kernels.cuda import ahead, launch
 
@@ -75,7 +76,7 @@ def test_a_launch_finds_what_was_compiled_ahead(operation: str) -> None:
         env=os.environ | {"TRITON_INTERPRET": "0"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=scaled(120),
         check=False,
     )
     assert found.returncode == 0, found.stderr

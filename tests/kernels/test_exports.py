@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from e2e.ground.patience import scaled
 
 from slipway_kernels.cuda.ahead import operations
 
@@ -39,7 +40,7 @@ def test_references_layouts_and_the_cpus_kernels_are_imported_without_triton() -
         [sys.executable, "-c", PROGRAM, *operations()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=scaled(120),
         check=False,
     )
     assert (found.returncode, found.stdout.strip()) == (0, ""), found.stderr

@@ -17,6 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from e2e.ground.patience import scaled
+
 HANG_UP = 0
 KEEP_SILENT = 1
 
@@ -79,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         status = index.statuses.pop(0) if index.statuses else 200
         parts = unquote(path).strip("/").split("/")
         if status == KEEP_SILENT:
-            index.ended.wait(30)
+            index.ended.wait(scaled(30))
         elif status == HANG_UP:
             return
         elif status != 200:

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 from index_server import IndexServer, digest, wheel
 
 from slipway.load import demo
@@ -127,7 +128,7 @@ def test_the_images_copies_of_the_source_suffice(small_model: IndexServer, tmp_p
 
 def test_several_processes_fetch_it_together(small_model: IndexServer, tmp_path: Path) -> None:
     all_begin = threading.Event()
-    small_model.hold = lambda: all_begin.wait(30)
+    small_model.hold = lambda: all_begin.wait(scaled(30))
     running = [
         subprocess.Popen([sys.executable, "-c", FETCH, tmp_path], stdout=subprocess.PIPE, text=True)
         for _ in range(3)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from e2e.ground.patience import scaled
 
 from slipway.load import modelscope
 from slipway.load.errors import LoadError
@@ -56,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         status = site.statuses.pop(0) if site.statuses else 200
         if status == 1:
-            site.ended.wait(5)
+            site.ended.wait(scaled(5))
         elif status >= 400:
             self.send_error(status)
         elif status == 0:

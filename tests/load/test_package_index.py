@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 from index_server import HANG_UP, KEEP_SILENT, IndexServer, Request, digest, serve, sources, wheel
 
 from slipway.load import package_index
@@ -472,11 +473,11 @@ def test_a_download_that_is_killed_leaves_nothing_and_hinders_nobody(
 
     def hold() -> None:
         under_way.set()
-        go_on.wait(30)
+        go_on.wait(scaled(30))
 
     index.hold = hold
     with command(target) as process:
-        assert under_way.wait(30)
+        assert under_way.wait(scaled(30))
         process.send_signal(signal.SIGKILL)
     go_on.set()
     assert left(target) == [".model.bin.lock"]
@@ -485,7 +486,7 @@ def test_a_download_that_is_killed_leaves_nothing_and_hinders_nobody(
 
 def test_of_two_processes_one_fetches_and_the_other_waits(index: IndexServer, target: Path) -> None:
     waiting = threading.Event()
-    index.hold = lambda: waiting.wait(30)
+    index.hold = lambda: waiting.wait(scaled(30))
     with command(target) as first, command(target) as second:
         while not blocked() & {first.pid, second.pid} and first.poll() is None and second.poll() is None:
             waiting.wait(0.01)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from e2e.ground.patience import scaled
 from quantize import quantize, recipe
 
 from factory import make_model
@@ -49,7 +50,7 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def settles(count: Callable[[], int], wanted: int) -> bool:
     """Whether it comes to that number in time, and then stays there."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + scaled(5)
     while count() < wanted and time.monotonic() < end:
         time.sleep(0.001)
     time.sleep(0.02)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from e2e.ground.patience import scaled
 from scripted_server import Answer, page, refusal, serving, watch
 
 from slipway_operator.cluster import KINDS, Cluster, Refused
@@ -48,7 +49,7 @@ def names(store: Store) -> list[str]:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + scaled(10)
     while not holds():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -68,7 +69,7 @@ async def test_the_pages_of_a_list_make_one_store_and_name_their_services() -> N
     second = page(child("b", 2, owner=None, **{"app.kubernetes.io/instance": "other"}), version=9)
     with serving(first, second) as (cluster, script):
         informer, store = followed(cluster, changed)
-        await asyncio.wait_for(informer.synced.wait(), 10)
+        await asyncio.wait_for(informer.synced.wait(), scaled(10))
         assert names(store) == ["a", "b"]
         assert changed == [("ns", "demo"), ("ns", "other")]
         assert [item["metadata"]["name"] for item in store.of(("ns", "other"))] == ["b"]

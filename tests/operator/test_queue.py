@@ -6,13 +6,14 @@ import asyncio
 from collections import Counter
 
 import pytest
+from e2e.ground.patience import scaled
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_operator.queue import FIRST_BACK_OFF, LONGEST_BACK_OFF, Queue, back_off
 
 
-async def taken(queue: Queue[str], seconds: float = 1.0) -> str:
+async def taken(queue: Queue[str], seconds: float = scaled(1)) -> str:
     return await asyncio.wait_for(queue.take(), seconds)
 
 
@@ -61,7 +62,7 @@ async def test_a_waiting_worker_wakes_for_a_key_that_is_due_sooner() -> None:
     waiting = asyncio.create_task(queue.take())
     await asyncio.sleep(0)
     queue.add("soon")
-    assert await asyncio.wait_for(waiting, 1) == "soon"
+    assert await asyncio.wait_for(waiting, scaled(1)) == "soon"
 
 
 async def test_a_failed_key_comes_again_after_its_back_off_and_success_forgets_it() -> None:
@@ -160,6 +161,6 @@ async def test_one_who_waits_can_be_ended_in_any_turn_of_the_loop_after_a_key_ha
     for _ in range(turns):
         await asyncio.sleep(0)
     worker.cancel()
-    done, _ = await asyncio.wait([worker], timeout=1.0)
+    done, _ = await asyncio.wait([worker], timeout=scaled(1))
     assert done
     assert worker.cancelled()

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from e2e.ground.patience import scaled
 
 from slipway.cli.main import main
 from slipway.load.errors import LoadError
@@ -32,7 +33,7 @@ from slipway.service.fetch import fetch
 
 pytestmark = pytest.mark.slow  # a server and a process for every case
 
-PATIENCE = 30.0
+PATIENCE = scaled(30)
 SIGNED_FOR_IAM = (
     "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/iam/aws4_request, SignedHeaders=, Signature="
 )
@@ -60,7 +61,7 @@ class Server:
     def unsigned(self, method: str, path: str, content: bytes = b"", **options: object) -> httpx.Response:
         """A request while the server asks nobody who he is."""
         httpx.post(f"{self.url}/moto-api/reset-auth", content=b"1")
-        answer = httpx.request(method, self.url + path, content=content, timeout=60, **options)  # type: ignore[arg-type]
+        answer = httpx.request(method, self.url + path, content=content, timeout=scaled(60), **options)  # type: ignore[arg-type]
         httpx.post(f"{self.url}/moto-api/reset-auth", content=b"0")
         return answer
 

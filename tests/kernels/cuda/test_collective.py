@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import reducing_rank
 import torch
+from e2e.ground.patience import scaled
 
 from slipway_kernels.collective import PROGRAMS, Peers, all_reduce, memory_bytes, reference, takes, two_shots
 
@@ -30,7 +31,7 @@ def test_ranks_add_up_in_their_order_to_the_bit(size: int, rounds: int, tmp_path
         for rank in range(size)
     ]
     try:
-        said = [process.communicate(timeout=120)[0] for process in processes]
+        said = [process.communicate(timeout=scaled(120))[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.ground.patience import scaled
 from e2e.ground.ports import free_ports
 
 from device_runs import SMALL, assert_same
@@ -73,7 +74,7 @@ def test_ranks_of_two_hosts_say_what_one_says_and_leave_no_port_open(
             found = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
             ours = [f"pid={pid}," for pid in (os.getpid(), other.pid, *far_ranks(other))]
             assert [line for line in found.splitlines() if any(pid in line for pid in ours)] == []
-        assert other.wait(timeout=30) == ENGINE_DIED.code
+        assert other.wait(timeout=scaled(30)) == ENGINE_DIED.code
 
 
 def test_a_killed_far_rank_ends_both_hosts_with_its_name(served: Callable[..., dict[str, Any]]) -> None:
@@ -85,7 +86,7 @@ def test_a_killed_far_rank_ends_both_hosts_with_its_name(served: Callable[..., d
         os.kill(rank, signal.SIGKILL)
         with pytest.raises(Exit, match=r"Rank 1 on 127\.0\.0\.3 ended"):
             engine.finish()
-        other.wait(timeout=30)
+        other.wait(timeout=scaled(30))
 
 
 def test_the_list_of_what_listens_names_torch_and_nccl() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from e2e.ground.patience import scaled
 
 import device_rank
 from device_runs import SMALL
@@ -98,7 +99,7 @@ def run(tmp_path: Path) -> Callable[..., Said]:
             process.start()
         try:
             for process in processes:
-                process.join(240)
+                process.join(scaled(240))
             assert [process.exitcode for process in processes] == [0] * size
         finally:
             for process in processes:
@@ -358,5 +359,5 @@ def test_a_rank_that_leaves_waits_in_no_kernel(tmp_path: Path) -> None:
         pass
     assert waits.is_alive()
     memory.leave()
-    waits.join(60)
+    waits.join(scaled(60))
     assert not waits.is_alive()
