@@ -44,6 +44,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Interpreted tests are slow. One of each operation on CUDA is `core`: the first of its file."""
     if item.nodeid.startswith(INTERPRETED):
         item.add_marker("slow")
+        item.add_marker("interpreted")
     seen = item.config.stash.setdefault(OPERATIONS, set())
     if item.nodeid.startswith(INTERPRETED[0]) and item.path not in seen:
         seen.add(item.path)

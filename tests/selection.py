@@ -2,9 +2,12 @@
 
 Three sets, by what their files import (tests/imports.py):
 
-- direct: the file is changed, or imports a changed file. All of these run.
-- reached: a changed file is imported by something that the test's file imports. A fraction runs.
+- direct: the test's file is changed, imports a changed file, or stands beside a changed conftest.py. All run.
+- reached: a changed file is imported by something that the test's file imports, or is a conftest.py of a
+  folder above. A fraction runs.
 - the rest. A smaller fraction runs, so that what imports do not show is found within a few changes.
+
+Of the last two, tests of CUDA kernels in Triton's interpreter are a set by themselves, of which a tenth runs.
 
 Of a matrix, a function with several axes of parameters, a fraction of the cells runs, among them each value
 of each axis. Tests marked `core` always run. A seed decides, which is printed; by default it is the hash of
@@ -64,8 +67,16 @@ class Share:
 NONE = Share(0, 0, 0)
 ALL = Share(1, 1, math.inf)
 DIRECT = Share(1, 1, 1200)
-LANDING = {"core": ALL, "direct": DIRECT, "reached": Share(4, 4, 600), "rest": Share(8, 6, 600)}
-AFFECTED = {"core": NONE, "direct": DIRECT, "reached": Share(4, 4, 600), "rest": NONE}
+REACHED = Share(4, 4, 600)
+INTERPRETED = Share(10, 10, 300)
+LANDING = {
+    "core": ALL,
+    "direct": DIRECT,
+    "reached": REACHED,
+    "interpreted": INTERPRETED,
+    "rest": Share(8, 6, 600),
+}
+AFFECTED = {"core": NONE, "direct": DIRECT, "reached": REACHED, "interpreted": INTERPRETED, "rest": NONE}
 _THIRD = Share(3, 3, 1200, whole_files=True)
 ON_CLUSTERS = {"core": ALL, "direct": ALL, "reached": _THIRD, "rest": _THIRD}
 
@@ -81,7 +92,8 @@ class Changes:
 
     def reach(self, path: Path) -> str:
         """Of a test's file: `direct`, `reached` or `rest`."""
-        if path in self._changed or self._changed & self._graph.imports(path):
+        imported = {one for one in self._graph.imports(path) if one.name != "conftest.py"}
+        if path in self._changed or self._changed & {*imported, path.with_name("conftest.py")}:
             return "direct"
         return "reached" if self._changed & self._graph.closure(path) else "rest"
 
@@ -118,8 +130,7 @@ class Selection:
         functions: defaultdict[str, defaultdict[tuple[Path, str], list[pytest.Item]]]
         functions = defaultdict(lambda: defaultdict(list))
         for item in items:
-            core = item.get_closest_marker("core") or item.get_closest_marker("product")
-            reach = "core" if core else self._changes.reach(item.path)
+            reach = self._set_of(item)
             name = item.nodeid.partition("[")[0]
             functions[reach][item.path, name].append(item)
         chosen = {}
@@ -127,6 +138,12 @@ class Selection:
             kept = {id(item) for item in self._within(self._shares[reach], found)}
             chosen[reach] = [item for item in items if id(item) in kept]
         return chosen
+
+    def _set_of(self, item: pytest.Item) -> str:
+        if item.get_closest_marker("core") or item.get_closest_marker("product"):
+            return "core"
+        reach = self._changes.reach(item.path)
+        return "interpreted" if reach != "direct" and item.get_closest_marker("interpreted") else reach
 
     def seconds(self, items: Iterable[pytest.Item]) -> float:
         """What the tests cost, by what they have cost before."""

@@ -80,28 +80,6 @@ def served(
     )
 
 
-@pytest.mark.slow
-def test_company_changes_no_bit_with_or_without_an_adapter(served: Served) -> None:
-    asked = [(tokens, one) for tokens in PROMPTS for one in (served.all, None, served.some, served.all)]
-    with LocalEngine(served.model, **served.settings) as engine:
-        alone = [outputs(engine, [one])[0] for one in asked]
-    for axis in (
-        {},
-        {"max_num_batched_tokens": 7},
-        {"threads": 2},
-        {"max_loras": 1},
-        {"num_blocks": 16, "max_num_batched_tokens": 64},
-        {"enable_prefix_caching": True},
-    ):
-        with LocalEngine(served.model, **(served.settings | axis)) as engine:
-            together = outputs(engine, asked)
-            if axis.get("enable_prefix_caching"):
-                together = outputs(engine, asked)
-                assert any(one.num_cached_tokens for one in together)
-        assert [one.logprobs for one in together] == [one.logprobs for one in alone]
-        assert [one.tokens for one in together] == [one.tokens for one in alone]
-
-
 def test_who_asks_for_none_gets_the_bits_of_a_server_without_adapters(served: Served) -> None:
     asked = [(tokens, one) for tokens in PROMPTS for one in (None, served.all)]
     with LocalEngine(served.model, **served.settings) as engine:

@@ -1,16 +1,15 @@
 """The invariance matrix: a request's output does not depend on how or with whom it was computed.
 
 Bit-exact, log-probabilities included, in fp32, in bf16, in every way to quantize and on several ranks and
-stages, for greedy and seeded requests, by the model alone and by an adapter. CUDA graphs are proved on a GPU,
-by bench/gpu, streamed or not by HTTP in tests/api, vectors, whose company is vectors, in test_pooling.py,
-drafts of every quality, and those within masks, in test_drafts.py and test_grammar.py, and all features at
-once in test_features.py.
+stages, for greedy and seeded requests, by the model alone and by two adapters. Each architecture's program is
+proved by steps in tests/worker/test_lower.py, each operation in tests/kernels. What has no cell here is
+proved beside its feature: vectors, drafts, masks, rows and adapters of other kinds.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -90,30 +89,38 @@ SETTINGS: dict[str, dict[str, object]] = {
     "int8": {"quantization": "int8"},
     "experts_int8": {"quantization": "experts_int8"},
     "fp8kv": {"quantization": "fp8", "kv_cache_dtype": "fp8"},
+    "narrow-kv": {"kv_cache_dtype": "fp8"},
     "e5m2": {"kv_cache_dtype": "fp8_e5m2"},
 }
 """Ways to quantize a plain one, or its KV cache."""
 RANKS: dict[str, dict[str, object]] = {
     "ranks": {"tensor_parallel_size": 2},
+    "float32-ranks": {"tensor_parallel_size": 2, "dtype": "float32"},
     "experts": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+    "int4-experts": {"tensor_parallel_size": 2, "enable_expert_parallel": True, "quantization": "int4"},
     "int8-ranks": {"tensor_parallel_size": 2, "quantization": "int8"},
+    "fp8-ranks": {"tensor_parallel_size": 2, "quantization": "fp8"},
     "stages": {"pipeline_parallel_size": 2},
     "int4-stages": {"pipeline_parallel_size": 3, "quantization": "int4"},
     "staged-ranks": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
 }
 """Ways to share one: sums of ranks come in another order than on one, and in none other."""
+SOME = ("v_proj", "down_proj")
+"""What the second adapter changes. One at a time has a place."""
 FEWER_AXES = (
     *("chunks of 7", "blocks of 8", "prefix cache cold", "forced preemption"),
     *("overlap with preemption", "three threads", "drafts", "a draft model"),
 )
 """Of the ways to quantize: one of each kind. Their products alone differ from bf16's."""
 RANKED = [
-    *("llama ranks", "llama int8-ranks", "mixtral ranks", "mixtral experts"),
+    *("llama ranks", "llama float32-ranks", "llama int8-ranks", "mixtral ranks", "mixtral experts"),
+    *("qwen2_moe int4-experts", "qwen2_moe fp8-ranks"),
     *("llama stages", "llama int4-stages", "llama staged-ranks", "mixtral staged-ranks"),
 ]
 QUANTIZED = [
     *(f"llama {method}" for method in CHECKPOINTS),
-    *(f"{'mixtral' if way == 'experts_int8' else 'llama'} {way}" for way in SETTINGS),
+    *("llama int4", "llama int8", "mixtral experts_int8", "llama fp8kv", "llama e5m2"),
+    *("gemma3_text narrow-kv", "qwen2_moe narrow-kv"),
 ]
 CASES = [
     *(f"{architecture} {dtype}" for architecture in ARCHITECTURES for dtype in ("float32", "bfloat16")),
@@ -154,8 +161,9 @@ def packed_model(architecture: str, folder: Path) -> Path:
     return to_gguf(made, folder / "model.gguf", "Q4_1", others=others)
 
 
-def requests(vocab: int, added: AdapterRef | None, count: int = 8) -> list[Request]:
+def requests(vocab: int, adapters: Sequence[AdapterRef], count: int = 8) -> list[Request]:
     """Ragged prompts, some with a common beginning; greedy and seeded in turn, some by an adapter."""
+    users = dict(zip((3, 6), adapters, strict=False))
     rng = random.Random(5)
     common = [rng.randrange(vocab) for _ in range(40)]
     made: list[Request] = []
@@ -166,7 +174,7 @@ def requests(vocab: int, added: AdapterRef | None, count: int = 8) -> list[Reque
             params = SamplingParams(24, temperature=0.9, top_k=50, top_p=0.95, seed=i, num_logprobs=2)
         else:
             params = SamplingParams(24, temperature=0.0, num_logprobs=2)
-        made.append((prompt, params, added if i % 4 == 3 else None))
+        made.append((prompt, params, users.get(i)))
     return made
 
 
@@ -194,12 +202,13 @@ def cases(
             model = tiny_models(architecture)
             settings |= (SETTINGS | RANKS).get(way, {"dtype": way})
         stored = folder / "model" if way == "gguf" else tiny_models(architecture)
-        added = None
+        adapters = []
         if architecture not in OF_TRANSFORMERS:
-            added = ref(adapter(stored, folder / "adapter"))
-            settings["max_loras"] = 1
+            adapters.append(ref(adapter(stored, folder / "all")))
+            adapters.append(ref(adapter(stored, folder / "some", rank=40, modules=SOME, seed=1)))
+            settings |= {"max_loras": 1, "max_lora_rank": 40}
         with engine_of(model, **(BASE | settings)) as engine:
-            work = requests(engine.start.plan.route.vocab, added)
+            work = requests(engine.start.plan.route.vocab, adapters)
             return Case(model, settings, work, [run(engine, [one])[0] for one in work])
 
     return made

@@ -94,16 +94,6 @@ def test_a_mixture_is_that_of_one_rank(models: Models, name: str, size: int, who
     check(models(name), asked, size, enable_expert_parallel=whole_experts, **BOUNDS)
 
 
-@WHOLE_EXPERTS
-@pytest.mark.parametrize("quantization", [None, "int4", "int8", "fp8"])
-def test_company_changes_no_bit_of_a_mixture(
-    models: Models, whole_experts: bool, quantization: str | None
-) -> None:
-    fields = BOUNDS | {"dtype": "bfloat16", "quantization": quantization, "tensor_parallel_size": 2}
-    asked = [(tokens, None) for tokens in prompts()]
-    check_company(models("qwen2_moe"), asked, enable_expert_parallel=whole_experts, **fields)
-
-
 @SIZES
 @WHOLE_EXPERTS
 @pytest.mark.parametrize("name", ["llama", "few words", "mixtral", "qwen2_moe"])
@@ -197,17 +187,6 @@ def test_rows_of_an_adapters_own_are_those_of_one_rank(
     asked += [(one, None) for one in prompts(2, 90)]
     drawn = check(base, asked, size, **ADAPTED)
     assert any(token >= vocab for one in drawn for token in one.tokens)
-
-
-def test_company_changes_no_bit_of_an_adapter(models: Models, tmp_path: Path) -> None:
-    base = models("few words")
-    refs = [
-        Made(base, tmp_path / "all").everywhere().save(),
-        whole(base, tmp_path / "whole", changed=(3, 88))[0],
-        None,
-    ]
-    asked = [(tokens, one) for tokens in prompts(3, 90) for one in refs]
-    check_company(base, asked, tensor_parallel_size=4, **ADAPTED)
 
 
 @SIZES

@@ -77,19 +77,6 @@ def test_the_demo_is_cut_by_its_three_key_heads(size: int, demo_model: Path) -> 
         assert_same(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_ranks_give_the_same_bits_in_any_company(dtype: str, tiny_models: TinyModels) -> None:
-    model, fields = tiny_models("llama"), {"dtype": dtype, "tensor_parallel_size": 2}
-    together = runs(model, prompts(5), **fields)
-    chunked = runs(model, prompts(5), **fields, max_num_batched_tokens=16, enable_prefix_caching=False)
-    with LocalEngine(model, threads=1, **fields) as engine:
-        params = SamplingParams(24, temperature=0.0, num_logprobs=2)
-        for tokens, first, second in zip(prompts(5), together, chunked, strict=True):
-            (alone,) = engine.run([(tokens, params)])
-            assert alone.tokens == first.tokens == second.tokens
-            assert alone.logprobs == first.logprobs == second.logprobs
-
-
 def test_seeded_draws_are_those_of_one_rank(tiny_models: TinyModels) -> None:
     def drawn(size: int) -> list[list[int]]:
         with LocalEngine(

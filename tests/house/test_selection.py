@@ -81,6 +81,27 @@ def test_direct_tests_all_run_and_others_by_chance(project: Path) -> None:
     assert 25 < len(found["rest"]) < 80
 
 
+def test_a_tenth_of_the_interpreted_kernels_runs_unless_they_are_direct(project: Path) -> None:
+    files = {
+        name: [item(project / f"tests/test_{name}.py", f"test_{n}", "interpreted") for n in range(400)]
+        for name in ("core", "server", "other")
+    }
+    found = chosen(project, ["runtime/slipway/core.py"], [one for some in files.values() for one in some])
+    assert found["direct"] == files["core"]
+    assert 40 < len(found["interpreted"]) < 120
+    assert {one.path.name for one in found["interpreted"]} == {"test_server.py", "test_other.py"}
+
+
+def test_a_conftest_is_direct_for_its_folder_and_reached_below(project: Path) -> None:
+    (project / "tests/deep").mkdir()
+    for name in ("tests/conftest.py", "tests/deep/conftest.py", "tests/deep/test_deep.py"):
+        (project / name).write_text("")
+    graph = ImportGraph(project)
+    for changed, reach in (("tests/conftest.py", "reached"), ("tests/deep/conftest.py", "direct")):
+        assert Changes([changed], graph).reach(project / "tests/deep/test_deep.py") == reach
+    assert Changes(["tests/deep/conftest.py"], graph).reach(project / "tests/test_core.py") == "rest"
+
+
 def test_a_seed_repeats_its_choice(project: Path) -> None:
     items = plain(project / "tests/test_other.py", 200)
     first, again, other = (chosen(project, ["x.py"], items, seed=seed)["rest"] for seed in ("a", "a", "b"))

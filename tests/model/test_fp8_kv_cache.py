@@ -69,20 +69,6 @@ def test_attention_sees_rounded_keys_and_values_and_nothing_else_is_rounded(
         assert logprob != pytest.approx(plain[slot][0][1], abs=5e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen2_moe"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_results_do_not_depend_on_company_chunks_blocks_or_threads(
-    tiny_models: Callable[[str], Path], architecture: str, dtype: str
-) -> None:
-    folder, settings = tiny_models(architecture), {"dtype": dtype, "kv_cache_dtype": "fp8"}
-    together = Stepper(folder, **settings).greedy(PROMPTS, 8)
-    for block, chunk in ((8, 7), (32, 1)):
-        alone = Stepper(folder, threads=1, block_size=block, **settings)
-        for slot, tokens in PROMPTS.items():
-            assert alone.greedy({slot: tokens}, 8, chunk)[slot] == together[slot]
-
-
 def scale_file(place: Path, factors: object) -> str:
     place.write_text(json.dumps({"model_type": "llama", "kv_cache": {"scaling_factor": factors}}))
     return str(place)

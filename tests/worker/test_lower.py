@@ -109,18 +109,6 @@ def test_a_packed_model_of_mixed_types_is_close_to_the_dequantized_one(
     assert abs(packed[1] - exact[1]) < 0.1
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen2_moe"])
-def test_results_of_a_packed_model_do_not_depend_on_company_chunk_or_threads(
-    packed_models: Any, architecture: str
-) -> None:
-    path = packed_models(architecture)
-    prompts = {slot: prompt(length, slot) for slot, length in enumerate((45, 3, 70, 18))}
-    together = Stepper(path, dtype="bfloat16").greedy(prompts, 8)
-    alone = Stepper(path, dtype="bfloat16", threads=1, block_size=32)
-    for slot, tokens in prompts.items():
-        assert alone.greedy({0: tokens}, 8, chunk=7)[0] == together[slot]
-
-
 def test_without_its_window_a_model_sees_every_token_and_is_no_longer_than_the_window(folders: Any) -> None:
     found = plan(folders("mistral"), disable_sliding_window=True)
     assert [group.window for group in found.kv.groups] == [0]

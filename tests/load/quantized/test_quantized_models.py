@@ -72,17 +72,6 @@ def test_in_bfloat16_log_probabilities_stay_close_to_the_dequantized_weights(
         assert logprob == pytest.approx(exact, abs=0.08)
 
 
-@pytest.mark.parametrize("method", ["awq", "w8a8", "fp8"])
-def test_results_do_not_depend_on_company_or_chunks(
-    tiny_models: Callable[[str], Path], tmp_path: Path, method: str
-) -> None:
-    folder = quantized(tiny_models("llama"), tmp_path / method, method)
-    together = Stepper(folder, dtype="bfloat16").greedy(PROMPTS, 6)
-    stepper = Stepper(folder, dtype="bfloat16", threads=1)
-    for slot, tokens in PROMPTS.items():
-        assert stepper.greedy({slot: tokens}, 6, chunk=3)[slot] == together[slot]
-
-
 def test_layers_that_were_left_alone_stand_beside_quantized_ones(
     tiny_models: Callable[[str], Path], tmp_path: Path
 ) -> None:
