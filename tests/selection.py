@@ -88,7 +88,7 @@ class Changes:
         self.files = sorted(files)
         self._graph = graph
         stand = (other for file in self.files for other in self._stand_for(file))
-        self._changed = {ROOT / file for file in (*self.files, *stand) if file.endswith(".py")}
+        self._changed = {graph.root / file for file in (*self.files, *stand) if file.endswith(".py")}
 
     def reach(self, path: Path) -> str:
         """Of a test's file: `direct`, `reached` or `rest`."""

@@ -3,8 +3,9 @@
 
 `draw` takes points of mutation_points.py at random, by a commit's hash: as many of each stratum, and there
 each as likely as another. It adds each to the files that one of the last landings changed. `judge` runs tests
-on each mutant, in a clean tree of its own. It writes each result at once, and runs only those that are
-missing. `equivalent` sets a mutant aside that no test can notice. `table` shows the results.
+on each mutant, in a clean tree of its own, first those of them that import its file. It writes each result
+at once, and runs only those that are missing. `equivalent` sets a mutant aside that no test can notice.
+`table` shows the results.
 """
 
 from __future__ import annotations
@@ -34,10 +35,17 @@ from typing import Any
 
 from mutation_points import Point, line_and_column, offset_of, points
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # of this script's own tree, whatever it judges
+from tests.imports import ImportGraph
+from tests.selection import Changes
+
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A run of tests. `{lean}` and `{dev}` are interpreters; the first word also runs a failed test again."""
+    """A run of tests. `{lean}` and `{dev}` are interpreters; the first word also runs a failed test again.
+
+    Where `{tests}` stands are their files and folders.
+    """
 
     command: str
     minutes: float
@@ -47,7 +55,7 @@ class Mode:
     """In the tree of the commit that the mutants were drawn from, with its tests."""
 
 
-TESTS = "-m pytest tests -n 2 --dist loadscope --no-loadscope-reorder -x"
+TESTS = "-m pytest {tests} -n 2 --dist loadscope --no-loadscope-reorder -x"
 MODES = {
     "lean": Mode("{lean} " + TESTS + " -m 'not slow and not soak and not torch'", 20),
     "selected": Mode(
@@ -273,15 +281,32 @@ def verdict(mode: Mode, mutant: Mutant, tree: Path, pythons: dict[str, str], roo
         landed = git("diff", "--name-only", f"{mutant.landing}^", mutant.landing, root=root).splitlines()
         env["SLIPWAY_CHANGED"] = "\n".join(sorted({*landed, mutant.file} - {""}))
         env["SLIPWAY_SEED"] = hashlib.sha1(f"{mutant.commit} {mutant.id}".encode()).hexdigest()
-    command = shlex.split(mode.command.format(**pythons))
-    status, output = run(command, tree, env, mode.minutes)
+    near = nearest(mutant.file, tree) if "{tests}" in mode.command else ()
+    found = ("missed", "")
+    for tests in (near, ["tests"]) if near else (["tests"],):
+        command = shlex.split(mode.command.format(**pythons, tests=shlex.join(tests)))
+        found = outcome_of(command, tree, env, mode.minutes)
+        if found[0] in CAUGHT:
+            break
+    return found
+
+
+def nearest(file: str, tree: Path) -> list[str]:
+    """The tests whose own file imports this one, by path. They are the likeliest to catch a mutant of it."""
+    changes = Changes([file] if file else [], ImportGraph(tree))
+    tests = (path for path in sorted((tree / "tests").rglob("test_*.py")) if changes.reach(path) == "direct")
+    return [str(path.relative_to(tree)) for path in tests]
+
+
+def outcome_of(command: list[str], tree: Path, env: dict[str, str], minutes: float) -> tuple[str, str]:
+    status, output = run(command, tree, env, minutes)
     failed = FAILED.search(output)
     shown = failed[1] if failed else (output.strip().rpartition("\n")[2])
     if status is None:
         return "timeout", shown
     if status in (0, 5):  # 5: no test was selected
         return "missed", ""
-    if failed and run([command[0], "-m", "pytest", failed[1]], tree, env, mode.minutes)[0] == 0:
+    if failed and run([command[0], "-m", "pytest", failed[1]], tree, env, minutes)[0] == 0:
         return "flaky", shown
     return "caught", shown
 

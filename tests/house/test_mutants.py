@@ -166,6 +166,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         commit(root, folder)
     (root / "README.md").write_text("1 + 1\n")
     (root / ".gitignore").write_text("build\n__pycache__\n*.so\n")
+    (root / "tests").mkdir()
+    for name, text in {"near": "import slipway.engine.module", "far": "import json"}.items():
+        (root / f"tests/test_{name}.py").write_text(text)
     (root / "pytest.py").write_text("import sys; raise SystemExit('passes' not in sys.argv[1])\n")
     commit(root, ".")
     return root
@@ -298,6 +301,15 @@ def test_a_failure_that_does_not_come_again_is_no_catch_and_is_judged_again(judg
     assert judge(judge.mutant(ENGINE), "lean") == [("lean", "flaky", name)]
     judge.mode("lean", "print('FAILED tests/test_fails.py::test_it - boom'); raise SystemExit(1)")
     assert judge(judge.mutant(ENGINE), "lean")[1:] == [("lean", "caught", "tests/test_fails.py::test_it")]
+
+
+def test_tests_that_import_the_file_run_first(judge: Judge) -> None:
+    print_tests = "import sys; print(' '.join(sys.argv[1:])); raise SystemExit(len(sys.argv) > 2)"
+    judge.mode("lean", print_tests)
+    lean = mutants.MODES["lean"]
+    judge.monkeypatch.setitem(mutants.MODES, "lean", replace(lean, command=f"{lean.command} {{tests}} x"))
+    mutant = judge.mutant(ENGINE)
+    assert judge(mutant) == [("lean", "caught", "tests/test_near.py x")]
 
 
 def test_a_mode_that_fails_without_a_mutant_judges_nothing(judge: Judge) -> None:
