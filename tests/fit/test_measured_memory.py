@@ -49,6 +49,7 @@ def test_the_demo_at_rest(demo_model: Path) -> None:
         assert settled(server) == pytest.approx(estimated(demo_model).at_rest, rel=WITHIN)
 
 
+@pytest.mark.slow
 def test_the_demo_in_full(demo_model: Path) -> None:
     with live_server(demo_model, *SMALL, forked=False) as server:
         fill(server)
@@ -57,7 +58,10 @@ def test_the_demo_in_full(demo_model: Path) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(MOE, id="experts"), pytest.param(LLAMA, id="1.2 billion", marks=pytest.mark.slow)],
+    [
+        pytest.param(MOE, id="experts", marks=pytest.mark.slow),
+        pytest.param(LLAMA, id="1.2 billion", marks=pytest.mark.slow),
+    ],
 )
 def test_a_shape_at_rest_and_in_full(config: dict[str, Any], tmp_path: Path) -> None:
     model = write_shape(tmp_path / "model", config)
