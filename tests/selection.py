@@ -355,11 +355,13 @@ class Costs:
 
 def kernels() -> str:
     """Arguments of slipway_kernels.cuda.ahead: what a landing compiles of the CUDA kernels."""
-    changed = [Path(file).parts for file in changed_files(landing=True)]
-    folders = {parts[2] for parts in changed if parts[:2] == ("kernels", "slipway_kernels")}
-    if "cuda" in folders:  # what all of them share
-        return ""
-    whole = (name for name in sorted(folders) if (KERNELS / name / "kernel.py").exists())
+    graph = ImportGraph(ROOT)
+    changed = {ROOT / file for file in changed_files(landing=True)}
+    whole = []
+    for folder in sorted(path.parent for path in KERNELS.glob("*/kernel.py")):
+        needed = set().union(*(graph.closure(path) for path in folder.glob("*.py")))
+        if any(file in needed or folder in file.parents for file in changed):
+            whole.append(folder.name)
     return " ".join((f"--sample 60 --seed {seed()} --whole", *whole))
 
 

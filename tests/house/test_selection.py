@@ -220,13 +220,27 @@ def test_another_message_of_a_commit_chooses_no_other_tests(
     assert selection.seed() == before
 
 
-def test_changed_operations_are_compiled_whole(
-    repository: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changed", "whole"),
+    [
+        ("cpu/x.cpp", set()),
+        ("cuda/ahead.py", set()),
+        ("layer_norm/op.py", {"layer_norm"}),
+        ("layer_norm/operation.cpp", {"layer_norm"}),
+        ("rms_norm/kernel.py", {"layer_norm", "rms_norm", "rope"}),
+    ],
+)
+def test_all_kernels_that_a_change_reaches_are_compiled(
+    changed: str, whole: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLIPWAY_SEED", "abc")
-    monkeypatch.setenv(
-        "SLIPWAY_CHANGED", "kernels/slipway_kernels/moe/op.py\nkernels/slipway_kernels/cpu/x.cpp"
-    )
-    assert selection.kernels() == "--sample 60 --seed abc --whole moe"
+    monkeypatch.setenv("SLIPWAY_CHANGED", f"kernels/slipway_kernels/{changed}")
+    assert compiled_whole() == whole
     monkeypatch.setenv("SLIPWAY_CHANGED", "kernels/slipway_kernels/cuda/launch.py")
-    assert selection.kernels() == ""
+    assert compiled_whole() == {path.parent.name for path in selection.KERNELS.glob("*/kernel.py")}
+
+
+def compiled_whole() -> set[str]:
+    sample, _, whole = selection.kernels().partition(" --whole")
+    assert sample == "--sample 60 --seed abc"
+    return {*whole.split()}
