@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import uvicorn
 from serving import Served, starter
 
 from factory import write_tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_tls_context() -> Iterator[None]:
-    """For all clients that verify: each would read the certificates anew, as long as 20 answers take."""
+def quick_clients_and_servers() -> Iterator[None]:
+    """What hundreds of them wait for in this process, and nothing is tested by.
+
+    Each client that verifies would read the trusted certificates anew, for as long as 20 answers take, and
+    uvicorn looks ten times a second whether to end.
+    """
+    hasty = SimpleNamespace(**vars(asyncio) | {"sleep": lambda seconds: asyncio.sleep(seconds / 10)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(httpx._transports.default, "create_ssl_context", cache(httpx.create_ssl_context))
+        patch.setattr(uvicorn.server, "asyncio", hasty)
         yield
 
 
