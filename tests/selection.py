@@ -88,14 +88,14 @@ class Changes:
         self.files = sorted(files)
         self._graph = graph
         stand = (other for file in self.files for other in self._stand_for(file))
-        self._changed = {graph.root / file for file in (*self.files, *stand) if file.endswith(".py")}
+        self.modules = {graph.root / file for file in (*self.files, *stand) if file.endswith(".py")}
 
     def reach(self, path: Path) -> str:
         """Of a test's file: `direct`, `reached` or `rest`."""
         imported = {one for one in self._graph.imports(path) if one.name != "conftest.py"}
-        if path in self._changed or self._changed & {*imported, path.with_name("conftest.py")}:
+        if path in self.modules or self.modules & {*imported, path.with_name("conftest.py")}:
             return "direct"
-        return "reached" if self._changed & self._graph.closure(path) else "rest"
+        return "reached" if self.modules & self._graph.closure(path) else "rest"
 
     @staticmethod
     def _stand_for(file: str) -> Iterator[str]:

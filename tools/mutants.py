@@ -80,6 +80,8 @@ STRATA = {
 CODE = ("runtime/", "kernels/", "operator/")
 LANGUAGES = (".py", ".cpp", ".inl", ".h")
 LAST_LANDINGS = 200
+NEAREST = 12
+"""Files of tests that run before the others."""
 DRAWN, RESULTS = ROOT / "build" / "mutants.jsonl", ROOT / "build" / "judged.jsonl"
 LIBRARY = "kernels/slipway_kernels/_cpu.so"
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -292,10 +294,29 @@ def verdict(mode: Mode, mutant: Mutant, tree: Path, pythons: dict[str, str], roo
 
 
 def nearest(file: str, tree: Path) -> list[str]:
-    """The tests whose own file imports this one, by path. They are the likeliest to catch a mutant of it."""
-    changes = Changes([file] if file else [], ImportGraph(tree))
-    tests = (path for path in sorted((tree / "tests").rglob("test_*.py")) if changes.reach(path) == "direct")
-    return [str(path.relative_to(tree)) for path in tests]
+    """The likeliest to catch a mutant of a file: files of tests that the fewest imports lead from to it.
+
+    Of those as far off, the ones with the most words of its path in theirs.
+    """
+    graph = ImportGraph(tree)
+    changed = Changes([file] if file else [], graph).modules
+    words = {*re.split(r"[/_.]", file)}
+    found = []
+    for path in (tree / "tests").rglob("test_*.py"):
+        name = str(path.relative_to(tree))
+        if (far := distance(path, changed, graph)) is not None:
+            found.append((far, -len(words.intersection(re.split(r"[/_.]", name))), name))
+    return [name for _, _, name in sorted(found)[:NEAREST]]
+
+
+def distance(path: Path, changed: set[Path], graph: ImportGraph) -> int | None:
+    """How many imports lead from a file to the next of those that changed."""
+    seen, level, far = {path}, {path}, 0
+    while level and not level & changed:
+        level = {other for one in level for other in graph.imports(one)} - seen
+        seen |= level
+        far += 1
+    return far if level else None
 
 
 def outcome_of(command: list[str], tree: Path, env: dict[str, str], minutes: float) -> tuple[str, str]:
