@@ -21,6 +21,9 @@ state = "{folder}/containerd/state"
 [grpc]
 address = "{socket(ground)}"
 
+# Its socket has one name on a machine: two clusters that start at once would both want it.
+[plugins.'io.containerd.nri.v1.nri']
+disable = true
 [plugins.'io.containerd.cri.v1.images']
 # A copy of each layer less: an image for inference has gigabytes of them.
 discard_unpacked_layers = true

@@ -13,8 +13,12 @@ from slipway.engine.client import Client
 from slipway.engine.messages import Memory
 from slipway.footprint import footprint
 
-SETTLED_SECONDS = 3.0
-"""After the server has become ready: an engine at rest goes on touching pages of its pool for a while."""
+READ_SECONDS = 1.0
+"""From one reading to the next once the server is ready: an engine goes on touching pages for a while."""
+FIRST_READINGS, MOST_READINGS = 3, 20
+"""As many are taken at least, and so many where memory still grows: on a busy machine, or by requests."""
+GROWS = 1.01
+"""More than this from one reading to the next is growth."""
 
 
 class MemoryReport:
@@ -27,15 +31,20 @@ class MemoryReport:
         self._measured = 0
 
     async def measure(self) -> None:
-        """Once the server is ready."""
+        """Once the server is ready, as soon as its memory has settled."""
         estimated = self._estimated
         if estimated is None:
             return
         if estimated.taken:
             self._measured = estimated.taken
             return
-        await asyncio.sleep(SETTLED_SECONDS)
-        self._measured = await in_daemon(lambda: footprint(self._first))
+        before = taken = 0
+        for reading in range(MOST_READINGS):
+            await asyncio.sleep(READ_SECONDS)
+            before, taken = taken, await in_daemon(lambda: footprint(self._first))
+            if reading + 1 >= FIRST_READINGS and taken <= before * GROWS:
+                break
+        self._measured = taken
 
     @property
     def shown(self) -> ServerMemory | None:
