@@ -19,7 +19,7 @@ from typing import Any
 from e2e.ground.patience import scaled
 
 PROGRAM = "chromium"
-PATIENCE = scaled(60)
+PATIENCE = 60.0
 """Seconds for what must come."""
 
 Event = dict[str, Any]
@@ -62,7 +62,7 @@ class Browser:
         if session is not None:
             message["sessionId"] = session
         os.write(self._send, json.dumps(message).encode() + b"\0")
-        told = answer.get(timeout=PATIENCE)
+        told = answer.get(timeout=scaled(PATIENCE))
         assert "error" not in told, (method, told)
         return told["result"]
 
