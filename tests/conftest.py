@@ -29,7 +29,7 @@ GRAPH = ImportGraph(Path(__file__).parents[1])
 MISSING = {name for name in NOT_IN_TEST if find_spec(name) is None}
 FILES, TESTS = pytest.StashKey[set[str]](), pytest.StashKey[int]()
 TOLD = pytest.StashKey[tuple[int, int]]()
-"""Without torch: the files and the number of tests that are left out, and what a worker tells of both."""
+"""Without torch: which files are left out, how many tests, and both numbers as a worker counted them."""
 
 OPERATIONS = pytest.StashKey[set[Path]]()
 INTERPRETED = ("tests/kernels/cuda/", "tests/worker/device/")

@@ -65,7 +65,7 @@ IMPORTED = (
 `slipway.engine.rank` is."""
 
 WHOLE = ("slipway.model.families", "slipway.text.parse.formats")
-"""Packages of which a server imports some modules: its model and arguments decide which."""
+"""Packages of which a server imports the modules that its model and arguments need. All are imported here."""
 
 SEEN_LATE = (
     *("NO_PROXY", "OPENAI_API_KEY", "OTEL_", "PYTEST_", "SLIPWAY_", "TORCHINDUCTOR_", "VLLM_"),
@@ -77,7 +77,7 @@ AT_START = dict(os.environ)
 """The environment before a test changed it."""
 
 Spares = list["Spares"]
-"""An entry for each process that one will start, which has those that this will start in its turn."""
+"""A tree: an entry for each process that a process will start, with the entries of that one's own."""
 
 FAR = 900
 """The lowest descriptor of a line to a spare: what the process opens itself has the usual numbers."""
@@ -105,8 +105,8 @@ class ForkedProcess:
         """`python -m ARGS` in a session of its own.
 
         stdin, stdout, stderr  PIPE, DEVNULL, a descriptor, None for the caller's or, of `stderr`, STDOUT
-        spares                 the processes that it will start, of which more are executed; without any list
-                               it is executed itself
+        spares                 a list: the processes that it will start as forks; any more are executed.
+                               None: the process itself is executed, without the imports.
         """
         self.args = [sys.executable, "-m", *args]
         self.returncode: int | None = None
@@ -233,7 +233,7 @@ def _fork_server() -> socket:
 
 @dataclass
 class Start:
-    """What a process is to run, with the descriptors that come beside it."""
+    """What a process is to run. Its descriptors are sent with it."""
 
     words: list[str]
     """Of `python -m`."""

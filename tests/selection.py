@@ -1,13 +1,12 @@
 """Chooses the tests that a change deserves: a pytest plugin, `-p tests.selection --select FRACTION…`.
 
-Three sets, by what their files import (tests/imports.py):
+Four sets, by what their files import (tests/imports.py):
 
 - direct: the test's file is changed, imports a changed file, or stands beside a changed conftest.py. All run.
 - reached: a changed file is imported by something that the test's file imports, or is a conftest.py of a
   folder above. A fraction runs.
 - the rest. A smaller fraction runs, so that what imports do not show is found within a few changes.
-
-Of the last two, tests of CUDA kernels in Triton's interpreter are a set by themselves, of which a tenth runs.
+- interpreted: those of the last two sets that run CUDA kernels in Triton's interpreter. A tenth runs.
 
 Of a matrix, a function with several axes of parameters, a fraction of the cells runs, among them each value
 of each axis. Tests marked `core` always run. A seed decides, which is printed; by default it is the hash of

@@ -81,7 +81,7 @@ for words in %r:
 
 
 def test_what_computes_nothing_needs_no_extra(bare: Path, environ: dict[str, str]):
-    """In one process: a package that nobody can import, nobody has imported before."""
+    """One process runs all commands: none of them can have imported a package that is not installed."""
     code = ONE_AFTER_THE_OTHER % COMPUTE_NOTHING
     done = subprocess.run([bare, "-c", code], env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

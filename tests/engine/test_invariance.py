@@ -60,6 +60,7 @@ AXES: dict[str, dict[str, object]] = {
     "overlap with preemption": {"overlap": True, "num_blocks": 16, "max_num_batched_tokens": 64},
     "two threads": {"threads": 2},
     "three threads": {"threads": 3},
+    "adapters in turn": {"max_loras": 1},
     "whole prompts": {"enable_chunked_prefill": False},
     "two partial prompts": {"max_num_batched_tokens": 32, "max_num_partial_prefills": 2},
     "drafts": {"num_drafts": 5, "prompt_lookup_min": 1},
@@ -82,6 +83,7 @@ AXES: dict[str, dict[str, object]] = {
 ARCHITECTURES = ["llama", "gemma3_text", "mixtral"]
 OF_TRANSFORMERS = ("gemma3_text",)
 """What transformers' code runs at these sizes: without adapters and draft models."""
+NATIVE_AXES = ("a draft model", "adapters in turn")
 CHECKPOINTS = {"awq": 32, "gptq": 16, "gptq-asym": 32, "w4a16": 32, "w8a8": 32, "fp8": 32, "fp8-block": 32}
 """Ways to quantize a checkpoint, with the columns that share a scale where some do."""
 SETTINGS: dict[str, dict[str, object]] = {
@@ -90,6 +92,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "experts_int8": {"quantization": "experts_int8"},
     "fp8kv": {"quantization": "fp8", "kv_cache_dtype": "fp8"},
     "narrow-kv": {"kv_cache_dtype": "fp8"},
+    "narrow-kv-float32": {"kv_cache_dtype": "fp8", "dtype": "float32"},
     "e5m2": {"kv_cache_dtype": "fp8_e5m2"},
 }
 """Ways to quantize a plain one, or its KV cache."""
@@ -106,10 +109,10 @@ RANKS: dict[str, dict[str, object]] = {
 }
 """Ways to share one: sums of ranks come in another order than on one, and in none other."""
 SOME = ("v_proj", "down_proj")
-"""What the second adapter changes. One at a time has a place."""
+"""What the second adapter changes."""
 FEWER_AXES = (
     *("chunks of 7", "blocks of 8", "prefix cache cold", "forced preemption"),
-    *("overlap with preemption", "three threads", "drafts", "a draft model"),
+    *("overlap with preemption", "three threads", "drafts", "a draft model", "adapters in turn"),
 )
 """Of the ways to quantize: one of each kind. Their products alone differ from bf16's."""
 RANKED = [
@@ -120,7 +123,7 @@ RANKED = [
 QUANTIZED = [
     *(f"llama {method}" for method in CHECKPOINTS),
     *("llama int4", "llama int8", "mixtral experts_int8", "llama fp8kv", "llama e5m2"),
-    *("gemma3_text narrow-kv", "qwen2_moe narrow-kv"),
+    *("llama narrow-kv-float32", "gemma3_text narrow-kv", "qwen2_moe narrow-kv"),
 ]
 CASES = [
     *(f"{architecture} {dtype}" for architecture in ARCHITECTURES for dtype in ("float32", "bfloat16")),
@@ -163,7 +166,7 @@ def packed_model(architecture: str, folder: Path) -> Path:
 
 def requests(vocab: int, adapters: Sequence[AdapterRef], count: int = 8) -> list[Request]:
     """Ragged prompts, some with a common beginning; greedy and seeded in turn, some by an adapter."""
-    users = dict(zip((3, 6), adapters, strict=False))
+    users = {3: adapters[0], 6: adapters[1], 7: adapters[0]} if adapters else {}
     rng = random.Random(5)
     common = [rng.randrange(vocab) for _ in range(40)]
     made: list[Request] = []
@@ -206,7 +209,7 @@ def cases(
         if architecture not in OF_TRANSFORMERS:
             adapters.append(ref(adapter(stored, folder / "all")))
             adapters.append(ref(adapter(stored, folder / "some", rank=40, modules=SOME, seed=1)))
-            settings |= {"max_loras": 1, "max_lora_rank": 40}
+            settings |= {"max_loras": 2, "max_lora_rank": 40}
         with engine_of(model, **(BASE | settings)) as engine:
             work = requests(engine.start.plan.route.vocab, adapters)
             return Case(model, settings, work, [run(engine, [one])[0] for one in work])
@@ -225,7 +228,7 @@ def case(request: pytest.FixtureRequest, cases: Callable[[str], Case]) -> Case:
         pytest.param(case, axis, marks=marks(case, axis))
         for case in CASES
         for axis in (FEWER_AXES if case in (*QUANTIZED, *RANKED) else AXES)
-        if not (case.startswith(OF_TRANSFORMERS) and axis.startswith("a draft model"))
+        if not (case.startswith(OF_TRANSFORMERS) and axis.startswith(NATIVE_AXES))
     ],
     indirect=["case"],
 )

@@ -189,6 +189,17 @@ def test_rows_of_an_adapters_own_are_those_of_one_rank(
     assert any(token >= vocab for one in drawn for token in one.tokens)
 
 
+def test_company_changes_no_bit_of_an_adapter(models: Models, tmp_path: Path) -> None:
+    base = models("few words")
+    refs = [
+        Made(base, tmp_path / "all").everywhere().save(),
+        whole(base, tmp_path / "whole", changed=(3, 88))[0],
+        None,
+    ]
+    asked = [(tokens, one) for tokens in prompts(3, 90) for one in refs]
+    check_company(base, asked, tensor_parallel_size=4, **ADAPTED)
+
+
 @SIZES
 @pytest.mark.parametrize(
     ("name", "fields"),

@@ -3,9 +3,10 @@
 `python -m slipway_kernels.cuda.ahead [OPERATION ...]` runs each operation's cases on meta tensors, compiles
 what they would launch, and prints registers, shared memory and the instructions that matter. It fails where
 a kernel does not compile, spills registers without a reason in its tile, wants more shared memory than there
-is, or misses an instruction that its case demands. What has not changed since it was last compiled is not
-compiled again, and fails as it did; `--again` compiles such kernels anew. `--sample` compiles some kernels by
-chance, and all of the operations that `--whole` names.
+is, or misses an instruction that its case demands.
+
+A kernel that has not changed keeps its last result, a failure too; `--again` compiles it anew. `--sample`
+compiles so many kernels, chosen at random, and every kernel of the operations that `--whole` names.
 """
 
 from __future__ import annotations

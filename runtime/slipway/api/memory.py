@@ -16,7 +16,7 @@ from slipway.footprint import footprint
 READ_SECONDS = 1.0
 """From one reading to the next once the server is ready: an engine goes on touching pages for a while."""
 FIRST_READINGS, MOST_READINGS = 3, 20
-"""As many are taken at least, and so many where memory still grows: on a busy machine, or by requests."""
+"""The least number of readings, and the most: a server whose memory still grows is read again."""
 GROWS = 1.01
 """More than this from one reading to the next is growth."""
 
