@@ -36,7 +36,7 @@ class ImportGraph:
 
     A file imports the modules that its statements name, with the __init__.py of their packages; those that
     its calls of import_module may name; if it is a test, the conftest.py of the folders above it; and in
-    tests/ and e2e/ what a string names: "slipway_operator" is started, "slipway.engine.core.Core" replaced.
+    tests/ and e2e/ what a string names: `slipway_operator` is started, `slipway.engine.core.Core` replaced.
     What stands under `if TYPE_CHECKING:` does not count. With `at_module_level`, neither do imports in
     functions.
     """

@@ -136,3 +136,17 @@ def test_this_projects_own_imports_are_found() -> None:
     assert not graph.needs(root / "runtime/slipway/__main__.py")
     assert graph.needs(root / "runtime/slipway/worker/fallback.py")
     assert graph.needs(root / "kernels/slipway_kernels/rms_norm/kernel.py", {"triton"})
+
+
+def test_what_all_tests_share_leads_neither_to_the_engine_nor_to_the_operator() -> None:
+    """Else each change of those reaches every test, and the few that matter are lost among them."""
+    root = Path(__file__).parents[2]
+    shared = ImportGraph(root).closure(root / "tests/conftest.py")
+    assert root / "tests/imports.py" in shared
+    for room in (
+        "runtime/slipway/engine/core.py",
+        "runtime/slipway/api/app.py",
+        "operator/slipway_operator/main.py",
+    ):
+        assert (root / room).exists()
+        assert root / room not in shared
