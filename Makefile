@@ -118,14 +118,18 @@ selected-clusters: setup-dev
 selected-kernels: setup-dev
 	@chosen="$$($(BIN)/python -m tests.selection)" && set -x && $(AOT) --quiet $$chosen && $(AOT_OLDEST) --quiet $$chosen
 
-# In parts, for hours of work: make exhaustive-tests, aot, e2e.
+# In parts, for an hour and a half of work: make exhaustive-tests, aot, exhaustive-clusters.
 exhaustive: setup-dev lint types-of-torch
 	@$(MAKE) --no-print-directory exhaustive-tests
 	@$(MAKE) --no-print-directory aot
-	@$(MAKE) --no-print-directory e2e
+	@$(MAKE) --no-print-directory exhaustive-clusters
 
+RECORD := -p tests.selection --record-costs -m "not soak"
 exhaustive-tests: setup-dev
-	$(BIN)/python $(PYTEST) -p tests.selection --record-costs -m "not soak"
+	$(BIN)/python $(PYTEST) $(RECORD)
+
+exhaustive-clusters: setup-dev
+	$(E2E) $(RECORD)
 
 # The bounds of pyproject.toml are tried now and then: the oldest versions in them, and the newest beyond them.
 oldest newest: setup-test

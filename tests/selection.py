@@ -10,7 +10,10 @@ Four sets, by what their files import (tests/imports.py):
 
 Of a matrix, a function with several axes of parameters, a fraction of the cells runs, among them each value
 of each axis. Tests marked `core` always run. A seed decides, which is printed; by default it is the hash of
-the tree, so that another message of the commit chooses no other tests. Costs: tests/costs.json.
+the tree, so that another message of the commit chooses no other tests.
+
+Each set has a limit of time, by what tests have cost (tests/costs.json). A test that takes twice as long, or
+that is twice as many imports away from the change, has half the chance to run within it.
 """
 
 from __future__ import annotations
@@ -66,18 +69,22 @@ class Share:
 NONE = Share(0, 0, 0)
 ALL = Share(1, 1, math.inf)
 DIRECT = Share(1, 1, 1200)
-REACHED = Share(4, 4, 600)
-INTERPRETED = Share(10, 10, 300)
+REACHED = Share(4, 4, 240)
+INTERPRETED = Share(10, 10, 60)
 LANDING = {
     "core": ALL,
     "direct": DIRECT,
     "reached": REACHED,
     "interpreted": INTERPRETED,
-    "rest": Share(8, 6, 600),
+    "rest": Share(8, 6, 120),
 }
 AFFECTED = {"core": NONE, "direct": DIRECT, "reached": REACHED, "interpreted": INTERPRETED, "rest": NONE}
-_THIRD = Share(3, 3, 1200, whole_files=True)
-ON_CLUSTERS = {"core": ALL, "direct": ALL, "reached": _THIRD, "rest": _THIRD}
+ON_CLUSTERS = {
+    "core": ALL,
+    "direct": ALL,
+    "reached": Share(3, 3, 300, whole_files=True),
+    "rest": Share(3, 3, 180, whole_files=True),
+}
 
 
 class Changes:
@@ -96,6 +103,15 @@ class Changes:
             return "direct"
         return "reached" if self.modules & self._graph.closure(path) else "rest"
 
+    def distance(self, path: Path) -> int | None:
+        """How many imports lead from a file to the next of those that changed; None where none do."""
+        seen, level, far = {path}, {path}, 0
+        while level and not level & self.modules:
+            level = {other for one in level for other in self._graph.imports(one)} - seen
+            seen |= level
+            far += 1
+        return far if level else None
+
     @staticmethod
     def _stand_for(file: str) -> Iterator[str]:
         if not file.endswith(".py"):
@@ -106,11 +122,14 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A test, or all cells of a matrix that are run: what is chosen as one, and what it costs."""
+    """What is chosen as one: a test, the cells of a matrix that are run, or the tests of a file."""
 
     items: Sequence[pytest.Item]
     seconds: float
     lot: float
+    """Between 0 and 1: which share of all it is among."""
+    far: int
+    """From the change, in imports."""
 
 
 class Selection:
@@ -123,18 +142,18 @@ class Selection:
         self._changes = changes
         self._shares = shares
         self._costs = costs
+        self._distances: dict[Path, int] = {}
 
     def choose(self, items: Sequence[pytest.Item]) -> dict[str, list[pytest.Item]]:
         """The chosen tests of each set, in the order of `items`."""
-        functions: defaultdict[str, defaultdict[tuple[Path, str], list[pytest.Item]]]
-        functions = defaultdict(lambda: defaultdict(list))
+        groups: defaultdict[str, defaultdict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
         for item in items:
             reach = self._set_of(item)
-            name = item.nodeid.partition("[")[0]
-            functions[reach][item.path, name].append(item)
+            function = item.nodeid.partition("[")[0]
+            groups[reach][str(item.path) if self._shares[reach].whole_files else function].append(item)
         chosen = {}
-        for reach, found in functions.items():
-            kept = {id(item) for item in self._within(self._shares[reach], found)}
+        for reach, found in groups.items():
+            kept = {id(item) for item in self._within(self._shares[reach], found.values())}
             chosen[reach] = [item for item in items if id(item) in kept]
         return chosen
 
@@ -148,33 +167,36 @@ class Selection:
         """What the tests cost, by what they have cost before."""
         return sum(self._costs.get(_name(item.path), SECONDS) for item in items)
 
-    def _within(
-        self, share: Share, functions: dict[tuple[Path, str], list[pytest.Item]]
-    ) -> Iterator[pytest.Item]:
+    def _within(self, share: Share, groups: Iterable[list[pytest.Item]]) -> Iterator[pytest.Item]:
         if not share.one_in:
             return
-        units = [unit for items in functions.values() for unit in self._units(share, items)]
+        units = [unit for items in groups for unit in self._units(share, items)]
         left = share.seconds
-        for unit in sorted(units, key=lambda unit: unit.lot):
+        for unit in sorted(units, key=lambda unit: unit.lot * unit.seconds * unit.far):
             if unit.seconds <= left:
                 left -= unit.seconds
                 yield from unit.items
 
     def _units(self, share: Share, items: list[pytest.Item]) -> Iterator[Unit]:
-        """What of a function may run; its lot, between 0 and 1, is the order in which it comes to do so."""
+        """What of a matrix, of a function that is none, or of a file may run."""
+        far = self._distance(items[0].path)
         if share.whole_files:
-            lot = self._lot(_name(items[0].path))
-            if lot < 1 / share.one_in:
-                yield Unit(items, self.seconds(items), lot)
-            return
-        if axes := axes_of(items):
+            together = [(items, _name(items[0].path))]
+        elif axes := axes_of(items):
             cells = cover(items, axes, math.ceil(len(items) / share.cells), self._lot)
-            yield Unit(cells, self.seconds(cells), self._lot(items[0].nodeid.partition("[")[0]))
+            yield Unit(cells, self.seconds(cells), self._lot(items[0].nodeid.partition("[")[0]), far)
             return
-        for item in items:
-            lot = self._lot(item.nodeid)
+        else:
+            together = [([item], item.nodeid) for item in items]
+        for some, name in together:
+            lot = self._lot(name)
             if lot < 1 / share.one_in:
-                yield Unit([item], self.seconds([item]), lot)
+                yield Unit(some, self.seconds(some), lot, far)
+
+    def _distance(self, path: Path) -> int:
+        if path not in self._distances:
+            self._distances[path] = self._changes.distance(path) or 1
+        return self._distances[path]
 
     def _lot(self, name: str) -> float:
         digest = hashlib.sha256(f"{self._seed} {name}".encode()).digest()

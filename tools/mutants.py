@@ -298,25 +298,14 @@ def nearest(file: str, tree: Path) -> list[str]:
 
     Of those as far off, the ones with the most words of its path in theirs.
     """
-    graph = ImportGraph(tree)
-    changed = Changes([file] if file else [], graph).modules
+    changes = Changes([file] if file else [], ImportGraph(tree))
     words = {*re.split(r"[/_.]", file)}
     found = []
     for path in (tree / "tests").rglob("test_*.py"):
         name = str(path.relative_to(tree))
-        if (far := distance(path, changed, graph)) is not None:
+        if (far := changes.distance(path)) is not None:
             found.append((far, -len(words.intersection(re.split(r"[/_.]", name))), name))
     return [name for _, _, name in sorted(found)[:NEAREST]]
-
-
-def distance(path: Path, changed: set[Path], graph: ImportGraph) -> int | None:
-    """How many imports lead from a file to the next of those that changed."""
-    seen, level, far = {path}, {path}, 0
-    while level and not level & changed:
-        level = {other for one in level for other in graph.imports(one)} - seen
-        seen |= level
-        far += 1
-    return far if level else None
 
 
 def outcome_of(command: list[str], tree: Path, env: dict[str, str], minutes: float) -> tuple[str, str]:

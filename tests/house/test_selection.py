@@ -131,6 +131,39 @@ def test_a_set_stops_where_its_time_ends(project: Path) -> None:
     assert len(found) == LANDING["direct"].seconds / 30
 
 
+def test_within_the_time_of_a_set_the_quick_and_the_near_come_first(project: Path) -> None:
+    (project / "tests/test_far.py").write_text("import test_server")
+    names = ("server", "started", "far")
+    items = [one for name in names for one in plain(project / f"tests/test_{name}.py", 1000)]
+    costs = {"tests/test_server.py": 2.0, "tests/test_started.py": 4.0, "tests/test_far.py": 2.0}
+    found = chosen(project, ["runtime/slipway/core.py"], items, costs=costs)["reached"]
+    count = Counter(one.path.stem for one in found)
+    assert count["test_server"] > 1.5 * count["test_started"] > 0
+    assert count["test_server"] > 1.2 * count["test_far"] > 0
+
+
+def test_the_distance_is_how_many_imports_lead_to_the_change(project: Path) -> None:
+    changes = Changes(["runtime/slipway/core.py"], ImportGraph(project))
+    assert [changes.distance(project / f"tests/test_{name}.py") for name in ("core", "server", "other")] == [
+        1,
+        2,
+        None,
+    ]
+    assert changes.distance(project / "runtime/slipway/core.py") == 0
+
+
+def test_no_file_of_clusters_is_cut_by_the_time_of_its_set(project: Path) -> None:
+    files = [project / f"e2e/test_{number}.py" for number in range(60)]
+    (project / "e2e").mkdir()
+    for path in files:
+        path.write_text("")
+    items = [one for path in files for one in plain(path, 7)]
+    costs = {f"e2e/{path.name}": 10.0 for path in files}
+    found = Counter(one.path for one in chosen(project, ["x.py"], items, ON_CLUSTERS, costs=costs)["rest"])
+    assert {*found.values()} == {7}
+    assert len(found) == ON_CLUSTERS["rest"].seconds // 70
+
+
 def test_on_clusters_files_are_chosen_whole(project: Path) -> None:
     (project / "e2e").mkdir()
     files = [project / f"e2e/test_{number}.py" for number in range(90)]
