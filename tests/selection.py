@@ -130,6 +130,8 @@ class Unit:
     """Between 0 and 1: which share of all it is among."""
     far: int
     """From the change, in imports."""
+    luck: float
+    """Between 0 and 1: one that goes beyond the time left runs by chance. Else the dearest never would."""
 
 
 class Selection:
@@ -173,9 +175,11 @@ class Selection:
         units = [unit for items in groups for unit in self._units(share, items)]
         left = share.seconds
         for unit in sorted(units, key=lambda unit: unit.lot * unit.seconds * unit.far):
-            if unit.seconds <= left:
-                left -= unit.seconds
+            if unit.luck * unit.seconds < left:
                 yield from unit.items
+            if unit.seconds > left:
+                break
+            left -= unit.seconds
 
     def _units(self, share: Share, items: list[pytest.Item]) -> Iterator[Unit]:
         """What of a matrix, of a function that is none, or of a file may run."""
@@ -184,14 +188,15 @@ class Selection:
             together = [(items, _name(items[0].path))]
         elif axes := axes_of(items):
             cells = cover(items, axes, math.ceil(len(items) / share.cells), self._lot)
-            yield Unit(cells, self.seconds(cells), self._lot(items[0].nodeid.partition("[")[0]), far)
+            name = items[0].nodeid.partition("[")[0]
+            yield Unit(cells, self.seconds(cells), self._lot(name), far, self._lot(f"beyond {name}"))
             return
         else:
             together = [([item], item.nodeid) for item in items]
         for some, name in together:
             lot = self._lot(name)
             if lot < 1 / share.one_in:
-                yield Unit(some, self.seconds(some), lot, far)
+                yield Unit(some, self.seconds(some), lot, far, self._lot(f"beyond {name}"))
 
     def _distance(self, path: Path) -> int:
         if path not in self._distances:
