@@ -31,8 +31,8 @@ SUITE_SHA256 := 0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326
 export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
 .PHONY: help run python test lint types types-of-torch fast affected selected selected-clusters selected-kernels
-.PHONY: exhaustive exhaustive-tests exhaustive-clusters aot programs images product e2e goals soak bench generate lock oldest newest
-.PHONY: setup setup-test setup-dev kernels browser clean cluster cluster-shell cluster-down
+.PHONY: exhaustive exhaustive-tests exhaustive-clusters aot programs images product e2e goals soak bench generate
+.PHONY: lock oldest newest setup setup-test setup-dev kernels browser clean cluster cluster-shell cluster-down
 
 help:
 	@echo "make run         serve the demo model at http://$(HOST):$(PORT)"

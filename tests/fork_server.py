@@ -65,7 +65,7 @@ IMPORTED = (
 `slipway.engine.rank` is."""
 
 WHOLE = ("slipway.model.families", "slipway.text.parse.formats")
-"""Packages of which a server imports the modules that its model and arguments need. All are imported here."""
+"""Packages. The model and the arguments decide which modules a server imports; here, all are imported."""
 
 SEEN_LATE = (
     *("NO_PROXY", "OPENAI_API_KEY", "OTEL_", "PYTEST_", "SLIPWAY_", "TORCHINDUCTOR_", "VLLM_"),

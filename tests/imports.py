@@ -61,6 +61,17 @@ class ImportGraph:
         """A file, the files that it imports, those that they import, and so on."""
         return {self._paths[each] for each in self._closure(path, at_module_level)}
 
+    def distance(self, path: Path, others: Iterable[Path]) -> int | None:
+        """The number of imports from a file to the nearest of the others; None if none leads there."""
+        wanted = {str(other) for other in others}
+        seen = level = {str(path.resolve())}
+        count = 0
+        while level and not level & wanted:
+            level = set().union(*(self._of(each, False)[0] for each in level)) - seen
+            seen = seen | level
+            count += 1
+        return count if level else None
+
     def needs(self, path: Path, packages: Iterable[str] = TORCH) -> bool:
         """Whether one of these packages is imported when the file is."""
         wanted = {*packages}

@@ -12,8 +12,8 @@ Of a matrix, a function with several axes of parameters, a fraction of the cells
 of each axis. Tests marked `core` always run. A seed decides, which is printed; by default it is the hash of
 the tree, so that another message of the commit chooses no other tests.
 
-Each set has a limit of time, by what tests have cost (tests/costs.json). A test that takes twice as long, or
-that is twice as many imports away from the change, has half the chance to run within it.
+Each set has a time limit; tests/costs.json has the cost of each test. A test that takes twice as long, or is
+twice as many imports away from the change, is half as likely to run.
 """
 
 from __future__ import annotations
@@ -95,22 +95,20 @@ class Changes:
         self._graph = graph
         stand = (other for file in self.files for other in self._stand_for(file))
         self.modules = {graph.root / file for file in (*self.files, *stand) if file.endswith(".py")}
+        self._distances: dict[Path, int | None] = {}
 
     def reach(self, path: Path) -> str:
         """Of a test's file: `direct`, `reached` or `rest`."""
         imported = {one for one in self._graph.imports(path) if one.name != "conftest.py"}
         if path in self.modules or self.modules & {*imported, path.with_name("conftest.py")}:
             return "direct"
-        return "reached" if self.modules & self._graph.closure(path) else "rest"
+        return "rest" if self.distance(path) is None else "reached"
 
     def distance(self, path: Path) -> int | None:
-        """How many imports lead from a file to the next of those that changed; None where none do."""
-        seen, level, far = {path}, {path}, 0
-        while level and not level & self.modules:
-            level = {other for one in level for other in self._graph.imports(one)} - seen
-            seen |= level
-            far += 1
-        return far if level else None
+        """The number of imports from a file to the nearest changed file; None if none leads there."""
+        if path not in self._distances:
+            self._distances[path] = self._graph.distance(path, self.modules)
+        return self._distances[path]
 
     @staticmethod
     def _stand_for(file: str) -> Iterator[str]:
@@ -122,16 +120,16 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is chosen as one: a test, the cells of a matrix that are run, or the tests of a file."""
+    """Tests that are chosen together: one test, some cells of a matrix, or a file."""
 
     items: Sequence[pytest.Item]
     seconds: float
+    distance: int
+    """The number of imports between its file and the change; at least 1."""
     lot: float
-    """Between 0 and 1: which share of all it is among."""
-    far: int
-    """From the change, in imports."""
-    luck: float
-    """Between 0 and 1: one that goes beyond the time left runs by chance. Else the dearest never would."""
+    """A random number between 0 and 1: the lowest are chosen."""
+    overrun: float
+    """Another one: the lower it is, the further the unit may exceed the time that is left."""
 
 
 class Selection:
@@ -144,15 +142,14 @@ class Selection:
         self._changes = changes
         self._shares = shares
         self._costs = costs
-        self._distances: dict[Path, int] = {}
 
     def choose(self, items: Sequence[pytest.Item]) -> dict[str, list[pytest.Item]]:
         """The chosen tests of each set, in the order of `items`."""
         groups: defaultdict[str, defaultdict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
         for item in items:
             reach = self._set_of(item)
-            function = item.nodeid.partition("[")[0]
-            groups[reach][str(item.path) if self._shares[reach].whole_files else function].append(item)
+            whole_file = self._shares[reach].whole_files
+            groups[reach][str(item.path) if whole_file else _function(item)].append(item)
         chosen = {}
         for reach, found in groups.items():
             kept = {id(item) for item in self._within(self._shares[reach], found.values())}
@@ -174,34 +171,28 @@ class Selection:
             return
         units = [unit for items in groups for unit in self._units(share, items)]
         left = share.seconds
-        for unit in sorted(units, key=lambda unit: unit.lot * unit.seconds * unit.far):
-            if unit.luck * unit.seconds < left:
+        for unit in sorted(units, key=lambda unit: unit.lot * unit.seconds * unit.distance):
+            if unit.overrun * unit.seconds < left:  # always true of one that fits
                 yield from unit.items
             if unit.seconds > left:
                 break
             left -= unit.seconds
 
     def _units(self, share: Share, items: list[pytest.Item]) -> Iterator[Unit]:
-        """What of a matrix, of a function that is none, or of a file may run."""
-        far = self._distance(items[0].path)
+        """The units of a group that the lots choose."""
         if share.whole_files:
-            together = [(items, _name(items[0].path))]
+            units = [self._unit(items, _name(items[0].path))]
         elif axes := axes_of(items):
             cells = cover(items, axes, math.ceil(len(items) / share.cells), self._lot)
-            name = items[0].nodeid.partition("[")[0]
-            yield Unit(cells, self.seconds(cells), self._lot(name), far, self._lot(f"beyond {name}"))
+            yield self._unit(cells, _function(items[0]))
             return
         else:
-            together = [([item], item.nodeid) for item in items]
-        for some, name in together:
-            lot = self._lot(name)
-            if lot < 1 / share.one_in:
-                yield Unit(some, self.seconds(some), lot, far, self._lot(f"beyond {name}"))
+            units = [self._unit([item], item.nodeid) for item in items]
+        yield from (unit for unit in units if unit.lot < 1 / share.one_in)
 
-    def _distance(self, path: Path) -> int:
-        if path not in self._distances:
-            self._distances[path] = self._changes.distance(path) or 1
-        return self._distances[path]
+    def _unit(self, items: Sequence[pytest.Item], name: str) -> Unit:
+        distance = self._changes.distance(items[0].path) or 1
+        return Unit(items, self.seconds(items), distance, self._lot(name), self._lot(f"overrun {name}"))
 
     def _lot(self, name: str) -> float:
         digest = hashlib.sha256(f"{self._seed} {name}".encode()).digest()
@@ -267,6 +258,10 @@ def seed() -> str:
 
 def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 def _name(path: Path) -> str:

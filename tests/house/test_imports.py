@@ -139,7 +139,7 @@ def test_this_projects_own_imports_are_found() -> None:
 
 
 def test_what_all_tests_share_leads_neither_to_the_engine_nor_to_the_operator() -> None:
-    """Else each change of those reaches every test, and the few that matter are lost among them."""
+    """Otherwise every change to either reaches all tests, and the sample rarely holds those that matter."""
     root = Path(__file__).parents[2]
     shared = ImportGraph(root).closure(root / "tests/conftest.py")
     assert root / "tests/imports.py" in shared

@@ -5,8 +5,8 @@ what they would launch, and prints registers, shared memory and the instructions
 a kernel does not compile, spills registers without a reason in its tile, wants more shared memory than there
 is, or misses an instruction that its case demands.
 
-A kernel that has not changed keeps its last result, a failure too; `--again` compiles it anew. `--sample`
-compiles so many kernels, chosen at random, and every kernel of the operations that `--whole` names.
+If a kernel has not changed, its last result is reported, even a failure. `--again` compiles it anyway.
+`--sample N` compiles N kernels, chosen at random. `--whole` names operations and compiles all their kernels.
 """
 
 from __future__ import annotations
