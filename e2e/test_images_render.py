@@ -71,7 +71,7 @@ def answers(command: list[str], document: Path, folder: Path) -> None:
 def says_paris(document: Path) -> None:
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{port_of(document)}/v1", api_key="none", max_retries=0)
     question = [{"role": "user", "content": "What is the capital of France?"}]
-    answer = client.chat.completions.create(model="demo", messages=question, max_tokens=16)
+    answer = client.chat.completions.create(model="demo", messages=question, max_tokens=16, temperature=0)
     assert "Paris" in answer.choices[0].message.content
 
 

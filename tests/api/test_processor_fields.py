@@ -89,6 +89,7 @@ def test_a_server_runs_what_it_allows_and_answers_400_for_what_fails(
             body = {
                 "prompt": "Hi",
                 "max_tokens": 4,
+                "ignore_eos": True,
                 "return_token_ids": True,
                 "logits_processors": processors,
             }
