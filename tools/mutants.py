@@ -42,10 +42,7 @@ from tests.selection import Changes
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A run of tests. `{lean}` and `{dev}` are interpreters; the first word also runs a failed test again.
-
-    Where `{tests}` stands are their files and folders.
-    """
+    """A run of tests. `{lean}` and `{dev}` are interpreters; the first word also runs a failed test again."""
 
     command: str
     minutes: float
@@ -55,7 +52,7 @@ class Mode:
     """In the tree of the commit that the mutants were drawn from, with its tests."""
 
 
-TESTS = "-m pytest {tests} -n 2 --dist loadscope --no-loadscope-reorder -x"
+TESTS = "-m pytest tests -p nearest_first -n 2 --dist loadscope --no-loadscope-reorder -x"
 MODES = {
     "lean": Mode("{lean} " + TESTS + " -m 'not slow and not soak and not torch'", 20),
     "selected": Mode(
@@ -80,8 +77,6 @@ STRATA = {
 CODE = ("runtime/", "kernels/", "operator/")
 LANGUAGES = (".py", ".cpp", ".inl", ".h")
 LAST_LANDINGS = 200
-NEAREST = 12
-"""Files of tests that run before the others."""
 DRAWN, RESULTS = ROOT / "build" / "mutants.jsonl", ROOT / "build" / "judged.jsonl"
 LIBRARY = "kernels/slipway_kernels/_cpu.so"
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -241,7 +236,7 @@ def end_processes(tree: Path) -> None:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    path = os.pathsep.join(str(tree / folder) for folder in CODE)
+    path = os.pathsep.join([*(str(tree / folder) for folder in CODE), str(Path(__file__).parent)])
     return os.environ | {"PYTHONPATH": path, "SLIPWAY_COMMAND": "bin/slipway", "MUTANT_TREE": str(tree)}
 
 
@@ -283,20 +278,14 @@ def verdict(mode: Mode, mutant: Mutant, tree: Path, pythons: dict[str, str], roo
         landed = git("diff", "--name-only", f"{mutant.landing}^", mutant.landing, root=root).splitlines()
         env["SLIPWAY_CHANGED"] = "\n".join(sorted({*landed, mutant.file} - {""}))
         env["SLIPWAY_SEED"] = hashlib.sha1(f"{mutant.commit} {mutant.id}".encode()).hexdigest()
-    near = nearest(mutant.file, tree) if "{tests}" in mode.command else ()
-    found = ("missed", "")
-    for tests in (near, ["tests"]) if near else (["tests"],):
-        command = shlex.split(mode.command.format(**pythons, tests=shlex.join(tests)))
-        found = outcome_of(command, tree, env, mode.minutes)
-        if found[0] in CAUGHT:
-            break
-    return found
+    env["NEAREST"] = " ".join(nearest(mutant.file, tree))
+    return outcome_of(shlex.split(mode.command.format(**pythons)), tree, env, mode.minutes)
 
 
 def nearest(file: str, tree: Path) -> list[str]:
-    """The likeliest to catch a mutant of a file: files of tests that the fewest imports lead from to it.
+    """The files of tests that import a file, those first from which the fewest imports lead to it.
 
-    Of those as far off, the ones with the most words of its path in theirs.
+    Of those as far off, the ones first that have the most words of its path in theirs.
     """
     changes = Changes([file] if file else [], ImportGraph(tree))
     words = {*re.split(r"[/_.]", file)}
@@ -305,7 +294,7 @@ def nearest(file: str, tree: Path) -> list[str]:
         name = str(path.relative_to(tree))
         if (far := changes.distance(path)) is not None:
             found.append((far, -len(words.intersection(re.split(r"[/_.]", name))), name))
-    return [name for _, _, name in sorted(found)[:NEAREST]]
+    return [name for _, _, name in sorted(found)]
 
 
 def outcome_of(command: list[str], tree: Path, env: dict[str, str], minutes: float) -> tuple[str, str]:

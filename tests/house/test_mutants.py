@@ -304,12 +304,17 @@ def test_a_failure_that_does_not_come_again_is_no_catch_and_is_judged_again(judg
 
 
 def test_tests_that_import_the_file_run_first(judge: Judge) -> None:
-    print_tests = "import sys; print(' '.join(sys.argv[1:])); raise SystemExit(len(sys.argv) > 2)"
-    judge.mode("lean", print_tests)
-    lean = mutants.MODES["lean"]
-    judge.monkeypatch.setitem(mutants.MODES, "lean", replace(lean, command=f"{lean.command} {{tests}} x"))
-    mutant = judge.mutant(ENGINE)
-    assert judge(mutant) == [("lean", "caught", "tests/test_near.py x")]
+    judge.mode("lean", "import os; print(os.environ['NEAREST']); raise SystemExit(1)")
+    assert judge(judge.mutant(ENGINE)) == [("lean", "caught", "tests/test_near.py")]
+
+
+def test_what_is_nearest_runs_first(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"test_{name}.py").write_text("def test(): pass")
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "nearest_first"]
+    env = mutants.environment(ROOT) | {"NEAREST": "test_c.py test_b.py"}
+    output = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout
+    assert output.split()[:3] == ["test_c.py::test", "test_b.py::test", "test_a.py::test"]
 
 
 def test_a_mode_that_fails_without_a_mutant_judges_nothing(judge: Judge) -> None:
