@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
-from factory import VOCABULARY, write_tokenizer
+from factory import VOCABULARY
 from model.stepping import plan, quiet
 from slipway_kernels.cpu import PageMemory, Slots, Threads
 
@@ -106,17 +104,3 @@ class EncoderRun:
 def text(length: int, seed: int = 0) -> list[int]:
     """Random tokens without special ones."""
     return torch.randint(3, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def write_pair_tokenizer(folder: Path) -> None:
-    """The factory's tokenizer, joining texts as BERT's does: `[CLS] one [SEP] other [SEP]`, with types."""
-    write_tokenizer(folder)
-    file = folder / "tokenizer.json"
-    tokenizer = Tokenizer.from_file(str(file))
-    begin, end = "<|im_start|>", "<|im_end|>"
-    tokenizer.post_processor = TemplateProcessing(
-        single=f"{begin} $A {end}",
-        pair=f"{begin} $A {end} $B:1 {end}:1",
-        special_tokens=[(name, tokenizer.token_to_id(name)) for name in (begin, end)],
-    )
-    tokenizer.save(str(file))

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import tokenizers
-import transformers
 from serving import Served, refused
 from test_pooling_routes import EMBEDS, SCORES, threads_of
 
-from encoder_models import write_pair_tokenizer
+from pair_tokenizer import write_pair_tokenizer
 from slipway.api.products import MAX_PAIR_CHARACTERS
 from slipway.api.routes import score
 from slipway.text.fast import FastVocabulary
@@ -39,6 +38,7 @@ def test_a_pair_is_joined_as_the_tokenizer_does() -> None:
         Tokenizer(vocabulary).encode_pair("a", "\ud800")
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("limit", [None, 40, 13, 12, 6, 4, 3])
 @pytest.mark.parametrize(
     "texts", [("what?", "words " * 9), ("words " * 9, "what?"), ("words " * 6, "text " * 7)]
@@ -46,6 +46,8 @@ def test_a_pair_is_joined_as_the_tokenizer_does() -> None:
 def test_a_pair_is_cut_and_typed_as_transformers_does(
     tmp_path: Path, texts: tuple[str, str], limit: int | None
 ) -> None:
+    import transformers
+
     write_pair_tokenizer(tmp_path)
     wanted = transformers.AutoTokenizer.from_pretrained(tmp_path)(
         *texts, truncation=limit is not None, max_length=limit, return_token_type_ids=True

@@ -15,7 +15,7 @@ import pytest
 from serving import Served, refused
 from test_http import validate
 
-from encoder_models import write_pair_tokenizer
+from pair_tokenizer import write_pair_tokenizer
 from slipway.api import pooled_prompts
 from slipway.api.errors import ApiError
 from slipway.api.pooled_prompts import cut_inside

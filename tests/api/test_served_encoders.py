@@ -14,8 +14,9 @@ import torch
 from minilm import fetch
 from tokenizers import Tokenizer
 
-from encoder_models import make_encoder, reference, write_pair_tokenizer
+from encoder_models import make_encoder, reference
 from live_server import LiveServer, live_server
+from pair_tokenizer import write_pair_tokenizer
 
 TEXTS = [
     "Paris is the capital of France.",
