@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from hypothesis import strategies as st
 from slipway.service import InvalidService, ServiceSpec, from_mapping
 from slipway_operator import reasons
 from slipway_operator.conditions import CONDITIONS, READY, RECONCILING, STALLED
+from slipway_operator.events import transitions
 from slipway_operator.reasons import BY_NAME
 from slipway_operator.status import Observed, refusal, status
 
@@ -126,6 +128,13 @@ def test_the_summary_names_the_missing_resource_in_one_line():
     assert kstatus(whole, 1) == "InProgress"  # a node may come
 
 
+def test_no_event_of_a_good_life_is_a_warning():
+    new = Observed(resource=resource(), now=NOW)
+    life = [{}, *map(told, (new, broken(pod(containers=[running()])), serving(), rolling(), serving()))]
+    events = [event for before, after in pairwise(life) for event in transitions(before, after)]
+    assert {event.type for event in events} == {"Normal"}
+
+
 def test_what_only_a_person_can_mend_is_stalled():
     said = cause(10, "ModelNotFound", "There is no model org/nope on the hub.", "Check the spelling.")
     whole = told(broken(pod(containers=[crash_loop(10, said)])))
@@ -143,15 +152,16 @@ def test_what_may_mend_itself_is_not_stalled():
     assert kstatus(whole, 1) == "InProgress"
 
 
-def test_a_rollout_is_not_ready_while_the_old_pods_serve_on():
-    old = ready_pod("demo-5d4f1-old", revision=1)
-    new = pod(containers=[running()])
-    rolling = serving(
-        pods=[old, new],
+def rolling() -> Observed:
+    return serving(
+        pods=[ready_pod("demo-5d4f1-old", revision=1), pod(containers=[running()])],
         replica_sets=[replica_set(1), replica_set(2)],
         deployment=deployment(made=2, updated=1, available=1),
     )
-    whole = told(rolling)
+
+
+def test_a_rollout_is_not_ready_while_the_old_pods_serve_on():
+    whole = told(rolling())
     assert conditions(whole)["Available"] == ("True", "Serving")
     assert conditions(whole)["Progressing"] == ("True", "RollingOut")
     assert conditions(whole)["Ready"] == ("False", "Loading")
