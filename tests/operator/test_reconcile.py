@@ -1,15 +1,13 @@
-"""The parts of a reconciliation that need no API server: transitions, pods that wait, vitals, rights."""
+"""The parts of a reconciliation that need no API server: transitions, pods that wait, rights."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN, Kind, Refused
 from slipway_operator.events import Recorder, Transition, transitions, waits
-from slipway_operator.health import Vitals, sick, unready
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
 from slipway_operator.reconcile import may_pass, refused
 
@@ -89,44 +87,6 @@ def pod(*conditions: tuple[str, str], deleted: bool = False) -> Object:
 )
 def test_a_pod_waits_while_it_is_not_ready(item: Object, expected: bool) -> None:
     assert waits(item) is expected
-
-
-WELL = Vitals(
-    synced=True,
-    active=True,
-    watching=True,
-    begun=True,
-    queue_depth=0,
-    running_for=1e5,
-    queue_age=0.0,
-    watch_age=30.0,
-    answer_age=1.0,
-    outage_age=1e6,
-    resources=1,
-)
-
-
-@pytest.mark.parametrize(
-    ("change", "dead", "absent"),
-    [
-        ({}, False, False),
-        ({"active": False}, False, False),
-        ({"synced": False}, False, True),
-        ({"begun": False}, False, True),
-        ({"queue_age": 301.0}, True, False),
-        ({"watch_age": 301.0}, True, False),
-        ({"watching": False}, True, False),
-        ({"answer_age": 100.0, "queue_age": 900.0, "watch_age": 900.0}, False, True),
-        ({"outage_age": 10.0, "queue_age": 900.0, "watch_age": 900.0}, False, False),
-        ({"answer_age": 901.0}, True, True),
-        ({"answer_age": 1e6, "running_for": 800.0}, False, True),
-    ],
-)
-def test_a_stuck_operator_is_restarted_and_one_without_an_api_server_is_only_not_ready(
-    change: Object, dead: bool, absent: bool
-) -> None:
-    vitals = replace(WELL, **change)
-    assert (sick(vitals) is not None, unready(vitals) is not None) == (dead, absent)
 
 
 def test_every_kind_that_is_made_may_be_made_and_every_kind_that_is_seen_may_be_listed() -> None:
