@@ -371,6 +371,20 @@ def test_there_are_the_objects_that_the_service_and_the_cluster_call_for(name, f
     assert len(made) == len(kinds)
 
 
+@pytest.mark.parametrize(
+    ("given", "budget"),
+    [
+        ({}, {"maxUnavailable": 1}),
+        ({"maxUnavailable": 0}, {"maxUnavailable": 0}),
+        ({"minAvailable": "50%"}, {"minAvailable": "50%"}),
+    ],
+)
+def test_one_pod_at_a_time_may_be_evicted_unless_the_document_says_otherwise(given, budget):
+    made = made_of(changed("demo", replicas=3, disruption=given), "PodDisruptionBudget")["spec"]
+    del made["unhealthyPodEvictionPolicy"], made["selector"]
+    assert made == budget
+
+
 def test_pods_are_pulled_with_the_operators_secrets_where_the_document_names_none():
     facts = replace(FACTS, image_pull_secrets=("mirror", "vendor"))
     assert pod_of(spec_of("demo"), facts)["imagePullSecrets"] == [{"name": "mirror"}, {"name": "vendor"}]
