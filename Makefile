@@ -5,6 +5,12 @@ PYTHON  ?= python3
 HOST    ?= 127.0.0.1
 PORT    ?= 8000
 SERVE   ?=
+ifneq ($(CACHE),$(HOME)/.cache/slipway)
+export SLIPWAY_CACHE := $(CACHE)
+endif
+ifneq ($(words $(CACHE)),1)
+$(error "$(CACHE)" has a space, and make takes paths apart at it. Name another folder: make CACHE=/var/tmp/slipway)
+endif
 
 # An environment for each file of locks/, named by its content and shared by all clones. The project itself runs from
 # the clone. LOCKS is another folder for `make oldest` and `make newest`.
@@ -64,13 +70,13 @@ test: setup-test lint
 	@echo "make test: passed. Other commands run the rest: the tests that need torch or minutes (make affected, or"
 	@echo "all of them: make exhaustive), the product on a real cluster (make product), CUDA kernels (make aot)."
 
-lint:
+lint: setup-test
 	$(TEST)/bin/ruff check --no-cache .  # a cache forgets that a module moved, by which imports are sorted
 	$(TEST)/bin/ruff format --check .
 	$(TEST)/bin/python -m slipway.generate --check
 
 # What has not changed since mypy last read it is not read again.
-types:
+types: setup-test
 	$(TEST)/bin/python tools/check_types.py --cache-dir $(TEST)/mypy
 
 types-of-torch: setup-dev
@@ -78,7 +84,7 @@ types-of-torch: setup-dev
 
 # Files with slow tests come first: tests/conftest.py.
 PYTEST := -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
-fast:
+fast: setup-test
 	$(TEST)/bin/python $(PYTEST) -m "not slow and not soak and not torch"
 
 # What has not changed since it was last compiled is not compiled again.
@@ -169,8 +175,8 @@ setup-test: $(TEST)/bin/python $(SUITE) kernels
 
 setup-dev: setup-test $(DEV)/bin/python $(CLIENTS)/bin/python $(OLDEST)/triton browser
 
-# After an environment, whose making installs the compiler where there is none.
 kernels:
+	@command -v "$${CXX:-g++}" >/dev/null || tools/packages.sh g++ >&2
 	@tools/step "Compiling the CPU kernels" $(PYTHON) -m slipway_kernels.build >/dev/null
 
 # After an environment: two apt-get at once disturb each other.
@@ -183,8 +189,9 @@ $(CACHE)/venv-%/bin/python:
 	@tools/setup.sh "$(PYTHON)" "$(LOCKS)/$(basename $(word 1,$(subst -, ,$*))).txt" "$(@:/bin/python=)" >&2
 
 $(OLDEST)/triton:
-	@tools/uv "$(PYTHON)" "$(CACHE)" pip install --quiet --no-deps --target "$(OLDEST)" --require-hashes \
-		-r locks/triton-oldest.txt
+	@unfinished=$$(mktemp -d "$(OLDEST).XXXXXX") && trap 'rm -rf "$$unfinished"' EXIT && \
+		tools/uv "$(PYTHON)" "$(CACHE)" pip install --quiet --no-deps --target "$$unfinished" --require-hashes \
+		-r locks/triton-oldest.txt && rm -rf "$(OLDEST)" && mv -T "$$unfinished" "$(OLDEST)"
 
 $(SUITE): | $(TEST)/bin/python
 	@tools/step "Fetching JSON Schema's test suite" $(TEST)/bin/python -m slipway.load.package_index \

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "bench"))  # quantize.py packs what tests read
@@ -20,6 +21,15 @@ from e2e.ground.patience import HEADER
 from factory import ARCHITECTURES, model_folders
 from imports import NOT_IN_TEST, ImportGraph
 from slipway import driver
+
+for name in [name for name in os.environ if name.startswith("GIT_")]:
+    del os.environ[name]  # a hook's: they lead the git of tests from their own repositories into this one
+
+# As Hypothesis does by itself where CI is set: a busy machine is no fault, and what passed passes again.
+settings.register_profile(
+    "same", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 if not driver.loaded():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, whichever test does so first

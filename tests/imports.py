@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-PLACES = ("tests", "bench", "bench/gpu", "runtime", "kernels", "operator", "")
+PLACES = ("tests", "tools", "bench", "bench/gpu", "runtime", "kernels", "operator", "")
 """Folders that modules are looked for in, after those above the file that imports them."""
 TORCH = frozenset({"torch", "transformers", "triton"})
 NOT_IN_TEST = TORCH | {"mistral_common"}
@@ -48,6 +48,9 @@ class ImportGraph:
         self._direct: dict[tuple[str, bool], tuple[set[str], set[str]]] = {}
         self._found: dict[tuple[str, str], tuple[str, ...]] = {}
         self._places: dict[str, list[str]] = {}
+
+    def files(self) -> Iterable[Path]:
+        return self._paths.values()
 
     def imports(self, path: Path, *, at_module_level: bool = False) -> set[Path]:
         """The project's files that a file itself imports."""

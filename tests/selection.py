@@ -22,14 +22,17 @@ import hashlib
 import json
 import math
 import os
+import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.utils import canonicalize_name
 from tests.imports import NOT_IN_TEST, ImportGraph
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,12 +43,19 @@ SECONDS = 1.0
 """What a test is taken to cost whose file has no entry in the costs."""
 
 READ_AS_DATA = {
-    "kernels/slipway_kernels/": ("kernels/slipway_kernels/cpu/binding.py",),
+    "kernels/slipway_kernels/": ("kernels/slipway_kernels/cpu/__init__.py",),
     "runtime/slipway/api/console/": ("tests/console/test_console.py", "tests/api/test_console_files.py"),
     "helm/": ("tests/helm/test_charts.py", "e2e/test_helm.py", "e2e/test_helm_templates.py"),
     "crds/": ("e2e/test_crd.py",),
     "examples/": ("e2e/test_examples.py",),
     "monitoring/": ("e2e/test_monitoring_rules.py", "e2e/test_metrics_lint.py"),
+    "tests/data/": ("tests/recorded_logits.py",),
+    "tests/text/vectors/": ("tests/text/test_gguf.py",),
+    "e2e/helm/": ("e2e/test_helm_templates.py",),
+    "e2e/charts/": ("e2e/test_helm.py",),
+    "docs/kubernetes": ("e2e/test_walk.py", "e2e/test_helm.py", "e2e/test_monitoring.py"),
+    "MANIFEST.in": ("tests/house/test_package.py", "e2e/test_images.py"),
+    ".containerignore": ("e2e/test_images.py",),
     "Containerfile": ("e2e/test_images.py",),
     "locks/image-": ("e2e/test_images.py",),
     "e2e/go/": ("e2e/test_ground.py",),
@@ -90,11 +100,13 @@ ON_CLUSTERS = {
 class Changes:
     """The changed files, and which tests they reach."""
 
-    def __init__(self, files: Iterable[str], graph: ImportGraph) -> None:
+    def __init__(self, files: Iterable[str], graph: ImportGraph, changed_pins: Iterable[str] = ()) -> None:
+        """changed_pins  the packages whose locked version differs"""
         self.files = sorted(files)
         self._graph = graph
-        stand = (other for file in self.files for other in self._stand_for(file))
+        stand = {other for file in self.files for other in self._stand_for(file)}
         self.modules = {graph.root / file for file in (*self.files, *stand) if file.endswith(".py")}
+        self.modules.update(self._importers(changed_pins))
         self._distances: dict[Path, int | None] = {}
 
     def reach(self, path: Path) -> str:
@@ -110,12 +122,20 @@ class Changes:
             self._distances[path] = self._graph.distance(path, self.modules)
         return self._distances[path]
 
-    @staticmethod
-    def _stand_for(file: str) -> Iterator[str]:
+    def _stand_for(self, file: str) -> Iterator[str]:
         if not file.endswith(".py"):
             for beginning, others in READ_AS_DATA.items():
                 if file.startswith(beginning):
                     yield from others
+        elif not (self._graph.root / file).exists():
+            yield str(Path(file).with_name("__init__.py"))  # which may have found it by its folder
+
+    def _importers(self, pins: Iterable[str]) -> Iterator[Path]:
+        """The project's files that import one of these packages."""
+        if wanted := {*pins}:
+            imported = packages_distributions().items()
+            names = {name for name, found in imported if wanted & {*map(canonicalize_name, found)}}
+            yield from (path for path in self._graph.files() if names & self._graph.packages(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +252,21 @@ def changed_files(landing: bool) -> list[str]:
     """Files, new ones too, that differ from the last commit or a landing's base; or SLIPWAY_CHANGED's."""
     if "SLIPWAY_CHANGED" in os.environ:
         return os.environ["SLIPWAY_CHANGED"].split("\n")
-    base = base_of_landing() if landing else "HEAD"
-    differing = _git("diff", "--name-only", "--no-renames", base).splitlines()
-    return [*differing, *_git("ls-files", "--others", "--exclude-standard").splitlines()]
+    differing = _git("diff", "-z", "--name-only", "--no-renames", _base(landing))
+    new = _git("ls-files", "-z", "--others", "--exclude-standard")
+    return [name for name in (differing + new).split("\0") if name]
+
+
+def changed_pins(landing: bool) -> list[str]:
+    """Packages whose locked version differs from the last commit's or a landing's base's."""
+    if "SLIPWAY_CHANGED" in os.environ:
+        return []
+    lines = _git("diff", "--unified=0", _base(landing), "--", "locks")
+    return sorted({*re.findall(r"^[+-]([a-z0-9-]+)==", lines, re.MULTILINE)})
+
+
+def _base(landing: bool) -> str:
+    return base_of_landing() if landing else "HEAD"
 
 
 def base_of_landing() -> str:
@@ -242,6 +274,8 @@ def base_of_landing() -> str:
     base = BASE.read_text().strip()
     head = _git("rev-parse", "HEAD").strip()
     ancestor = subprocess.run(["git", "merge-base", "--is-ancestor", base, "HEAD"], cwd=ROOT, check=False)
+    if ancestor.returncode == 0:
+        base = _git("rev-parse", "--verify", f"{base}^{{commit}}").strip()
     if base == head or ancestor.returncode:
         wrong = "this commit itself" if base == head else "no ancestor of it"
         raise pytest.UsageError(
@@ -290,13 +324,13 @@ class Plugin:
     def __init__(self, config: pytest.Config) -> None:
         landing = config.getoption("--select") == "landing"
         if hasattr(config, "workerinput"):
-            self.seed, *changed = config.workerinput["selection"]
+            self.seed, self._pins, *changed = config.workerinput["selection"]
         else:
-            self.seed, changed = seed(), changed_files(landing)
+            self.seed, self._pins, changed = seed(), changed_pins(landing), changed_files(landing)
         for name in ("SLIPWAY_SEED", "SLIPWAY_CHANGED"):  # servers of tests would not know them
             os.environ.pop(name, None)
         self._graph = ImportGraph(ROOT)
-        self._changes = Changes(changed, self._graph)
+        self._changes = Changes(changed, self._graph, self._pins)
         on_clusters = any("e2e" in Path(argument).parts for argument in config.args)
         shares = ON_CLUSTERS if on_clusters else LANDING if landing else AFFECTED
         self._command = "selected-clusters" if on_clusters else "selected" if landing else "affected"
@@ -307,7 +341,7 @@ class Plugin:
     def pytest_report_header(self) -> str:
         return f"selection: seed {self.seed}, {len(self._changes.files)} changed files"
 
-    @pytest.hookimpl(tryfirst=True)
+    @pytest.hookimpl(trylast=True)  # of what -m leaves
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         every = [*items]
         if config.getoption("--left-by-test"):
@@ -337,7 +371,7 @@ class Plugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput["selection"] = [self.seed, *self._changes.files]
+        node.workerinput["selection"] = [self.seed, self._pins, *self._changes.files]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -361,15 +395,20 @@ class Costs:
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._tests: defaultdict[str, set[str]] = defaultdict(set)
+        self._skipped: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            self._skipped.add(report.nodeid)
         name = report.nodeid.partition("::")[0]
         self._seconds[name] += report.duration
         self._tests[name].add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         known = json.loads(COSTS.read_text()) if COSTS.exists() else {}
-        known |= {name: round(self._seconds[name] / len(tests), 3) for name, tests in self._tests.items()}
+        for name, tests in self._tests.items():
+            if ran := tests - self._skipped:
+                known[name] = round(self._seconds[name] / len(ran), 3)
         known = {name: cost for name, cost in sorted(known.items()) if (ROOT / name).exists()}
         COSTS.write_text(json.dumps(known, indent=0) + "\n")
 
@@ -378,10 +417,11 @@ def kernels() -> str:
     """Arguments of slipway_kernels.cuda.ahead: what a landing compiles of the CUDA kernels."""
     graph = ImportGraph(ROOT)
     changed = {ROOT / file for file in changed_files(landing=True)}
+    other_compiler = not {"triton", "torch"}.isdisjoint(changed_pins(landing=True))
     whole = []
     for folder in sorted(path.parent for path in KERNELS.glob("*/kernel.py")):
         needed = set().union(*(graph.closure(path) for path in folder.glob("*.py")))
-        if any(file in needed or folder in file.parents for file in changed):
+        if other_compiler or any(file in needed or folder in file.parents for file in changed):
             whole.append(folder.name)
     return " ".join((f"--sample 60 --seed {seed()} --whole", *whole))
 

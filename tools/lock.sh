@@ -44,8 +44,6 @@ compile() { # NAME UV_OPTION…
     --no-annotate --custom-compile-command "make lock" "$@" -o "$folder/$name.txt"
 }
 
-# PyTorch's index for CPU has a build of its own, without NVIDIA's libraries: its image pins torch by version alone.
-echo "torch; python_version < '3'" >"$place/without-torch.txt"
 touch "$place/pins.txt"
 mkdir -p "$folder"
 for row in "${environments[@]}"; do
@@ -53,11 +51,15 @@ for row in "${environments[@]}"; do
   name=${words[0]}
   arguments=("$project" --constraint "$place/pins.txt" "${options[@]}")
   for extra in "${words[@]:1}"; do arguments+=(--extra "$extra"); done
-  [ "$name" != image-cpu-torch ] || arguments+=(--override "$place/without-torch.txt")
   compile "$name" "${arguments[@]}"
   [ "$name" != dev ] || sed -n 's/^\([a-z0-9].*[^ ]\) *\\$/\1/p' "$folder/dev.txt" >"$place/pins.txt"
 done
+# PyTorch's index for CPU has a build of its own, which brings neither NVIDIA's libraries nor Triton: its image pins
+# torch by version alone.
 grep -o '^torch==[0-9.]*' "$folder/dev.txt" >"$folder/torch.txt"
+awk '/^[a-z0-9]/ { dropped = /^(torch|triton|nvidia-[a-z0-9-]*|cuda-[a-z0-9-]*)==/ } !dropped' \
+  "$folder/image-cpu-torch.txt" >"$place/kept.txt"
+cp "$place/kept.txt" "$folder/image-cpu-torch.txt"
 compile clients "$project" --extra clients "${options[@]}"
 
 [ "$folder" = locks ] || exit 0

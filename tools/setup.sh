@@ -21,6 +21,7 @@ fi
 if ((${#packages[@]})); then
   tools/packages.sh "${packages[@]}"
 fi
+python=$(command -v "$python")  # by a name alone uv might find another
 
 name=$(basename "$lock" .txt)
 echo "Installing the packages of $name into $venv and compiling the kernels."
@@ -34,7 +35,9 @@ trap 'rm -rf "$unfinished"; kill "$compiling" 2>/dev/null || true' EXIT
 # Renamed at the end: an environment that is there is complete, and two clones may make it at once.
 tools/uv "$python" "$cache" venv --quiet --clear --relocatable --no-project --python "$python" "$unfinished"
 tools/uv "$python" "$cache" pip install --quiet --python "$unfinished/bin/python" --require-hashes -r "$lock"
-[ -x "$venv/bin/python" ] || rm -rf "$venv"
-mv -T "$unfinished" "$venv" 2>/dev/null || [ -x "$venv/bin/python" ]
+exec 9>"$cache/.setup.lock"
+flock 9
+[ -x "$venv/bin/python" ] || { rm -rf "$venv" && mv -T "$unfinished" "$venv"; }
+exec 9>&-
 echo "Installed in $((SECONDS - begun)) s; waiting for the kernels."
 wait "$compiling"

@@ -11,6 +11,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ EXTRAS = {
     "dev": (*("cpu", "torch", "cuda", "operator", "otel"), *("mistral", "ray", "bench", "test", "dev")),
     "clients": ("clients",),
     "image-cpu": ("cpu", "otel"),
+    "image-cpu-torch": ("cpu", "otel", "torch"),
     "image-cuda": ("cpu", "otel", "cuda"),
     "image-operator": ("operator",),
 }
@@ -48,7 +50,8 @@ def unmet(lock: str, python: str) -> Iterator[str]:
     asked = [name for extra in EXTRAS[lock] for name in PROJECT["optional-dependencies"][extra]]
     for requirement in map(Requirement, [*PROJECT["dependencies"], *asked]):
         version = locked.get(canonicalize_name(requirement.name))
-        if version is None or version not in requirement.specifier:
+        apart = lock == "image-cpu-torch" and requirement.name == "torch"
+        if not apart and (version is None or version not in requirement.specifier):
             yield f"locks/{lock}.txt for Python {python} has {version} of {requirement}"
 
 
@@ -76,9 +79,24 @@ def test_every_pin_has_hashes_and_no_lock_names_an_index() -> None:
             assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
 
 
-def test_the_image_with_torch_for_cpu_pins_the_same_torch() -> None:
-    assert (LOCKS / "torch.txt").read_text() == f"torch=={pins('dev', '3.11')['torch']}\n"
-    assert not {"torch", "triton"} & pins("image-cpu-torch", "3.11").keys()
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_image_with_torch_for_cpu_pins_the_same_torch_and_what_that_requires(python: str) -> None:
+    whole, locked = pins("dev", python), pins("image-cpu-torch", python)
+    assert (LOCKS / "torch.txt").read_text() == f"torch=={whole['torch']}\n"
+    of_cuda = {name for name in whole if name.startswith(("nvidia-", "cuda-"))} | {"torch", "triton"}
+    assert not of_cuda & locked.keys()
+    assert {"filelock", "fsspec", "jinja2", "networkx", "sympy", "mpmath"} <= locked.keys()
+
+
+@pytest.mark.torch
+def test_no_other_package_is_required_by_torch() -> None:
+    """Its image installs it without looking."""
+    asked = [Requirement(one) for one in requires("torch") or ()]
+    here = {"extra": "", "platform_system": "Linux", "platform_machine": "x86_64"}
+    names = {one.name for one in asked if not one.marker or one.marker.evaluate(here)}
+    named = {name for name in names if not name.startswith(("nvidia-", "cuda-"))} - {"triton"}
+    assert named <= pins("image-cpu-torch", f"{sys.version_info[0]}.{sys.version_info[1]}").keys()
+    assert len(named) > 5
 
 
 def test_images_install_from_locks_alone() -> None:
@@ -88,7 +106,7 @@ def test_images_install_from_locks_alone() -> None:
     for arguments in installing:
         name = arguments.rpartition("-r locks/")[2]
         assert (LOCKS / name).is_file()
-        assert arguments.startswith("--require-hashes ") or name == "torch.txt"
+        assert arguments.startswith("--no-deps " if name == "torch.txt" else "--require-hashes ")
     lines = [line for line in text.splitlines() if " pip install " in line]
     (own,) = (line for line in lines if not line.startswith("ARG INSTALL="))
     assert " --no-deps --no-build-isolation " in own

@@ -177,7 +177,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def commit(root: Path, place: str) -> None:
     """What is at a place, under its name."""
     mutants.git("add", place, root=root)
-    subprocess.run(["git", "-C", str(root), "commit", "-qm", place], env=os.environ | AUTHOR, check=True)
+    command = ["git", "-C", str(root), "-c", "commit.gpgsign=false", "commit", "-qm", place]
+    subprocess.run(command, env=os.environ | AUTHOR, check=True)
 
 
 def test_strata_take_turns_and_no_point_is_drawn_twice(repository: Path) -> None:

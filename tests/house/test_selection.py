@@ -39,7 +39,7 @@ def item(path: Path, function: str, *marks: str, **params: object) -> Any:
     cell = f"[{'-'.join(map(str, params.values()))}]" if params else ""
     return SimpleNamespace(
         path=path,
-        nodeid=f"{path}::{function}{cell}",
+        nodeid=f"{path.relative_to(selection.ROOT)}::{function}{cell}",
         callspec=SimpleNamespace(params=params),
         get_closest_marker=lambda wanted: wanted in marks,
     )
@@ -142,6 +142,11 @@ def test_quick_tests_and_near_tests_are_chosen_more_often(project: Path) -> None
     assert count["test_server"] > 1.2 * count["test_far"] > 0
 
 
+def test_a_module_that_is_gone_reaches_who_may_have_found_it_by_its_folder(project: Path) -> None:
+    found = chosen(project, ["runtime/slipway/gone.py"], plain(project / "tests/test_core.py", 1))
+    assert found.keys() == {"direct"}
+
+
 def test_the_distance_counts_imports(project: Path) -> None:
     changes = Changes(["runtime/slipway/core.py"], ImportGraph(project))
     assert [changes.distance(project / f"tests/test_{name}.py") for name in ("core", "server", "other")] == [
@@ -210,23 +215,27 @@ def test_cells_beyond_the_cover_are_the_lots(project: Path) -> None:
     assert min(lots[one.nodeid] for one in left) > max(lots[one.nodeid] for one in found[10:])
 
 
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path, message: str) -> str:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Three commits of a repository, the base's file naming the first of them."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    git("init", "-q")
-    git("config", "user.email", "nobody@example.com")
-    git("config", "user.name", "Nobody")
+    git(tmp_path, "init", "-q")
+    for name, value in {"user.email": "a@b", "user.name": "Nobody", "commit.gpgsign": "false"}.items():
+        git(tmp_path, "config", name, value)
     commits = []
     for number in range(3):
         (tmp_path / f"{number}.py").write_text("")
-        git("add", "-A")
-        git("commit", "-qm", f"Commit {number}")
-        commits.append(git("rev-parse", "HEAD"))
+        commits.append(commit(tmp_path, f"Commit {number}"))
     (tmp_path / "base").write_text(f"{commits[0]}\n")
     (tmp_path / "new.py").write_text("")
     monkeypatch.setattr(selection, "ROOT", tmp_path)
@@ -241,11 +250,33 @@ def test_a_change_is_all_since_the_base_and_what_is_not_committed(repository: li
     assert selection.changed_files(landing=False) == ["base", "new.py"]
 
 
-@pytest.mark.parametrize("wrong", ["this commit itself", "no ancestor of it"])
-def test_a_base_that_would_leave_out_the_change_is_refused(
-    repository: list[str], tmp_path: Path, wrong: str
+def test_a_name_of_any_letters_is_a_name(repository: list[str], tmp_path: Path) -> None:
+    (tmp_path / "ä b.py").write_text("")
+    assert selection.changed_files(landing=False) == ["base", "new.py", "ä b.py"]
+
+
+def test_a_changed_pin_reaches_who_imports_the_package(
+    repository: list[str], tmp_path: Path, project: Path
 ) -> None:
-    (tmp_path / "base").write_text(repository[2] if wrong == "this commit itself" else "0" * 40)
+    (project / "tests/test_probing.py").write_text("import pytest\nimport httpx")
+    (project / "locks").mkdir()
+    lock, pin = project / "locks" / "test.txt", "httpx=={} ; python_version > '3' \\\n    --hash=sha256:{}\n"
+    lock.write_text(pin.format("0.1", "a"))
+    commit(tmp_path, "Lock")
+    lock.write_text(pin.format("0.2", "b"))
+    assert selection.changed_pins(landing=False) == ["httpx"]
+    changes = Changes(["locks/test.txt"], ImportGraph(project), ["httpx"])
+    assert changes.reach(project / "tests/test_probing.py") == "direct"
+    assert changes.reach(project / "tests/test_core.py") == "rest"
+
+
+@pytest.mark.parametrize("wrong", ["this commit itself", "no ancestor of it"])
+@pytest.mark.parametrize("short", [False, True])
+def test_a_base_that_would_leave_out_the_change_is_refused(
+    repository: list[str], tmp_path: Path, wrong: str, short: bool
+) -> None:
+    base = repository[2] if wrong == "this commit itself" else "0" * 40
+    (tmp_path / "base").write_text(base[:12] if short else base)
     with pytest.raises(pytest.UsageError, match=rf"{wrong}.*git rev-parse HEAD > \.ci/base"):
         selection.base_of_landing()
 
@@ -255,8 +286,7 @@ def test_another_message_of_a_commit_chooses_no_other_tests(
 ) -> None:
     monkeypatch.delenv("SLIPWAY_SEED", raising=False)
     before = selection.seed()
-    words = ("commit", "-q", "--amend", "-m", "Another message")
-    subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    git(tmp_path, "commit", "-q", "--amend", "-m", "Another message")
     assert selection.seed() == before
 
 
