@@ -142,7 +142,7 @@ class ForkedProcess:
         if self.returncode is None:
             waiting = select.poll()
             waiting.register(self._line, select.POLLIN)
-            if not waiting.poll(None if timeout is None else timeout * 1000):
+            if not waiting.poll(None if timeout is None else max(0.0, timeout * 1000)):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             if told := self._line.recv(_MAX_REQUEST):  # nothing, to the second of two threads
                 self.returncode = int(told)

@@ -12,8 +12,8 @@ Of a matrix, a function with several axes of parameters, a fraction of the cells
 of each axis. Tests marked `core` always run. A seed decides, which is printed; by default it is the hash of
 the tree, so that another message of the commit chooses no other tests.
 
-Each set has a time limit; tests/costs.json has the cost of each test. A test that takes twice as long, or is
-twice as many imports away from the change, is half as likely to run.
+Each set has a time limit; tests/costs.json has the cost of each test. Where the limit is reached, a test that
+takes twice as long, or is twice as many imports away from the change, is half as likely to run.
 """
 
 from __future__ import annotations

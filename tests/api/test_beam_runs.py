@@ -60,11 +60,13 @@ def test_the_first_token_counts_when_the_first_step_is_done(start: Callable[...,
         return answer(request)
 
     served.engine.answer = slow_but_for_the_first
+    begun = time.monotonic()
     ask(served)
+    seconds = time.monotonic() - begun
     metrics = dict(line.rsplit(" ", 1) for line in served.get("/metrics").text.splitlines() if line)
     named = {name.partition("{")[0]: float(value) for name, value in metrics.items() if "{" in name}
     assert named["vllm:time_to_first_token_seconds_count"] == 1
-    assert named["vllm:time_to_first_token_seconds_sum"] < 0.4
+    assert named["vllm:time_to_first_token_seconds_sum"] <= seconds - 0.4
     assert named["vllm:time_per_output_token_seconds_count"] == 2
 
 

@@ -250,7 +250,7 @@ def read_until(terminal: int, words: bytes) -> bytes:
     """What the program prints, up to and with `words`."""
     seen = b""
     while words not in seen:
-        readable, _, _ = select.select([terminal], [], [], 60)
+        readable, _, _ = select.select([terminal], [], [], scaled(60))
         assert readable, seen
         seen += os.read(terminal, 1024)
     return seen

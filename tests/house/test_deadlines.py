@@ -29,6 +29,7 @@ def unscaled(source: str) -> Iterator[tuple[int, float]]:
             found += [word.value for word in node.keywords if word.arg == "timeout"]
             found += node.args[:1] if name in WAITS else []
             found += node.args[1:2] if ast.unparse(node.func) == "asyncio.wait_for" else []
+            found += node.args[3:4] if ast.unparse(node.func) == "select.select" else []
         elif isinstance(node, ast.BinOp) and ast.unparse(node.left) == "time.monotonic()":
             found.append(node.right)
         for deadline in found:
@@ -54,9 +55,10 @@ process.wait(0.1)
 process.communicate(timeout=30)
 asyncio.wait_for(task, 5)
 end = time.monotonic() + 60
+select.select([file], [], [], 10)
 process.wait(scaled(30))
 """
-    assert list(unscaled(source)) == [(2, 30), (4, 30), (5, 5), (6, 60)]
+    assert list(unscaled(source)) == [(2, 30), (4, 30), (5, 5), (6, 60), (7, 10)]
 
 
 def test_a_slow_machine_waits_longer_and_tells_what_it_starts():

@@ -73,5 +73,5 @@ def test_nothing_outlives_an_owner_that_is_killed():
         (pid,) = map(int, owner.stdout.readline().split())
         ended = os.pidfd_open(pid)
         owner.kill()
-        assert select.select([ended], [], [], 10)[0]
+        assert select.select([ended], [], [], scaled(10))[0]
         os.close(ended)

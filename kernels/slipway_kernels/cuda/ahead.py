@@ -5,7 +5,7 @@ what they would launch, and prints registers, shared memory and the instructions
 a kernel does not compile, spills registers without a reason in its tile, wants more shared memory than there
 is, or misses an instruction that its case demands.
 
-If a kernel has not changed, its last result is reported, even a failure. `--again` compiles it anyway.
+A kernel that has compiled is compiled again only when it has changed, and one that has failed always.
 `--sample N` compiles N kernels, chosen at random. `--whole` names operations and compiles all their kernels.
 """
 
@@ -305,7 +305,6 @@ def main() -> int:
         metavar="OPERATION",
         help="with --sample, compile all kernels of these, too",
     )
-    parser.add_argument("--again", action="store_true", help="compile anew what failed to compile before")
     arguments = parser.parse_args()
     found = [entry for name in arguments.operation for entry in entries(name, arguments.arch)]
     chosen = found
@@ -314,10 +313,9 @@ def main() -> int:
         others = [entry for entry in found if id(entry) not in whole]
         whole |= {id(entry) for entry in sample(others, arguments.sample, arguments.seed)}
         chosen = [entry for entry in found if id(entry) in whole]
-    if arguments.again:
-        for entry in chosen:
-            if entry.log.exists():
-                entry.result.unlink(missing_ok=True)
+    for entry in chosen:
+        if entry.log.exists():
+            entry.result.unlink(missing_ok=True)
     todo = [entry for entry in chosen if not entry.result.exists()]
     if todo:  # minutes, on a machine that has compiled nothing yet
         print(f"triton {triton.__version__}: compiling {len(todo)} of {len(chosen)} kernels", flush=True)
