@@ -225,6 +225,11 @@ def test_changes_are_told_both_ways_with_their_values():
     ]
 
 
+@pytest.mark.parametrize(("length", "told"), [(80, "x" * 80), (81, "x" * 79 + "…")])
+def test_a_long_value_is_told_by_its_beginning(length: int, told: str):
+    assert changes({"a": ""}, {"a": "x" * length}) == [f'a "" → {told}']
+
+
 @given(st.sampled_from(RENDERED), st.integers(0, 9), st.integers(0, 9))
 @settings(deadline=None)
 def test_the_order_of_merged_lists_is_no_change(item: Object, one: int, other: int):
