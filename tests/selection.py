@@ -258,11 +258,12 @@ def changed_files(landing: bool) -> list[str]:
 
 
 def changed_pins(landing: bool) -> list[str]:
-    """Packages whose locked version differs from the last commit's or a landing's base's."""
+    """Packages that had another locked version at the last commit or at a landing's base."""
     if "SLIPWAY_CHANGED" in os.environ:
         return []
     lines = _git("diff", "--unified=0", _base(landing), "--", "locks")
-    return sorted({*re.findall(r"^[+-]([a-z0-9-]+)==", lines, re.MULTILINE)})
+    old, new = ({*re.findall(rf"^{sign}([a-z0-9-]+)==", lines, re.MULTILINE)} for sign in ("-", r"\+"))
+    return sorted(old & new)
 
 
 def _base(landing: bool) -> str:

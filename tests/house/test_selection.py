@@ -263,7 +263,7 @@ def test_a_changed_pin_reaches_who_imports_the_package(
     lock, pin = project / "locks" / "test.txt", "httpx=={} ; python_version > '3' \\\n    --hash=sha256:{}\n"
     lock.write_text(pin.format("0.1", "a"))
     commit(tmp_path, "Lock")
-    lock.write_text(pin.format("0.2", "b"))
+    lock.write_text(pin.format("0.2", "b") + "trio==1 \\\n")  # a new one, whose importers are new, too
     assert selection.changed_pins(landing=False) == ["httpx"]
     changes = Changes(["locks/test.txt"], ImportGraph(project), ["httpx"])
     assert changes.reach(project / "tests/test_probing.py") == "direct"
