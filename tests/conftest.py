@@ -23,13 +23,13 @@ from imports import NOT_IN_TEST, ImportGraph
 from slipway import driver
 
 for name in [name for name in os.environ if name.startswith("GIT_")]:
-    del os.environ[name]  # a hook's: they lead the git of tests from their own repositories into this one
+    del os.environ[name]  # git sets them for hooks: with them, tests would commit to this repository
 
-# As Hypothesis does by itself where CI is set: a busy machine is no fault, and what passed passes again.
+# Hypothesis does the same by itself where CI is set: no deadlines, and the same examples in every run.
 settings.register_profile(
-    "same", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "repeatable", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("same")
+settings.load_profile("repeatable")
 
 if not driver.loaded():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, whichever test does so first

@@ -9,8 +9,8 @@ Four sets, by what their files import (tests/imports.py):
 - interpreted: those of the last two sets that run CUDA kernels in Triton's interpreter. A tenth runs.
 
 Of a matrix, a function with several axes of parameters, a fraction of the cells runs, among them each value
-of each axis. Tests marked `core` always run. A seed decides, which is printed; by default it is the hash of
-the tree, so that another message of the commit chooses no other tests.
+of each axis. Tests marked `core` always run, and those marked `soak` never. A seed decides, which is printed;
+by default it is the hash of the tree, so that another message of the commit chooses no other tests.
 
 Each set has a time limit; tests/costs.json has the cost of each test. Where the limit is reached, a test that
 takes twice as long, or is twice as many imports away from the change, is half as likely to run.
@@ -101,7 +101,7 @@ class Changes:
     """The changed files, and which tests they reach."""
 
     def __init__(self, files: Iterable[str], graph: ImportGraph, changed_pins: Iterable[str] = ()) -> None:
-        """changed_pins  the packages whose locked version differs"""
+        """changed_pins  packages with another locked version than before"""
         self.files = sorted(files)
         self._graph = graph
         stand = {other for file in self.files for other in self._stand_for(file)}
@@ -128,7 +128,7 @@ class Changes:
                 if file.startswith(beginning):
                     yield from others
         elif not (self._graph.root / file).exists():
-            yield str(Path(file).with_name("__init__.py"))  # which may have found it by its folder
+            yield str(Path(file).with_name("__init__.py"))  # a package may list its folder
 
     def _importers(self, pins: Iterable[str]) -> Iterator[Path]:
         """The project's files that import one of these packages."""
@@ -342,9 +342,11 @@ class Plugin:
     def pytest_report_header(self) -> str:
         return f"selection: seed {self.seed}, {len(self._changes.files)} changed files"
 
-    @pytest.hookimpl(trylast=True)  # of what -m leaves
+    @pytest.hookimpl(tryfirst=True)  # tests/conftest.py puts what is left in an order
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         every = [*items]
+        # `-m "not soak"` would drop them only after the choice.
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
         if config.getoption("--left-by-test"):
             items[:] = [item for item in items if not fast(item, self._graph)]
         chosen = self._selection.choose(items)

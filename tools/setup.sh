@@ -21,7 +21,7 @@ fi
 if ((${#packages[@]})); then
   tools/packages.sh "${packages[@]}"
 fi
-python=$(command -v "$python")  # by a name alone uv might find another
+python=$(command -v "$python")  # uv looks up a bare name by itself, and may find another Python
 
 name=$(basename "$lock" .txt)
 echo "Installing the packages of $name into $venv and compiling the kernels."

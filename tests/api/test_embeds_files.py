@@ -1,4 +1,4 @@
-"""Files of `prompt_embeds` that torch did not write: what is refused before the engine sees it."""
+"""Files of `prompt_embeds`, made without torch. Invalid ones are refused before they reach the engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def number(value: int) -> bytes:
 
 
 def archived(program: bytes, numbers: int = 2 * HIDDEN, entries: int = 0) -> bytes:
-    """A file of torch.save whose program is another, with so many numbers, and entries of nothing."""
+    """A file like torch.save's with this pickle, so many float32 zeros and so many empty records."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, record in (("data.pkl", program), ("data/0", bytes(4 * numbers)), ("version", b"3")):
@@ -56,14 +56,14 @@ def rebuilt(
     kind: bytes = b"ctorch\nFloatStorage\n",
     key: bytes = b"X\x01\0\0\x000",
 ) -> bytes:
-    """The program of a tensor, as torch.save writes it where it does not lie."""
+    """The pickle of a tensor. With the default arguments it is what torch.save writes."""
     storage = b"(X\x07\0\0\0storage" + kind + key + b"X\x03\0\0\0cpu" + number(count) + b"tQ"
     rest = number(offset) + shape + strides + b"\x89ccollections\nOrderedDict\n)RtR."
     return b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + rest
 
 
 DEEP = b")" + b"q\x00h\x00\x86" * 64
-"""A tuple of 2^64 tuples: whoever asks for its hash or its text waits."""
+"""A tuple of pairs, 64 levels deep. Its hash and its text take 2^64 steps."""
 REFUSED: dict[str, tuple[bytes, str]] = {
     "nothing of the kind": (b"hello, this is no tensor", "is neither a safetensors file"),
     "too short": (b"abc", "is neither a safetensors file"),

@@ -163,7 +163,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_torch_writes_beside_dense_tensors_is_refused_with_the_reason(case: str) -> None:
+def test_a_file_of_torch_without_one_dense_tensor_is_refused_with_the_reason(case: str) -> None:
     file, message = REFUSED[case]
     with pytest.raises(ApiError, match=message) as raised:
         rows_of(text(file), HIDDEN, "prompt_embeds")

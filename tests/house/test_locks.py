@@ -89,8 +89,8 @@ def test_the_image_with_torch_for_cpu_pins_the_same_torch_and_what_that_requires
 
 
 @pytest.mark.torch
-def test_no_other_package_is_required_by_torch() -> None:
-    """Its image installs it without looking."""
+def test_the_image_locks_every_package_that_torch_requires() -> None:
+    """The image installs torch without its dependencies."""
     asked = [Requirement(one) for one in requires("torch") or ()]
     here = {"extra": "", "platform_system": "Linux", "platform_machine": "x86_64"}
     names = {one.name for one in asked if not one.marker or one.marker.evaluate(here)}

@@ -309,7 +309,7 @@ def test_tests_that_import_the_file_run_first(judge: Judge) -> None:
     assert judge(judge.mutant(ENGINE)) == [("lean", "caught", "tests/test_near.py")]
 
 
-def test_what_is_nearest_runs_first(tmp_path: Path) -> None:
+def test_the_nearest_tests_run_first(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"test_{name}.py").write_text("def test(): pass")
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "nearest_first"]

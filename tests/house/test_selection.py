@@ -142,7 +142,7 @@ def test_quick_tests_and_near_tests_are_chosen_more_often(project: Path) -> None
     assert count["test_server"] > 1.2 * count["test_far"] > 0
 
 
-def test_a_module_that_is_gone_reaches_who_may_have_found_it_by_its_folder(project: Path) -> None:
+def test_a_deleted_module_reaches_the_importers_of_its_package(project: Path) -> None:
     found = chosen(project, ["runtime/slipway/gone.py"], plain(project / "tests/test_core.py", 1))
     assert found.keys() == {"direct"}
 
@@ -250,12 +250,12 @@ def test_a_change_is_all_since_the_base_and_what_is_not_committed(repository: li
     assert selection.changed_files(landing=False) == ["base", "new.py"]
 
 
-def test_a_name_of_any_letters_is_a_name(repository: list[str], tmp_path: Path) -> None:
+def test_names_that_are_not_ascii_are_read(repository: list[str], tmp_path: Path) -> None:
     (tmp_path / "ä b.py").write_text("")
     assert selection.changed_files(landing=False) == ["base", "new.py", "ä b.py"]
 
 
-def test_a_changed_pin_reaches_who_imports_the_package(
+def test_a_changed_pin_reaches_the_importers_of_the_package(
     repository: list[str], tmp_path: Path, project: Path
 ) -> None:
     (project / "tests/test_probing.py").write_text("import pytest\nimport httpx")
@@ -263,7 +263,7 @@ def test_a_changed_pin_reaches_who_imports_the_package(
     lock, pin = project / "locks" / "test.txt", "httpx=={} ; python_version > '3' \\\n    --hash=sha256:{}\n"
     lock.write_text(pin.format("0.1", "a"))
     commit(tmp_path, "Lock")
-    lock.write_text(pin.format("0.2", "b") + "trio==1 \\\n")  # a new one, whose importers are new, too
+    lock.write_text(pin.format("0.2", "b") + "trio==1 \\\n")  # a new package: its importers are changed files
     assert selection.changed_pins(landing=False) == ["httpx"]
     changes = Changes(["locks/test.txt"], ImportGraph(project), ["httpx"])
     assert changes.reach(project / "tests/test_probing.py") == "direct"

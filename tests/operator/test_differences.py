@@ -226,7 +226,7 @@ def test_changes_are_told_both_ways_with_their_values():
 
 
 @pytest.mark.parametrize(("length", "told"), [(80, "x" * 80), (81, "x" * 79 + "…")])
-def test_a_long_value_is_told_by_its_beginning(length: int, told: str):
+def test_a_long_value_is_truncated(length: int, told: str):
     assert changes({"a": ""}, {"a": "x" * length}) == [f'a "" → {told}']
 
 

@@ -1,4 +1,4 @@
-"""What probes and Prometheus are answered, by an operator in any state."""
+"""The health server of the operator: /healthz, /readyz and /metrics."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def listening(vitals: Vitals) -> AsyncIterator[httpx.AsyncClient]:
         await server.stop()
 
 
-async def test_each_path_tells_its_own_of_the_vitals() -> None:
+async def test_each_path_answers_from_the_vitals() -> None:
     vitals = replace(WELL, synced=False, resources=7)
     async with listening(vitals) as client:
         lives, ready, metrics = [await client.get(path) for path in ("/healthz", "/readyz", "/metrics")]
@@ -74,7 +74,7 @@ async def test_each_path_tells_its_own_of_the_vitals() -> None:
         assert (await client.get("/other")).status_code == 404
 
 
-async def test_what_a_restart_would_mend_fails_the_liveness_probe_alone() -> None:
+async def test_a_fault_that_a_restart_mends_fails_only_the_liveness_probe() -> None:
     vitals = replace(WELL, queue_age=301.0)
     async with listening(vitals) as client:
         lives, ready = await client.get("/healthz"), await client.get("/readyz")

@@ -128,7 +128,7 @@ def test_the_summary_names_the_missing_resource_in_one_line():
     assert kstatus(whole, 1) == "InProgress"  # a node may come
 
 
-def test_no_event_of_a_good_life_is_a_warning():
+def test_a_service_that_starts_and_rolls_out_well_has_no_warnings():
     new = Observed(resource=resource(), now=NOW)
     life = [{}, *map(told, (new, broken(pod(containers=[running()])), serving(), rolling(), serving()))]
     events = [event for before, after in pairwise(life) for event in transitions(before, after)]

@@ -379,7 +379,7 @@ def test_there_are_the_objects_that_the_service_and_the_cluster_call_for(name, f
         ({"minAvailable": "50%"}, {"minAvailable": "50%"}),
     ],
 )
-def test_one_pod_at_a_time_may_be_evicted_unless_the_document_says_otherwise(given, budget):
+def test_the_disruption_budget_is_one_pod_unless_the_document_sets_it(given, budget):
     made = made_of(changed("demo", replicas=3, disruption=given), "PodDisruptionBudget")["spec"]
     del made["unhealthyPodEvictionPolicy"], made["selector"]
     assert made == budget

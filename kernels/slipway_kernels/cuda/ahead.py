@@ -5,7 +5,7 @@ what they would launch, and prints registers, shared memory and the instructions
 a kernel does not compile, spills registers without a reason in its tile, wants more shared memory than there
 is, or misses an instruction that its case demands.
 
-A kernel that has compiled is compiled again only when it has changed, and one that has failed always.
+Results are kept: a kernel is compiled again if it has changed, or if it failed.
 `--sample N` compiles N kernels, chosen at random. `--whole` names operations and compiles all their kernels.
 """
 
