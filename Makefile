@@ -85,7 +85,7 @@ types-of-torch: setup-dev
 # Files with slow tests come first: tests/conftest.py.
 PYTEST := -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 fast: setup-test
-	$(TEST)/bin/python $(PYTEST) -m "not slow and not soak and not torch"
+	$(TEST)/bin/python $(PYTEST) -o faulthandler_timeout=300 -m "not slow and not soak and not torch"
 
 # What has not changed since it was last compiled is not compiled again.
 AOT := $(BIN)/python -m slipway_kernels.cuda.ahead

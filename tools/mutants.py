@@ -228,11 +228,15 @@ def end_processes(tree: Path) -> None:
     found = True
     while found:
         found = False
-        for environ in Path("/proc").glob("[0-9]*/environ"):
+        for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if mark in environ.read_bytes().split(b"\0"):
-                    os.kill(int(environ.parent.name), signal.SIGKILL)
+                environ = (process / "environ").read_bytes()
+                if mark in environ.split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
                     found = True
+                elif not environ and not (process / "cmdline").read_bytes():
+                    (process / "exe").readlink()  # threads of the kernel have none
+                    found = True  # it begins a program, and does not show its environment yet
 
 
 def environment(tree: Path) -> dict[str, str]:

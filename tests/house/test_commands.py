@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
+
+from e2e.ground.patience import SLOWNESS
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +39,23 @@ def test_make_test_and_selected_share_all_the_tests_on_this_machine() -> None:
     assert " --left-by-test " in left
     assert left.endswith('-m "not soak"')
     assert fast in pytest_of("test")
+
+
+def test_a_test_that_hangs_is_named_and_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import threading\ndef test_before(): pass\ndef test_hangs(): threading.Event().wait()\n"
+    )
+    limit = f"faulthandler_timeout={2 * SLOWNESS}"
+    settings = ["-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", "-o", limit]
+    told = subprocess.run(
+        [sys.executable, "-m", "pytest", *settings, "-n", "1", "--dist", "loadscope", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode
+    assert "1 failed, 1 passed" in told.stdout
+    assert re.search("crashed while running .*test_it.py::test_hangs", told.stdout)
+    assert re.search("test_it.py.*, line 3 in test_hangs", told.stderr)
 
 
 def test_make_exhaustive_leaves_out_nothing_but_minutes_of_load() -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from e2e.ground.patience import scaled
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -328,7 +329,7 @@ def test_a_tree_goes_with_what_was_started_for_it(repository: Path) -> None:
     with mutants.tree_of("HEAD", repository) as tree:
         waits = [sys.executable, "-c", "import signal; signal.pause()"]
         started = subprocess.Popen(waits, env=mutants.environment(tree), start_new_session=True)
-    assert started.wait() == -signal.SIGKILL
+    assert started.wait(scaled(30)) == -signal.SIGKILL
     assert not tree.parent.exists()
 
 
