@@ -108,6 +108,7 @@ def _compile(programs: Sequence[Program], folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as unfinished:
         done = subprocess.run(
             [
+                *("setpriv", "--pdeathsig", "TERM"),
                 *(_go(programs[0].name), "build", "-mod=readonly", "-trimpath", "-pgo=off"),
                 # Nobody debugs these programs: without DWARF the compiler does a seventh less.
                 *("-gcflags=all=-dwarf=false", "-ldflags=" + _LINKING, "-tags=" + ",".join(tags)),

@@ -9,8 +9,42 @@ from typing import Any
 import pytest
 from serving import CHAT, PLAIN, Served, refused
 
+from slipway.api import products
+from slipway.api.errors import ApiError
+from slipway.api.generate import Prompt
+from slipway.engine.messages import Pools
+from slipway.engine.params import SamplingParams
+
 LIMIT = 1000
 """In place of the products' own, which bodies of megabytes would be needed for."""
+IDS = SamplingParams(max_tokens=1, allowed_token_ids=(5,) * 500)
+TOKENS = Prompt([5] * 500, IDS)
+EMBEDS = Prompt([], IDS, embeds=bytes(500))
+EACH_TOKEN = Pools("embed", 2, by_token=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "check"),
+    [
+        ("MAX_OUTPUTS", lambda: products.check_outputs(500, 2)),
+        ("MAX_PARAMETERS", lambda: products.check_parameters(IDS, None, 2)),
+        ("MAX_PROMPT_COPIES", lambda: products.check_copies([TOKENS], 2)),
+        ("MAX_EMBEDS_BYTES", lambda: products.check_embeds([EMBEDS], 2)),
+        ("MAX_PROMPT_LOGPROBS", lambda: products.check_prompt_logprobs({"logprobs": 0}, [TOKENS], 2)),
+        ("MAX_BEAM_TOKENS", lambda: products.check_beams(2, [TOKENS], None)),
+        ("MAX_PAIR_CHARACTERS", lambda: products.check_pairs(1000)),
+        ("MAX_POOLED_TOKENS", lambda: products.check_pooled([[5] * 1000], EACH_TOKEN, 0)),
+        ("MAX_POOLED_NUMBERS", lambda: products.check_pooled([[5] * 500], EACH_TOKEN, 0)),
+    ],
+)
+def test_a_request_may_reach_a_limit_and_not_exceed_it(
+    monkeypatch: pytest.MonkeyPatch, limit: str, check: Callable[[], None]
+) -> None:
+    monkeypatch.setattr(products, limit, LIMIT)
+    check()
+    monkeypatch.setattr(products, limit, LIMIT - 1)
+    with pytest.raises(ApiError):
+        check()
 
 
 @pytest.fixture
