@@ -131,7 +131,7 @@ def test_a_stranger_is_refused_with_the_reason_logged_and_the_next_one_served(
     assert port.serves()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=3000))
 def test_no_bytes_at_all_let_anyone_in(sent: bytes) -> None:
     ours, theirs = socket.socketpair()

@@ -266,7 +266,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ACTIONS, st.integers(1, 3), st.integers(0, 2), st.booleans(), st.sampled_from([10, 64]))
 def test_every_request_computes_with_its_own_adapter_and_ends(
     actions: list[tuple[str, int]], most: int, more: int, overlap: bool, num_pages: int

@@ -149,7 +149,7 @@ events = st.lists(
 
 
 @given(events)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_chosen_engine_is_busier_than_any_other_by_its_prefix_at_most_and_all_loads_end(happened):
     balance, live, count = Balance(3), [], 0
     for what, value in happened:

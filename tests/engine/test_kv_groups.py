@@ -35,7 +35,7 @@ def holds(group: KVGroup, findable: list[bool], end: int, position: int) -> bool
     return group.resumable_at(end) and all(findable[first : end // group.block_size])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(groups=groups, length=st.integers(1, 60), rewrites=st.booleans(), data=st.data())
 def test_a_hit_is_the_longest_prefix_that_every_group_can_go_on_from(
     groups: list[KVGroup], length: int, rewrites: bool, data: st.DataObject
@@ -67,7 +67,7 @@ def test_a_hit_is_the_longest_prefix_that_every_group_can_go_on_from(
         assert set(table[:read]) <= {-1}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(groups=groups, chunks=st.lists(st.integers(1, 20), min_size=1, max_size=12))
 def test_a_request_holds_every_page_that_is_read_again_and_no_other(
     groups: list[KVGroup], chunks: list[int]

@@ -241,7 +241,7 @@ def test_an_exception_ends_the_request_that_it_is_about_and_no_other(place: str)
         b.scheduler.cache.check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     script=st.lists(
         st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(0, 15), st.booleans()),

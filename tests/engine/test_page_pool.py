@@ -68,7 +68,7 @@ class PagePoolMachine(RuleBasedStateMachine):
         assert self.pool.num_free == NUM_PAGES - len(set(self.held))
 
 
-PagePoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PagePoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestPagePool = PagePoolMachine.TestCase
 
 

@@ -98,7 +98,7 @@ requests = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     script=st.lists(requests, min_size=1, max_size=12),
     depth=st.integers(2, 4),

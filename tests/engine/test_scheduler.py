@@ -237,7 +237,7 @@ groups = st.lists(
 """Windows and tokens a page: sizes need not divide each other."""
 
 
-@settings(max_examples=160, deadline=None)
+@settings(max_examples=160)
 @given(
     script=st.lists(requests, min_size=1, max_size=12),
     groups=groups,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway.exits import Exit
@@ -73,7 +73,6 @@ def engines(draw: st.DrawFn) -> Needs:
 DEVICES = st.builds(Device, st.just("device"), st.integers(MIB, 512 * MIB), st.just(90))
 
 
-@settings(deadline=None)
 @given(engines(), DEVICES, st.integers(1, 4096), st.integers(1, 4096))
 def test_more_context_never_needs_less_memory(needs: Needs, device: Device, one: int, other: int) -> None:
     sums = Arithmetic(needs, device)
@@ -85,7 +84,6 @@ def test_more_context_never_needs_less_memory(needs: Needs, device: Device, one:
     assert sums.holds(short) or not sums.holds(long)
 
 
-@settings(deadline=None)
 @given(engines(), DEVICES)
 def test_the_largest_context_fits_and_one_token_more_does_not(needs: Needs, device: Device) -> None:
     longest = estimate(needs, device).max_model_len
@@ -97,7 +95,6 @@ def asked(needs: Needs, device: Device, length: int) -> Estimate:
     return estimate(replace(needs, asked_len=length), device)
 
 
-@settings(deadline=None)
 @given(engines(), DEVICES)
 def test_so_many_requests_have_all_their_pages_and_one_more_would_not(needs: Needs, device: Device) -> None:
     found = estimate(needs, device)
@@ -118,7 +115,6 @@ def test_so_many_requests_have_all_their_pages_and_one_more_would_not(needs: Nee
     assert not together(found.max_num_seqs + 1)
 
 
-@settings(deadline=None)
 @given(engines(), DEVICES)
 def test_a_device_never_gives_more_than_it_has(needs: Needs, device: Device) -> None:
     found = estimate(needs, device)
@@ -133,7 +129,6 @@ def test_a_device_never_gives_more_than_it_has(needs: Needs, device: Device) -> 
         assert found.at_rest <= found.total
 
 
-@settings(deadline=None)
 @given(engines(), DEVICES)
 def test_a_larger_device_serves_what_a_smaller_one_does(needs: Needs, device: Device) -> None:
     small, large = estimate(needs, device), estimate(needs, replace(device, memory=2 * device.memory))

@@ -118,7 +118,7 @@ def turns(draw: st.DrawFn) -> Turn:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(turns=st.lists(turns(), min_size=1, max_size=SLOTS), alpha=st.sampled_from([0.0, 0.3]))
 def test_a_step_draws_what_single_draws_would_have_drawn(turns: list[Turn], alpha: float) -> None:
     slots = Slots(SLOTS, MAX_LEN, 1, 3)

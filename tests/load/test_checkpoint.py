@@ -205,7 +205,7 @@ def test_a_malformed_safetensors_file_is_refused(content: bytes, reason: str, tm
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_damaged_safetensors_never_raise_anything_else(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -183,7 +183,7 @@ def test_a_malformed_file_is_refused_with_the_reason(case: str, tmp_path: Path) 
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_damaged_bytes_never_raise_anything_else(
     data: st.DataObject, small: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

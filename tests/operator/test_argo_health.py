@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from as_printed import NOW, Object, deployment, resource
-from hypothesis import given, settings
+from hypothesis import given
 from lupa import lua51
 from test_status import conditions, kstatus, observations, refusal, serving, told
 
@@ -71,7 +71,6 @@ def test_a_refused_document_is_degraded_with_the_reason_though_it_is_suspended(c
 
 
 @given(observed=observations())
-@settings(deadline=None)
 def test_it_is_of_one_mind_with_kstatus(check: Check, observed: Observed):
     whole = told(observed)
     expected = HEALTH[kstatus(whole, 1)]

@@ -71,7 +71,6 @@ def test_an_object_that_is_not_there_is_applied(item):
 
 
 @given(st.integers(0, 10**6), st.sampled_from(RENDERED))
-@settings(deadline=None)
 def test_what_the_server_stored_of_an_apply_needs_no_other(seed: int, item: Object):
     assert needs_apply(item, stored(item, seed), MANAGER) is None
 
@@ -80,7 +79,6 @@ QUANTITIES = st.sampled_from(["1", "1000m", "0.5", "500m", "1Gi", "1024Mi", "1e3
 
 
 @given(cpu=QUANTITIES, memory=QUANTITIES, seed=st.integers(0, 100))
-@settings(deadline=None)
 def test_however_a_quantity_is_written_it_needs_no_apply(cpu: str, memory: str, seed: int):
     item = copy.deepcopy(DEPLOYMENT)
     of(item, *SERVER)["resources"] = {"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": cpu}}
@@ -88,7 +86,7 @@ def test_however_a_quantity_is_written_it_needs_no_apply(cpu: str, memory: str, 
 
 
 @given(st.sampled_from(LEAVES), st.integers(0, 100))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_changed_leaf_is_found(leaf: tuple[int, PATH], seed: int):
     index, path = leaf
     item = copy.deepcopy(RENDERED[index])
@@ -100,7 +98,7 @@ def test_any_changed_leaf_is_found(leaf: tuple[int, PATH], seed: int):
 
 
 @given(st.sampled_from(LEAVES), st.integers(0, 100))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_leaf_that_vanished_from_the_cluster_is_found(leaf: tuple[int, PATH], seed: int):
     index, path = leaf
     live = copy.deepcopy(RENDERED[index])
@@ -113,7 +111,7 @@ def test_any_leaf_that_vanished_from_the_cluster_is_found(leaf: tuple[int, PATH]
 
 
 @given(st.sampled_from(LEAVES), st.integers(0, 100))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_leaf_that_is_no_longer_rendered_is_found(leaf: tuple[int, PATH], seed: int):
     index, path = leaf
     live = stored(RENDERED[index], seed)
@@ -231,6 +229,5 @@ def test_a_long_value_is_truncated(length: int, told: str):
 
 
 @given(st.sampled_from(RENDERED), st.integers(0, 9), st.integers(0, 9))
-@settings(deadline=None)
 def test_the_order_of_merged_lists_is_no_change(item: Object, one: int, other: int):
     assert changes(stored(item, one), stored(item, other)) == []

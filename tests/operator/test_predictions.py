@@ -48,7 +48,7 @@ def in_cluster(spec: ServiceSpec, template: Object) -> dict[str, Object]:
     }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(edits())
 def test_a_restart_is_predicted_exactly_where_the_template_in_the_cluster_changes(edit):
     old, new = (from_mapping(document_of(spec)) for spec in edit)
@@ -69,7 +69,7 @@ def test_a_restart_is_predicted_exactly_where_the_template_in_the_cluster_change
     }  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(edits())
 def test_the_way_back_is_predicted_too(edit):
     old, new = (from_mapping(document_of(spec)) for spec in edit)

@@ -23,7 +23,7 @@ from as_printed import (
     service,
     unscheduled,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway.service import InvalidService, ServiceSpec, from_mapping
@@ -355,7 +355,6 @@ def observations(draw: st.DrawFn) -> Observed:
 
 
 @given(observations())
-@settings(deadline=None)
 def test_whatever_is_seen_the_status_is_whole_and_of_one_mind(observed: Observed):
     whole = told(observed)
     found = conditions(whole)

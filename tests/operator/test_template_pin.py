@@ -145,7 +145,7 @@ def test_the_pinned_template_does_not_find_its_way_into_what_is_rendered_anew():
 
 
 @given(st.lists(st.tuples(st.sampled_from([512, 1024]), st.sampled_from(["r/a:1", "r/a:2"])), max_size=8))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_the_template_changes_when_and_only_when_the_intent_does(steps: list[tuple[int, str]]):
     kept: list[Object] = []
     before: tuple[int, Object] | None = None

@@ -64,7 +64,7 @@ def test_every_container_of_the_pod_is_a_service_with_all_that_it_has(name):
     is_the_pod(changed(name))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SPECS)
 def test_so_it_is_with_documents_that_nobody_wrote_unless_they_need_a_cluster(wanted):
     spec = from_mapping(document_of(wanted))
@@ -157,7 +157,6 @@ def test_the_heading_names_every_variable_that_the_shell_must_have():
     assert "#   export HF_TOKEN=…   # the key token of the Secret huggingface\n" in text
 
 
-@settings(deadline=None)
 @given(st.text(max_size=10))
 def test_no_value_breaks_out_of_its_place(text):
     spec = changed("demo", env=[{"name": "X", "value": text}])

@@ -206,7 +206,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(["model", "engine", "env", "secrets", "resources", "service", "replicas"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(FIELDS, JSON, max_size=3))
 def test_no_spec_fails_otherwise_than_by_a_refusal(spec):
     with suppress(InvalidService):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway.service import Facts, from_mapping, render
@@ -159,7 +159,6 @@ FIELDS = {
 }
 
 
-@settings(deadline=None)  # two cores may be busy with other tests
 @given(st.sets(st.sampled_from(sorted(FIELDS))), st.randoms())
 def test_the_order_of_keys_says_nothing(names: set[str], chance: random.Random):
     def shuffled(node: Any) -> Any:

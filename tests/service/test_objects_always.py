@@ -23,7 +23,7 @@ def leaves(node: object) -> Iterator[object]:
         yield node
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SPECS, st.booleans())
 def test_objects_are_the_same_each_time_and_all_of_them_are_owned_and_complete(wanted, openshift):
     document = document_of(wanted)

@@ -69,7 +69,7 @@ def test_every_golden_file_has_its_document_here():
     assert DOCUMENTS.keys() >= GOLDEN
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SPECS)
 def test_so_it_is_with_documents_that_nobody_wrote(wanted):
     has_all_of_the_container(spec_of({**document(), "spec": wanted}))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway.service.yaml_text import print_yaml
 
 
-@settings(deadline=None)
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.booleans() | st.none())))
 def test_what_is_printed_is_read_back_as_it_was(documents):
     assert list(yaml.safe_load_all(print_yaml(*documents))) == documents

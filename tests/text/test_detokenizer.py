@@ -51,7 +51,7 @@ def _streamed(tokenizer: Tokenizer, ids: list[int], cuts: list[int], skip: bool)
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), cuts=st.lists(st.integers(0, 40)), skip=st.booleans())
 def test_any_split_of_any_tokens_gives_the_librarys_text(
     pair: tuple[Tokenizer, Fast], data: st.DataObject, cuts: list[int], skip: bool
@@ -63,7 +63,7 @@ def test_any_split_of_any_tokens_gives_the_librarys_text(
     assert _streamed(tokenizer, ids, cuts, skip) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), cuts=st.lists(st.integers(0, 40)), skip=st.booleans())
 def test_any_split_of_byte_tokens_gives_the_decoded_text(
     sentencepiece_like: Tokenizer, data: st.DataObject, cuts: list[int], skip: bool
@@ -74,7 +74,7 @@ def test_any_split_of_byte_tokens_gives_the_decoded_text(
     assert _streamed(sentencepiece_like, ids, cuts, skip) == whole
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(max_size=40), cuts=st.lists(st.integers(0, 80)))
 def test_text_survives_encoding_and_streaming(
     sentencepiece_like: Tokenizer, text: str, cuts: list[int]
@@ -83,7 +83,7 @@ def test_text_survives_encoding_and_streaming(
     assert _streamed(sentencepiece_like, ids, cuts, False) == text.replace("▁", " ")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(max_size=20))
 def test_a_push_gives_all_whole_characters_and_no_part_of_one(text: str) -> None:
     tokenizer = _byte_tokenizer()
@@ -121,7 +121,7 @@ def test_the_space_in_front_is_kept_after_a_prompt_and_dropped_at_the_start() ->
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data(), cuts=st.lists(st.integers(0, 40)), skip=st.booleans())
 def test_a_stream_goes_on_where_the_prompt_ends(
     pair: tuple[Tokenizer, Fast], data: st.DataObject, cuts: list[int], skip: bool
@@ -145,7 +145,7 @@ def test_added_tokens_stand_without_spaces_where_asked() -> None:
     assert (spaced, joined) == ("<s> <tool> </s>", "<s><tool></s>")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(max_size=30))
 def test_token_bytes_join_to_the_bytes_of_the_text(text: str) -> None:
     tokenizer = _byte_tokenizer()

@@ -73,7 +73,7 @@ def test_the_demo_model_says_how_it_chats_and_ends(demo_model: Path) -> None:
 
 
 @pytest.mark.parametrize("prefixed", [True, False])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.one_of(st.text(max_size=40), st.text(alphabet="ab th\n😀é語", max_size=40)))
 def test_a_sentencepiece_vocabulary_gives_sentencepieces_ids(prefixed: bool, text: str) -> None:
     assume("▁" not in text)

@@ -103,7 +103,7 @@ INSTANCES = st.one_of(CONSTANTS, st.dictionaries(st.sampled_from("kxy"), CONSTAN
 @given(
     st.lists(BRANCHES, min_size=1, max_size=4), OBJECTS, SIMPLE, st.lists(INSTANCES, min_size=20, max_size=20)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_one_of_accepts_nothing_that_is_of_two_branches(
     branches: list[Any], a: Any, b: Any, instances: list[Any]
 ) -> None:
@@ -246,7 +246,7 @@ ANY_JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(st.sampled_from(KEYWORDS), ANY_JSON, max_size=5) | ANY_JSON, st.booleans(), st.booleans()
 )

@@ -88,11 +88,7 @@ def questions(draw: st.DrawFn) -> tuple[Sampling, Floats, tuple[int, ...], int, 
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=250,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(question=questions())
 def test_the_kernel_equals_the_reference(each_build: Build, question) -> None:
     sampling, row, history, prompt_len, asked = question

@@ -87,7 +87,7 @@ LAYOUTS: dict[str, tuple[Layout, Tensors]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_what_is_cut_in_reading_is_that_part_of_the_whole(name: str, data: st.DataObject) -> None:
     """To the bit, in the form that is announced; where nothing shares a scale also in any order."""

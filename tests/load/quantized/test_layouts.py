@@ -189,7 +189,7 @@ def test_fp8_by_groups_of_a_row_is_blocks_of_one_row() -> None:
     check(ScaledLayout(True, block=(1, 32)), {"weight": values, "weight_scale": scales}, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n=st.integers(1, 6),
     groups=st.integers(1, 4),

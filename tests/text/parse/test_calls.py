@@ -200,7 +200,7 @@ def test_nonsense_within_a_call_invents_none(name: str, write: Write) -> None:
 @given(
     st.sampled_from(NAMES), st.text(alphabet='<>[]{}"\\:,=()|/_ \nabfun｜tool▁call', max_size=80), st.data()
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_text_is_read_without_an_exception_and_the_same_at_any_cut(
     name: str, text: str, data: st.DataObject
 ) -> None:

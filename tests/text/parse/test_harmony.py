@@ -132,7 +132,7 @@ PIECES = [*sorted(MARKERS), "assistant", "analysis", "commentary", "final", " to
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_any_messages_are_read_the_same_at_any_cut(pieces: list[str], data: st.DataObject) -> None:
     text = "".join(pieces)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
