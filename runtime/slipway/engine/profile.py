@@ -62,7 +62,7 @@ class Profiler:
         if not self._recording:
             raise ProfileError("No trace is being recorded: start one first.")
         self._recording = False
-        path = self._folder / f"slipway-{os.getpid()}-{time.time_ns() // 1_000_000}.trace.json"
+        path = self._folder / f"slipway-{os.getpid()}-{time.time_ns()}.trace.json"
         self._recorder.write(path)
         return path
 
