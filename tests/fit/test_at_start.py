@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from planned_needs import configured, needs_of
 
+from factory import make_model
 from live_server import LiveServer, live_server
 from local_engine import LocalHub
 from slipway.engine.messages import FromEngine, Loading, Memory
 from slipway.engine.start import Start
 from slipway.fit import Device, Estimate, at_start, estimate
 from slipway.machine import whole_memory
+from slipway_kernels.cpu import reserved
+from slipway_kernels.cpu.memory import Memory as Mapping
 
 WORDS = ("--max-model-len", "512", "--num-gpu-blocks-override", "64", "--max-num-seqs", "4")
 
@@ -55,6 +58,15 @@ def test_an_engine_estimates_of_itself_what_fit_does(demo_model: Path, ranks: in
         kv_tokens=found.kv_tokens,
         max_model_len=found.max_model_len,
     )
+
+
+def test_an_estimate_takes_nothing_of_what_is_reserved_for_the_weights(tmp_path: Path):
+    model = make_model("llama", tmp_path, head="ForSequenceClassification", num_labels=3)
+    with reserved(64 << 20):
+        before = Mapping(4096, shared=True)
+        assert estimated(model, *WORDS, "--task", "auto").total
+        after = Mapping(4096, shared=True)
+    assert after.address == before.address + 4096
 
 
 def test_it_is_told_from_the_first_weights_on(demo_model: Path):

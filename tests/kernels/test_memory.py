@@ -51,6 +51,14 @@ def test_what_was_reserved_is_taken_and_the_rest_given_back() -> None:
     assert ctypes.string_at(memory.address, 64) == bytes(64)
 
 
+def test_what_is_freed_of_reserved_memory_stays_while_a_thread_touches_it() -> None:
+    with reserved(64 << 20):
+        freed = Memory(1 << 20, shared=True).address
+        assert resident(freed) >= 0  # mapped
+    with pytest.raises(AssertionError, match="not mapped"):
+        resident(freed)
+
+
 def test_what_is_made_apart_takes_nothing_of_what_was_reserved() -> None:
     with reserved(64 << 20):
         first = Memory(1 << 20, shared=True)

@@ -9,6 +9,8 @@
 #include <atomic>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -19,9 +21,11 @@ size_t rounded(size_t bytes) { return bytes == 0 ? PAGE : (bytes + PAGE - 1) / P
 /* What sw_take cuts from, and the thread that touches it ahead. */
 struct Arena {
   std::mutex lock;
-  char *next = nullptr, *end = nullptr;
+  char *first = nullptr, *next = nullptr, *end = nullptr;
   std::thread toucher;
   std::atomic<bool> enough{false};
+  /* What was freed of its memory while it may touch it. */
+  std::vector<std::pair<void*, size_t>> freed;
 
   ~Arena() { stop(); }
 
@@ -29,12 +33,16 @@ struct Arena {
     enough = true;
     if (toucher.joinable()) toucher.join();
     enough = false;
+    for (auto [memory, size] : freed) munmap(memory, size);
+    freed.clear();
   }
+
+  bool is_touching(void* memory) const { return toucher.joinable() && first <= memory && memory < end; }
 
   /* Gives back what is left and cuts from a new mapping. */
   bool begin(size_t bytes) {
     if (next < end) munmap(next, end - next);
-    next = static_cast<char*>(sw_map(bytes));
+    first = next = static_cast<char*>(sw_map(bytes));
     end = next ? next + rounded(bytes) : nullptr;
     return next;
   }
@@ -61,7 +69,12 @@ void* sw_map(size_t bytes) {
 }
 
 void sw_unmap(void* memory, size_t bytes) {
-  if (memory) munmap(memory, rounded(bytes));
+  if (!memory) return;
+  std::lock_guard<std::mutex> held(arena.lock);
+  if (arena.is_touching(memory))
+    arena.freed.emplace_back(memory, rounded(bytes));
+  else
+    munmap(memory, rounded(bytes));
 }
 
 void sw_release(void* memory, size_t bytes) { madvise(memory, rounded(bytes), MADV_DONTNEED); }
@@ -89,7 +102,7 @@ void sw_reserve(size_t bytes) {
   std::lock_guard<std::mutex> held(arena.lock);
   arena.stop();
   if (!arena.begin(bytes)) return;
-  arena.toucher = std::thread([first = arena.next, last = arena.end] {
+  arena.toucher = std::thread([first = arena.first, last = arena.end] {
     for (char* at = first; at < last && !arena.enough; at += HUGE_PAGE)
       sw_touch(at, size_t(last - at) < HUGE_PAGE ? size_t(last - at) : HUGE_PAGE);
   });

@@ -22,7 +22,7 @@ void* sw_take(size_t bytes);
 
 /* The first touch of a page is slow (0.5 GB/s on a virtual machine whose host has to find the page first), so a
  * thread of its own makes it while the model's files are opened. sw_take takes from here until sw_settle, which
- * gives back what is left. */
+ * gives back what is left, and what was freed meanwhile. */
 void sw_reserve(size_t bytes);
 void sw_settle();
 

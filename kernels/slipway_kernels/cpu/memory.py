@@ -40,7 +40,10 @@ class Memory:
 
 @contextmanager
 def reserved(size: int) -> Iterator[None]:
-    """A thread touches this much memory for the weights that are loaded within: the first touch is slow."""
+    """A thread touches this much memory for the weights that are loaded within: the first touch is slow.
+
+    What they free of it goes back to the system at the end, when no thread touches it any more.
+    """
     library().sw_memory_reserve(size)
     try:
         yield
@@ -50,8 +53,7 @@ def reserved(size: int) -> Iterator[None]:
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Weights that are made within have mappings of their own, and may be freed at any time: what `reserved`
-    prepares is for those that stay, and its thread touches it whoever has let go of it."""
+    """Weights made within have mappings of their own: what `reserved` prepares is for those that stay."""
     before = _APART.set(True)
     try:
         yield

@@ -67,15 +67,15 @@ def _built(
     """What the program takes once it is made, as `CpuWorker` makes it."""
     kv, mesh = plan.kv, Mesh.of(config)
     slots = Slots(config.max_num_seqs, length, len(kv.groups), kv.max_blocks(length))
-    with apart():
-        weights = route.unread(route.part(plan), Schemes(plan.element, threads))
     memory, ranks = -1, None
     if mesh.tp > 1:
         memory = shared_memory()
         ranks = Ranks(route.shard.rank, mesh.tp, threads.count * mesh.tp, memory)
     try:
-        make = route.lowered(plan, weights, threads, ranks)
-        program, _ = make(slots, PageMemory(1, kv.page_bytes), tokens, config.max_logprobs)
+        with apart():
+            weights = route.unread(route.part(plan), Schemes(plan.element, threads))
+            make = route.lowered(plan, weights, threads, ranks)
+            program, _ = make(slots, PageMemory(1, kv.page_bytes), tokens, config.max_logprobs)
         assert isinstance(program, Program), "native models are programs"
         return _Built(program.weight_bytes, program.workspace_bytes)
     finally:
