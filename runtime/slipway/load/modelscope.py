@@ -339,7 +339,10 @@ class Repository:
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # also where another, who fetches the same, has just completed it
+        return 0
 
 
 def _passes(status: int) -> bool:
