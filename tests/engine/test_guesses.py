@@ -23,6 +23,7 @@ from slipway.engine.guesses import (
     Guessing,
     StepTime,
 )
+from slipway.engine.messages import Speculated
 
 LIMIT = 5
 Chance = Callable[[], bool]
@@ -270,3 +271,12 @@ def test_one_interrupted_guess_tells_little() -> None:
     guessing.took(5, 9.0, 4, 8.0)
     guessing.begin(1)
     assert before < guessing._cost < before + 0.02
+
+
+def test_what_was_verified_is_counted_until_it_is_asked_for() -> None:
+    guessing = Guessing()
+    assert guessing.counts() is None
+    guessing.judge(Running(), 3, drawn=4)
+    guessing.judge(Running(), 3, drawn=1)
+    assert guessing.counts() == Speculated(drafts=2, proposed=6, accepted=3, emitted=5)
+    assert guessing.counts() is None
