@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -16,6 +17,8 @@ from slipway.engine.config import EngineConfig
 from slipway.load.arrays import BF16, FP32
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
 from slipway.load.errors import LoadError
+from slipway.load.gguf.config import model_config
+from slipway.load.gguf.header import read
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.tensors import Grouped, Quantized
 from tensor_files import load, numbers_of, same
@@ -164,6 +167,21 @@ def test_llama_3_scaling_is_recovered_from_its_divisors(
     odd = to_gguf(folder, tmp_path / "odd.gguf", rope_freqs=divisors[::-1])
     with pytest.raises(LoadError, match=r"not Llama 3\.1's"):
         opened(odd)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "period", "full"),
+    [("gemma2", None, [2, 4, 6]), ("gemma3_text", None, [6]), ("gemma3_text", 3, [3, 6])],
+)
+def test_sliding_layers_may_be_told_by_their_period_or_not_at_all(
+    tiny_models: Callable[[str], Path], tmp_path: Path, architecture: str, period: int | None, full: list[int]
+) -> None:
+    header = read(to_gguf(tiny_models(architecture), tmp_path / "model.gguf"))
+    pattern = f"{header.architecture}.attention.sliding_window_pattern"
+    metadata = {key: value for key, value in header.metadata.items() if key != pattern}
+    metadata |= {f"{header.architecture}.block_count": 7} | ({pattern: period} if period else {})
+    types = model_config(replace(header, metadata=metadata))["layer_types"]
+    assert [layer for layer, kind in enumerate(types, 1) if kind == "full_attention"] == full
 
 
 def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
