@@ -99,7 +99,7 @@ programs: $(DEV)/bin/python
 	@$(BIN)/python -m e2e.ground build
 
 images: $(DEV)/bin/python
-	@exec $(BIN)/python -m e2e.images >/dev/null  # without a shell between it and what ends make
+	@exec $(BIN)/python -m e2e.images >/dev/null  # exec: what ends make ends the build too
 
 # Three at a time on two cores: the longest waits for pods most of its time.
 E2E := $(BIN)/python -m pytest e2e -n 3 --no-loadscope-reorder -rs
@@ -157,7 +157,7 @@ cluster-down: setup-dev
 	@$(BIN)/python -m e2e.ground down
 
 soak: setup-dev
-	$(BIN)/python -m pytest tests/soak e2e -m soak -s -p no:cacheprovider
+	$(BIN)/python -m pytest tests/soak e2e -m soak -s -p no:cacheprovider -o faulthandler_timeout=0
 
 bench: setup-dev
 	$(BIN)/python bench/cpu.py

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from e2e.ground.children import ENDS_WITH_US
 from e2e.ground.programs import KUBERNETES, MODULES, PROGRAMS, Program, batch
 
 _VERSION = "k8s.io/component-base/version"
@@ -108,7 +109,7 @@ def _compile(programs: Sequence[Program], folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as unfinished:
         done = subprocess.run(
             [
-                *("setpriv", "--pdeathsig", "TERM"),
+                *ENDS_WITH_US,
                 *(_go(programs[0].name), "build", "-mod=readonly", "-trimpath", "-pgo=off"),
                 # Nobody debugs these programs: without DWARF the compiler does a seventh less.
                 *("-gcflags=all=-dwarf=false", "-ldflags=" + _LINKING, "-tags=" + ",".join(tags)),

@@ -13,6 +13,9 @@ from pathlib import Path
 from e2e.ground.namespaces import within
 from e2e.ground.patience import scaled
 
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "TERM")
+"""In front of a command: it gets SIGTERM when the process that started it ends in any way."""
+
 
 class GroundFailed(Exception):
     """A part of the ground did not start or died; the message holds the end of its log."""

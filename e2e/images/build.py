@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.ground import packages
+from e2e.ground.children import ENDS_WITH_US
 from slipway.args.export import short_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,7 +157,7 @@ def _exists(reference: str) -> bool:
 def _run(*command: str) -> None:
     """Niced, its output on standard error, and ended with the one who asked for it."""
     subprocess.run(
-        ["setpriv", "--pdeathsig", "TERM", "nice", "-n", "10", *command],
+        [*ENDS_WITH_US, "nice", "-n", "10", *command],
         stdin=subprocess.DEVNULL,
         stdout=2,
         check=True,

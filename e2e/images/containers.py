@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+from e2e.ground.children import ENDS_WITH_US
 from e2e.ground.patience import scaled
 
 # runc and these limits: crun and podman's defaults ask for more than a small virtual machine allows.
@@ -44,7 +45,7 @@ class Container:
         self._terminal = pty.openpty() if "-it" in command else None
         with self.log.open("wb") as log:
             self._podman = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", *words],
+                [*ENDS_WITH_US, *words],
                 cwd=folder,
                 env={**os.environ, **(environ or {})},
                 stdin=self._terminal[1] if self._terminal else subprocess.DEVNULL,

@@ -24,7 +24,7 @@ struct Arena {
   char *first = nullptr, *next = nullptr, *end = nullptr;
   std::thread toucher;
   std::atomic<bool> enough{false};
-  /* What was freed of its memory while it may touch it. */
+  /* Memory that was freed while the thread may touch it. */
   std::vector<std::pair<void*, size_t>> freed;
 
   ~Arena() { stop(); }

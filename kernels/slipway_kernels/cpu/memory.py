@@ -42,7 +42,7 @@ class Memory:
 def reserved(size: int) -> Iterator[None]:
     """A thread touches this much memory for the weights that are loaded within: the first touch is slow.
 
-    What they free of it goes back to the system at the end, when no thread touches it any more.
+    Memory of it that is freed within returns to the system at the end, when that thread has stopped.
     """
     library().sw_memory_reserve(size)
     try:
@@ -53,7 +53,7 @@ def reserved(size: int) -> Iterator[None]:
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Weights made within have mappings of their own: what `reserved` prepares is for those that stay."""
+    """Weights made within have mappings of their own: `reserved` prepares memory for those that stay."""
     before = _APART.set(True)
     try:
         yield

@@ -341,7 +341,7 @@ class Repository:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # also where another, who fetches the same, has just completed it
+    except FileNotFoundError:  # another process may just have completed it
         return 0
 
 
