@@ -261,7 +261,9 @@ def test_a_killed_container_cuts_its_streams_and_none_looks_complete(server, por
 
 def test_sigterm_during_the_start_ends_the_container_too(runtime, model, tmp_path):
     """The first process of a container has no default action for it: only a handler ends it."""
-    command = ["podman", "run", "--rm", *model, runtime, "serve", MODEL_FILE, "--drain-grace", "0"]
+    # On a fifth of a core the start takes seconds. On a fast machine it would end between two signals.
+    slowly = ["podman", "run", "--rm", "--cpus", "0.2"]
+    command = [*slowly, *model, runtime, "serve", MODEL_FILE, "--drain-grace", "0"]
     with Container(command, tmp_path) as container:
         container.wait_until_running()
         status = None
