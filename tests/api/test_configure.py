@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from slipway import envs
 from slipway.api.configure import api_settings, balanced_outside, engine_config, local_ranks
-from slipway.api.stats_log import BatchSizeLog, StatsLog
+from slipway.api.stats_log import BatchSizeLog, StatsLog, log_lines
 from slipway.args import ArgumentError, resolve
 from slipway.engine.config import DraftConfig, EngineConfig, TypicalAcceptance
 from slipway.engine.messages import Speculated, Stats
@@ -187,6 +188,17 @@ def test_the_line_sums_all_engines() -> None:
     log.add(1, Stats(3, 4, 0.75, 9, [12]))
     assert "5 running, 5 waiting" in (line := log.line() or "")
     assert "KV cache 50.0% full" in line
+
+
+async def test_what_came_since_the_last_line_is_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    log = BatchSizeLog()
+    with caplog.at_level("INFO", "slipway.api.stats"):
+        logging = asyncio.create_task(log_lines(log.line, 3600))
+        await asyncio.sleep(0)
+        log.add(Stats(1, 0, 0.5, 9, [30], [0.2]))
+        logging.cancel()
+        await asyncio.wait([logging])
+    assert caplog.messages == ["steps by tokens × how many (mean time): 30 × 1 (200.0 ms)"]
 
 
 def test_batch_sizes_are_counted_with_the_time_that_they_took() -> None:

@@ -228,7 +228,7 @@ def test_traces_and_sizes_of_steps_are_told_to_the_last(
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_INSECURE", "true")
-    monkeypatch.setenv("VLLM_LOG_BATCHSIZE_INTERVAL", "0.05")
+    monkeypatch.setenv("VLLM_LOG_BATCHSIZE_INTERVAL", "3600")
     source = write_lines(tmp_path / "in", long_lines(4))
     with by_grpc() as receiver:
         status, said = batch(source, tmp_path / "out", "--otlp-traces-endpoint", receiver.url).end()

@@ -23,7 +23,7 @@ from slipway.api.greeting import greeting
 from slipway.api.group import Group, as_failed, show_opening
 from slipway.api.listen import room_for
 from slipway.api.sharing import AcceptingServer
-from slipway.api.stats_log import BatchSizeLog, StatsLog
+from slipway.api.stats_log import BatchSizeLog, StatsLog, log_lines
 from slipway.engine.balanced import connect
 from slipway.engine.client import Client
 from slipway.engine.launch import Launched
@@ -114,9 +114,9 @@ class Lifecycle:
 
         self._start(self._engine.run(on_stats=on_stats))
         if not self._settings.disable_log_stats:
-            self._start(stats.run())
+            self._start(log_lines(stats.line))
         if self._settings.batch_size_interval:
-            self._start(sizes.run(self._settings.batch_size_interval))
+            self._start(log_lines(sizes.line, self._settings.batch_size_interval))
         signalled = self._start(self._first_signal.wait())
         endings = [signalled, *map(self._start, self._endings())]
         try:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 from slipway.engine.messages import Speculated, Stats
 
@@ -13,6 +14,21 @@ logger = logging.getLogger("slipway.api.stats")
 
 SECONDS_BETWEEN_LINES = 10.0
 SIZES_SHOWN = 16
+
+
+async def log_lines(line: Callable[[], str | None], interval: float = SECONDS_BETWEEN_LINES) -> None:
+    """Log what `line` gives, every `interval` seconds and once more when this is cancelled. Never returns."""
+    try:
+        while True:
+            await asyncio.sleep(interval)
+            _log(line())
+    finally:  # what came since the last line is not lost
+        _log(line())
+
+
+def _log(text: str | None) -> None:
+    if text is not None:
+        logger.info("%s", text)
 
 
 class StatsLog:
@@ -61,13 +77,6 @@ class StatsLog:
         self._since = now
         return text
 
-    async def run(self) -> None:
-        """Never returns."""
-        while True:
-            await asyncio.sleep(SECONDS_BETWEEN_LINES)
-            if (text := self.line()) is not None:
-                logger.info("%s", text)
-
 
 class BatchSizeLog:
     """Counts steps by the number of tokens that they computed; a line names the most frequent."""
@@ -96,10 +105,3 @@ class BatchSizeLog:
         self._steps.clear()
         self._seconds.clear()
         return text
-
-    async def run(self, interval: float) -> None:
-        """Never returns."""
-        while True:
-            await asyncio.sleep(interval)
-            if (text := self.line()) is not None:
-                logger.info("%s", text)

@@ -23,7 +23,7 @@ from slipway.api.engine_life import mourn, opened, warnings_of, watch
 from slipway.api.frontend import Frontend
 from slipway.api.listen import listen
 from slipway.api.server import engines_started, explained
-from slipway.api.stats_log import BatchSizeLog, StatsLog
+from slipway.api.stats_log import BatchSizeLog, StatsLog, log_lines
 from slipway.args import Resolved
 from slipway.args.schema import ARGUMENTS
 from slipway.batch.application import batch_paths, post, state_server
@@ -159,9 +159,9 @@ class Batch:
 
         self._start(client.run(on_stats=on_stats))
         if not front.settings.disable_log_stats:
-            self._start(stats.run())
+            self._start(log_lines(stats.line))
         if front.settings.batch_size_interval:
-            self._start(sizes.run(front.settings.batch_size_interval))
+            self._start(log_lines(sizes.line, front.settings.batch_size_interval))
         if self._sockets:
             self._start(state_server(front).serve(sockets=self._sockets))
         self._app = build_app(front, self._arguments)
