@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import socket
@@ -277,6 +278,31 @@ def test_a_client_that_greets_late_has_read_the_cause_and_meets_no_closed_socket
         client.shutdown(socket.SHUT_WR)
         thread.join(scaled(10))
         assert not thread.is_alive()
+
+
+def test_a_client_whom_nobody_has_met_yet_reads_the_cause_too(tmp_path: Path) -> None:
+    """The engine meets who has come only between steps: some come while it fails."""
+    path = str(tmp_path / "engine.sock")
+    with contextlib.ExitStack() as stack:
+        listener, *clients = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(4))
+        listener.bind(path)
+        listener.listen()
+        hub = Hub(listener)
+        clients[0].connect(path)
+        hub.poll(0)
+        for late in clients[1:]:
+            late.connect(path)
+        hub.broadcast(Failed(14, "UnsupportedModel", "too long", "", None))
+        thread = threading.Thread(target=lambda: (hub.wait_flushed(10), hub.close()))
+        thread.start()
+        for client in clients:
+            with client.makefile("rb") as told:
+                assert b"UnsupportedModel" in told.read()
+            client.close()
+        thread.join(scaled(10))
+        assert not thread.is_alive()
+        with socket.socket(socket.AF_UNIX) as refused, pytest.raises(ConnectionRefusedError):
+            refused.connect(path)
 
 
 def test_merged_deltas_are_the_sum_of_their_parts():

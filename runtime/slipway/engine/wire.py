@@ -99,13 +99,18 @@ class Hub:
         """Give the clients, or the first one to come, this long to take what is unsent and to hang up.
 
         Nothing more is sent, and what they send is read: one that writes its Hello to a closed socket would
-        fail before it has read why.
+        fail before it has read why. Those that have connected and were not met yet are clients, too; who
+        comes later is refused.
         """
         end = time.monotonic() + seconds
         self._selector.unregister(self._listener)
         self._listener.settimeout(seconds)
         if not self._clients:
             self._accept()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.setblocking(False)
+        while self._accept():
+            pass
         for client in self._clients:
             with contextlib.suppress(OSError):
                 client.socket.settimeout(max(0.0, end - time.monotonic()))
@@ -124,16 +129,18 @@ class Hub:
         self._waker.close()
         self._woken.close()
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Whether one had come."""
         try:
             connection, _ = self._listener.accept()
         except OSError:
-            return
+            return False
         client = _Client(connection)
         self._clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ, client)
         if self._greeting is not None:
             self._send(client, self._greeting)
+        return True
 
     def _serve(self, client: _Client, events: int, inbound: list[Inbound]) -> None:
         try:
