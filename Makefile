@@ -37,7 +37,7 @@ SUITE_SHA256 := 0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326
 export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
 .PHONY: help run python test lint types types-of-torch fast affected selected selected-clusters selected-kernels
-.PHONY: exhaustive exhaustive-tests exhaustive-clusters aot programs images product e2e goals soak bench generate
+.PHONY: exhaustive exhaustive-tests exhaustive-clusters aot served-kernels programs images product e2e goals soak bench generate
 .PHONY: lock oldest newest setup setup-test setup-dev kernels browser clean cluster cluster-shell cluster-down
 
 help:
@@ -94,6 +94,10 @@ aot: setup-dev
 	$(AOT)
 	$(AOT_OLDEST)
 
+# What servers of the models that are served most launch, for each architecture that they run on.
+served-kernels: setup-dev
+	$(BIN)/python -m slipway compile --arch 80 89 90 100 120
+
 # Once for each state of the pins: programs compiled from their sources with both cores, then this tree's images.
 programs: $(DEV)/bin/python
 	@$(BIN)/python -m e2e.ground build
@@ -124,10 +128,11 @@ selected-clusters: setup-dev
 selected-kernels: setup-dev
 	@chosen="$$($(BIN)/python -m tests.selection)" && set -x && $(AOT) --quiet $$chosen && $(AOT_OLDEST) --quiet $$chosen
 
-# In parts, for an hour and a half of work: make exhaustive-tests, aot, exhaustive-clusters.
+# In parts, for two hours of work: make exhaustive-tests, aot, served-kernels, exhaustive-clusters.
 exhaustive: setup-dev lint types-of-torch
 	@$(MAKE) --no-print-directory exhaustive-tests
 	@$(MAKE) --no-print-directory aot
+	@$(MAKE) --no-print-directory served-kernels
 	@$(MAKE) --no-print-directory exhaustive-clusters
 
 RECORD := -p tests.selection --record-costs -m "not soak"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, stage by stage: bench/gpu/run.sh [STAGE | STAGE:PART,PART]...
-# Stages, in order of worth: compile kernels invariance text engine http peers. `compile` fills Triton's cache in
+# Stages, in order of worth: compile kernels invariance text engine http peers. `compile` has kernels compiled in
 # parallel processes, so that no launch waits for the compiler. Each stage ends before its deadline and writes every
 # row as soon as it is measured: a run that is cut off keeps what it has. Without a GPU the kernels run in the
 # interpreter: right or wrong is checked, and no time is written.
@@ -37,7 +37,11 @@ for asked in "$@"; do
       timeout "$left" "$python" -m slipway_kernels.cuda.ahead --quiet "${parts[@]}" ${arch:+--arch "$arch"} || status=1
       ;;
     kernels | invariance | text | engine | http | peers)
-      [ "$stage" = http ] && script=serving || script=$stage # http.py would hide the standard library's
+      case $stage in
+        http) script=serving ;;       # http.py would hide the standard library's
+        kernels) script=kernel_rows ;; # kernels.py is a package that transformers looks for
+        *) script=$stage ;;
+      esac
       "$python" "bench/gpu/$script.py" --out "$out/rows.jsonl" --deadline "$left" "${parts[@]}" || status=1
       ;;
     *)

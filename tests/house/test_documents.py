@@ -28,6 +28,7 @@ from slipway.api.protocol.base import Unbuilt
 from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.completions import CompletionRequest
 from slipway.api.routes import state
+from slipway.cli.compile import ARCHITECTURES, parser
 from slipway.service.profile import PROFILE_KIND
 
 ROOT = Path(__file__).parents[2]
@@ -247,6 +248,15 @@ def it_fits(snippet: Snippet, place: Place) -> None:
     assert estimated(words, place)
 
 
+def its_kernels_are_of_a_server(snippet: Snippet, place: Place) -> None:
+    """The command reads its options, and a server takes the rest: compiling itself takes a minute."""
+    words = words_of(snippet.text)
+    lay_down_files(snippet, words, place.folder)
+    options, served = parser().parse_known_args(words[2:])
+    assert {*options.arch} <= {*ARCHITECTURES}
+    place.run([words[0], "serve", *served, "--dry-run"])
+
+
 def it_fits_a_node(snippet: Snippet, place: Place) -> None:
     """What kubectl prints of a node is written for it."""
     asks, words = snippet.text.split(" | ")
@@ -341,6 +351,7 @@ AT_ONCE: dict[tuple[str, str], Proof] = {
     ("sh", r"(kubectl get .* \| )?slipway diff "): it_tells_a_difference,
     ("sh", r"docker compose up --detach --wait$"): it_is_what_a_compose_file_says,
     ("sh", r"slipway fit .*MODEL\b"): it_fits,
+    ("sh", r"slipway compile MODEL\b"): its_kernels_are_of_a_server,
     ("sh", r"kubectl get node NAME --output yaml \| slipway fit "): it_fits_a_node,
     ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,

@@ -1,4 +1,4 @@
-"""What is compiled ahead is what a launch looks for in Triton's cache."""
+"""What is compiled ahead is what a launch through Triton would compile, and what launches look for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from types import SimpleNamespace
 import pytest
 from e2e.ground.patience import scaled
 
-from slipway_kernels.cuda import ahead, launch
+from slipway_kernels.cuda import ahead
+from slipway_kernels.cuda.specialization import Specialization
+from slipway_kernels.cuda.tiles import ARCHITECTURES, Tile
 
 PROGRAM = """
 import sys
@@ -24,7 +26,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
-from slipway_kernels.cuda import ahead, launch
+from slipway_kernels.cuda import ahead, compiled as store, launch
+from slipway_kernels.cuda.specialization import recording
 
 class Hopper:
     def get_current_target(self): return GPUTarget("cuda", 90, 32)
@@ -48,7 +51,7 @@ def warm(kernel, grid, *args, tile, **constants):
 
 built, sought = set(), set()
 driver.set_active(Hopper())
-ahead.triton.compile = compiled
+store.triton.compile = compiled
 JITFunction._do_compile = do_compile
 operation = sys.argv[1]
 for entry in ahead.entries(operation, [90]):
@@ -59,7 +62,7 @@ for entry in ahead.entries(operation, [90]):
 for module in list(sys.modules.values()):
     if getattr(module, "launch", None) is launch.launch and module is not launch:
         module.launch = warm
-with launch.recording(90):
+with recording(90):
     for case in ahead.cases_of(operation)(torch.device("meta"), "full"):
         if case.arch <= 90:
             case.run()
@@ -89,10 +92,10 @@ def test_a_launch_finds_what_was_compiled_ahead(operation: str) -> None:
 def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ahead.Entry]:
     """Two kernels for every architecture, as a run meets them, and an empty cache."""
     found = []
-    for arch in launch.ARCHITECTURES:
+    for arch in ARCHITECTURES:
         for name in ("one", "two"):
             kernel = SimpleNamespace(cache_key=name, __name__=name)
-            wanted = launch.Specialization(kernel, {}, {}, frozenset(), launch.Tile(arch, {}), arch)
+            wanted = Specialization(kernel, {}, {}, frozenset(), Tile(arch, {}), arch)
             found.append(ahead.Entry("toy", wanted, ("a case",), frozenset()))
     monkeypatch.setenv("SLIPWAY_CACHE", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["ahead", "toy", "--jobs", "2"])
@@ -113,7 +116,7 @@ def test_a_process_compiles_for_one_architecture(
     seen = defaultdict(set)
     for entry in kernels:
         seen[json.loads(entry.result.read_text())["process"]].add(entry.specialization.arch)
-    assert sorted(seen.values(), key=min) == [{arch} for arch in launch.ARCHITECTURES]
+    assert sorted(seen.values(), key=min) == [{arch} for arch in ARCHITECTURES]
     assert os.getpid() not in seen
 
 
@@ -159,8 +162,8 @@ def entries_of(operation: str, count: int) -> list[ahead.Entry]:
     made = []
     for number in range(count):
         kernel = SimpleNamespace(cache_key=f"{operation}{number}", __name__=f"{operation}{number}")
-        for arch in launch.ARCHITECTURES:
-            wanted = launch.Specialization(kernel, {}, {}, frozenset(), launch.Tile(arch, {}), arch)
+        for arch in ARCHITECTURES:
+            wanted = Specialization(kernel, {}, {}, frozenset(), Tile(arch, {}), arch)
             made.append(ahead.Entry(operation, wanted, ("a case",), frozenset()))
     return made
 

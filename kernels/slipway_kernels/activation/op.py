@@ -7,13 +7,16 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from slipway_kernels.activation.kernel import activation_kernel, add_gated_kernel
-from slipway_kernels.cuda.launch import arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import PIECE_TILES, row_stride
+from slipway_kernels.cuda.tiles import pick
 from slipway_kernels.quantize.op import row_format, row_tile
 
 Kind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "tanh"]
 
 
+@prepared
 def gated(
     x: Tensor, out: Tensor, kind: Kind, *, run: int = 0, scales: Tensor | None = None, group: int = 0
 ) -> Tensor:
@@ -35,6 +38,7 @@ def gated(
     return _activate(x, out, kind, True, run, scales, group)
 
 
+@prepared
 def activate(x: Tensor, out: Tensor, kind: Kind, *, scales: Tensor | None = None, group: int = 0) -> Tensor:
     """out = act(x), x and out [rows, width]; out may be x. The rest is as in `gated`."""
     if x.shape != out.shape:
@@ -42,6 +46,7 @@ def activate(x: Tensor, out: Tensor, kind: Kind, *, scales: Tensor | None = None
     return _activate(x, out, kind, False, 0, scales, group)
 
 
+@prepared
 def add_gated(out: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     """out += sigmoid(gate) · y.   out, y [rows, width], gate [rows, 1]: bf16, fp16 or fp32. Returns out."""
     rows, width = out.shape

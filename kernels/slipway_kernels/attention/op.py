@@ -10,8 +10,11 @@ from torch import Tensor
 
 from slipway_kernels.attention.kernel import decode_kernel, merge_kernel, prefill_kernel
 from slipway_kernels.attention.tiles import DECODE, MERGE, PREFILL, SPAN
-from slipway_kernels.cuda.launch import arch_of, launch, pick
+from slipway_kernels.cuda.lasting import lasting
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import row_stride
+from slipway_kernels.cuda.tiles import pick
 
 LOG2E = 1.4426950408889634
 LONGEST = 8192
@@ -22,7 +25,8 @@ FP8 = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-@dataclass(frozen=True, slots=True)
+@lasting
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Workspace:
     """What the splits of decode (split-KV) leave for their merge; it means nothing between calls.
 
@@ -71,6 +75,7 @@ def split_count(requests: int, kv_heads: int, rows: int, max_length: int, sms: i
     return max(1, min(wanted, -(-max_length // SPAN)))
 
 
+@prepared
 def paged_attention(
     q: Tensor,
     keys: Tensor,
@@ -145,6 +150,7 @@ def paged_attention(
     return out
 
 
+@prepared
 def contiguous_attention(
     q: Tensor,
     k: Tensor,

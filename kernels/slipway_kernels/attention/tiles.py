@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slipway_kernels.cuda.launch import Tile
+from slipway_kernels.cuda.tiles import Tile
 
 SPAN = 128
 """Positions of a split are a multiple of this."""

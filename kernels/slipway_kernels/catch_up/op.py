@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.catch_up.kernel import append_kernel, catch_up_kernel, last_rows_kernel
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
+from slipway_kernels.cuda.tiles import Tile, pick
 
 TILES = (Tile(80, {"WIDTH": 128}, num_warps=1),)
 
 
+@prepared
 def catch_up(
     slots: Tensor,
     row_start: Tensor,
@@ -62,6 +65,7 @@ def catch_up(
     )
 
 
+@prepared
 def last_rows(
     slots: Tensor,
     query_start: Tensor,
@@ -93,6 +97,7 @@ def last_rows(
     )
 
 
+@prepared
 def append(
     slots: Tensor,
     drawn: Tensor,

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.collective.kernel import one_shot_kernel, two_shot_kernel
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
+from slipway_kernels.cuda.tiles import Tile, pick
 
 PROGRAMS = 32
 """Of one launch, at most: all of them run at once, whatever else the device does. A power of two."""
@@ -78,6 +80,7 @@ def two_shots(nbytes: int, size: int) -> bool:
     return size > 2 and nbytes > (512 << 10 if size <= 4 else 256 << 10)
 
 
+@prepared
 def all_reduce(x: Tensor, peers: Peers, out: Tensor, *, shots: int = 0) -> Tensor:
     """out = x₀ + x₁ + …, each rank's x: in fp32 and in the order of ranks, rounded once.
 

@@ -26,16 +26,15 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, make_backend
 
 import slipway_kernels
 from slipway_kernels.cuda.cases import Cases
-from slipway_kernels.cuda.launch import ARCHITECTURES, Specialization, Tile, recording
+from slipway_kernels.cuda.compiled import cache, compile_for, keep, place
+from slipway_kernels.cuda.specialization import Specialization, recording
+from slipway_kernels.cuda.tiles import ARCHITECTURES, Tile
 
 SHARED_LIMIT = {80: 101_376, 90: 232_448, 100: 232_448}
 """Bytes of shared memory that one block may have; of 80 what 8.6 and 8.9 have, which take its rows, too."""
@@ -45,8 +44,8 @@ INSTRUCTIONS = (
     "st.global.v",  # of adjacent numbers at once
     *("atom.global.sys.release", "atom.global.sys.acquire", "ld.global.cg.v4"),  # between devices
 )
-KEPT = 3
-"""Part of every kernel's name in the cache; another number where results of before cannot be trusted."""
+KEPT = 4
+"""Part of every result's name in the cache; another number where results of before cannot be trusted."""
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 
 
@@ -61,13 +60,7 @@ class Entry:
 
     @property
     def key(self) -> str:
-        s = self.specialization
-        parts = (
-            *(KEPT, triton.__version__, s.kernel.cache_key, s.arch, sorted(s.types.items())),
-            *(sorted((name, repr(value)) for name, value in s.constants.items()), sorted(s.aligned)),
-            *(s.tile.num_warps, s.tile.num_stages, s.tile.fuses),
-        )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+        return f"{self.specialization.key}-{KEPT}"
 
     @property
     def title(self) -> str:
@@ -80,6 +73,14 @@ class Entry:
     def result(self) -> Path:
         """File of what compiling it gave."""
         return folder() / f"{self.key}.json"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was compiled, with or without success, and launches find what came of it."""
+        if not self.result.exists():
+            return False
+        path = cache() / "kernels" / place(self.specialization)
+        return path.exists() or "error" in json.loads(self.result.read_text())
 
     @property
     def log(self) -> Path:
@@ -149,46 +150,17 @@ def rows_of(values: Iterable[object]) -> Iterator[Tile]:
 
 
 def build(entry: Entry) -> dict[str, object]:
-    """Compile one kernel. Returns its registers, stack and shared bytes, and the instructions that it has."""
-    s = entry.specialization
-    tile = s.tile
-    options = {
-        "num_warps": tile.num_warps,
-        "num_stages": tile.num_stages,
-        "enable_fp_fusion": tile.fuses,
-    }
-    target = GPUTarget("cuda", s.arch, 32)
-    built = triton.compile(_source(s, target, options), target=target, options=options)
-    ptx = built.asm["ptx"]
+    """Compile one kernel and keep it where launches look for it.
+
+    Returns its registers, stack and shared bytes, and the instructions that it has.
+    """
+    made, texts = compile_for(entry.specialization)
+    keep(entry.specialization, made, cache() / "kernels")
     return {
-        **_usage(built.asm["cubin"]),
-        "shared": built.metadata.shared,
-        "instructions": [name for name in INSTRUCTIONS if name in ptx],
+        **_usage(made.code),
+        "shared": made.shared,
+        "instructions": [name for name in INSTRUCTIONS if name in texts["ptx"]],
     }
-
-
-def _source(s: Specialization, target: GPUTarget, options: Mapping[str, object]) -> ASTSource:
-    """What a launch would compile, put together by Triton's own function: it is part of the name under which
-    Triton keeps the result, so that a launch finds what was compiled here."""
-
-    def known(parameter: Any) -> object:
-        """As Triton tells launches apart: D for a multiple of 16, None where it does not look."""
-        name, kind = parameter.name, s.types[parameter.name]
-        if kind == "constexpr":
-            return s.constants[name]
-        if parameter.do_not_specialize or kind in ("fp32", "u1") or kind.startswith("tensordesc"):
-            return None
-        return "D" if name in s.aligned else ""
-
-    parameters = s.kernel.params
-    _, signature, constants, attributes = s.kernel._pack_args(
-        make_backend(target),
-        dict(options),
-        {one.name: s.constants.get(one.name) for one in parameters},
-        [(s.types[one.name], known(one)) for one in parameters],
-        None,
-    )
-    return ASTSource(s.kernel, signature, constants, attributes)
 
 
 def _usage(cubin: bytes) -> dict[str, object]:
@@ -221,10 +193,20 @@ def faults(entry: Entry, result: dict[str, object]) -> Iterator[str]:
 
 def folder() -> Path:
     """Where results are kept."""
-    cache = os.environ.get("SLIPWAY_CACHE") or Path.home() / ".cache" / "slipway"
-    path = Path(cache) / "ahead"
+    path = cache() / "ahead"
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def compiled(kernels: Iterable[Specialization], jobs: int) -> list[str]:
+    """Have these kernels lie where launches look for them. Returns what does not compile, and why."""
+    wanted = [Entry("serving", one, (f"sm_{one.arch}",), frozenset()) for one in kernels]
+    todo = [entry for entry in wanted if not entry.is_done]
+    if todo:
+        print(f"triton {triton.__version__}: compiling {len(todo)} of {len(wanted)} kernels", flush=True)
+    compile_all(todo, jobs)
+    results = ((entry, json.loads(entry.result.read_text())) for entry in wanted)
+    return [f"{entry.title}: {result['error']}" for entry, result in results if "error" in result]
 
 
 def compile_all(todo: Sequence[Entry], jobs: int) -> None:
@@ -237,6 +219,8 @@ def compile_all(todo: Sequence[Entry], jobs: int) -> None:
     for arch in sorted({entry.specialization.arch for entry in todo}):
         own = [entry for entry in todo if entry.specialization.arch == arch]
         shares += [own[job::jobs] for job in range(min(jobs, len(own)))]
+    for entry in todo:
+        entry.result.unlink(missing_ok=True)
     running: dict[int, Sequence[Entry]] = {}
     while shares or running:
         while shares and len(running) < jobs:
@@ -316,7 +300,7 @@ def main() -> int:
     for entry in chosen:
         if entry.log.exists():
             entry.result.unlink(missing_ok=True)
-    todo = [entry for entry in chosen if not entry.result.exists()]
+    todo = [entry for entry in chosen if not entry.is_done]
     if todo:  # minutes, on a machine that has compiled nothing yet
         print(f"triton {triton.__version__}: compiling {len(todo)} of {len(chosen)} kernels", flush=True)
     compile_all(todo, arguments.jobs)

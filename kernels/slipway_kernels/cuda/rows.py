@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile
+from slipway_kernels.cuda.tiles import Tile
 
 # Wide rows take more warps, so that a thread holds at most 32 numbers of each operand.
 ROW_TILES = (

@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import PIECE_TILES
+from slipway_kernels.cuda.tiles import pick
 from slipway_kernels.embedding.kernel import embed_kernel, softcap_kernel
 
 
+@prepared
 def embed(table: Tensor, ids: Tensor, out: Tensor, *, scale: float = 1.0, first: int = 0) -> Tensor:
     """out = table[ids − first] · scale, computed in fp32.
 
@@ -44,6 +47,7 @@ def embed(table: Tensor, ids: Tensor, out: Tensor, *, scale: float = 1.0, first:
     return out
 
 
+@prepared
 def softcap(logits: Tensor, cap: float) -> Tensor:
     """logits = cap · tanh(logits / cap), in place.   [rows, vocab], adjacent in a row. Returns them."""
     if logits.dim() != 2 or logits.stride(1) != 1 or not cap > 0:

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.kv_copy.kernel import copy_rows_kernel
 
 # Sixteen words a thread are four loads under way.
@@ -22,6 +24,7 @@ DIRECT_BYTES = 1 << 20
 little beside what it moves, and gathering would move it once more."""
 
 
+@prepared
 def copy_pages(pool: Tensor, pairs: Tensor) -> None:
     """pool[target] = pool[source] for each pair.
 
@@ -34,12 +37,14 @@ def copy_pages(pool: Tensor, pairs: Tensor) -> None:
     _copy_rows(pool, pairs[:, 0], pool, pairs[:, 1], len(pairs))
 
 
+@prepared
 def gather_pages(pool: Tensor, pages: Tensor, out: Tensor) -> Tensor:
     """out[i] = pool[pages[i]] for each of `pages` [n] int32; where it is -1, out stays. Returns out."""
     _copy_rows(pool, pages, out, None, len(pages))
     return out
 
 
+@prepared
 def scatter_pages(source: Tensor, pages: Tensor, pool: Tensor) -> None:
     """pool[pages[i]] = source[i] for each of `pages` [n] int32, all different or -1, which is padding."""
     _copy_rows(source, None, pool, pages, len(pages))

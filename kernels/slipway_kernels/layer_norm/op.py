@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import row_stride
 from slipway_kernels.layer_norm.kernel import layer_norm_kernel
 from slipway_kernels.quantize.op import check_columns, check_rows, row_format, row_tile
 
 
+@prepared
 def layer_norm(
     x: Tensor,
     weight: Tensor | None,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import follow, prepared
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.linear_bf16.choose import Region, chosen
 from slipway_kernels.linear_bf16.kernel import few_rows_kernel
 
@@ -34,6 +36,7 @@ TILES = (
 )
 
 
+@prepared
 def linear_bf16(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None = None) -> Tensor:
     """out = x · weightᵀ + bias, by PyTorch, or by our kernel where OURS says so.
 
@@ -47,11 +50,19 @@ def linear_bf16(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None =
     (m, k), n = x.shape, len(weight)
     if m <= FEW and chosen(OURS, arch_of(x.device), x.dtype, m, n, k):
         return few_rows(x, weight, out, bias=bias)
+    follow(by_torch, x, weight, out, bias)
+    return out
+
+
+def by_torch(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None) -> None:
+    """out = x · weightᵀ + bias by cuBLAS."""
     if bias is None:
-        return torch.mm(x, weight.t(), out=out)
-    return torch.addmm(bias, x, weight.t(), out=out)
+        torch.mm(x, weight.t(), out=out)
+    else:
+        torch.addmm(bias, x, weight.t(), out=out)
 
 
+@prepared
 def few_rows(x: Tensor, weight: Tensor, out: Tensor, *, bias: Tensor | None = None) -> Tensor:
     """out = x · weightᵀ + bias by our kernel, which is made for at most 16 rows.
 

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slipway_kernels.cuda.lasting import lasting
+
 WORDS = 16
 """Words of 32 bits that a row has in a block: 128 columns of 4 bits, 64 of 8."""
 
 MASKS = {4: 0x000F000F, 8: 0x00FF00FF}
 
 
-@dataclass(frozen=True, slots=True)
+@lasting
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Packed:
     """A matrix [n, k] of small integers.
 

@@ -9,7 +9,10 @@ import torch
 import triton
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import follow, prepared
+from slipway_kernels.cuda.tiles import Tile, pick
+from slipway_kernels.linear_bf16.op import by_torch
 from slipway_kernels.linear_w4a16.kernel import dequantize_kernel, linear_w4a16_kernel, permute_kernel
 from slipway_kernels.linear_w4a16.layout import Packed
 
@@ -81,6 +84,11 @@ class Workspace:
         self.device = device
         self._buffer = torch.zeros(0, dtype=torch.uint8, device=device)
 
+    @property
+    def operands(self) -> tuple[Tensor]:
+        """What a product reads and writes of it."""
+        return (self._buffer,)
+
     def of(self, packed: Packed, rows: int) -> Tensor:
         """The buffer, grown for a product of so many rows; then it has another address, which CUDA graphs do
         not know. Its zeros matter: every product leaves the counts at 0."""
@@ -90,6 +98,7 @@ class Workspace:
         return self._buffer
 
 
+@prepared
 def linear_w4a16(
     x: Tensor,
     packed: Packed,
@@ -148,6 +157,7 @@ def linear_w4a16(
     return out
 
 
+@prepared
 def rows(packed: Packed, ids: Tensor, out: Tensor) -> Tensor:
     """out[i] = row ids[i] of W, in the original order of its columns: an embedding.
 
@@ -162,6 +172,7 @@ def rows(packed: Packed, ids: Tensor, out: Tensor) -> Tensor:
     return _dequantized(packed, ids, packed.order, out, 0)
 
 
+@prepared
 def dequantize(packed: Packed, first: int, out: Tensor) -> Tensor:
     """out [rows, k] = rows first, first + 1, … of W, with the columns in stored order."""
     return _dequantized(packed, None, None, out, first)
@@ -213,11 +224,7 @@ def _by_slabs(x: Tensor, packed: Packed, out: Tensor, bias: Tensor | None, buffe
         last = min(first + step, packed.n)
         slab = buffer[: 2 * packed.k * (last - first)].view(x.dtype).view(last - first, packed.k)
         dequantize(packed, first, slab)
-        columns = out[:, first:last]
-        if bias is None:
-            torch.mm(x, slab.t(), out=columns)
-        else:
-            torch.addmm(bias[first:last], x, slab.t(), out=columns)
+        follow(by_torch, x, slab, out[:, first:last], None if bias is None else bias[first:last])
     return out
 
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import follow, prepared
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.linear_bf16.choose import Region, chosen
 from slipway_kernels.linear_bf16.kernel import few_rows_kernel
 from slipway_kernels.linear_bf16.op import check_operands
@@ -56,6 +58,7 @@ TILES = (
 )
 
 
+@prepared
 def linear_w8a8(
     x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor, out: Tensor, *, bias: Tensor | None = None
 ) -> Tensor:
@@ -82,7 +85,8 @@ def linear_w8a8(
     (m, k), n = x.shape, len(w)
     blocks = w_scale.ndim == 2
     if not blocks and chosen(TORCH, arch, x.dtype, m, n, k):
-        return _by_torch(x, x_scale, w, w_scale, out, bias)
+        follow(_by_torch, x, x_scale, w, w_scale, out, bias)
+        return out
     if not m:
         return out
     (x_scale_row, x_scale_block), (w_scale_row, w_scale_block) = _strides(x_scale), _strides(w_scale)
@@ -160,15 +164,16 @@ def _multiprocessors(device: torch.device) -> int:
 
 def _by_torch(
     x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor, out: Tensor, bias: Tensor | None
-) -> Tensor:
+) -> None:
     """torch has one scale for all rows on both sides, or one a row on both."""
     if len(x_scale) == len(w_scale) == 1:
         scales = x_scale, w_scale
     else:
         scales = x_scale.expand(len(x)).contiguous()[:, None], w_scale.expand(len(w)).contiguous()[None, :]
     if out.is_contiguous():
-        return torch._scaled_mm(x, w.t(), *scales, bias=bias, out_dtype=out.dtype, out=out)
-    return out.copy_(torch._scaled_mm(x, w.t(), *scales, bias=bias, out_dtype=out.dtype))
+        torch._scaled_mm(x, w.t(), *scales, bias=bias, out_dtype=out.dtype, out=out)
+    else:
+        out.copy_(torch._scaled_mm(x, w.t(), *scales, bias=bias, out_dtype=out.dtype))
 
 
 def _check_scales(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor) -> None:

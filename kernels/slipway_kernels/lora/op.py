@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared, scratch
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.lora.kernel import expand_kernel, fold_kernel, look_up_kernel, shrink_kernel
 from slipway_kernels.lora.pool import Pool
 from slipway_kernels.lora.rows import FEW_ROWS, Rows
@@ -78,6 +80,7 @@ def add_lora(
     return expand(h, pool, rows, out)
 
 
+@prepared
 def add_looked_up(ids: Tensor, pool: Pool, rows: Rows, h: Tensor, out: Tensor) -> Tensor:
     """out += A[:, id] · Bᵀ by each row's adapter: what it adds to an embedding. The rest is as in `add_lora`.
 
@@ -108,6 +111,7 @@ def add_looked_up(ids: Tensor, pool: Pool, rows: Rows, h: Tensor, out: Tensor) -
     return expand(h, pool, rows, out)
 
 
+@prepared
 def shrink(x: Tensor, pool: Pool, rows: Rows, h: Tensor, *, share: int = 1) -> Tensor:
     """x · Aᵀ by each row's adapter. The rest is as in `add_lora`.
 
@@ -153,11 +157,12 @@ def shrink(x: Tensor, pool: Pool, rows: Rows, h: Tensor, *, share: int = 1) -> T
     return h
 
 
+@prepared
 def fold(h: Tensor, pool: Pool) -> Tensor:
     """h as `shrink` returns it → [rows, slices · rank] fp32, its sum over the splits, with 0 in other ranks'
     columns: added up over the ranks it is x · Aᵀ."""
     shape = pool.shape
-    out = h.new_empty(h.shape[1], len(shape.slices) * shape.rank)
+    out = scratch((h.shape[1], len(shape.slices) * shape.rank), h.dtype, h.device)
     tile = pick(FOLD, arch_of(h.device))
     launch(
         fold_kernel,
@@ -178,6 +183,7 @@ def fold(h: Tensor, pool: Pool) -> Tensor:
     return out
 
 
+@prepared
 def expand(h: Tensor, pool: Pool, rows: Rows, out: Tensor) -> Tensor:
     """out += h · Bᵀ + bias by each row's adapter, h as `shrink` returns it, or whole. Returns out."""
     (count, n), shape = out.shape, pool.shape

@@ -8,8 +8,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import PIECE_TILES
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.lora.kernel_own import own_embedding_kernel, own_logits_kernel
 from slipway_kernels.lora.pool import aligned
 from slipway_kernels.lora.rows import FEW, MANY, Rows
@@ -87,6 +89,7 @@ class OwnShape:
         ]
 
 
+@prepared
 def enter_own(ids: Tensor, slots: Tensor, place_of: Tensor, tables: OwnTables, out: Tensor) -> Tensor:
     """Rows of out that are of tokens for which their adapter has an embedding become that.
 
@@ -124,6 +127,7 @@ def enter_own(ids: Tensor, slots: Tensor, place_of: Tensor, tables: OwnTables, o
     return out
 
 
+@prepared
 def own_logits(x: Tensor, tables: OwnTables, rows: Rows, out: Tensor, *, cap: float = 0.0) -> Tensor:
     """Logits of tokens for which a row's adapter has a row of the head take their columns of out.
 

@@ -10,11 +10,14 @@ from math import prod
 import torch
 from torch import Tensor
 
+from slipway_kernels.cuda.lasting import lasting
+
 ALIGNMENT = 256
 """Bytes that the address of a tensor is a multiple of, as torch's own are at least."""
 
 
-@dataclass(frozen=True, slots=True)
+@lasting
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Pool:
     """The adapters of one layer. A fused layer has several slices, each with an A and a B of its own.
 

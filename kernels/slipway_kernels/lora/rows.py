@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.lora.kernel import sort_kernel
 
 FEW, MANY = 16, 64
@@ -46,6 +48,7 @@ def unsorted(rows: int, adapters: int, device: torch.device, *, active: bool = T
     return Rows(order, torch.empty(tiles, 3, dtype=torch.int32, device=device), block, active)
 
 
+@prepared
 def sort_rows(adapter_of: Tensor, adapters: int, out: Rows, slots: Tensor | None = None) -> Rows:
     """Sort a batch's rows by adapter, in one launch that waits for nothing. Returns out.
 

@@ -16,8 +16,10 @@ import triton
 from torch import Tensor
 
 from slipway_kernels.activation.reference import activate
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import follow, prepared
 from slipway_kernels.cuda.rows import row_stride
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.linear_w4a16.layout import WORDS, Packed
 from slipway_kernels.moe import tiles
 from slipway_kernels.moe.kernel import product_kernel
@@ -68,6 +70,7 @@ def stack_experts(matrices: Sequence[Packed]) -> Packed:
     )
 
 
+@prepared
 def moe_linear(
     x: Tensor,
     weights: Tensor | Scaled | Packed,
@@ -110,7 +113,7 @@ def moe_linear(
     if isinstance(weights, Packed):
         _packed(x, weights, order, out, activation)
     elif isinstance(weights, Tensor) and _torch_is_faster(x, pairs, experts):
-        by_torch(x, weights, order, out, activation)
+        follow(_by_torch, x, weights, order.counts, order.sorted_pairs, order.block_m, out, activation)
     else:
         _plain(x, weights, order, out, activation, x_scale)
     return out
@@ -229,15 +232,28 @@ def _programs(order: Arrangement, n: int, tile: Tile, activation: Activation) ->
 
 def by_torch(x: Tensor, weights: Tensor, order: Arrangement, out: Tensor, activation: Activation) -> None:
     """`moe_linear` of bf16 by torch's grouped product, over rows copied into the arrangement's order."""
+    _by_torch(x, weights, order.counts, order.sorted_pairs, order.block_m, out, activation)
+
+
+def _by_torch(
+    x: Tensor,
+    weights: Tensor,
+    counts: Tensor,
+    sorted_pairs: Tensor,
+    block_m: int,
+    out: Tensor,
+    activation: Activation,
+) -> None:
+    """The tensors of the arrangement one by one, as they may be others in the next call."""
     pairs = len(out)
-    ends = (-(-order.counts // order.block_m) * order.block_m).cumsum(0).int()
-    source = order.sorted_pairs.clamp(min=0) // (pairs // len(x))
+    ends = (-(-counts // block_m) * block_m).cumsum(0).int()
+    source = sorted_pairs.clamp(min=0) // (pairs // len(x))
     y = torch._grouped_mm(x[source], weights.transpose(1, 2), offs=ends)
     if activation:
         gate, up = y.chunk(2, dim=1)
         y = activate(gate, activation) * up
     kept = torch.empty(pairs + 1, out.shape[1], dtype=y.dtype, device=y.device)  # padding lands in the last
-    kept[torch.where(order.sorted_pairs < 0, pairs, order.sorted_pairs)] = y
+    kept[torch.where(sorted_pairs < 0, pairs, sorted_pairs)] = y
     out.copy_(kept[:-1])
 
 

@@ -13,8 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import row_stride
+from slipway_kernels.cuda.tiles import pick
 from slipway_kernels.moe import tiles
 from slipway_kernels.moe.kernel_route import (
     arrange_kernel,
@@ -27,6 +29,7 @@ from slipway_kernels.moe.kernel_route import (
 MAX_EXPERTS, MAX_TOP_K = 512, 16
 
 
+@prepared
 def route(
     logits: Tensor,
     top_k: int,
@@ -133,6 +136,7 @@ def _blocks(pairs: int, experts: int, block_m: int) -> int:
     return (pairs + min(pairs, experts) * (block_m - 1)) // block_m
 
 
+@prepared
 def arrange(ids: Tensor, to: Arrangement) -> Arrangement:
     """Sorts the pairs of ids [rows, top_k] int32 by expert into `to`, which it returns; -1 is left out.
 
@@ -165,6 +169,7 @@ def arrange(ids: Tensor, to: Arrangement) -> Arrangement:
     return to
 
 
+@prepared
 def combine(
     y: Tensor,
     ids: Tensor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway_kernels.cuda.launch import Tile
+from slipway_kernels.cuda.tiles import Tile
 
 BLOCK_M = ((8, 16), (16, 32), (64, 64))
 """(Mean rows an expert at most, rows of a block), the most that a table has beyond: some more, for uneven

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared, scratch
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.ngram.kernel import draft_kernel, find_kernel
 from slipway_kernels.slots.op import check_words
 
@@ -13,6 +15,7 @@ FIND_TILES = (Tile(80, {"WIDTH": 1024, "PIECES": 32}, num_warps=4),)
 DRAFT_TILES = (Tile(80, {"WIDTH": 32, "PIECES": 32}, num_warps=1),)
 
 
+@prepared
 def look_up(
     slots: Tensor,
     counts: Tensor,
@@ -48,7 +51,7 @@ def look_up(
     find, draft = pick(FIND_TILES, arch), pick(DRAFT_TILES, arch)
     width, most_pieces = find.constants["WIDTH"], find.constants["PIECES"]
     pieces = max(min(-(-tokens.shape[1] // width), most_pieces), 1)
-    found = torch.empty(requests, most_pieces, dtype=torch.int64, device=slots.device)
+    found = scratch((requests, most_pieces), torch.int64, slots.device)
     launch(
         find_kernel,
         (requests, pieces),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import ROW_TILES
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.quantize.kernel import quantize_rows_kernel
 from slipway_kernels.quantize.reference import limit_of
 
 
+@prepared
 def quantize_rows(x: Tensor, out: Tensor, scales: Tensor, *, group: int = 0) -> tuple[Tensor, Tensor]:
     """out = x / scale, scale = max |x| / limit of each row, or of each `group` of its columns.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import row_stride
 from slipway_kernels.quantize.op import check_columns, check_rows, row_format, row_tile
 from slipway_kernels.rms_norm.kernel import rms_norm_kernel
 
 
+@prepared
 def rms_norm(
     x: Tensor,
     weight: Tensor,

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import row_stride
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.rope.kernel import rope_and_store_kernel
 
 # A thread holds eight numbers, sixteen bytes, of each half; `pairs` are half a head's, as a power of two.
@@ -23,6 +25,7 @@ TILES = (
 SATURATED = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
+@prepared
 def rope_and_store(
     q: Tensor,
     k: Tensor,

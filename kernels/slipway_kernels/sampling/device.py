@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
 from slipway_kernels.cuda.rows import row_stride
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.sampling.edits import clear_kernel, count_kernel
 from slipway_kernels.sampling.kernel import (
     bound_kernel,
@@ -106,6 +108,7 @@ class _Rows:
         }
 
 
+@prepared
 def sample(
     logits: Tensor,
     row_slots: Tensor,
@@ -164,6 +167,7 @@ def sample(
             _report(part, drawn.token, drawn)
 
 
+@prepared
 def report(logits: Tensor, given: Tensor, space: Workspace, out: Draws) -> None:
     """Log-probability and rank of a given token of each row, and as many of the most likely as `out` is wide.
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile
+from slipway_kernels.cuda.lasting import lasting
+from slipway_kernels.cuda.tiles import Tile
 from slipway_kernels.sampling.limits import ROWS_AT_ONCE
 from slipway_kernels.sampling.record import Features
 
@@ -94,7 +95,8 @@ class Draws:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@lasting
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Workspace:
     """Scratch of one batch, which may serve the next. Allocated by `workspace`.
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.launch import Tile, arch_of, launch, pick
+from slipway_kernels.cuda.launch import arch_of, launch
+from slipway_kernels.cuda.prepared import prepared
+from slipway_kernels.cuda.tiles import Tile, pick
 from slipway_kernels.slots.kernel import apply_runs_kernel, finish_kernel, prepare_kernel
 
 RUN_TILES = (Tile(80, {"WIDTH": 1024}, num_warps=4),)
@@ -22,6 +24,7 @@ MOST_PROGRAMS = 8192
 """Programs of all runs: many runs leave one each to most, and an empty program is not free."""
 
 
+@prepared
 def apply_runs(arena: Tensor, runs: Tensor, payload: Tensor) -> None:
     """arena[destination + i] = payload[source + i] for i < count, of each run (destination, source, count).
 
@@ -54,6 +57,7 @@ def apply_runs(arena: Tensor, runs: Tensor, payload: Tensor) -> None:
     )
 
 
+@prepared
 def prepare(
     slots: Tensor,
     row_start: Tensor,
@@ -130,6 +134,7 @@ def prepare(
     )
 
 
+@prepared
 def finish(
     slots: Tensor,
     query_start: Tensor,

@@ -19,6 +19,7 @@ COMMANDS = {
     "chat": "chat with a running server",
     "complete": "complete prompts with a running server",
     "fit": "estimate the memory that a model needs, and whether it fits",
+    "compile": "compile the CUDA kernels of a model before it is served",
     "fetch": "fetch a model of an S3 bucket into a folder",
     "run": "run a service document as a process on this machine",
     "render": "print what a service document becomes on Kubernetes, podman or Compose",
@@ -31,7 +32,7 @@ COMMANDS = {
 }
 """Subcommand → what it is for; its module is `slipway.cli.NAME`."""
 
-OWN_PARSER = ("bench", "fit", "serve", "run-batch")
+OWN_PARSER = ("bench", "compile", "fit", "serve", "run-batch")
 """Subcommands whose arguments are declared: `run(argv)` instead of an argparse parser."""
 
 USAGE = f"usage: slipway [-h] [-v] [--print-schema[=short]] {{{','.join(COMMANDS)}}} ..."

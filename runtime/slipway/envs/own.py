@@ -92,6 +92,14 @@ OWN = (
         effective_default="the best that the processor has",
     ),
     _Own(
+        "SLIPWAY_KERNELS",
+        "str",
+        None,
+        "Folders of compiled CUDA kernels, separated by colons, where a server looks before it compiles one.",
+        operator_only("set by images that carry kernels"),
+        implemented(),
+    ),
+    _Own(
         "SLIPWAY_PREFIX_HASH_SECRET",
         "str",
         None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16}
 """What types that only one side knows pass as, by their size."""
 
 
+@cache
 def torch_type(dtype: DType) -> torch.dtype:
     kind: torch.dtype = getattr(torch, str(dtype))
     return kind

@@ -98,9 +98,16 @@ class Native:
             checkpoint.shapes, checkpoint.drawn = expected_shapes(self.spec, family), schemes.drawn
         return load_weights(self.spec, family, checkpoint, schemes, self.conversion, self.shard, self.stage)
 
-    def unread(self, part: Sharded, schemes: SchemeChoice) -> ModelWeights:
-        """Every matrix of a rank's part as `schemes` will hold it, without its numbers."""
-        return Builder(part.spec, schemes, part.forms, self.stage).build()
+    def unread(self, part: Sharded, schemes: SchemeChoice, *, finished: bool = False) -> ModelWeights:
+        """Every matrix of a rank's part as `schemes` will hold it, without its numbers.
+
+        finished  as it is once all of it has been read
+        """
+        builder = Builder(part.spec, schemes, part.forms, self.stage)
+        weights = builder.build()
+        if finished:
+            builder.finish()
+        return weights
 
     def part(self, plan: ModelPlan) -> Sharded:
         """What a rank has of each matrix, of all stages."""
@@ -168,7 +175,10 @@ class Native:
         from slipway.worker.device.heads import DenseOnDevice, device_rows, stored_rows
         from slipway.worker.device.low_rank import LowRank
 
-        weights = self.weights(plan, schemes)
+        if schemes.device.type == "meta":
+            weights = self.unread(self.part(plan), schemes, finished=True)
+        else:
+            weights = self.weights(plan, schemes)
         stage = self.stage or Stage.whole(len(self.spec.layers))
         if plan.pooler is not None and stage.is_last:
             new = partial(DenseOnDevice, device=schemes.device)

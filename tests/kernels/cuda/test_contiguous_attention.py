@@ -6,7 +6,7 @@ from torch import Tensor
 
 from slipway_kernels.attention import contiguous_attention, op, reference
 from slipway_kernels.cuda.compare import rounding, row_error
-from slipway_kernels.cuda.launch import recording
+from slipway_kernels.cuda.specialization import recording
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 

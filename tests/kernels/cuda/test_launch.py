@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slipway_kernels.cuda import launch
-from slipway_kernels.cuda.launch import Tile
+from slipway_kernels.cuda import launch, tiles
+from slipway_kernels.cuda.tiles import Tile
 from slipway_kernels.rms_norm.kernel import rms_norm_kernel
 
 TILE = Tile(80, {})
@@ -31,6 +31,6 @@ def test_a_tile_that_is_remembered_is_of_its_own_table_and_facts() -> None:
     small, large, other = Tile(80, {}, when={"m": 16}), Tile(80, {}), Tile(90, {})
     asked = [((small, large), 80, 16), ((small, large), 80, 17), ((small, large, other), 90, 16)]
     for _ in range(2):
-        assert [launch.pick(table, arch, m=m) for table, arch, m in asked] == [small, large, other]
+        assert [tiles.pick(table, arch, m=m) for table, arch, m in asked] == [small, large, other]
     with pytest.raises(ValueError, match="no tile for m 17 on sm_80"):
-        launch.pick((small,), 80, m=17)
+        tiles.pick((small,), 80, m=17)

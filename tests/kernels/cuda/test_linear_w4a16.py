@@ -11,7 +11,8 @@ from torch import Tensor
 from triton.runtime.interpreter import TensorHandle
 
 from slipway_kernels.cuda.compare import rounding, row_error
-from slipway_kernels.cuda.launch import Tile, arch_of
+from slipway_kernels.cuda.launch import arch_of
+from slipway_kernels.cuda.tiles import Tile
 from slipway_kernels.linear_w4a16 import (
     Packed,
     Workspace,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from slipway_kernels.cuda.compare import fp8_sum, rounding, row_error
-from slipway_kernels.cuda.launch import pick, recording
+from slipway_kernels.cuda.specialization import recording
+from slipway_kernels.cuda.tiles import pick
 from slipway_kernels.linear_w4a16 import Packed, pack, unpack
 from slipway_kernels.moe import (
     Arrangement,

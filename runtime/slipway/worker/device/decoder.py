@@ -219,7 +219,7 @@ class Decoder:
         attention = layer.spec.attention
         heads, kv_heads = attention.heads, attention.kv_heads
         qkv = product(layer.weights.qkv, x, adapters)
-        qkv = qkv.view(len(qkv), -1, attention.head_dim)  # [rows, all heads, head_dim]
+        qkv = qkv.view(qkv.shape[0], -1, attention.head_dim)  # [rows, all heads, head_dim]
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
         rope = partial(
             rope_and_store,

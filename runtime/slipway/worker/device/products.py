@@ -50,9 +50,8 @@ class Rows:
 class DeviceScheme(Scheme, Protocol):
     """A matrix on a device, or in host memory for it; or many experts' as one, once they are stacked."""
 
-    @property
-    def operand(self) -> Operand | None:
-        """How it wants rows quantized; None: plain."""
+    operand: Operand | None
+    """How it wants rows quantized; None: plain."""
 
     def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor: ...
     def rows(self, ids: Tensor) -> Tensor:

@@ -125,8 +125,9 @@ class DeviceDense(DeviceScheme):
     def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor:
         if self._dtype is torch.float32:
             return linear(x.plain, self.weight, bias)
-        out = torch.empty(len(x.plain), len(self.weight), dtype=self._dtype, device=x.plain.device)
-        return linear_bf16(x.plain, self.weight, out, bias=bias)
+        rows, weight = x.plain, self.weight
+        out = torch.empty(rows.shape[0], weight.shape[0], dtype=self._dtype, device=rows.device)
+        return linear_bf16(rows, weight, out, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         out = torch.empty(len(ids), self.weight.shape[1], dtype=self._dtype, device=self.weight.device)
@@ -160,6 +161,7 @@ class DeviceScaled(DeviceScheme):
         self._form = form
         self._dtype = dtype
         self._transfer = transfer
+        self.operand: Operand = torch_type(form.values), form.block[1] if form.block else 0
 
     def create(self, shape: tuple[int, int]) -> None:
         n, k = shape
@@ -186,14 +188,11 @@ class DeviceScaled(DeviceScheme):
             )
         self.scales[first // high : first // high + len(scales)] = scales.to(self.scales.device)
 
-    @property
-    def operand(self) -> Operand:
-        return torch_type(self._form.values), self._form.block[1] if self._form.block else 0
-
     def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor:
-        rows = x.quantized(self.operand)
-        out = torch.empty(len(rows.values), len(self.values), dtype=self._dtype, device=self.values.device)
-        return linear_w8a8(rows.values, rows.scales, self.values, self.scales, out, bias=bias)
+        rows, values = x.quantized(self.operand), self.values
+        m, n = rows.values.shape[0], values.shape[0]
+        out = torch.empty(m, n, dtype=self._dtype, device=values.device)
+        return linear_w8a8(rows.values, rows.scales, values, self.scales, out, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         chosen = ids.clamp(min=0).long()
@@ -264,8 +263,9 @@ class DeviceGrouped(DeviceScheme):
             self._pack()
 
     def apply(self, x: Rows, bias: Tensor | None = None) -> Tensor:
-        out = torch.empty(len(x.plain), self.packed.n, dtype=self._dtype, device=x.plain.device)
-        return linear_w4a16(x.plain, self.packed, out, workspace=self._workspace, bias=bias)
+        rows = x.plain
+        out = torch.empty(rows.shape[0], self.packed.n, dtype=self._dtype, device=rows.device)
+        return linear_w4a16(rows, self.packed, out, workspace=self._workspace, bias=bias)
 
     def rows(self, ids: Tensor) -> Tensor:
         out = torch.zeros(len(ids), self.packed.k, dtype=self._dtype, device=ids.device)

@@ -233,6 +233,25 @@ class DeviceWorker:
         if self._state.device.type == "cuda":
             torch.cuda.synchronize(self._state.device)
 
+    @torch.inference_mode()
+    def rehearse(
+        self,
+        shape: StepShape,
+        rows: int,
+        requests: int,
+        draws: Iterable[Features] = (),
+        reported: Iterable[int] = (),
+    ) -> None:
+        """Compute a step of padding, draw from it in each of these ways, and report so many known tokens."""
+        batch = self._sent(shape, rows, requests)
+        hidden, logits = self._forward(batch)
+        for features in draws:
+            if features.masked:
+                self._sampler.mask(len(logits), {})
+            self._draw(batch, logits, features)
+        for count in reported:
+            self._report(batch, hidden, [(0, 0, 0, 0)] * count)
+
     def _use_all(self, batch: Batch, hidden: Tensor, logits: Tensor) -> None:
         """Whatever a step may ask of the largest forward pass."""
         edited = logits.to(torch.float32, copy=True) if self._processed is not None else None
