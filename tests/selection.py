@@ -416,6 +416,11 @@ class Costs:
         COSTS.write_text(json.dumps(known, indent=0) + "\n")
 
 
+MOST_KERNELS = 300
+"""Of operations that a landing changes, up to so many, in about two minutes for each Triton. What all of them
+share, such as the launch, changes them all, and hardly ever what the compiler makes of them."""
+
+
 def kernels() -> str:
     """Arguments of slipway_kernels.cuda.ahead: what a landing compiles of the CUDA kernels."""
     graph = ImportGraph(ROOT)
@@ -426,7 +431,7 @@ def kernels() -> str:
         needed = set().union(*(graph.closure(path) for path in folder.glob("*.py")))
         if other_compiler or any(file in needed or folder in file.parents for file in changed):
             whole.append(folder.name)
-    return " ".join((f"--sample 60 --seed {seed()} --whole", *whole))
+    return " ".join((f"--sample 60 --most {MOST_KERNELS} --seed {seed()} --whole", *whole))
 
 
 if __name__ == "__main__":

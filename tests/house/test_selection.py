@@ -312,5 +312,5 @@ def test_all_kernels_that_a_change_reaches_are_compiled(
 
 def compiled_whole() -> set[str]:
     sample, _, whole = selection.kernels().partition(" --whole")
-    assert sample == "--sample 60 --seed abc"
+    assert sample == "--sample 60 --most 300 --seed abc"
     return {*whole.split()}

@@ -203,3 +203,6 @@ def test_a_sample_comes_with_whole_operations(
     count = len(made["lora"])
     assert f"{count + 5} of {2 * count} kernels, {count + 5} compiled now, 0 failed" in capfd.readouterr().out
     assert all(entry.result.exists() for entry in made["lora"])
+    monkeypatch.setattr(sys, "argv", ["ahead", *words, "--most", "4"])
+    assert ahead.main() == 0
+    assert f"9 of {2 * count} kernels" in capfd.readouterr().out

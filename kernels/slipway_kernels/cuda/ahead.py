@@ -6,7 +6,8 @@ a kernel does not compile, spills registers without a reason in its tile, wants 
 is, or misses an instruction that its case demands.
 
 Results are kept: a kernel is compiled again if it has changed, or if it failed.
-`--sample N` compiles N kernels, chosen at random. `--whole` names operations and compiles all their kernels.
+`--sample N` compiles N kernels, chosen at random. `--whole` names operations and compiles all their kernels,
+or `--most N` of them.
 """
 
 from __future__ import annotations
@@ -289,14 +290,20 @@ def main() -> int:
         metavar="OPERATION",
         help="with --sample, compile all kernels of these, too",
     )
+    parser.add_argument(
+        "--most", type=int, metavar="COUNT", help="of --whole's kernels COUNT at most, which --seed chooses"
+    )
     arguments = parser.parse_args()
     found = [entry for name in arguments.operation for entry in entries(name, arguments.arch)]
     chosen = found
     if arguments.sample is not None:
-        whole = {id(entry) for entry in found if entry.operation in arguments.whole}
-        others = [entry for entry in found if id(entry) not in whole]
-        whole |= {id(entry) for entry in sample(others, arguments.sample, arguments.seed)}
-        chosen = [entry for entry in found if id(entry) in whole]
+        whole = [entry for entry in found if entry.operation in arguments.whole]
+        others = [entry for entry in found if entry.operation not in arguments.whole]
+        drawn = sample(others, arguments.sample, arguments.seed)
+        if arguments.most is not None:
+            whole = sample(whole, arguments.most, arguments.seed)
+        kept = {id(entry) for entry in (*whole, *drawn)}
+        chosen = [entry for entry in found if id(entry) in kept]
     for entry in chosen:
         if entry.log.exists():
             entry.result.unlink(missing_ok=True)
