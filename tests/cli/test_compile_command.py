@@ -22,7 +22,7 @@ def build(entry):
     s = entry.specialization
     if s.kernel.__name__ == refused:
         raise RuntimeError("no such instruction")
-    keep(s, Compiled(s.kernel.__name__, s.tile.num_warps, 0, (), b"code"), cache() / "kernels")
+    keep(s, Compiled(s.kernel.__name__, s.tile.num_warps, 0, 0, (), b"code"), cache() / "kernels")
     return {"registers": 32, "stack": 0, "shared": 0, "instructions": []}
 
 refused, *words = sys.argv[1:]

@@ -28,7 +28,7 @@ Launch = tuple[str, tuple[int, ...], list[int], list[object]]
 def uncompiled(s: Specialization) -> Compiled:
     tiles = [kind for kind in s.types.values() if kind.startswith("tensordesc")]
     return Compiled(
-        s.kernel.__name__, s.tile.num_warps, 0, (Descriptor(0, 2, 6, (1, 1)),) * len(tiles), b"\177ELF"
+        s.kernel.__name__, s.tile.num_warps, 0, 0, (Descriptor(0, 2, 6, (1, 1)),) * len(tiles), b"\177ELF"
     )
 
 

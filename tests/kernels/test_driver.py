@@ -22,7 +22,7 @@ from slipway_kernels.cuda.specialization import Specialization
 from slipway_kernels.cuda.tiles import Tile
 
 HERE = Path(__file__).parent
-CODE = Compiled("kernel", 4, 1024, (Descriptor(3, 2, 9, (64, 32)),), b"\x7fELF\n\n")
+CODE = Compiled("kernel", 4, 1024, 256, (Descriptor(3, 2, 9, (64, 32)),), b"\x7fELF\n\n")
 Program = Callable[..., Any]
 
 
@@ -50,9 +50,12 @@ def told(library: Path, tmp_path: Path) -> Program:
 
 @pytest.mark.slow
 def test_kernels_are_given_what_they_take(told: Program) -> None:
-    """By the sizes that their machine code tells: pointers, numbers, and descriptors for TMA."""
+    """By the sizes that their machine code tells: pointers, numbers, descriptors for TMA, and memory in which
+    a kernel makes descriptors itself."""
     operations = ("rms_norm", "rope", "attention", "linear_w8a8", "linear_w4a16")
-    launches = told("launched_parameters.py", *operations)
+    makes_descriptors = "attention:prompt 2048 32/8x128 bf16 contiguous"
+    launches = told("launched_parameters.py", *operations, makes_descriptors)
+    assert [name for name, _ in launches].count("prefill_kernel with scratch memory") == 1
     assert {"rms_norm_kernel", "rope_and_store_kernel", "prefill_kernel", "tiles_kernel"} <= dict(
         launches
     ).keys()
@@ -90,7 +93,7 @@ def test_a_kernel_is_looked_for_where_images_have_it_and_in_the_cache(
     assert not image.exists()
     monkeypatch.delattr(compiled, "compile_for")
     assert compiled.find(wanted) == CODE  # from the cache
-    compiled.keep(wanted, Compiled("other", 8, 0, (), b"\x7fELF"), image)
+    compiled.keep(wanted, Compiled("other", 8, 0, 0, (), b"\x7fELF"), image)
     assert compiled.find(wanted).name == "other"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
 
 from slipway_kernels.attention.kernel import decode_kernel, merge_kernel, prefill_kernel
@@ -383,8 +382,6 @@ def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
     sees = "a window both ways" if call.window and not call.causal else ""
     rows = max_query * group
     tile = pick(PREFILL, call.arch, keys=call.kind, form=call.form, head=call.head, rows=rows, sees=sees)
-    if tile.constants["TMA"]:
-        triton.set_allocator(_scratch)
     heads = min(group, tile.constants["ROWS"])
     queries = tile.constants["ROWS"] // heads
     tokens = call.q.shape[0] - first
@@ -398,8 +395,3 @@ def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
         CAUSAL=call.causal,
         **call.arguments(),
     )
-
-
-def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
-    """Where Triton keeps the TMA descriptors of a launch."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from ctypes import byref, c_float, c_int8, c_int32, c_int64, c_uint64, c_void_p
+from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -15,9 +17,6 @@ from slipway_kernels.cuda.driver import LaunchConfig, TensorMaps, driver
 from slipway_kernels.cuda.specialization import Specialization
 
 _SCALARS = {"i32": c_int32, "i64": c_int64, "u1": c_int8, "fp32": c_float}
-_SCRATCH = 2
-"""Addresses of scratch memory that Triton puts behind every kernel's parameters; ours have none."""
-
 _loaded: dict[tuple[int, str], tuple[Compiled, c_void_p]] = {}
 """By device and `Specialization.key`: kernels stay where they are."""
 
@@ -30,10 +29,10 @@ class Bound:
     """
 
     def __init__(
-        self, s: Specialization, grid: tuple[int, ...], given: Mapping[str, Any], device: int
+        self, s: Specialization, grid: tuple[int, ...], given: Mapping[str, Any], device: torch.device
     ) -> None:
-        """device: the number of CUDA's that the tensors are on."""
-        compiled, self._function = _load(s, device)
+        """device: that the tensors are on."""
+        compiled, self._function = _load(s, device.index or 0)
         self.tensors: list[Tensor] = []
         self._maps: list[tuple[int, int, TensorMaps]] = []
         """Of each descriptor: its place among the parameters and its tensor's among the addresses."""
@@ -65,8 +64,9 @@ class Bound:
         first = ctypes.addressof(self._addresses)
         for place, number in pointers:
             self._parameters[place] = first + 8 * number
-        for _ in range(_SCRATCH):
-            self._scalar(c_uint64(0))
+        self._device, self._scratch, self._scratch_at = device, prod(grid) * compiled.scratch, c_uint64(0)
+        self._scalar(self._scratch_at)
+        self._scalar(c_uint64(0))  # memory to profile
         self._config = LaunchConfig((*grid, 1, 1)[:3], (WARP * compiled.num_warps, 1, 1), compiled.shared)
         self._places = (c_void_p * len(self._parameters))(*self._parameters)
         self._call = byref(self._config), self._function, self._places, None
@@ -84,6 +84,9 @@ class Bound:
             self._places[place] = maps.at(addresses[number])
         if stream != self._stream:
             self._config.stream = self._stream = stream
+        if self._scratch:  # of this stream: torch gives it to nobody before the kernel has ended
+            memory = torch.empty(self._scratch, dtype=torch.uint8, device=self._device)
+            self._scratch_at.value = memory.data_ptr()
         status = self._launch(*self._call)
         if status:
             driver().check(status, f"starting {self.name}")

@@ -24,6 +24,8 @@ log = logging.getLogger("slipway.kernels")
 
 WARP = 32
 """Threads."""
+SCRATCH_ALIGNMENT = 128
+"""Bytes: what torch allocates begins at multiples of more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,14 @@ class Compiled:
 
     name         in the code
     shared       bytes of dynamic shared memory
+    scratch      bytes of device memory that each program keeps descriptors in which it makes itself
     descriptors  one for each argument that is a tensor descriptor, in their order
     """
 
     name: str
     num_warps: int
     shared: int
+    scratch: int
     descriptors: tuple[Descriptor, ...]
     code: bytes
 
@@ -128,7 +132,8 @@ def compile_for(wanted: Specialization) -> tuple[Compiled, Mapping[str, Any]]:
     built = triton.compile(source(wanted, target), target=target, options=wanted.options)
     facts = built.metadata
     extras = {
-        "scratch memory": facts.global_scratch_size or facts.profile_scratch_size,
+        "memory to profile": facts.profile_scratch_size,
+        "odd scratch memory": facts.global_scratch_size and facts.global_scratch_align > SCRATCH_ALIGNMENT,
         "a cluster": facts.num_ctas != 1,
         "a cooperative grid": facts.launch_cooperative_grid,
         "an early launch": facts.launch_pdl,
@@ -137,7 +142,8 @@ def compile_for(wanted: Specialization) -> tuple[Compiled, Mapping[str, Any]]:
     if asked:
         raise ValueError(f"{facts.name} wants {' and '.join(asked)}, which no launch of ours has.")
     descriptors = tuple(map(_descriptor, getattr(facts, "tensordesc_meta", None) or ()))
-    return Compiled(facts.name, facts.num_warps, facts.shared, descriptors, built.asm["cubin"]), built.asm
+    sizes = facts.num_warps, facts.shared, facts.global_scratch_size
+    return Compiled(facts.name, *sizes, descriptors, built.asm["cubin"]), built.asm
 
 
 def _descriptor(told: Mapping[str, Any] | None) -> Descriptor:

@@ -78,9 +78,8 @@ def launch(kernel: Any, grid: tuple[int, ...], /, *, tile: Tile, **arguments: ob
 
 def _start(kernel: Any, grid: tuple[int, ...], given: Mapping[str, object], tile: Tile) -> None:
     device = next(value.device for value in given.values() if isinstance(value, Tensor))
-    number = max(device.index or 0, 0)
     _check_reach(given)
-    bound = Bound(specialized(kernel, given, tile, capability_of(device)), grid, given, number)
+    bound = Bound(specialized(kernel, given, tile, capability_of(device)), grid, given, device)
     bound.run([tensor.data_ptr() for tensor in bound.tensors], prepared.stream_of(bound.tensors[0]))
     prepared.note(bound)
 

@@ -120,7 +120,7 @@ def _start(folder: str, settings: dict[str, Any], library: str, found: list[Told
         found.append(told(s))
         tiles = [kind for kind in s.types.values() if kind.startswith("tensordesc")]
         described = (Descriptor(0, 2, 6, (1, 1)),) * len(tiles)
-        return Compiled(s.kernel.__name__, s.tile.num_warps, 0, described, b"\x7fELF")
+        return Compiled(s.kernel.__name__, s.tile.num_warps, 0, 0, described, b"\x7fELF")
 
     bound.find = find
     planned.chosen_device = lambda asked: asked  # torch finds no device here, and its tensors are the host's
