@@ -82,19 +82,23 @@ def test_a_compiled_kernel_is_read_as_it_was_written() -> None:
 def test_a_kernel_is_looked_for_where_images_have_it_and_in_the_cache(
     wanted: Specialization, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    image, cache = tmp_path / "image", tmp_path / "cache"
-    monkeypatch.setenv("SLIPWAY_KERNELS", str(image))
+    named, cache = tmp_path / "named", tmp_path / "cache"
+    image = tmp_path / "image" / "share" / "slipway" / "kernels"
+    monkeypatch.setenv("SLIPWAY_KERNELS", str(named))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "image"))
     monkeypatch.setenv("SLIPWAY_CACHE", str(cache))
     monkeypatch.setattr(compiled, "compile_for", lambda one: (CODE, {}))
     with caplog.at_level(logging.WARNING, "slipway.kernels"):
         assert compiled.find(wanted) == CODE
     assert caplog.messages[0].startswith(f"Compiled kernel-{wanted.key} for sm_90 in ")
-    assert caplog.messages[0].endswith(f"it was not in {image} nor in {cache / 'kernels'}.")
+    assert caplog.messages[0].endswith(f"not in {named} nor in {image} nor in {cache / 'kernels'}.")
     assert not image.exists()
+    assert not named.exists()
     monkeypatch.delattr(compiled, "compile_for")
     assert compiled.find(wanted) == CODE  # from the cache
-    compiled.keep(wanted, Compiled("other", 8, 0, 0, (), b"\x7fELF"), image)
-    assert compiled.find(wanted).name == "other"
+    for place, name in ((image, "other"), (named, "third")):
+        compiled.keep(wanted, Compiled(name, 8, 0, 0, (), b"\x7fELF"), place)
+        assert compiled.find(wanted).name == name
 
 
 def test_a_kernel_that_cannot_be_kept_is_used_all_the_same(

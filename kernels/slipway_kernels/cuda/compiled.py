@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -81,8 +82,10 @@ def cache() -> Path:
 
 
 def folders() -> Iterator[Path]:
-    """Where compiled kernels may lie: what $SLIPWAY_KERNELS names, which is only read, and the cache."""
+    """Where compiled kernels may lie: what $SLIPWAY_KERNELS names and what an image carries, which are only
+    read, and the cache."""
     yield from (Path(one) for one in os.environ.get("SLIPWAY_KERNELS", "").split(os.pathsep) if one)
+    yield Path(sys.prefix, "share", "slipway", "kernels")
     yield cache() / "kernels"
 
 

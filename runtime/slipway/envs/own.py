@@ -96,7 +96,7 @@ OWN = (
         "str",
         None,
         "Folders of compiled CUDA kernels, separated by colons, where a server looks before it compiles one.",
-        operator_only("set by images that carry kernels"),
+        operator_only("set where kernels lie in folders of their own"),
         implemented(),
     ),
     _Own(
