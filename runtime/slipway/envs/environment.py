@@ -103,6 +103,7 @@ class Environment:
     slipway_cache: str | None
     slipway_command: str
     slipway_cpu_isa: str | None
+    slipway_kernels: str | None
     slipway_prefix_hash_secret: str | None
     slipway_record: str | None
     slipway_termination_log: str | None
