@@ -16,13 +16,13 @@ PROGRAM = """
 import sys
 from slipway.cli.main import main
 from slipway_kernels.cuda import ahead
-from slipway_kernels.cuda.compiled import Compiled, cache, keep
+from slipway_kernels.cuda.compiled import Compiled, keep
 
 def build(entry):
     s = entry.specialization
     if s.kernel.__name__ == refused:
         raise RuntimeError("no such instruction")
-    keep(s, Compiled(s.kernel.__name__, s.tile.num_warps, 0, 0, (), b"code"), cache() / "kernels")
+    keep(s, Compiled(s.kernel.__name__, s.tile.num_warps, 0, 0, (), b"code"))
     return {"registers": 32, "stack": 0, "shared": 0, "instructions": []}
 
 refused, *words = sys.argv[1:]

@@ -96,8 +96,10 @@ def test_a_kernel_is_looked_for_where_images_have_it_and_in_the_cache(
     assert not named.exists()
     monkeypatch.delattr(compiled, "compile_for")
     assert compiled.find(wanted) == CODE  # from the cache
-    for place, name in ((image, "other"), (named, "third")):
-        compiled.keep(wanted, Compiled(name, 8, 0, 0, (), b"\x7fELF"), place)
+    for folder, name in ((image, "other"), (named, "third")):
+        path = folder / compiled.place(wanted)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(Compiled(name, 8, 0, 0, (), b"\x7fELF").to_bytes())
         assert compiled.find(wanted).name == name
 
 

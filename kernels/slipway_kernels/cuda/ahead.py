@@ -33,7 +33,7 @@ import triton
 
 import slipway_kernels
 from slipway_kernels.cuda.cases import Cases
-from slipway_kernels.cuda.compiled import cache, compile_for, keep, place
+from slipway_kernels.cuda.compiled import cache, compile_for, keep, own_folder, place
 from slipway_kernels.cuda.specialization import Specialization, recording
 from slipway_kernels.cuda.tiles import ARCHITECTURES, Tile
 
@@ -77,11 +77,8 @@ class Entry:
 
     @property
     def is_done(self) -> bool:
-        """Whether it was compiled, with or without success, and launches find what came of it."""
-        if not self.result.exists():
-            return False
-        path = cache() / "kernels" / place(self.specialization)
-        return path.exists() or "error" in json.loads(self.result.read_text())
+        """Whether it has been compiled, and launches find it."""
+        return self.result.exists() and (own_folder() / place(self.specialization)).exists()
 
     @property
     def log(self) -> Path:
@@ -156,7 +153,7 @@ def build(entry: Entry) -> dict[str, object]:
     Returns its registers, stack and shared bytes, and the instructions that it has.
     """
     made, texts = compile_for(entry.specialization)
-    keep(entry.specialization, made, cache() / "kernels")
+    keep(entry.specialization, made)
     return {
         **_usage(made.code),
         "shared": made.shared,
@@ -202,12 +199,18 @@ def folder() -> Path:
 def compiled(kernels: Iterable[Specialization], jobs: int) -> list[str]:
     """Have these kernels lie where launches look for them. Returns what does not compile, and why."""
     wanted = [Entry("serving", one, (f"sm_{one.arch}",), frozenset()) for one in kernels]
-    todo = [entry for entry in wanted if not entry.is_done]
-    if todo:
-        print(f"triton {triton.__version__}: compiling {len(todo)} of {len(wanted)} kernels", flush=True)
-    compile_all(todo, jobs)
+    compile_missing(wanted, jobs)
     results = ((entry, json.loads(entry.result.read_text())) for entry in wanted)
     return [f"{entry.title}: {result['error']}" for entry, result in results if "error" in result]
+
+
+def compile_missing(wanted: Sequence[Entry], jobs: int) -> int:
+    """Compile those that have not been, or that failed. Returns how many."""
+    todo = [entry for entry in wanted if not entry.is_done]
+    if todo:  # minutes, on a machine that has compiled nothing yet
+        print(f"triton {triton.__version__}: compiling {len(todo)} of {len(wanted)} kernels", flush=True)
+    compile_all(todo, jobs)
+    return len(todo)
 
 
 def compile_all(todo: Sequence[Entry], jobs: int) -> None:
@@ -304,13 +307,7 @@ def main() -> int:
             whole = sample(whole, arguments.most, arguments.seed)
         kept = {id(entry) for entry in (*whole, *drawn)}
         chosen = [entry for entry in found if id(entry) in kept]
-    for entry in chosen:
-        if entry.log.exists():
-            entry.result.unlink(missing_ok=True)
-    todo = [entry for entry in chosen if not entry.is_done]
-    if todo:  # minutes, on a machine that has compiled nothing yet
-        print(f"triton {triton.__version__}: compiling {len(todo)} of {len(chosen)} kernels", flush=True)
-    compile_all(todo, arguments.jobs)
+    count = compile_missing(chosen, arguments.jobs)
     wrong = 0
     for entry in chosen:
         result = json.loads(entry.result.read_text())
@@ -326,7 +323,7 @@ def main() -> int:
                 wrong += 1
                 print(f"FAILED {name}: no case reaches the row {tile}")
     number = str(len(found)) if chosen is found else f"{len(chosen)} of {len(found)}"
-    print(f"triton {triton.__version__}: {number} kernels, {len(todo)} compiled now, {wrong} failed")
+    print(f"triton {triton.__version__}: {number} kernels, {count} compiled now, {wrong} failed")
     return 1 if wrong else 0
 
 

@@ -24,7 +24,7 @@ _loaded: dict[tuple[int, str], tuple[Compiled, c_void_p]] = {}
 class Bound:
     """One launch, which may be repeated on other tensors of the same layout.
 
-    tensors  those that it was bound with, in the order in which `run` takes addresses; None once forgotten
+    tensors  those that it was bound with, in the order in which `run` takes addresses
     Not for two threads at once: the parameters lie in one place.
     """
 
@@ -84,7 +84,7 @@ class Bound:
             self._places[place] = maps.at(addresses[number])
         if stream != self._stream:
             self._config.stream = self._stream = stream
-        if self._scratch:  # of this stream: torch gives it to nobody before the kernel has ended
+        if self._scratch:  # torch reuses it on this stream alone, and so only behind the kernel
             memory = torch.empty(self._scratch, dtype=torch.uint8, device=self._device)
             self._scratch_at.value = memory.data_ptr()
         status = self._launch(*self._call)

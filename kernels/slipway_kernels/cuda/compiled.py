@@ -81,12 +81,17 @@ def cache() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "slipway"
 
 
+def own_folder() -> Path:
+    """Where this machine keeps the kernels that it compiles."""
+    return cache() / "kernels"
+
+
 def folders() -> Iterator[Path]:
     """Where compiled kernels may lie: what $SLIPWAY_KERNELS names and what an image carries, which are only
     read, and the cache."""
     yield from (Path(one) for one in os.environ.get("SLIPWAY_KERNELS", "").split(os.pathsep) if one)
     yield Path(sys.prefix, "share", "slipway", "kernels")
-    yield cache() / "kernels"
+    yield own_folder()
 
 
 def place(wanted: Specialization) -> Path:
@@ -112,14 +117,15 @@ def find(wanted: Specialization) -> Compiled:
         " nor in ".join(map(str, folders())),
     )
     try:
-        keep(wanted, made, cache() / "kernels")
+        keep(wanted, made)
     except OSError as error:
         log.warning("It is compiled again at the next start: %s", error)
     return made
 
 
-def keep(of: Specialization, made: Compiled, folder: Path) -> None:
-    path = folder / place(of)
+def keep(of: Specialization, made: Compiled) -> None:
+    """Write it where launches on this machine find it. Raises OSError."""
+    path = own_folder() / place(of)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_bytes(made.to_bytes())

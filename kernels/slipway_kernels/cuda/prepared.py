@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -178,7 +178,7 @@ class _Capture:
         return self.tensors[-1]
 
     def tape(self, given: Sequence[object], named: Mapping[str, object], result: object) -> _Tape | None:
-        """None where it must be found anew at each call."""
+        """What later calls repeat; None where the operation has to run in full each time."""
         several = type(result) is tuple
         parts = [self._part(given, named, one) for one in (result if type(result) is tuple else (result,))]
         kept = [one for one in parts if one is not None]
@@ -271,7 +271,7 @@ def note(bound: Bound) -> None:
 def follow(function: Callable[..., object], *arguments: object) -> None:
     """Call what has torch compute, as part of the operation that is prepared now, if one is.
 
-    Of its arguments tensors are operands, or made by `scratch`, as they are; all others are numbers.
+    Its tensors are operands, parts of them, or made by `scratch`; its other arguments are numbers.
     """
     function(*arguments)
     capture = _capturing.get()
@@ -280,8 +280,8 @@ def follow(function: Callable[..., object], *arguments: object) -> None:
 
 
 def scratch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory of an operation's own, made anew in each call."""
-    make: Callable[[], Tensor] = lambda: torch.empty(shape, dtype=dtype, device=device)  # noqa: E731
+    """An uninitialized tensor for the operation's own use. Every call makes another."""
+    make: Callable[[], Tensor] = partial(torch.empty, shape, dtype=dtype, device=device)
     capture = _capturing.get()
     return make() if capture is None else capture.make(make)
 

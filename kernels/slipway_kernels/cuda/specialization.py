@@ -66,7 +66,7 @@ class Specialization:
 
     @property
     def options(self) -> dict[str, object]:
-        """As Triton names what is compiled in beside the kernel's own constants."""
+        """The tile's part of what is compiled, under Triton's names."""
         tile = self.tile
         return {"num_warps": tile.num_warps, "num_stages": tile.num_stages, "enable_fp_fusion": tile.fuses}
 
@@ -93,8 +93,10 @@ def specialized(kernel: Any, given: Mapping[str, object], tile: Tile, arch: int)
             types[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
             if value % ALIGNMENT == 0 and not varies:
                 aligned.add(name)
-        else:
+        elif isinstance(value, float):
             types[name] = "fp32"
+        else:  # a number of numpy's, taken for a float, would give wrong results
+            raise TypeError(f"{name} of {kernel.__name__} is a {type(value).__name__}: give a Python number.")
     return Specialization(kernel, types, fixed, frozenset(aligned), tile, arch)
 
 

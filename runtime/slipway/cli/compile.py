@@ -96,9 +96,9 @@ def _needed(words: Sequence[str], arch: int) -> Sequence[Specialization]:
 
 
 def _copy(kernels: Sequence[Specialization], to: Path) -> None:
-    from slipway_kernels.cuda.compiled import cache, place
+    from slipway_kernels.cuda.compiled import own_folder, place
 
-    for path in filter(Path.is_file, (cache() / "kernels" / place(one) for one in kernels)):
+    for path in filter(Path.is_file, (own_folder() / place(one) for one in kernels)):
         target = to / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)

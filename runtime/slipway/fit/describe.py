@@ -43,7 +43,7 @@ def describe(
     config = msgspec.structs.replace(
         config, machine_parts=parts, engines_on_host=engines, use_tqdm_on_load=False
     )
-    config, plan = plan_with_draft(opened(config), config, _silent, token_ids, lambda: arch)
+    config, plan = plan_with_draft(opened(config), config, silent, token_ids, lambda: arch)
     return needs_of_plan(config, plan, token_ids, lambda: arch)
 
 
@@ -98,10 +98,10 @@ def opened(config: EngineConfig) -> Checkpoint:
     config = msgspec.structs.replace(config, model=str(path))
     if path.is_dir() and config.load_format != "dummy" and not _has_weights(path, config):
         return DescribedCheckpoint(path, config)
-    return open_checkpoint(config, _silent)
+    return open_checkpoint(config, silent)
 
 
-def _silent(phase: str, done: int, total: int) -> None:
+def silent(phase: str, done: int, total: int) -> None:
     """Nobody waits for it."""
 
 
@@ -121,7 +121,7 @@ def _ranks(config: EngineConfig, plan: ModelPlan, token_ids: TokenIds, arch: Arc
     def needs(rank: int) -> RankNeeds:
         if rank not in found:
             other = msgspec.structs.replace(config, rank=rank)
-            found[rank] = _needs(*plan_with_draft(plan.checkpoint, other, _silent, token_ids, arch), arch)
+            found[rank] = _needs(*plan_with_draft(plan.checkpoint, other, silent, token_ids, arch), arch)
         return found[rank]
 
     ranks: list[RankNeeds] = []

@@ -13,7 +13,7 @@ import msgspec
 
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
-from slipway.fit.describe import opened
+from slipway.fit.describe import opened, silent
 from slipway.fit.served_most import served
 from slipway.load.errors import LoadError
 from slipway.model.pooling import TokenIds, no_tokenizer
@@ -25,8 +25,6 @@ from slipway_kernels.cuda.specialization import Specialization, recording
 
 PAGES = 2
 """Of the KV cache: what a page is decides on kernels, and not how many there are."""
-
-
 UNKNOWN = "SHIFTED"
 """A constant that the numbers in a matrix decide: whether its codes for zero are whole numbers."""
 SHORT = 1
@@ -49,8 +47,8 @@ def needed_kernels(
         )
     config = msgspec.structs.replace(config, use_tqdm_on_load=False)
     with recording(arch) as noted:
-        config, plan = plan_with_draft(opened(config), config, _silent, token_ids, lambda: arch)
-        worker = load(plan, config, _silent)
+        config, plan = plan_with_draft(opened(config), config, silent, token_ids, lambda: arch)
+        worker = load(plan, config, silent)
         worker.profile()
         worker.allocate(PAGES)
         known = {s.key: s for s in noted}
@@ -77,14 +75,10 @@ def _unsure(s: Specialization) -> bool:
 def needed_most(arch: int) -> dict[str, Specialization]:
     """Those of the models that are served most, where the device has the numbers that they are served in."""
     known: dict[str, Specialization] = {}
-    for _, model, settings in served():
+    for model, settings in served():
         with TemporaryDirectory() as folder:
             Path(folder, "config.json").write_text(json.dumps(model))
             config = EngineConfig(model=folder, device="cuda", **settings)
             with suppress(LoadError):  # fp8 before sm_89
                 known |= needed_kernels(config, arch)
     return known
-
-
-def _silent(phase: str, done: int, total: int) -> None:
-    """Nobody waits for it."""

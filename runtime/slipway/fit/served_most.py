@@ -119,11 +119,11 @@ MODES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "AWQ": ({"quantization_config": _AWQ}, {}),
     "GPTQ": ({"quantization_config": _GPTQ}, {}),
 }
-"""By name: what config.json says beside the model, and the engine's settings."""
+"""By name: fields that are added to config.json, and the engine's settings."""
 
 
-def served() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Each model in each mode: a name, its config.json, the engine's settings."""
-    for model, config in MODELS.items():
-        for mode, (more, settings) in MODES.items():
-            yield f"{model} in {mode}", {**config, **more}, {**settings}
+def served() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The config.json and the engine's settings of each model in each mode."""
+    for config in MODELS.values():
+        for more, settings in MODES.values():
+            yield {**config, **more}, {**settings}
