@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ TOLD = pytest.StashKey[tuple[int, int]]()
 OPERATIONS = pytest.StashKey[set[Path]]()
 INTERPRETED = ("tests/kernels/cuda/", "tests/worker/device/")
 """Where Triton's interpreter runs the kernels: a third of all the time that tests take."""
+MOST_MEMORY = 8 << 30
+"""Bytes of a process at its peak. Linux ends the largest where two workers' processes take more than there
+is, without a word of which test it was."""
 
 
 def pytest_report_header() -> str:
@@ -98,6 +102,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker tells the process that prints the summary; all of them collect the same."""
     if (told := getattr(session.config, "workeroutput", None)) is not None:
         told["without torch"] = _left_out(session.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that takes too much memory fails, also where nothing runs beside it."""
+    before = _peak_memory()
+    result = yield
+    if (peak := _peak_memory()) > max(before, MOST_MEMORY):
+        pytest.fail(f"{item.nodeid} took {peak / 2**30:.1f} GiB, and a test has {MOST_MEMORY / 2**30:.0f}.")
+    return result
+
+
+def _peak_memory() -> int:
+    """Bytes that this process, or one that it has started and waited for, took at its peak."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(one).ru_maxrss for one in whose) << 10
 
 
 @pytest.hookimpl(optionalhook=True)

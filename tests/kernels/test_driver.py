@@ -53,7 +53,7 @@ def test_kernels_are_given_what_they_take(told: Program) -> None:
     """By the sizes that their machine code tells: pointers, numbers, descriptors for TMA, and memory in which
     a kernel makes descriptors itself."""
     operations = ("rms_norm", "rope", "attention", "linear_w8a8", "linear_w4a16")
-    makes_descriptors = "attention:prompt 2048 32/8x128 bf16 contiguous"
+    makes_descriptors = "attention:prompt 33 4/2x16 bf16 contiguous"
     launches = told("launched_parameters.py", *operations, makes_descriptors)
     assert [name for name, _ in launches].count("prefill_kernel with scratch memory") == 1
     assert {"rms_norm_kernel", "rope_and_store_kernel", "prefill_kernel", "tiles_kernel"} <= dict(
