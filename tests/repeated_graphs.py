@@ -13,7 +13,9 @@ class Repeated(Graphs):
     """What would be captured is run again, with what it was captured with; `room` for so many."""
 
     def __init__(self, room: int = 1000) -> None:
-        super().__init__()
+        super().__init__(reserved=1 << 40)
+        self.eager = False
+        """What a step has missed is there for the next one."""
         self.steps: dict[GraphKey, Callable[[], object]] = {}
         self.replayed = 0
         self.full = False
@@ -21,11 +23,18 @@ class Repeated(Graphs):
 
     @classmethod
     def into(
-        cls, worker: DeviceWorker, sizes: list[int], *lengths: int, room: int = 1000, ready: bool = True
+        cls,
+        worker: DeviceWorker,
+        sizes: list[int],
+        *lengths: int,
+        room: int = 1000,
+        ready: bool = True,
+        eager: bool = True,
     ) -> Repeated:
-        """Have the worker run its decoding steps so, in contexts of up to these lengths.
+        """Have the worker run its steps so, in contexts of up to these lengths.
 
         ready  whether all that is captured when nothing runs is there already
+        eager  whether the rest is there as soon as a step has missed it
         """
         repeated = cls(room)
         old = worker.graph_sizes
@@ -41,11 +50,21 @@ class Repeated(Graphs):
         )
         while ready and worker.idle():
             pass
+        repeated.eager = ready and eager
         return repeated
 
+    def most_missed(self, least: int) -> GraphKey | None:
+        return super().most_missed(1 if self.eager else least)
+
     @property
-    def forwards(self) -> Sequence[GraphKey]:
-        return [key for key in self.steps if key.features is None]
+    def decodes(self) -> Sequence[GraphKey]:
+        """Forward passes without prompts."""
+        return [key for key in self.steps if key.features is None and not key.prompts]
+
+    @property
+    def prompts(self) -> Sequence[GraphKey]:
+        """Forward passes with prompts."""
+        return [key for key in self.steps if key.prompts]
 
     def __contains__(self, key: GraphKey) -> bool:
         return key in self.steps
@@ -59,6 +78,7 @@ class Repeated(Graphs):
             self.full = True
         else:
             self.steps[key] = step
+            self._note(key, 0)
 
     def replay(self, key: GraphKey) -> None:
         self.replayed += 1

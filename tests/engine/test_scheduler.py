@@ -35,6 +35,16 @@ def test_running_requests_are_granted_before_waiting_ones():
         assert b.plans[-1].num_new == [1, 15]
 
 
+def test_prompts_take_whole_steps_only_while_nobody_waits_for_the_next_token():
+    with bench(token_budget=32, beside_decodes=8) as b:
+        b.add("first", 40, 5)
+        b.turn()
+        b.turn()
+        b.add("second", [7] * 20, 1)
+        b.run()
+        assert [plan.num_new for plan in b.plans] == [[32], [8], [1, 8], [1, 8], [1, 4], [1]]
+
+
 def test_a_full_prefix_hit_still_computes_the_last_token():
     with bench() as b:
         b.add("first", 16, 4)

@@ -8,6 +8,7 @@ import itertools
 import os
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from slipway.dist import frames
 from slipway.dist.frames import FrameTooLarge, encode_frame, split_frames
 from slipway.engine.client import EngineClient
 from slipway.engine.core import EngineCore
-from slipway.engine.executor import Executor, NullWorker
+from slipway.engine.executor import QUIET_SECONDS, Executor, NullWorker
 from slipway.engine.kv_cache import KVCache, block_hash
 from slipway.engine.messages import (
     PROTOCOL_VERSION,
@@ -42,7 +43,7 @@ from slipway.engine.page_pool import PagePool
 from slipway.engine.params import SamplingParams
 from slipway.engine.scheduler import Scheduler, SchedulerLimits
 from slipway.engine.stream import EngineDead, Stream, merge
-from slipway.engine.wire import Hub
+from slipway.engine.wire import Hub, Inbound
 from slipway.exits import WORKER_KILLED, ExitCode
 from slipway.model.kv import KVGroup
 
@@ -417,7 +418,40 @@ def test_idle_work_is_done_only_while_nothing_runs(tmp_path: Path) -> None:
         before = len(calls)
         while scheduler.has_work:
             core.run_once()
-        assert len(calls) == before
         core.run_once()
+        client.sendall(encode_frame(AddRequest("b", [1, 2, 3], SamplingParams(5))))
+        while not scheduler.running:
+            core.run_once(timeout=QUIET_SECONDS)
+        assert len(calls) == before  # nothing ran for a moment alone
+        while scheduler.has_work:
+            core.run_once()
+        core.run_once(timeout=QUIET_SECONDS)
+        while len(calls) == before:
+            core.run_once(timeout=QUIET_SECONDS)
         assert len(calls) == before + 1
         hub.close()
+
+
+def test_a_wake_ends_the_wait_for_idle_work_and_is_looked_into_first(tmp_path: Path) -> None:
+    """Else what was prepared meanwhile would wait for the next message."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "engine.sock"))
+        listener.listen()
+        calls: list[int] = []
+        cache = KVCache(PagePool(256), [KVGroup(4)], prefix_caching=True, hash_block=block_hash("builtin"))
+        hub = Woken(listener)
+        scheduler = Scheduler(cache, SchedulerLimits(64, 16))
+        core = EngineCore(scheduler, Executor(NullWorker(16)), hub, lambda: bool(calls.append(1)))
+        core._collected = time.monotonic() + scaled(60)  # a step that ends in a minute
+        core.run_once(timeout=None)
+        assert calls == []
+        hub.close()
+
+
+class Woken(Hub):
+    """Something is prepared whenever it begins to wait."""
+
+    def poll(self, timeout: float | None) -> list[Inbound]:
+        if timeout != 0:
+            self.wake()
+        return super().poll(timeout)

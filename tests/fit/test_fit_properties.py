@@ -106,7 +106,7 @@ def test_so_many_requests_have_all_their_pages_and_one_more_would_not(needs: Nee
     def together(count: int) -> bool:
         more = replace(needs, max_num_seqs=count, asked_len=length)
         again = estimate(more, device)
-        chunk = more.tokens(length)
+        chunk = again.needs.tokens(length)
         each = sum(group.most_pages(length, chunk) for group in needs.ranks[0].kv.groups)
         pool = again.ranks[0].kv_cache // needs.ranks[0].kv.page_bytes
         return again.fits and pool >= count * each

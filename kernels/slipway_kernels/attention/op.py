@@ -384,10 +384,11 @@ def _prefill(call: _Call, first: int, requests: int, max_query: int) -> None:
     tile = pick(PREFILL, call.arch, keys=call.kind, form=call.form, head=call.head, rows=rows, sees=sees)
     heads = min(group, tile.constants["ROWS"])
     queries = tile.constants["ROWS"] // heads
-    tokens = call.q.shape[0] - first
+    # Of all rows: requests before `first` have none where they are padding.
+    tiles = call.q.shape[0] // queries + requests
     launch(
         prefill_kernel,
-        (kv_heads * -(-group // heads) * (tokens // queries + requests),),
+        (kv_heads * -(-group // heads) * tiles,),
         tile=tile,
         first_request=first,
         requests=requests,

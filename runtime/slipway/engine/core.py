@@ -12,7 +12,7 @@ import msgspec
 
 from slipway.engine.adapter_kinds import AdapterKinds
 from slipway.engine.ending import NOT_NUMBERS, NOTHING_LEFT, end, failure
-from slipway.engine.executor import Executor
+from slipway.engine.executor import QUIET_SECONDS, Executor
 from slipway.engine.grammar import Grammars, MakeMatcher, no_grammar
 from slipway.engine.grants import Grant, Step
 from slipway.engine.messages import (
@@ -33,7 +33,7 @@ from slipway.engine.profile import Profiler, profiled
 from slipway.engine.request import Request
 from slipway.engine.scheduler import Scheduler
 from slipway.engine.sleeper import Sleeper
-from slipway.engine.wire import Hub
+from slipway.engine.wire import Hub, Inbound
 
 
 class EngineCore:
@@ -64,7 +64,7 @@ class EngineCore:
         self.executor = executor
         self.hub = hub
         self._idle = idle
-        """A few milliseconds of work that may be done while there is nothing to do; False: none is left."""
+        """Some milliseconds of work that may be done while there is nothing to do; False: none is left."""
         self._profiler = profiler
         self._sleeper = sleeper
         self.grammars = Grammars(make_matcher, hub.wake)
@@ -103,8 +103,8 @@ class EngineCore:
             self._check_idle()
         arrived = self.hub.poll(0)
         prepared = self.grammars.has_prepared or self.adapters.has_prepared
-        if not busy and not arrived and not prepared and not self._idle():
-            arrived = self.hub.poll(timeout)
+        if not busy and not arrived and not prepared:
+            arrived = self._waited(timeout)
         for client_id, message in arrived:
             self._receive(client_id, message)
         if self.grammars.has_prepared:
@@ -132,6 +132,13 @@ class EngineCore:
             self._checked = False
         if self._under_way and (not grants or len(self._under_way) == self.executor.depth):
             self._collect()
+
+    def _waited(self, timeout: float | None) -> list[Inbound]:
+        """What arrives while there is nothing to do, or nothing where something useful was done."""
+        quiet = self._collected + QUIET_SECONDS - time.monotonic()
+        if quiet > 0:  # a wake ends this wait: whatever it is about is looked for in the next turn
+            return self.hub.poll(quiet if timeout is None else min(quiet, timeout))
+        return [] if self._idle() else self.hub.poll(timeout)
 
     def _masks(self, grants: Step) -> Masks | None:
         """What the step just launched may draw, where grammars say that: they need all tokens before it."""

@@ -13,6 +13,10 @@ from slipway.engine.plan import Masks, StepOutput, StepPlan
 from slipway.worker.cache_size import CacheMemory
 from slipway.worker.in_turn import InTurn
 
+QUIET_SECONDS = 0.05
+"""Nothing has run for so long before a worker is asked to be useful: a client that asks again when it has its
+answer does not wait for that."""
+
 
 class Steps(Protocol):
     """Runs plans over the state that it keeps in its slots.
@@ -78,7 +82,7 @@ class Worker(Steps, Protocol):
         """Another rank is lost: no step waits for it any more, but fails. Called in any thread."""
 
     def idle(self) -> bool:
-        """Something useful while nothing runs, a few milliseconds of it; False where there is no more."""
+        """Something useful while nothing runs, some milliseconds of it; False where there is no more."""
 
 
 class Executor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from slipway.dist.frames import encode_frame, split_frames
+from slipway.engine.executor import QUIET_SECONDS
 from slipway.engine.messages import AdapterRef, Failed, Message, Part
 from slipway.engine.plan import StepOutput, StepPlan
 
@@ -110,7 +112,7 @@ class Link(Generic[M]):
         self.linger = 0.0
         """Seconds for which it looks for what comes before it sleeps."""
         self.idle: Callable[[], bool] = lambda: False
-        """Something useful while nothing comes, a few milliseconds of it; False: there is no more."""
+        """Something useful while nothing comes, some milliseconds of it; False: there is no more."""
 
     def send(self, message: object) -> None:
         """Raises OSError where the other end has gone, or has taken nothing for long."""
@@ -128,8 +130,18 @@ class Link(Generic[M]):
     def _chunk(self) -> bytes:
         """Empty where the other end has gone."""
         until = time.monotonic() + self.linger
-        while time.monotonic() < until or self.idle():
+        quiet = until + QUIET_SECONDS
+        while time.monotonic() < until or self._nothing_comes(quiet) or self.idle():
             with contextlib.suppress(BlockingIOError):
                 return self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
             os.sched_yield()
         return self.socket.recv(1 << 20)
+
+    def _nothing_comes(self, until: float) -> bool:
+        """Wait until something comes, or it is so late; False: it was that late already."""
+        left = until - time.monotonic()
+        if left > 0:
+            coming = select.poll()
+            coming.register(self.socket, select.POLLIN)
+            coming.poll(left * 1000)
+        return left > 0

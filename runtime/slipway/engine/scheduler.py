@@ -39,6 +39,7 @@ class SchedulerLimits:
     max_guessing  running requests from which on there are no such drafts
     adapters      different ones in a step
     forced        tokens that grammars force are drafts too
+    beside_decodes  tokens of prompts in a step while requests wait for their next token; 0: as many as fit
     """
 
     token_budget: int
@@ -56,6 +57,7 @@ class SchedulerLimits:
     long_prompt: int = 0
     by_priority: bool = False
     delay_factor: float = 0.0
+    beside_decodes: int = 0
 
 
 class Scheduler:
@@ -112,7 +114,6 @@ class Scheduler:
 
     def schedule(self, now: float) -> tuple[StepPlan, Step]:
         """The next step. `now` is `time.monotonic()`."""
-        plan = PlanInMaking(self.limits.token_budget)
         decodes: list[Request] = []
         prompts: list[Request] = []
         for request in self.running:
@@ -121,6 +122,7 @@ class Scheduler:
                 decodes.append(request)
             elif left:
                 prompts.append(request)
+        plan = PlanInMaking(self._tokens_of_step(len(decodes)))
         if self.limits.in_turn:
             decodes = self._share(decodes)
         if self._num_masked:
@@ -400,6 +402,13 @@ class Scheduler:
             self.running_adapters[request.adapter] -= 1
             if not self.running_adapters[request.adapter]:
                 del self.running_adapters[request.adapter]
+
+    def _tokens_of_step(self, num_decodes: int) -> int:
+        """Most tokens of a step: while requests wait for their next token, it must not take long."""
+        limits = self.limits
+        if not num_decodes or not limits.beside_decodes:
+            return limits.token_budget
+        return min(limits.token_budget, limits.beside_decodes + num_decodes * (1 + limits.num_drafts))
 
     def _chunk(self, request: Request) -> int:
         """Most tokens to grant at once: a long prompt must not take the whole step from others."""

@@ -59,7 +59,7 @@ def needs_of_plan(config: EngineConfig, plan: ModelPlan, token_ids: TokenIds, ar
         stored_bytes=plan.stored_bytes,
         trained_len=trained_length(plan.route.config),
         asked_len=config.max_model_len,
-        default_budget=budget.TOKEN_BUDGET if on_device else cpu.TOKEN_BUDGET,
+        default_budget=budget.default_token_budget(0) if on_device else cpu.TOKEN_BUDGET,
         touched_ahead=0 if on_device else AHEAD,
         num_drafts=config.num_drafts,
         graph_sizes=tuple(config.graph_sizes) if on_device and plan.pooler is None else (),

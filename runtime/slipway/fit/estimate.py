@@ -87,6 +87,7 @@ def estimate(needs: Needs, device: Device, devices: int | None = None) -> Estima
     devices  that there are; None: enough
     Raises Exit where no step takes the longest prompt.
     """
+    needs = needs.on(device.memory)
     needs.tokens(needs.max_model_len)  # which a step must take, as at a start
     sums = Arithmetic(needs, device)
     longest = sums.longest()

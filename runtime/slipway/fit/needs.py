@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from slipway.model.kv import KVLayout
 from slipway.worker.cache_size import token_budget
-from slipway.worker.device.budget import GRAPH_BYTES
+from slipway.worker.device.budget import GRAPH_BYTES, default_token_budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,10 @@ class Needs:
     gpu_memory_utilization: float
     tensor_parallel_size: int
     notes: tuple[str, ...] = ()
+
+    def on(self, memory: int) -> Needs:
+        """The same on a device with so many bytes, which decide on the size of its steps."""
+        return replace(self, default_budget=default_token_budget(memory)) if self.kind == "cuda" else self
 
     @property
     def max_model_len(self) -> int:

@@ -247,6 +247,12 @@ def test_a_step_of_padding_alone_writes_nothing(device: torch.device) -> None:
     assert (step.run() == 7).all()
 
 
+def test_prompts_may_have_all_rows_where_the_decodes_before_them_are_padding(device: torch.device) -> None:
+    step = Step(device, (*((0, 0),) * 60, (70, 90), (9, 9)))
+    step.slots[:60] = -1
+    step.check()
+
+
 @pytest.mark.parametrize("requests", [DECODES, CHUNKS])
 def test_a_request_does_not_depend_on_its_company(
     device: torch.device, requests: tuple[tuple[int, int], ...]

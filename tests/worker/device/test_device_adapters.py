@@ -320,12 +320,12 @@ def test_graphs_are_by_the_number_of_adapters_and_captured_where_some_are_used(
     with LocalEngine(model, **SMALL | CUDA | settings) as engine:
         worker = worker_of(engine)
         graphs = Repeated.into(worker, [4], 64)
-        assert {key.adapters for key in graphs.forwards} == {0}
+        assert {key.adapters for key in graphs.decodes} == {0}
         for asked, same in zip(batches, expected, strict=True):
             assert_same(run(engine, asked), same)
         while worker.idle():
             pass
-        assert {key.adapters for key in graphs.forwards} == {0, 1, 3}
+        assert {key.adapters for key in graphs.decodes} == {0, 1, 3}
         graphs.replayed = 0
         for asked, same in zip(batches, expected, strict=True):
             assert_same(run(engine, asked), same)
@@ -383,7 +383,7 @@ def test_graphs_with_factors_of_experts_are_captured_where_some_are_used(
             assert_same(run(engine, asked), same)
             while worker.idle():
                 pass
-        assert {(key.adapters, key.experts) for key in graphs.forwards} == {(0, False), (1, False), (1, True)}
+        assert {(key.adapters, key.experts) for key in graphs.decodes} == {(0, False), (1, False), (1, True)}
         graphs.replayed = 0
         for asked, same in zip(batches, expected, strict=True):
             assert_same(run(engine, asked), same)

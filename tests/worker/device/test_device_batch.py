@@ -71,11 +71,13 @@ def test_no_graph_is_of_more_requests_than_a_step_can_have(most: int, sizes: tup
     assert sizes_of([8, 1, 4, 2, 16, 24], most).sizes == sizes
 
 
-def test_graphs_pad_to_the_next_size_and_leave_prompts_alone() -> None:
+def test_graphs_pad_to_the_next_size() -> None:
     sizes = sizes_of([8, 1, 4, 2, 16, 24])
     assert sizes.key_for(shape_of([0, 1, 2], [1, 1, 1], [1, 1, 1])) == GraphKey(4, 1, 6)
-    assert sizes.key_for(shape_of([0, 4], [1, 2], [2, 2])) is None
-    assert sizes.key_for(shape_of([0], [3], [9], [1])) is None
+    assert sizes.key_for(shape_of([0, 4], [1, 2], [2, 2])) == GraphKey(2, 1, 6, prompts=1, tokens=16)
+    assert sizes.key_for(shape_of([0], [3], [9], [1])) == GraphKey(1, 2, 30, prompts=1, tokens=16)
+    assert sizes.key_for(shape_of([0, 1], [1, 17], [1, 17])) == GraphKey(2, 1, 30, prompts=1, tokens=20)
+    assert sizes.key_for(shape_of([0, 1], [1, 20], [1, 20])) is None  # more rows than a step can have
 
 
 def test_long_contexts_have_graphs_of_their_own() -> None:
@@ -91,7 +93,7 @@ def test_steps_that_verify_drafts_have_graphs_of_as_many_rows_each() -> None:
     assert (
         sizes.key_for(shape_of(list(range(5)), [4] * 5, [4] * 5, [3] * 5)) is None
     )  # 8 of 4 rows are too many
-    keys = [(key.size, key.each) for key in sizes.planned() if key.features is None]
+    keys = [(key.size, key.each) for key in sizes.planned() if not (key.features or key.prompts)]
     assert keys == [(1, 1), (1, 4), (2, 1), (2, 4), (4, 1), (4, 4), (8, 1)]
 
 

@@ -134,10 +134,10 @@ def test_output_with_drafts_is_output_without(
 def test_graphs_verify_drafts_as_well(engine: Callable[..., LocalEngine], expected: list[Output]) -> None:
     drafting = engine()
     proposing(drafting, expected)
-    repeated = Repeated.into(drafting.worker, [1, 2, 4], 64)
+    repeated = Repeated.into(drafting.worker, [1, 2, 4], 64, eager=False)
     repeated.replayed = 0
     assert_same(drafting.run(WORK), expected)
-    assert {key.each for key in repeated.forwards} == {1, 1 + MOST}
+    assert {key.each for key in repeated.decodes} == {1, 1 + MOST}
     assert repeated.replayed
 
 

@@ -126,7 +126,7 @@ def test_a_single_row_that_is_left_of_a_prompt_runs_in_no_graph(models: Models) 
         with LocalEngine(models("llama"), **settings | device) as engine:
             if device:
                 assert isinstance(engine.worker, DeviceWorker)
-                graphs = Repeated.into(engine.worker, [4], 64)
+                graphs = Repeated.into(engine.worker, [4], 64, eager=False)
             answered(engine, [add_rows(engine, rows, GREEDY)])
             outputs += answered(engine, [add_rows(engine, rows, GREEDY)])
             if device:

@@ -191,7 +191,7 @@ def test_places_grow_and_are_taken_over_and_graphs_follow(models: Models, tmp_pa
             while worker.idle():
                 pass
         assert low_rank_of(engine).own.rows == 32
-        assert {key.own_rows for key in graphs.forwards} == {0, 16, 32}
+        assert {key.own_rows for key in graphs.decodes} == {0, 16, 32}
         graphs.replayed = 0
         for asked, same in zip(rounds, expected, strict=True):
             assert_same(run(engine, asked), same)

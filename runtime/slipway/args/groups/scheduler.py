@@ -42,9 +42,10 @@ class Scheduler:
     max_num_batched_tokens: HumanInt = arg(2048, minimum=1, unit="tokens")
     """Most tokens of a step. More gives throughput, fewer let running requests wait less.
 
-    On CPU it is 256 where it is not given: products reach their full rate there. With chunked prefill off,
-    what is not given is at least the longest prompt and one token of every other request, and what is given
-    and smaller than the longest prompt is refused.
+    If not given, it is 8192 on a device with 70 GiB or more, with at most 2048 tokens of prompts in a step
+    while other requests wait for their next token. On CPU it is 256: products reach their full rate there.
+    With chunked prefill off, what is not given is at least the longest prompt and one token of every other
+    request, and what is given and smaller than the longest prompt is refused.
     """
 
     max_num_partial_prefills: int = arg(1, minimum=1)

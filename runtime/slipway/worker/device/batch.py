@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +30,8 @@ class StepShape:
     Requests that compute their next token and drafts alone come first, as the attention kernels want them.
     """
 
-    order: Ints  # [requests]  place in the plan of each request of the batch
-    slots: Ints  # [requests]
+    order: Ints  # [requests]  place in the plan of each request of the batch; -1: padding
+    slots: Ints  # [requests]  -1: padding
     num_new: Ints  # [requests]  drafts included
     num_drafts: Ints  # [requests]  of these, the most that are verified
     first: Ints  # [requests]  position of its first row
@@ -79,16 +79,43 @@ class StepShape:
 
     @property
     def num_requests(self) -> int:
+        """Padding between them included."""
         return len(self.slots)
 
+    def with_decodes(self, count: int) -> StepShape:
+        """The same step as if so many requests had no prompt: padding stands behind those that have none."""
+        at = [self.num_decodes] * (count - self.num_decodes)
+        return replace(
+            self,
+            order=np.insert(self.order, at, PADDING),
+            slots=np.insert(self.slots, at, PADDING),
+            num_new=np.insert(self.num_new, at, 0),
+            num_drafts=np.insert(self.num_drafts, at, 0),
+            first=np.insert(self.first, at, 0),
+            draws=np.insert(self.draws, at, False),
+            num_decodes=count,
+        )
 
-def nobody(num_requests: int, max_query: int, max_length: int, each: int, num_adapters: int = 0) -> StepShape:
-    """A step of padding alone, as if each request had up to `max_query` rows, of which `each` draw."""
+
+def nobody(
+    num_requests: int,
+    max_query: int,
+    max_length: int,
+    each: int,
+    num_adapters: int = 0,
+    num_decodes: int | None = None,
+) -> StepShape:
+    """A step of padding alone, as if each request had up to `max_query` rows, of which `each` draw.
+
+    num_decodes  requests without a prompt; None: all or, where requests may have more rows, none
+    """
+    if num_decodes is None:
+        num_decodes = num_requests if max_query == each else 0
     none = np.zeros(0, np.int32)
     return StepShape(
         *(none, none, none, none, none, none.astype(bool)),
         each=each,
-        num_decodes=num_requests if max_query == each else 0,
+        num_decodes=num_decodes,
         num_tokens=0,
         max_query=max_query,
         max_length=max_length,

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 from slipway.worker.cache_size import GIB
 
-TOKEN_BUDGET = 2048
-"""Most tokens of a step where nothing is asked for."""
 GRAPH_BYTES = 24 << 20
 """Of one captured graph, beside the pool of activations that all share."""
+
+
+def default_token_budget(memory: int) -> int:
+    """Most tokens of a step where nothing is asked for, on a device with so many bytes."""
+    return 8192 if memory >= 70 * GIB else 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Decoding steps as CUDA graphs: captured for a few batch sizes, padded to the next of them."""
+"""Steps as CUDA graphs: captured for a few sizes, and padded to the next of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import bisect
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
@@ -21,8 +21,14 @@ log = logging.getLogger("slipway.engine")
 
 EARLY = 8
 """Sizes up to this are captured before the server is ready; the others when nothing runs."""
-RUNS_BEFORE = 2
-"""Runs of a step before it is captured: libraries allocate and kernels load in their first ones."""
+MOST_TOKENS = 1024
+"""Tokens of a step with prompts that runs as a graph. Kernels of larger ones take longer than launches do."""
+TOKENS = (16, 32, 64, *range(128, MOST_TOKENS + 1, 128))
+"""Rows of these graphs: 128 are a tile of the products."""
+PROMPTS = (1, 2, 4, 8)
+"""Prompts in a step that runs as a graph."""
+MOST_PROMPT_GRAPHS = 64
+MOST_PROMPT_BYTES = 1 << 30
 PATIENCE = 256
 """Steps that go without a graph before it is captured in their midst: about what its capture costs them."""
 
@@ -34,6 +40,8 @@ class GraphKey:
     """What a graph was captured for: a forward pass, or a draw with `features`.
 
     size        requests, padding included
+    prompts     the last so many of these are prompts
+    tokens      rows of a step with prompts, padding included
     each        rows of a request, of which all draw
     max_length  longest context; 0 for draws, which know none
     adapters    different ones, at most; none are added to draws
@@ -48,6 +56,21 @@ class GraphKey:
     adapters: int = 0
     experts: bool = False
     own_rows: int = 0
+    prompts: int = 0
+    tokens: int = 0
+
+    @property
+    def decodes(self) -> int:
+        return self.size - self.prompts
+
+    @property
+    def rows(self) -> int:
+        """Of the forward pass."""
+        return self.tokens or self.size * self.each
+
+    def draw(self, features: Features) -> GraphKey:
+        """The graph that draws behind this forward pass."""
+        return GraphKey(self.size, self.each, features=features, own_rows=self.own_rows)
 
 
 class GraphSizes:
@@ -58,6 +81,8 @@ class GraphSizes:
     each     rows of a request: of its next token, and with as many drafts as there can be
     lengths  longest contexts, ascending: a graph splits the keys of all requests as the longest wants it
     adapters  of a batch, ascending: none, one, and as many as there can be
+    mixed    of batches with prompts, ascending: powers of two
+    tokens   rows of these, ascending
     """
 
     def __init__(
@@ -78,6 +103,9 @@ class GraphSizes:
         self.lengths = tuple(sorted(set(lengths)))
         self.adapters = tuple(sorted({0, min(1, most_adapters), most_adapters}))
         self.most_rows = most_rows
+        largest = max(self.sizes, default=0)
+        self.mixed = tuple(1 << exponent for exponent in range(largest.bit_length()))
+        self.tokens = tuple(sorted({min(rows, most_rows) for rows in TOKENS}))
 
     @property
     def largest_rows(self) -> int:
@@ -86,42 +114,66 @@ class GraphSizes:
 
     def key_for(self, shape: StepShape) -> GraphKey | None:
         """The graph of the step's forward pass, or None where it runs without one."""
-        size = bisect.bisect_left(self.sizes, shape.num_requests)
         length = bisect.bisect_left(self.lengths, shape.max_length)
-        prompts = shape.num_decodes < shape.num_requests
-        if prompts or size == len(self.sizes) or length == len(self.lengths):
+        size, prompts, tokens = self._size_for(shape)
+        if not size or length == len(self.lengths):
             return None
-        adapters = self.adapters[bisect.bisect_left(self.adapters, shape.num_adapters)]
-        length = self.lengths[length]
         key = GraphKey(
-            self.sizes[size],
+            size,
             shape.each,
-            length,
-            adapters=adapters,
+            self.lengths[length],
+            adapters=self.adapters[bisect.bisect_left(self.adapters, shape.num_adapters)],
             experts=shape.adapt_experts,
             own_rows=shape.own_rows,
+            prompts=prompts,
+            tokens=tokens,
         )
         return key if key.size * key.each <= self.most_rows else None
 
-    def planned(self) -> Iterator[GraphKey]:
-        """What is captured without being asked for: the forward passes, each with its greedy draw.
+    def _size_for(self, shape: StepShape) -> tuple[int, int, int]:
+        """Requests, and where there are prompts how many of these and rows; zeros where it is too large."""
+        decodes = shape.num_decodes
+        if decodes == shape.num_requests:
+            return _at_least(decodes, self.sizes), 0, 0
+        prompts = _at_least(shape.num_requests - decodes, PROMPTS)
+        size, tokens = _at_least(decodes + prompts, self.mixed), _at_least(shape.num_tokens, self.tokens)
+        return (size, prompts, tokens) if prompts and size and tokens else (0, 0, 0)
 
-        Those that add adapters are captured where steps have missed them.
+    def planned(self) -> Iterator[GraphKey]:
+        """What is captured without being asked for: forward passes, each with its greedy draw.
+
+        Of steps with prompts those of one prompt alone. The others, and those that add adapters, are captured
+        where steps have missed them.
         """
         for size, each in product(self.sizes, self.each):
             if size * each <= self.most_rows:
                 yield GraphKey(size, each, self.lengths[0])
                 if self.draws:
                     yield GraphKey(size, each, features=Features())
+        if 1 in self.mixed:
+            for tokens in self.tokens:
+                yield GraphKey(1, 1, self.lengths[0], prompts=1, tokens=tokens)
+
+
+def _at_least(count: int, sizes: Sequence[int]) -> int:
+    """The first of these that is not less; 0 where all are."""
+    return next((size for size in sizes if size >= count), 0)
 
 
 class Graphs:
-    """Captured steps by what distinguishes them. They share one pool of memory: only one runs at a time."""
+    """Captured steps by what distinguishes them. They share one pool of memory: only one runs at a time.
+
+    Those of steps with prompts are many kinds. Of these there are so many as workloads come to need, within
+    MOST_PROMPT_GRAPHS and half of the memory.
+    """
 
     full = False
     """The device had no room for another one: what is missing is launched kernel by kernel from then on."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserved: int = 0) -> None:
+        """reserved: bytes of the device that are meant for them"""
+        self._prompt_bytes = min(reserved // 2, MOST_PROMPT_BYTES)
+        self._num_prompt_graphs = 0
         self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
         self._missed: Counter[GraphKey] = Counter()
         """Graphs that steps would have used, and how many of them."""
@@ -133,9 +185,15 @@ class Graphs:
 
     def has(self, key: GraphKey) -> bool:
         """Whether there is this graph; where not, it is noted as missed."""
-        if key not in self and not self.full:
+        if key not in self and self.takes(key):
             self._missed[key] += 1
         return key in self
+
+    def takes(self, key: GraphKey) -> bool:
+        """Whether there is room for this graph."""
+        if self.full or not key.prompts:
+            return not self.full
+        return self._num_prompt_graphs < MOST_PROMPT_GRAPHS and self._prompt_bytes > 0
 
     def most_missed(self, least: int) -> GraphKey | None:
         """The graph that most steps have missed, where so many have; it is noted no more."""
@@ -156,7 +214,7 @@ class Graphs:
         It reads and writes fixed tensors, and runs a few times, `rehearsing`: the batch that lies in them is
         padding.
         """
-        begun = time.monotonic()
+        begun, free = time.monotonic(), self._free()
         try:
             self._graphs[key] = self._captured(step, rehearsing)
         except RuntimeError as error:
@@ -171,7 +229,18 @@ class Graphs:
                 len(self._graphs),
             )
         else:
+            self._note(key, free - self._free())
             log.debug("captured the graph of %s in %.2f s", key, time.monotonic() - begun)
+
+    def _note(self, key: GraphKey, taken: int) -> None:
+        """A graph of this key is there, and has taken so many bytes."""
+        if key.prompts:
+            self._num_prompt_graphs += 1
+            self._prompt_bytes -= taken
+
+    def _free(self) -> int:
+        """Bytes of the device."""
+        return torch.cuda.mem_get_info()[0]
 
     def _captured(self, step: Callable[[], object], rehearsing: Rehearsing) -> torch.cuda.CUDAGraph:
         # One stream for all captures: cuBLAS keeps a workspace, 32 MiB on Hopper, for each that it has seen.
@@ -179,8 +248,7 @@ class Graphs:
         stream.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(stream), rehearsing():
-                for _ in range(RUNS_BEFORE):
-                    step()
+                step()  # libraries allocate and kernels load in their first run
         finally:
             torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()

@@ -15,7 +15,7 @@ from slipway.load.progress import Progress
 from slipway.worker.cache_size import num_host_pages, token_budget
 from slipway.worker.device.any_decoder import AnyDecoder
 from slipway.worker.device.attention import backend
-from slipway.worker.device.budget import TOKEN_BUDGET, Budget
+from slipway.worker.device.budget import Budget, default_token_budget
 from slipway.worker.device.given import GivenEmbeddings
 from slipway.worker.device.guesser import Drafted
 from slipway.worker.device.joining import device_of, met
@@ -63,7 +63,7 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
     added = 0 if plan.adapters is None else plan.adapters.own.room
     drawn = plan.route.vocab + added if plan.draws and not pools else 1  # else it takes no workspace
     layout = RecordLayout(drawn)
-    budget = token_budget(config, plan.max_model_len, TOKEN_BUDGET)
+    budget = token_budget(config, plan.max_model_len, default_token_budget(total))
     state = SlotState(
         config.max_num_seqs,
         len(plan.kv.groups),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from slipway.engine.messages import TokenLogprobs
 from slipway.engine.plan import SlotStart, StepOutput
-from slipway.worker.device.batch import Batch, StepShape
+from slipway.worker.device.batch import PADDING, Batch, StepShape
 from slipway.worker.device.graphs import GraphKey
 from slipway_kernels.sampling import Features
 from slipway_kernels.sampling.device import Draws
@@ -81,7 +81,7 @@ class Launched:
 class Pending:
     """A step under way: its tensors on the host are valid once `ready` has happened.
 
-    starts  of the requests, which say what they want to know
+    starts  of the requests, which say what they want to know, by place in the batch
     drawn   [requests · each]
     counts  [requests]  how many of these are tokens
     known   as of `Launched`, and `prompt`
@@ -91,7 +91,7 @@ class Pending:
     """
 
     shape: StepShape
-    starts: Sequence[SlotStart]
+    starts: Mapping[int, SlotStart]
     drawn: Draws
     counts: Tensor
     known: Sequence[tuple[int, range]]
@@ -161,7 +161,8 @@ class Results:
         proposed  gives the drafts of the requests, [requests, most_drafts]
         """
         shape, prompt = step.shape, step.prompt
-        starts = [self._starts[slot] for slot in shape.slots.tolist()]
+        slots = enumerate(shape.slots.tolist())
+        starts = {place: self._starts[slot] for place, slot in slots if slot != PADDING}
         rows = shape.num_requests * shape.each
         host, host_counts = self._host[self._turn]
         host, host_counts = host[:rows], host_counts[: shape.num_requests]
@@ -169,7 +170,7 @@ class Results:
         _copy(self.drawn(rows), host, reports=step.features.max_top >= 0)
         host_counts.copy_(counts, non_blocking=True)
         drafts = None
-        if self.most_drafts and (self._staged or any(start.masked for start in starts)):
+        if self.most_drafts and (self._staged or any(start.masked for start in starts.values())):
             found = proposed()
             drafts = self._pinned(torch.empty(found.shape, dtype=torch.int32))
             drafts.copy_(found, non_blocking=True)
@@ -188,7 +189,7 @@ class Results:
         tokens, counts = drawn.token.view(-1, each).tolist(), pending.counts.tolist()
         # A row that failed behind a draft is drawn again, behind what is known then.
         failed = drawn.failed[::each].nonzero()[:, 0].tolist()
-        output = StepOutput([[]] * len(order), [order[place] for place in failed], pending.errors)
+        output = StepOutput([[]] * len(pending.starts), [order[place] for place in failed], pending.errors)
         if pending.timer is not None:
             output.forward_seconds = pending.timer.seconds
         if pending.proposing is not None:
@@ -196,7 +197,8 @@ class Results:
         # Rows that the slot had no draft for have drawn nothing, and not failed either.
         judged = ((drawn.token >= 0) | (drawn.failed > 0)).view(-1, each).sum(1).tolist()
         output.verified = {order[place]: rows - 1 for place, rows in enumerate(judged) if rows > 1}
-        for place, (index, start, count) in enumerate(zip(order, pending.starts, counts, strict=True)):
+        for place, start in pending.starts.items():
+            index, count = order[place], counts[place]
             output.tokens[index] = tokens[place][:count]
             wanted = start.params.num_logprobs
             if wanted >= 0 and count:

@@ -120,7 +120,7 @@ class DeviceWorker:
         self._progress = progress
         self._timed = timed
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
-        self.graphs = Graphs()
+        self.graphs = Graphs(self._bytes_of_graphs)
         self._launched: Launched | None = None
         self._under_way: deque[Pending | None] = deque()
         self._logits = torch.empty(0, 0)
@@ -137,10 +137,14 @@ class DeviceWorker:
         state.allocate(1)
         self._use_pages(1)
         weights, activations = measured(state.device, self.largest_step)
-        graphs = GRAPH_BYTES * len(self.graph_sizes.sizes) * len(self.graph_sizes.each)
-        budget = self._budget(weights, activations, graphs)
+        budget = self._budget(weights, activations, self._bytes_of_graphs)
         log.info("%s", budget.explained())
         return CacheMemory(budget.kv_cache, plan.kv.page_bytes, DEVICE_MORE, state.position_bytes)
+
+    @property
+    def _bytes_of_graphs(self) -> int:
+        """What is reserved for them."""
+        return GRAPH_BYTES * len(self.graph_sizes.sizes) * len(self.graph_sizes.each)
 
     def allocate(self, num_pages: int) -> int:
         self._state.allocate(self.plan.length_in(num_pages))
@@ -156,7 +160,7 @@ class DeviceWorker:
             self._evicted = Evicted(self._move, self._state.device)
             if self._adapters is not None:
                 self._adapters.sleep()
-        self.graphs, self._logits = Graphs(), torch.empty(0, 0)
+        self.graphs, self._logits = Graphs(self._bytes_of_graphs), torch.empty(0, 0)
         self._pages.release()
         self._has_pages = False
         if not keep_weights and not self._dropped:
@@ -271,7 +275,8 @@ class DeviceWorker:
         """Capture a graph that is missing, those that steps have missed before others; False: none is."""
         if self._capture_missed(1):
             return True
-        key = next((key for key in self.graph_sizes.planned() if key not in self.graphs), None)
+        missing = (key for key in self.graph_sizes.planned() if key not in self.graphs)
+        key = next(filter(self.graphs.takes, missing), None)
         return key is not None and self._capture(key)
 
     @torch.inference_mode()
@@ -296,8 +301,8 @@ class DeviceWorker:
         self._capture_missed(PATIENCE)
         timer = Timer(self._state.device) if self._timed else None
         if key is not None and self.graphs.has(key):
-            rows = key.size * key.each
-            batch = self._sent(shape, rows, key.size)
+            shape = shape.with_decodes(key.decodes)
+            batch = self._sent(shape, key.rows, key.size)
             with self._between_stages(shape.num_tokens), timer or UNTIMED:
                 self.graphs.replay(key)
             logits = self._place_of_logits(key)
@@ -325,7 +330,7 @@ class DeviceWorker:
             rows = {place * shape.each: masks[index] for place, index in places if index in masks}
             self._sampler.mask(len(step.logits), rows)
         edited, errors = self._processed.edited(shape, step.logits) if self._processed else (None, {})
-        key = step.graph and replace(step.graph, max_length=0, features=features, adapters=0, experts=False)
+        key = step.graph and step.graph.draw(features)
         if key is not None and edited is None and self.graphs.has(key):
             self.graphs.replay(key)
         else:
@@ -363,11 +368,12 @@ class DeviceWorker:
 
     def _capture(self, key: GraphKey) -> bool:
         """Whether there is this graph now: no other step may be between its forward pass and its draw."""
-        if self.graphs.full:
+        if not self.graphs.takes(key):
             return False
-        shape = nobody(key.size, key.each, key.max_length, key.each, key.adapters)
+        longest = key.tokens or key.each
+        shape = nobody(key.size, longest, key.max_length, key.each, key.adapters, key.decodes)
         shape = replace(shape, adapt_experts=key.experts, own_rows=key.own_rows)
-        batch = self._sent(shape, key.size * key.each, key.size)
+        batch = self._sent(shape, key.rows, key.size)
         self._prepare(batch)
         logits = self._place_of_logits(key)
         draw = None if key.features is None else partial(self._draw, batch, logits, key.features)
