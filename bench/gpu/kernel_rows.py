@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 from device import CUDA, DEVICE
+from figures import timed
 from stage import Part, run
 from table import Rows
 
@@ -19,7 +20,7 @@ from slipway_kernels.cuda.ahead import cases_of, operations
 from slipway_kernels.cuda.cases import Case, Size
 from slipway_kernels.cuda.compare import row_error
 from slipway_kernels.cuda.launch import arch_of
-from slipway_kernels.cuda.measure import Ceilings, ceilings, seconds
+from slipway_kernels.cuda.measure import READ_FLUSH, ceilings, seconds
 
 FIRST = ("attention", "linear_w4a16", "linear_w8a8", "linear_bf16", "moe", "sampling", "rope")
 """Operations in order of worth; the rest are one part, `others`."""
@@ -33,27 +34,6 @@ def correctness(case: Case) -> dict[str, object]:
     expected = case.expected()
     error = row_error(case.run(), expected)
     return {"error": error, "correct": error <= case.tolerance}
-
-
-def timed(case: Case, limits: Ceilings) -> dict[str, object]:
-    """Microseconds, rates, the share of the ceiling that bounds the case, and the peers' times."""
-    took = seconds(case.run, variants=case.variants)
-    peak = limits.fp8 if "fp8" in case.name and limits.fp8 else limits.bf16
-    bound = max(case.bytes / limits.bandwidth, case.flops / peak)
-    fields: dict[str, object] = {"us": took * 1e6}
-    if case.bytes:
-        fields["GB/s"] = case.bytes / took / 1e9
-    if case.flops:
-        fields["TFLOP/s"] = case.flops / took / 1e12
-    if bound:
-        fields["of ceiling"] = bound / took
-    for name, peer in case.peers.items():
-        try:
-            fields[f"{name} us"] = seconds(peer) * 1e6
-        except (RuntimeError, NotImplementedError, ValueError) as error:
-            fields[f"{name} us"] = None
-            fields[f"{name} failed"] = str(error).splitlines()[0][:120]
-    return fields
 
 
 def found(names: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
@@ -75,9 +55,10 @@ def check(names: tuple[str, ...], rows: Rows) -> bool:
     limits = ceilings() if CUDA else None
     if limits:
         rows.add(
-            ceiling_TB_s=limits.bandwidth / 1e12,
-            ceiling_bf16_TFLOP_s=limits.bf16 / 1e12,
-            ceiling_fp8_TFLOP_s=limits.fp8 / 1e12,
+            timed=READ_FLUSH,
+            ceiling_read_TB_s=limits.read / 1e12,
+            ceiling_read_write_TB_s=limits.read_write / 1e12,
+            **{f"ceiling_{name}_TFLOP_s": rate / 1e12 for name, rate in limits.flops.items()},
         )
     right = True
     for name, case in found(names):
@@ -88,7 +69,7 @@ def check(names: tuple[str, ...], rows: Rows) -> bool:
         try:
             fields |= correctness(case)
             if limits:
-                fields |= timed(case, limits)
+                fields |= timed(case, limits, seconds)
         except Exception as error:  # one kernel that fails must not cost the rest of the table
             fields |= {"correct": False, "failed": f"{type(error).__name__}: {error}"[:300]}
         right &= fields.get("correct") is not False

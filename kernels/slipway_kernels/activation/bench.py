@@ -40,6 +40,7 @@ def _gated(device: torch.device, rows: int, width: int, kind: Kind, run: int) ->
         lambda: gated(x, out, kind, run=run),
         lambda: reference.gated(x, width, kind, run),
         bytes=rows * width * 6,
+        written=rows * width * 2,
         peers={} if run else {"torch": lambda: reference.activate(x[:, :width], kind) * x[:, width:]},
     )
 
@@ -52,6 +53,7 @@ def _plain(device: torch.device, rows: int, width: int, kind: Kind) -> Case:
         lambda: activate(x, out, kind),
         lambda: reference.activate(x.float(), kind),
         bytes=rows * width * 4,
+        written=rows * width * 2,
         peers={"torch": lambda: reference.activate(x, kind)},
     )
 
@@ -65,6 +67,7 @@ def _added(device: torch.device, rows: int, width: int) -> Case:
         lambda: add_gated(out, y, gate),
         lambda: reference.add_gated(before.float(), y.float(), gate.float()),
         bytes=rows * width * 6,
+        written=rows * width * 2,
         peers={"torch": lambda: reference.add_gated(before, y, gate)},
     )
 
@@ -83,6 +86,7 @@ def _quantized(device: torch.device, rows: int, width: int, dtype: torch.dtype, 
         expected,
         tolerance=one_code(dtype),
         bytes=rows * width * 5,
+        written=rows * width,
         peers={"torch": expected},
         arch=90 if dtype == E4M3 else 80,
     )

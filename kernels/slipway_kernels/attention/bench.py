@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32", E4M3: "e4m3", E5M2: "e5m2"}
 PEERS = {"torch flash": SDPBackend.FLASH_ATTENTION, "torch cudnn": SDPBackend.CUDNN_ATTENTION}
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +145,7 @@ def _case(step: Step, run: Callable[[], Tensor], expected: Callable[[], Tensor],
         min(length, step.window + queries if step.window else length) for queries, length in step.requests
     )
     rows = sum(queries for queries, _ in step.requests)
+    written = rows * step.heads * step.head_dim * step.dtype.itemsize
     chunks = not step.num_decodes
     chunks &= min(queries for queries, _ in step.requests) * step.heads // step.kv_heads > 16
     wanted = ("wgmma.mma_async", *(() if step.paged else ("cp.async.bulk",)))
@@ -155,9 +154,10 @@ def _case(step: Step, run: Callable[[], Tensor], expected: Callable[[], Tensor],
         run,
         expected,
         tolerance=_tolerance(step),
-        bytes=2 * read * step.kv_heads * step.head_dim * step.stored.itemsize
-        + 2 * rows * step.heads * step.head_dim * step.dtype.itemsize,
+        bytes=2 * read * step.kv_heads * step.head_dim * step.stored.itemsize + 2 * written,
+        written=written,
         flops=4 * step.pairs * step.heads * step.head_dim,
+        arithmetic="fp32" if step.dtype == FP32 else "bf16",
         instructions=wanted if chunks and step.stored != FP32 else (),
         **more,
     )
@@ -172,7 +172,7 @@ def _tolerance(step: Step) -> float:
 def _paged(device: torch.device, step: Step) -> Case:
     count, longest = len(step.requests), max(length for _, length in step.requests)
     blocks = -(-longest // step.block)
-    pools = _pools(device, step.stored, (count * blocks, 2, step.kv_heads, step.block, step.head_dim))
+    pool = _random(device, step.stored, count * blocks, 2, step.kv_heads, step.block, step.head_dim)
     table = torch.randperm(count * blocks, device=device).view(count, blocks).int()
     slots = torch.arange(count, device=device, dtype=torch.int32)
     query_start = _starts(device, step)
@@ -182,13 +182,11 @@ def _paged(device: torch.device, step: Step) -> Case:
     shape = step.heads, step.kv_heads, step.head_dim
     space = workspace(count, *shape, longest, device, queries=step.decode_queries)
     features = _features(device, step)
+    inputs = q, pool[:, 0], pool[:, 1], table, slots, query_start, lengths
 
-    def inputs(pool: Tensor) -> Inputs:
-        return q, pool[:, 0], pool[:, 1], table, slots, query_start, lengths
-
-    def run(pool: Tensor) -> Tensor:
+    def run() -> Tensor:
         return paged_attention(
-            *inputs(pool),
+            *inputs,
             out,
             **features,
             num_decodes=step.num_decodes,
@@ -199,15 +197,14 @@ def _paged(device: torch.device, step: Step) -> Case:
         )
 
     def expected() -> Tensor:
-        return reference.paged_attention(*inputs(pools[0]), **features)
+        return reference.paged_attention(*inputs, **features)
 
     def rows() -> tuple[Tensor, Tensor]:
-        parts = (pools[0][:, 0], pools[0][:, 1])
+        parts = (pool[:, 0], pool[:, 1])
         k, v = ([reference.gathered(part, row, longest).to(q.dtype) for row in table] for part in parts)
         return torch.stack(k), torch.stack(v)
 
-    calls = [partial(run, pool) for pool in pools]
-    return _case(step, calls[0], expected, peers=_peers(step, q, rows), variants=tuple(calls[1:]))
+    return _case(step, run, expected, peers=_peers(step, q, rows))
 
 
 def _contiguous(device: torch.device, step: Step) -> Case:
@@ -237,13 +234,6 @@ def _contiguous(device: torch.device, step: Step) -> Case:
         return k.view(shape), v.view(shape)
 
     return _case(step, run, expected, peers=_peers(step, q, alike))
-
-
-def _pools(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
-    """So many that together they exceed the cache, where there is one."""
-    first = _random(device, dtype, *shape)
-    copies = min(16, (256 << 20) // first.nbytes) if device.type == "cuda" else 0
-    return [first, *(_random(device, dtype, *shape) for _ in range(copies))]
 
 
 def _random(device: torch.device, dtype: torch.dtype, *shape: int) -> Tensor:

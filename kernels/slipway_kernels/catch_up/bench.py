@@ -51,16 +51,19 @@ def _passes(device: torch.device, requests: int) -> Iterator[Case]:
         begin,
         lambda: torch.stack((known - 2, ones * 2, ahead)),
         bytes=9 * words,
+        written=3 * words,
     )
     yield Case(
         f"last rows of {requests} requests",
         draw,
         lambda: torch.stack((row_start[1:] - 1, slots, known)),
         bytes=8 * words,
+        written=3 * words,
     )
     yield Case(
         f"append to {requests} requests",
         end,
         lambda: torch.stack((known, ones, ahead, ones)),
         bytes=12 * words,
+        written=5 * words,
     )

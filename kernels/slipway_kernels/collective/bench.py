@@ -30,6 +30,7 @@ def _case(device: torch.device, ranks: int, rows: int, width: int, dtype: torch.
     return Case(
         f"{str(dtype).removeprefix('torch.')} {rows}x{width} of {ranks} ranks",
         lambda: all_reduce(x, peers, x),
-        bytes=rows * width * dtype.itemsize,
+        bytes=2 * rows * width * dtype.itemsize,
+        written=rows * width * dtype.itemsize,
         always=("atom.global.sys.release", "atom.global.sys.acquire", "ld.global.cg.v4"),
     )

@@ -31,6 +31,7 @@ def _embedding(device: torch.device, rows: int, width: int, vocab: int) -> Case:
         lambda: embed(table, ids, out, scale=2.0),
         lambda: reference.embed(table, ids.long(), 2.0),
         bytes=rows * (4 * width + 4),
+        written=2 * rows * width,
         peers={"torch": lambda: torch.nn.functional.embedding(ids, table) * 2.0},
     )
 
@@ -44,5 +45,6 @@ def _cap(device: torch.device, rows: int, vocab: int, dtype: torch.dtype) -> Cas
         lambda: reference.softcap(before, 30.0),
         tolerance=rounding(dtype),
         bytes=2 * rows * vocab * dtype.itemsize,
+        written=rows * vocab * dtype.itemsize,
         peers={"torch": lambda: reference.softcap(before, 30.0)},
     )

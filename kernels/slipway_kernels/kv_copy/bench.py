@@ -22,7 +22,7 @@ def _copies(device: torch.device, count: int, size: int) -> Iterator[Case]:
     order = torch.randperm(2 * count, device=device, dtype=torch.int32)
     pairs = order.view(count, 2)
     pages = pairs[:, 0].contiguous()
-    name, moved = f"{count} pages of {size} bytes", 2 * count * size
+    name, written = f"{count} pages of {size} bytes", count * size
 
     def within() -> Tensor:
         copy_pages(pool, pairs)
@@ -33,14 +33,19 @@ def _copies(device: torch.device, count: int, size: int) -> Iterator[Case]:
         return pool[:1]
 
     chosen = pages.long()
-    yield Case(f"copy {name}", within, bytes=moved)
+    yield Case(f"copy {name}", within, bytes=2 * written, written=written)
     yield Case(
         f"gather {name}",
         lambda: gather_pages(pool, pages, buffer),
         lambda: pool[chosen],
-        bytes=moved,
+        bytes=2 * written,
+        written=written,
         peers={"torch": lambda: torch.index_select(pool, 0, chosen, out=buffer)},
     )
     yield Case(
-        f"scatter {name}", back, bytes=moved, peers={"torch": lambda: pool.index_copy_(0, chosen, buffer)}
+        f"scatter {name}",
+        back,
+        bytes=2 * written,
+        written=written,
+        peers={"torch": lambda: pool.index_copy_(0, chosen, buffer)},
     )

@@ -37,6 +37,7 @@ def _encoder(device: torch.device, rows: int, width: int, fused: bool) -> Case:
         lambda: layer_norm(x, weight, bias, 1e-5, out, residual=residual),
         lambda: reference.layer_norm(whole, weight, bias, 1e-5),
         bytes=rows * width * (8 if fused else 6),
+        written=rows * width * (4 if fused else 2),
     )
 
 
@@ -52,6 +53,7 @@ def _case(device: torch.device, rows: int, width: int, fused: bool, dtype: torch
         lambda: layer_norm(x, weight, bias, 1e-5, out, residual=residual, scales=scales),
         (lambda: reference.layer_norm(whole, weight, bias, 1e-5)) if scales is None else None,
         bytes=rows * width * ((6 if fused else 2) + dtype.itemsize),
+        written=rows * width * ((2 if fused else 0) + dtype.itemsize),
         peers={}
         if fused
         else {"torch": lambda: torch.nn.functional.layer_norm(x, (width,), weight, bias, 1e-5)},

@@ -40,6 +40,7 @@ def _case(device: torch.device, m: int, n: int, k: int, dtype: torch.dtype, bias
         lambda: reference.linear_bf16(x, weight, bias),
         tolerance=rounding(dtype, terms=k),
         bytes=2 * (m * k + n * k + m * n),
+        written=2 * m * n,
         flops=2 * m * n * k,
         peers={"torch": lambda: torch.nn.functional.linear(x, weight, bias)},
         instructions=("mma.sync", "cp.async"),

@@ -1,14 +1,10 @@
-"""Weight-only products' cases: the four matrices of an 8B layer, from decode to prefill.
-
-Every case goes round enough copies of its weights that none of them is in the second-level cache when it is
-read again: as the layers of a model are read.
-"""
+"""Weight-only products' cases: the four matrices of an 8B layer, from decode to prefill."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -18,9 +14,6 @@ from slipway_kernels.cuda.compare import rounding
 from slipway_kernels.linear_w4a16 import reference
 from slipway_kernels.linear_w4a16.layout import Packed, pack
 from slipway_kernels.linear_w4a16.op import PREFILL_ROWS, Workspace, dequantize, linear_w4a16, rows
-
-BEYOND_CACHE = 150 << 20
-"""Bytes of weights that are read before the same ones come again; the largest caches hold 126 MiB."""
 
 MATRICES = ((4096, 28672), (14336, 4096), (4096, 6144), (4096, 4096))  # k, n
 ROWS = (1, 8, 16, 32, 64, 256, 2048)
@@ -65,8 +58,8 @@ def _case(
     out = torch.empty(m, n, device=device, dtype=dtype)
     space = Workspace(device)
 
-    def run(which: Packed = weights) -> Tensor:
-        return linear_w4a16(x, which, out, workspace=space)
+    def run() -> Tensor:
+        return linear_w4a16(x, weights, out, workspace=space)
 
     plain = not (asymmetric or ordered or bits == 8 or group != 128)
     fused = not ordered and m <= PREFILL_ROWS[90]
@@ -77,20 +70,11 @@ def _case(
         lambda: reference.linear_w4a16(x, weights),
         tolerance=rounding(dtype, dtype, terms=k),  # weights, and the result
         bytes=weights.nbytes + 2 * m * (k + n),
+        written=2 * m * n,
         flops=2 * m * n * k,
         peers=_peers(x, weights) if plain else {},
         instructions=("cp.async", "wgmma.mma_async" if m > 8 else "mma.sync") if fused else (),
-        variants=tuple(_calls(run, weights)),
     )
-
-
-def _calls(run: Callable[[Packed], Tensor], weights: Packed) -> Iterator[Callable[[], Tensor]]:
-    """The same with copies of the weights."""
-    if weights.words.device.type != "cuda":
-        return
-    for _ in range(BEYOND_CACHE // weights.nbytes):
-        copy = replace(weights, words=weights.words.clone(), params=weights.params.clone())
-        yield partial(run, copy)
 
 
 def _peers(x: Tensor, weights: Packed) -> Mapping[str, Callable[[], object]]:
@@ -122,6 +106,7 @@ def _rows(device: torch.device, count: int, k: int, n: int) -> Case:
         lambda: rows(weights, ids, out),
         lambda: reference.dequantized(weights)[ids],
         bytes=count * k * 5 // 2,
+        written=out.nbytes,
     )
 
 
@@ -133,6 +118,7 @@ def _slab(device: torch.device, n: int, k: int) -> Case:
         lambda: dequantize(weights, 0, out),
         lambda: reference.dequantized(weights),
         bytes=weights.nbytes + out.nbytes,
+        written=out.nbytes,
     )
 
 

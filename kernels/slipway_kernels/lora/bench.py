@@ -133,6 +133,7 @@ def _case(
 
     used = min(rows, len(ranks))
     factors = pool.a.shape[1] * k + pool.b.shape[1] * rank  # of an adapter
+    added = model.itemsize * rows * pool.b.shape[1]
     types = [str(one).removeprefix("torch.") for one in (dtype, model)]
     form = "" if types == ["bfloat16"] * 2 else f", {types[0]} to {types[1]}"
     return Case(
@@ -142,8 +143,10 @@ def _case(
         add,
         expected,
         tolerance=rounding(dtype, model, terms=k),  # x · Aᵀ, and the result
-        bytes=model.itemsize * rows * (k + 2 * sum(slices)) + dtype.itemsize * used * factors,
+        bytes=x.nbytes + 2 * added + dtype.itemsize * used * factors,
+        written=added,
         flops=2 * rows * factors,
+        arithmetic="fp32" if dtype == FP32 else "bf16",
         peers={"torch": by_torch} if len(ranks) == 1 else {},
     )
 
@@ -180,6 +183,7 @@ def _look_up(device: torch.device, rows: int, tokens: int, hidden: int, rank: in
         expected,
         tolerance=rounding(BF16, BF16, terms=rank),
         bytes=2 * (rows * (rank + 2 * hidden) + 2 * rank * hidden),
+        written=2 * rows * hidden,
         flops=2 * rows * rank * hidden,
     )
 
@@ -225,6 +229,7 @@ def _own_embedding(device: torch.device, rows: int, tokens: int, width: int, mos
         expected,
         tolerance=0.0,
         bytes=rows * (16 + 4 * width),
+        written=2 * rows * width,
     )
 
 
@@ -258,7 +263,9 @@ def _own_logits(
         expected,
         tolerance=rounding(BF16, BF16, terms=width),
         bytes=2 * rows * width + dtype.itemsize * most * width + 2 * rows * most,
+        written=2 * rows * most,
         flops=rows * most * width,
+        arithmetic="fp32" if dtype == FP32 else "bf16",
     )
 
 
@@ -280,5 +287,6 @@ def _sort(device: torch.device, rows: int, adapters: int) -> Case:
         expected,
         tolerance=0.0,
         bytes=12 * rows + 12 * len(out.tiles),
+        written=4 * rows + 12 * len(out.tiles),
         peers={"torch": expected},
     )

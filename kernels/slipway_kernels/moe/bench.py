@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.cases import Arithmetic, Case, Size
 from slipway_kernels.cuda.compare import fp8_sum, rounding
 from slipway_kernels.linear_w4a16.layout import Packed, pack, unpack
 from slipway_kernels.moe import op, op_route, reference
@@ -85,6 +85,7 @@ def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
         lambda: reference.route(logits, model.top_k, True)[1],
         tolerance=rounding(torch.float32, terms=model.experts),
         bytes=rows * (model.experts * 4 + model.top_k * 8),
+        written=rows * model.top_k * 8,
         peers={"torch": torch_route},
     )
     drawn = _drawn(model, rows).to(device)
@@ -101,6 +102,7 @@ def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
         expected_pairs,
         tolerance=0,
         bytes=4 * (drawn.numel() + len(order.sorted_pairs)),
+        written=4 * len(order.sorted_pairs),
         peers={"torch": lambda: drawn.flatten().sort(stable=True)},
     )
     y = torch.randn(rows * model.top_k, model.width, device=device, dtype=torch.bfloat16)
@@ -111,6 +113,7 @@ def _steps(model: Model, rows: int, device: torch.device) -> Iterator[Case]:
         lambda: op_route.combine(y, drawn, shares, out),
         lambda: reference.combine(y, drawn, shares),
         bytes=2 * (y.numel() + out.numel()),
+        written=2 * out.numel(),
         peers={"torch": lambda: torch.einsum("rjw,rj->rw", y.view(*shape, -1), shares.bfloat16())},
     )
 
@@ -142,6 +145,7 @@ def _deepseek(device: torch.device) -> Iterator[Case]:
         expected,
         tolerance=rounding(torch.float32, terms=256),
         bytes=64 * (256 * 4 + 8 * 8),
+        written=64 * 8 * 8,
     )
 
 
@@ -215,11 +219,24 @@ def _product(title: str, model: Model, rows: int, weights: Weights, gated: bool)
         lambda: reference.product(x, _exact(weights, model.experts), ids.to(device), activation),
         tolerance=_tolerance(weights, out_dtype, k, gated, wgmma),
         bytes=values.nbytes * touched // model.experts + x.nbytes + out.nbytes,
+        written=out.nbytes,
         flops=2 * pairs * (2 * n if gated else n) * k,
+        arithmetic=_arithmetic(weights, wgmma),
         peers=_torch_grouped(x, weights, ids.to(device), gated),
         instructions=() if dtype == torch.float32 else (tensor_core, "cp.async"),
         arch=90 if dtype == torch.float8_e4m3fn else 80,
     )
+
+
+def _arithmetic(weights: Weights, wgmma: bool) -> Arithmetic:
+    """mma.sync multiplies fp8 in 16 bits; sums by blocks leave the tensor cores every 128 products."""
+    if not isinstance(weights, op.Scaled):
+        return "fp32" if weights.dtype == torch.float32 else "bf16"
+    if weights.values.dtype == torch.int8:
+        return "int8"
+    if not wgmma:
+        return "bf16"
+    return "fp8_exact" if weights.group else "fp8_fast"
 
 
 def _tolerance(weights: Weights, out_dtype: torch.dtype, k: int, gated: bool, wgmma: bool) -> float:

@@ -36,6 +36,7 @@ def _of_rows(device: torch.device, rows: int, width: int, dtype: torch.dtype, gr
         lambda: reference.quantize(x, dtype, group)[0],
         tolerance=one_code(dtype),
         bytes=rows * width * 3,
+        written=rows * width,
         peers={"torch": lambda: reference.quantize(x, dtype, group)},
         always=("st.global.v",),
         arch=90 if dtype == E4M3 else 80,

@@ -41,6 +41,7 @@ def _case(device: torch.device, rows: int, width: int, fused: bool) -> Case:
         run,
         lambda: reference.rms_norm(whole, weight, 1e-5),
         bytes=rows * width * (8 if fused else 4),
+        written=rows * width * (4 if fused else 2),
         peers={} if fused else {"torch": lambda: torch.nn.functional.rms_norm(x, (width,), weight, 1e-5)},
     )
 
@@ -64,5 +65,6 @@ def _quantized(device: torch.device, rows: int, width: int, dtype: torch.dtype, 
         expected,
         tolerance=one_code(dtype),
         bytes=rows * width * 7,
+        written=rows * width * 3,
         arch=90 if eighth else 80,
     )

@@ -103,6 +103,7 @@ def _case(
         run,
         expected,
         bytes=rows * heads * head_dim * 4 + kv * (2 + cache.itemsize) + rows * model.rotary_dim * 4,
+        written=rows * heads * head_dim * 2 + kv * cache.itemsize,
         peers={"torch": peer},
     )
 
@@ -123,5 +124,10 @@ def _keys_alone(device: torch.device, rows: int) -> Case:
     def expected() -> Tensor:
         return reference.rope(keys.float(), rotation[where[1].long()], False)
 
-    copied = rows * kv_heads * head_dim * 8
-    return Case(f"llama {rows}x0+{kv_heads}x{head_dim} keys alone", run, expected, bytes=copied)
+    return Case(
+        f"llama {rows}x0+{kv_heads}x{head_dim} keys alone",
+        run,
+        expected,
+        bytes=4 * keys.nbytes,
+        written=2 * keys.nbytes,
+    )

@@ -138,12 +138,14 @@ def _case(
         return torch.tensor(drawn, dtype=torch.int32, device=device)
 
     passes = 1 + features.edits * 2 + features.penalties
+    result = 8 * rows  # a token, and whether it failed
     return Case(
         f"{name} {rows}x{vocab} {str(logits.dtype)[6:]}",
         run,
         expected if rows <= 2 else None,
         tolerance=0.0,
-        bytes=logits.nbytes if not features.edits else rows * vocab * (logits.element_size() + 4 * passes),
+        bytes=logits.nbytes + rows * vocab * 4 * passes * features.edits + result,
+        written=rows * vocab * 4 * (1 + features.penalties) * features.edits + result,
         peers=_peers(name, logits),
     )
 
@@ -163,6 +165,7 @@ def _report_case(logits: Tensor) -> Case:
     given = torch.full((rows,), 3, dtype=torch.int32, device=logits.device)
     space = workspace(rows, vocab, Features(), logits.device)
     out = Draws.empty(rows, TOP, logits.device)
+    written = rows * (12 + 8 * TOP)
 
     def run() -> Tensor:
         report(logits, given, space, out)
@@ -177,6 +180,7 @@ def _report_case(logits: Tensor) -> Case:
         run,
         expected if rows <= 2 else None,
         tolerance=1e-5,
-        bytes=logits.nbytes,
+        bytes=logits.nbytes + written,
+        written=written,
         peers={"torch.log_softmax": lambda: torch.log_softmax(logits.float(), -1)},
     )

@@ -51,6 +51,7 @@ def _step(device: torch.device, requests: int, new: int, drafts: int) -> Iterato
         begin,
         lambda: new + num_drafts,
         bytes=rows * 16 + requests * (28 + 12 * (1 + drafts)),
+        written=rows * 12 + requests * (8 + 12 * (1 + drafts)),
     )
     known = torch.ones(requests, device=device, dtype=torch.int32)
     drawn = torch.ones(requests, 1 + drafts, device=device, dtype=torch.int32)
@@ -59,7 +60,12 @@ def _step(device: torch.device, requests: int, new: int, drafts: int) -> Iterato
         finish(slots, row_start, drawn, counts, tokens, known, computed, left)
         return counts
 
-    yield Case(f"finish {named}", end, bytes=requests * (36 + 8 * drafts))
+    yield Case(
+        f"finish {named}",
+        end,
+        bytes=requests * (36 + 8 * drafts),
+        written=requests * (20 + 4 * drafts),
+    )
 
 
 def _upload(device: torch.device, runs: int, words: int) -> Case:
@@ -77,4 +83,10 @@ def _upload(device: torch.device, runs: int, words: int) -> Case:
             (payload.view(runs, words), torch.zeros_like(payload).view(runs, words)), 1
         ).flatten()
 
-    return Case(f"apply {runs} runs of {words}", run, expected, bytes=runs * (8 * words + 24))
+    return Case(
+        f"apply {runs} runs of {words}",
+        run,
+        expected,
+        bytes=runs * (8 * words + 24),
+        written=runs * 4 * words,
+    )
