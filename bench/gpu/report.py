@@ -17,9 +17,11 @@ def columns(rows: list[Row], *first: str) -> list[str]:
 def report(rows: list[Row]) -> str:
     """A part for each stage, and in the kernels' for each operation; targets that were missed come first.
 
-    All rows are compared again: what one was measured against may be of another run.
+    All rows are compared again: what one was measured against may be of another run, and a row of an older
+    stopwatch had a target that it is no longer compared with.
     """
-    rows = [row | compared(row, rows) for row in rows]
+    bare = [{name: value for name, value in row.items() if name not in ("target", "met")} for row in rows]
+    rows = [row | compared(row, bare) for row in bare]
     parts = ["# Measured"]
     missed = [row for row in rows if False in (row.get("met"), row.get("correct")) or "failed" in row]
     if missed:

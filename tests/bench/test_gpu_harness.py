@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,16 +15,21 @@ import torch
 from answers import Said, decode_rate, unlike
 from checkpoints import write_awq, write_plain
 from e2e.ground.patience import scaled
+from figures import timed
+from report import report
 from shapes import written
 from table import Rows, markdown, read
-from targets import TARGETS, Row, compared
+from targets import PEERS, READ_FLUSH, SUMS_ALIKE, TARGETS, Row, compared
 
 from slipway.engine.config import EngineConfig
 from slipway.engine.messages import TokenLogprobs
 from slipway.load.arrays import FP32
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.quantized.form import GroupedForm
-from slipway_kernels.cuda.ahead import cases_of
+from slipway_kernels.attention.bench import PEERS as ATTENTION_PEERS
+from slipway_kernels.cuda.ahead import cases_of, operations
+from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.measure import Ceilings, Timing
 from tensor_files import numbers_of
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +57,9 @@ def test_every_target_is_of_a_row_that_its_stage_makes(target, setups) -> None:
     if target.fields["stage"] == "kernels":
         operation = target.fields["op"]
         cases = cases_of(operation)(torch.device("meta"), "full")
-        rows: list[Row] = [{"stage": "kernels", "op": operation, "case": case.name} for case in cases]
+        rows: list[Row] = [
+            {"stage": "kernels", "op": operation, "case": case.name, "timed": READ_FLUSH} for case in cases
+        ]
     elif target.fields["stage"] == "engine":
         rows = [
             {"stage": "engine", "model": name, **row}
@@ -92,6 +101,94 @@ def test_a_quantized_rate_is_compared_with_the_bf16_rate_before_it(tmp_path: Pat
     rows.add(model="llama-8b-awq", what="decode", batch=1, tok_s=480.0)
     met = [row.get("met") for row in read(tmp_path / "rows.jsonl")]
     assert met == [None, True, None, False, True]
+
+
+LIMITS = Ceilings(read=4e12, read_write=4e12)
+
+
+def case(flops: int = 0, **peers: Callable[[], object]) -> Case:
+    return Case("fp8 8x8x8", torch.empty, bytes=400, written=100, flops=flops, peers=peers)
+
+
+def stopwatch(**times: Timing) -> Callable[[Callable[[], object]], Timing]:
+    """Tells a peer by what it returns; ours is `torch.empty`."""
+    return lambda call: times["ours"] if call is torch.empty else times[str(call())]
+
+
+def test_a_kernels_row_says_how_it_was_timed() -> None:
+    watch = stopwatch(ours=Timing(1e-9, 0), torch=Timing(2e-9, 0), slow=Timing(3e-9, 0, captured=False))
+    fields = timed(case(torch=lambda: "torch", slow=lambda: "slow"), LIMITS, watch)
+    assert fields["timed"] == READ_FLUSH
+    assert {name: fields[name] for name in fields if name.endswith(" timed")} == {
+        "slow timed": f"{READ_FLUSH}, launched"
+    }
+    assert [fields[name] for name in ("us", "torch us", "slow us")] == pytest.approx([1e-3, 2e-3, 3e-3])
+    assert fields["of ceiling"] == pytest.approx(0.1)
+
+
+def test_a_time_below_the_resolution_is_said_and_not_shown() -> None:
+    watch = stopwatch(ours=Timing(None, 1e-7), torch=Timing(None, 2e-7))
+    fields = timed(case(flops=8, torch=lambda: "torch"), LIMITS, watch)
+    assert fields == {
+        "timed": READ_FLUSH,
+        "us": None,
+        "arithmetic": "bf16",
+        "torch us": None,
+        "untimed": "us below 0.1, torch us below 0.2",
+    }
+
+
+def test_a_peer_that_fails_costs_its_cell_alone() -> None:
+    def fails() -> object:
+        raise RuntimeError("no kernel\nfor it")
+
+    fields = timed(case(torch=fails), LIMITS, stopwatch(ours=Timing(1e-9, 0)))
+    assert (fields["torch us"], fields["torch failed"]) == (None, "no kernel")
+    assert fields["us"] == pytest.approx(1e-3)
+
+
+FP8: Row = {
+    "stage": "kernels",
+    "op": "linear_w8a8",
+    "case": "fp8 64x4096x4096",
+    "timed": READ_FLUSH,
+    "us": 10.0,
+    "torch fast us": 7.0,
+    "torch exact us": 9.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "met"), [("fp8_fast", False), ("fp8_exact", True), ("bf16", True), ("int8", None)]
+)
+def test_an_fp8_product_is_compared_with_the_peer_that_sums_alike(arithmetic: str, met: bool | None) -> None:
+    assert compared({**FP8, "arithmetic": arithmetic}, [])["met"] is met
+
+
+def test_what_was_timed_otherwise_is_not_compared() -> None:
+    row = {**FP8, "arithmetic": "fp8_fast"}
+    assert compared({**row, "torch fast timed": f"{READ_FLUSH}, launched"}, [])["met"] is None
+    assert compared({**row, "timed": f"{READ_FLUSH}, launched"}, []) == {}
+    del row["timed"]
+    assert compared(row, []) == {}
+    assert "| False |" not in report([{**row, "target": "speed ≥ 0.8", "met": False}])
+
+
+@pytest.mark.parametrize(
+    "size", ["small", pytest.param("full", marks=pytest.mark.slow, id="full, on every shape")]
+)
+@pytest.mark.parametrize("operation", operations())
+def test_every_case_tells_what_it_writes_and_has_peers_that_are_known(operation: str, size: Size) -> None:
+    for one in cases_of(operation)(torch.device("meta"), size):
+        assert 0 < one.written <= one.bytes, one.name
+        assert set(one.peers) <= set(PEERS), one.name
+        if operation == "linear_w8a8" and re.fullmatch(r"fp8 \d+x\d+x\d+", one.name):
+            assert SUMS_ALIKE[one.arithmetic] in one.peers, one.name
+
+
+def test_attention_has_peers_that_are_known() -> None:
+    """They need a device: on any other its cases have none."""
+    assert set(ATTENTION_PEERS) <= set(PEERS)
 
 
 def test_what_was_not_measured_is_an_empty_cell() -> None:

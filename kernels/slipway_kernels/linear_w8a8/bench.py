@@ -1,13 +1,13 @@
-"""Products of Llama 3.1 8B in 8 bits, beside PyTorch's."""
+"""Products of Llama 3.1 8B in 8 bits, beside PyTorch's: fp8 summed fast and exactly, int8 without scales."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from slipway_kernels.cuda.cases import Case, Size
+from slipway_kernels.cuda.cases import Arithmetic, Case, Size
 from slipway_kernels.cuda.compare import fp8_sum, rounding
 from slipway_kernels.linear_w8a8 import reference
 from slipway_kernels.linear_w8a8.op import FEW, linear_w8a8
@@ -53,22 +53,39 @@ def _case(
     def run() -> Tensor:
         return linear_w8a8(x, x_scale, w, w_scale, out, bias=bias)
 
-    known = {
-        FP8: lambda: torch._scaled_mm(x, w.t(), x_scale[:, None], w_scale[None, :], out_dtype=to),
-        INT8: lambda: torch._int_mm(x, w.t()),  # the sums alone
-    }
-    narrow = dtype == FP8 and m > FEW  # few rows are multiplied in fp16, whose sums are wide
+    def scaled(fast: bool) -> Callable[[], Tensor]:
+        scales = x_scale[:, None], w_scale[None, :]
+        return lambda: torch._scaled_mm(x, w.t(), *scales, out_dtype=to, use_fast_accum=fast)
+
+    peers: dict[str, Callable[[], object]] = {}
+    if dtype == FP8 and not (blocks or biased):
+        peers = {"torch fast": scaled(True), "torch exact": scaled(False)}
+    elif dtype == INT8 and not biased and m > FEW:
+        peers = {"torch int8 sums": lambda: torch._int_mm(x, w.t())}
+    narrow = dtype == FP8 and m > FEW
     return Case(
-        f"{'fp8' if dtype == FP8 else 'int8'}{' by blocks' if blocks else ''} {m}x{n}x{k}",
+        f"{'fp8' if dtype == FP8 else 'int8'}{' by blocks' if blocks else ''} {m}x{n}x{k}"
+        f"{' + bias' if biased else ''}",
         run,
         lambda: reference.linear_w8a8(x, x_scale, w, w_scale, bias),
         tolerance=rounding(to, terms=k) + (fp8_sum(128 if blocks else k) if narrow else 0.0),
         bytes=m * k + n * k + m * n * to.itemsize,
+        written=m * n * to.itemsize,
         flops=2 * m * n * k,
-        peers={} if blocks or biased or (dtype == INT8 and m <= FEW) else {"torch": known[dtype]},
+        arithmetic=_arithmetic(dtype, m, blocks),
+        peers=peers,
         instructions=() if k % 16 else FEW_ROWS if m <= FEW else MANY_ROWS,
         arch=90 if dtype == FP8 else 80,
     )
+
+
+def _arithmetic(dtype: torch.dtype, m: int, blocks: bool) -> Arithmetic:
+    """Few rows of fp8 are multiplied in 16 bits. Sums by blocks leave the tensor cores every 128 products."""
+    if dtype == INT8:
+        return "int8"
+    if m <= FEW:
+        return "bf16"
+    return "fp8_exact" if blocks else "fp8_fast"
 
 
 def _values(rows: int, k: int, dtype: torch.dtype, device: torch.device) -> Tensor:
