@@ -22,7 +22,8 @@ OURS = (
         n=(4096, 6144),
         k=(4096, 14336),
         measured="H200, 1 and 16 rows: 22.0 µs where torch takes 22.7 for 6144x4096, 17.2 for 19.0 of "
-        "4096x4096, 41.1 for 42.8 of 4096x14336; 28672x4096 takes torch 68.7 to 70.3, and us 69.6 to 72.9",
+        "4096x4096, 41.1 for 42.8 of 4096x14336; 28672x4096 takes torch 68.7 to 70.3, and us 69.6 to 72.9; "
+        "by an older stopwatch, which added ten microseconds and more to all of these",
     ),
 )
 """Where few_rows is called."""

@@ -21,8 +21,9 @@ FEW = 16
 """Rows up to which the reading of the weight is all that counts."""
 
 TORCH: tuple[Region, ...] = ()
-"""Where torch._scaled_mm is called instead: nowhere. On an H200 it took 0.87 to 1.11 times as long as ours
-for 128 to 512 rows, 1.01 to 1.95 times for fewer, and 1.02 to 1.09 times from 2048 on."""
+"""Where torch._scaled_mm is called instead: nowhere. On an H200 it took 1.02 to 1.09 times as long as ours
+from 2048 rows on, but it added up in fp32. With use_fast_accum, and for fewer rows by the stopwatch of today,
+the two have not been compared yet."""
 
 # By blocks a part of k is a block, so that 256 bytes of k are for two warps instead of one.
 FEW_TILES = (
