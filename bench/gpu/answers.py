@@ -38,20 +38,16 @@ def throughput(answers: Sequence[Sequence[Said]]) -> float:
     return sum(map(len, answers)) / max(answer[-1].at for answer in answers)
 
 
-def unlike(ours: Sequence[Said], theirs: Sequence[Said], *, tied: float | None = None) -> str:
+def unlike(ours: Sequence[Said], theirs: Sequence[Said]) -> str:
     """Why two answers are not the same but for rounding, or "".
 
     From their first difference on they are not compared. There, each side's token must be among the other's
-    best; or, where `tied` says how near, theirs must have had a second that near to its best.
+    best.
     """
     for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one.token == other.token:
             continue
-        best, others = _top(one), _top(other)
-        if tied is None:
-            fits = one.token in others and other.token in best
-        else:
-            fits = len(others) > 1 and _gap(others) < tied
+        fits = one.token in _top(other) and other.token in _top(one)
         return "" if fits else f"{one.token} for {other.token} at token {place}"
     return "" if len(ours) == len(theirs) else f"{len(ours)} tokens for {len(theirs)}"
 
@@ -59,8 +55,3 @@ def unlike(ours: Sequence[Said], theirs: Sequence[Said], *, tied: float | None =
 def _top(said: Said) -> Mapping[int, float]:
     """Log-probabilities of the most likely tokens, best first."""
     return dict(said.logprobs.top) if said.logprobs else {}
-
-
-def _gap(top: Mapping[int, float]) -> float:
-    first, second = list(top.values())[:2]
-    return first - second

@@ -16,7 +16,7 @@ from device import CUDA
 
 from slipway.args.derive import expand_graph_sizes
 from slipway.engine.config import EngineConfig
-from slipway.engine.messages import AddRequest, Delta, FromEngine, StepDone
+from slipway.engine.messages import AddRequest, Delta, FromEngine, StepDone, TokenLogprobs
 from slipway.engine.params import SamplingParams
 from slipway.engine.start import Start
 from slipway.engine.wire import Inbound
@@ -38,6 +38,7 @@ class Hub:
     def __init__(self) -> None:
         self.inbox: list[Inbound] = []
         self.answers: dict[str, list[Said]] = {}
+        self.prompt_logprobs: dict[str, list[TokenLogprobs | None]] = {}
         self.unfinished = 0
         self.prefix_hits = 0
         self.preemptions = 0
@@ -72,6 +73,8 @@ class Hub:
     def _hear(self, delta: Delta, at: float) -> None:
         if delta.error:
             raise RuntimeError(f"request {delta.request_id} failed: {delta.error}")
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs[delta.request_id] = delta.prompt_logprobs
         told = zip_longest(delta.token_ids, delta.logprobs or ())
         self.answers[delta.request_id] += [Said(token, logprob, at) for token, logprob in told]
         self.unfinished -= delta.finish_reason is not None

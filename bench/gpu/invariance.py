@@ -1,8 +1,9 @@
 """Whether a request's output depends on how it was computed: the stage `invariance`.
 
-In fp32 a token may differ only where the base run's own two best are within 1e-3; else, at the first
-difference, each side's token must be among the other's five best. Graphs and launching ahead change no batch
-shape, so that they must not change a bit. On a machine without a GPU the same runs in the interpreter.
+One run of each kind of numbers generates. The runs along all axes are forced to its tokens, and the error of
+every step's logits must be within what rounding explains (`forced.py`). Graphs and launching ahead change no
+batch shape: on these axes every bit must be the same, in tokens that were drawn freely, too. Faults put in on
+purpose must be found. Without a GPU the same runs in the interpreter.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-from answers import Said, unlike
+from answers import Said
 from device import CUDA
+from faults import FAULTS
+from forced import Apart, Logits, apart, apart_as_prompt, explained, forced
 from in_process import Engine, Request
 from shapes import written
 from stage import Part, run
@@ -36,6 +39,7 @@ BASE: dict[str, object] = {
     "enable_prefix_caching": False,
     "graph_sizes": list(range(1, SLOTS + 1)) if CUDA else [],  # no step is padded, as none is without graphs
     "max_num_batched_tokens": 256 if CUDA else 32,
+    "processors": True,
 }
 KINDS: dict[str, dict[str, object]] = {
     "float32": {"dtype": "float32"},
@@ -57,7 +61,6 @@ AXES: dict[str, dict[str, object]] = {
     "without graphs": {"graph_sizes": []},
 }
 EXACT = ("in turn", "without graphs")
-TIED = 1e-3
 
 
 def check(kind: str, rows: Rows) -> bool:
@@ -66,17 +69,39 @@ def check(kind: str, rows: Rows) -> bool:
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
     count, output = (SLOTS, 24) if CUDA else (3, 4)
     right = True
+
+    def add(axis: str, found: Apart, bound: float, *, correct: bool, wrong: str = "") -> None:
+        nonlocal right
+        right &= correct
+        figures = {"error": found.error, "bound": bound, "median": found.median}
+        place = {"request": found.request, "step": found.step}
+        rows.add(kind=kind, axis=axis, **figures, **place, correct=correct, wrong=wrong or None)
+
     with tempfile.TemporaryDirectory() as folder:
         model = written("small" if CUDA else "tiny", Path(folder))
         work = requests(500, count, output)
-        base = answers(model, work, KINDS[kind])
+        engine = Engine(model, **(BASE | KINDS[kind]))
+        bound = explained(engine)
+        free = engine.run(work)
+        tokens = [[said.token for said in answer] for answer in free]
+        base = forced(engine, work, tokens)
+        found = apart_as_prompt(engine, work, tokens, base)
+        add("as a prompt", found, bound, correct=found.error <= bound)
+        for name, fault in FAULTS.items():
+            with fault(engine):
+                found = apart(forced(engine, work, tokens), base)
+            add(name, found, bound, correct=found.error > bound)
+        engine.close()
         for axis in axes(kind):
             if rows.late:
                 return False
-            found = answers(model, work, KINDS[kind] | AXES[axis])
-            wrong = differences(found, base, tied=TIED if kind == "float32" else None, exact=axis in EXACT)
-            right &= not wrong
-            rows.add(kind=kind, axis=axis, correct=not wrong, wrong="; ".join(wrong) or None)
+            exact = axis in EXACT
+            engine = Engine(model, **(BASE | KINDS[kind] | AXES[axis]))
+            wrong = "; ".join(differences(engine.run(work), free)) if exact else ""
+            found = apart(along(axis, engine, work, tokens), base)
+            engine.close()
+            limit = 0.0 if exact else bound
+            add(axis, found, limit, correct=found.error <= limit and not wrong, wrong=wrong)
     return right
 
 
@@ -89,44 +114,33 @@ def axes(kind: str) -> list[str]:
     return [axis for axis in AXES if axis != "without graphs"]
 
 
-def answers(model: Path, work: Sequence[Request], settings: Mapping[str, object]) -> list[list[Said]]:
-    """What an engine of these settings says; with a prefix cache, at its second time."""
-    engine = Engine(model, **(BASE | dict(settings)))
-    said = engine.run(work)
-    if settings.get("enable_prefix_caching"):
-        said = engine.run(work)
+def along(axis: str, engine: Engine, work: Sequence[Request], tokens: Sequence[Sequence[int]]) -> Logits:
+    """What an engine of this axis makes of the tokens. Raises RuntimeError if its axis was not taken."""
+    found = forced(engine, work, tokens)
+    if AXES[axis].get("enable_prefix_caching"):
+        found = forced(engine, work, tokens)
         if not engine.hub.prefix_hits:
             raise RuntimeError("the same prompts came again, and the prefix cache spared nothing")
-    if settings.get("num_blocks") == FEW_BLOCKS and not engine.hub.preemptions:
+    if AXES[axis].get("num_blocks") == FEW_BLOCKS and not engine.hub.preemptions:
         raise RuntimeError("no request was preempted: the pool is too large for this axis")
-    engine.close()
-    return said
+    return found
 
 
 def requests(vocab: int, count: int, output: int) -> list[Request]:
-    """Every other one is sampled, from fewer tokens than are told of: rounding brings none from afar."""
+    """Every other one is sampled."""
     rng = random.Random(5)
     made: list[Request] = []
     for number in range(count):
         prompt = [rng.randrange(2, vocab) for _ in range(rng.randint(*PROMPTS))]
-        sampled = {"temperature": 0.9, "top_k": 4, "top_p": 0.95} if number % 2 else {"temperature": 0.0}
+        sampled = {"temperature": 0.9, "top_k": 50, "top_p": 0.95} if number % 2 else {"temperature": 0.0}
         made.append((prompt, SamplingParams(output, seed=number, num_logprobs=5, **sampled)))  # type: ignore[arg-type]
     return made
 
 
-def differences(
-    found: Sequence[Sequence[Said]], base: Sequence[Sequence[Said]], *, tied: float | None, exact: bool
-) -> list[str]:
-    """What is not as it must be, one sentence for each request."""
-    wrong = []
-    for number, (ours, theirs) in enumerate(zip(found, base, strict=True)):
-        if exact:
-            why = "" if ours == theirs else "not the same to the bit"
-        else:
-            why = unlike(ours, theirs, tied=tied)
-        if why:
-            wrong.append(f"request {number}: {why}")
-    return wrong
+def differences(found: Sequence[Sequence[Said]], base: Sequence[Sequence[Said]]) -> list[str]:
+    """The requests whose outputs differ in a token or in a bit of a log-probability."""
+    pairs = enumerate(zip(found, base, strict=True))
+    return [f"request {number}: not the same to the bit" for number, (one, other) in pairs if one != other]
 
 
 def parts() -> dict[str, Part]:
