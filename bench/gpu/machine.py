@@ -1,4 +1,4 @@
-"""The first row of a run, which says on what it was measured: `python bench/gpu/machine.py ROWS.jsonl`."""
+"""The first rows of a run, which say on what it was measured: `python bench/gpu/machine.py ROWS.jsonl`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import triton
 from device import CUDA
 from table import Rows, commit
 
+from slipway_kernels.cuda.measure import ceilings
+
 
 def main() -> None:
     fields: dict[str, object] = {"device": f"{platform.machine()} CPU, kernels interpreted"}
@@ -22,7 +24,8 @@ def main() -> None:
             "sms": properties.multi_processor_count,
             "memory_GiB": properties.total_memory / 2**30,
         }
-    Rows(Path(sys.argv[1]), "machine", 60).add(
+    rows = Rows(Path(sys.argv[1]), "machine", 60)
+    rows.add(
         **fields,
         torch=torch.__version__,
         triton=triton.__version__,
@@ -30,6 +33,13 @@ def main() -> None:
         commit=commit(),
         begun=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+    if CUDA:  # before any row whose target they scale
+        limits = ceilings()
+        rows.add(
+            ceiling_TB_s=limits.bandwidth / 1e12,
+            ceiling_bf16_TFLOP_s=limits.bf16 / 1e12,
+            ceiling_fp8_TFLOP_s=limits.fp8 / 1e12,
+        )
 
 
 if __name__ == "__main__":

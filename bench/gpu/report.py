@@ -23,7 +23,11 @@ def report(rows: list[Row]) -> str:
     bare = [{name: value for name, value in row.items() if name not in ("target", "met")} for row in rows]
     rows = [row | compared(row, bare) for row in bare]
     parts = ["# Measured"]
-    missed = [row for row in rows if False in (row.get("met"), row.get("correct")) or "failed" in row]
+    missed = [
+        row
+        for row in rows
+        if False in (row.get("met"), row.get("correct")) or row.keys() & {"failed", "skipped"}
+    ]
     if missed:
         parts += ["## Not as it should be", markdown(missed, columns(missed, "stage"))]
     for stage in dict.fromkeys(str(row["stage"]) for row in rows):

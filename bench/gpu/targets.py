@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+BASE = {"ceiling_TB_s": 4.4, "ceiling_bf16_TFLOP_s": 799.0, "ceiling_fp8_TFLOP_s": 1478.0}
+"""What an H200 reached, by the field of the row that has it."""
+BANDWIDTH, BF16, FP8_RATE = BASE
 Row = dict[str, object]
 """One line of a run: `stage`, what was measured, and the figures."""
 
@@ -29,7 +32,8 @@ class Target:
 
     fields  what a row must have, each by a pattern for all of it
     figure  of the row, by the rows before it; None where it was not measured
-    least, most  bounds of the figure
+    least, most  bounds of the figure on an H200
+    limited  by which of BASE's ceilings; the bounds are scaled by what another device reaches of it
     """
 
     name: str
@@ -37,6 +41,18 @@ class Target:
     figure: Callable[[Row, Sequence[Row]], float | None]
     least: float | None = None
     most: float | None = None
+    limited: str | None = None
+
+    def on(self, before: Sequence[Row]) -> Target:
+        """The target on the device of these rows: as it is on an H200 and where no ceiling is known."""
+        if self.limited is None or any("H200" in str(row.get("device")) for row in before):
+            return self
+        reached = [found for row in before if (found := _number(row, self.limited))]
+        if not reached:
+            return self
+        ratio = reached[-1] / BASE[self.limited]
+        least = None if self.least is None else self.least * ratio
+        return replace(self, least=least, most=None if self.most is None else self.most / ratio)
 
     def is_of(self, row: Row) -> bool:
         return all(re.fullmatch(pattern, str(row.get(name))) for name, pattern in self.fields.items())
@@ -56,6 +72,7 @@ def compared(row: Row, before: Sequence[Row]) -> Row:
     """`target` and `met`, for a row that has a target."""
     for target in TARGETS:
         if target.is_of(row):
+            target = target.on(before)
             return {"target": target.text, "met": target.met(row, before)}
     return {}
 
@@ -94,6 +111,10 @@ def _engine(model: str, what: str, **more: str) -> dict[str, str]:
     return {"stage": "engine", "model": model, "what": what, **more}
 
 
+def _http(what: str, **more: str) -> dict[str, str]:
+    return {"stage": "http", "model": "llama-8b", "what": what, **more}
+
+
 FP8 = "llama-8b-fp8"
 AWQ = "llama-8b-awq"
 TARGETS = (
@@ -121,16 +142,22 @@ TARGETS = (
         _against_torch,
         0.8,
     ),
-    Target("tok/s", _engine("llama-8b", "decode", batch="1"), _own("tok_s"), 225),
-    Target("tok/s", _engine("llama-8b", "prefill"), _own("tok_s"), 36_000),
-    Target("tok/s", _engine("llama-8b", "1000/1000"), _own("tok_s"), 11_000),
-    Target("tok/s", _engine(FP8, "1000/1000"), _own("tok_s"), 15_000),
+    Target("tok/s", _engine("llama-8b", "decode", batch="1"), _own("tok_s"), 225, limited=BANDWIDTH),
+    Target("tok/s", _engine("llama-8b", "prefill"), _own("tok_s"), 42_000, limited=BF16),
+    Target("tok/s", _engine(FP8, "prefill"), _own("tok_s"), 60_000, limited=FP8_RATE),
+    Target("tok/s", _engine("llama-8b", "1000/1000"), _own("tok_s"), 11_000, limited=BANDWIDTH),
+    Target("tok/s", _engine(FP8, "1000/1000"), _own("tok_s"), 15_500, limited=BANDWIDTH),
+    Target("ms", _engine(FP8, "first token", input="512"), _own("ttft_ms"), most=20, limited=FP8_RATE),
     Target("rate of bf16", _engine(FP8, "decode", batch="1"), _against_bf16, 1.7),
     Target("rate of bf16", _engine(AWQ, "decode", batch="1"), _against_bf16, 1.6),
+    Target("seconds", _http("ready"), _own("seconds"), most=10),
+    Target("seconds", _http("first request", cache="empty"), _own("ttft_s p50"), most=0.06, limited=BF16),
+    Target("seconds", _http("one stream"), _own("ttft_s p50"), most=0.02, limited=BF16),
     Target(
-        "seconds",
-        {"stage": "http", "model": "llama-8b", "what": "ready"},
-        _own("seconds"),
-        most=15,
+        "seconds between tokens",
+        _http("10 requests a second"),
+        _own("itl_s p99"),
+        most=0.064,
+        limited=BANDWIDTH,
     ),
 )

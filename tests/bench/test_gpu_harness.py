@@ -70,8 +70,10 @@ def test_every_target_is_of_a_row_that_its_stage_makes(target, setups) -> None:
                 *([{"what": "1000/1000"}] if setup["requests"] else []),
             )
         ]
+        rows += [{"stage": "engine", "model": "llama-8b-fp8", "what": "first token", "input": 512}]
     else:
-        rows = [{"stage": "http", "model": "llama-8b", "what": "ready"}]
+        names = "ready", "first request", "one stream", "10 requests a second"
+        rows = [{"stage": "http", "model": "llama-8b", "what": what, "cache": "empty"} for what in names]
     assert any(target.is_of(row) for row in rows)
 
 
