@@ -30,17 +30,7 @@ def write_awq(place: Path, device: torch.device) -> None:
     """The same with linear layers in AutoAWQ's four bits, and a `config.json` that says so."""
     torch.manual_seed(0)
     shapes = _shapes(place)
-    layers = [shape for name, shape in shapes.items() if _is_linear(name)]
-    group = 128 if all(k % 128 == 0 for _, k in layers) else 32
-    config = json.loads((place / "config.json").read_text())
-    config["quantization_config"] = {
-        "quant_method": "awq",
-        "bits": 4,
-        "group_size": group,
-        "zero_point": True,
-        "version": "gemm",
-    }
-    (place / "config.json").write_text(json.dumps(config, indent=1))
+    group = awq_config(place)
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for name, shape in shapes.items():
@@ -55,6 +45,22 @@ def write_awq(place: Path, device: torch.device) -> None:
             yield f"{layer}.scales", scales
 
     _write(place, tensors())
+
+
+def awq_config(place: Path) -> int:
+    """Have `config.json` say so alone. Returns how many weights share a scale."""
+    layers = [shape for name, shape in _shapes(place).items() if _is_linear(name)]
+    group = 128 if all(k % 128 == 0 for _, k in layers) else 32
+    config = json.loads((place / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": group,
+        "zero_point": True,
+        "version": "gemm",
+    }
+    (place / "config.json").write_text(json.dumps(config, indent=1))
+    return group
 
 
 def _shapes(place: Path) -> dict[str, tuple[int, ...]]:

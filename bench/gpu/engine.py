@@ -6,8 +6,9 @@ interpreter: that the stage runs is known then, and no rate is written.
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -59,56 +60,77 @@ def bounds() -> dict[str, object]:
     return {"max_num_seqs": 512, "max_model_len": 16384} if CUDA else dict(INTERPRETED)
 
 
+def settings_of(setup: Setup) -> dict[str, object]:
+    return bounds() | dict(setup.settings) | ({"load_format": "safetensors"} if setup.awq else {})
+
+
+def started(setup: Setup, name: str, folder: Path, rows: Rows) -> Engine:
+    """An engine of a model in this folder: a row of what is begun, and one of the start."""
+    rows.add(model=name, what="settings", shape=setup.shape, settings=json.dumps(settings_of(setup)))
+    model = written(setup.shape, folder)
+    if setup.awq:
+        write_awq(model, DEVICE)
+    engine = Engine(model, **settings_of(setup))
+    phases = {f"{phase}_s": took for phase, took in engine.start.seconds.items()} if CUDA else {}
+    rows.add(model=name, what="start", **phases, **engine.memory())
+    return engine
+
+
 def measure(setup: Setup, name: str, rows: Rows) -> bool:
     """Start-up, decode by batch, prefill, and many requests at once."""
     with tempfile.TemporaryDirectory() as folder:
-        model = written(setup.shape, Path(folder))
-        settings = bounds() | dict(setup.settings)
-        if setup.awq:
-            write_awq(model, DEVICE)
-            settings["load_format"] = "safetensors"
-        engine = Engine(model, **settings)
-        phases = {f"{phase}_s": took for phase, took in engine.start.seconds.items()} if CUDA else {}
-        rows.add(model=name, what="start", **phases, **engine.memory())
-        _decode(engine, setup, name, rows)
-        _prefill(engine, setup, name, rows)
-        _many(engine, setup, name, rows)
+        engine = started(setup, name, Path(folder), rows)
+        decode(engine, setup.batches, name, rows)
+        prefill(engine, setup.prefill, name, rows)
+        if setup.requests:
+            many(engine, Work(setup.requests, 1000, 1000), name, rows)
         engine.close()
     return True
 
 
-def _decode(engine: Engine, setup: Setup, name: str, rows: Rows) -> None:
-    input_len, output_len = (512, 192) if CUDA else (8, 4)
-    for batch in setup.batches:
+def decode(engine: Engine, batches: Sequence[int], name: str, rows: Rows, **more: object) -> None:
+    for batch in batches:
         if rows.late:
             return
-        work = Work(batch, input_len, output_len)
-        engine.run(work.of(engine, 2 * batch))
-        answers = engine.run(work.of(engine, 2 * batch + 1))
-        rate = decode_rate(answers) if CUDA else None
-        rows.add(model=name, what="decode", batch=batch, tok_s=rate, itl_ms=rate and batch / rate * 1e3)
+        rate = decoded(engine, batch)
+        rows.add(
+            model=name, what="decode", batch=batch, tok_s=rate, itl_ms=rate and batch / rate * 1e3, **more
+        )
 
 
-def _prefill(engine: Engine, setup: Setup, name: str, rows: Rows) -> None:
-    for length in setup.prefill:
+def decoded(engine: Engine, batch: int, seed: int = 0) -> float | None:
+    """Tokens a second of so many requests, the second time; None without a GPU."""
+    work = Work(batch, 512, 192) if CUDA else Work(batch, 8, 4)
+    engine.run(work.of(engine, 2 * batch + 1000 * seed))
+    answers = engine.run(work.of(engine, 2 * batch + 1000 * seed + 1))
+    return decode_rate(answers) if CUDA else None
+
+
+def prefill(engine: Engine, lengths: Sequence[int], name: str, rows: Rows) -> None:
+    for length in lengths:
         if rows.late:
             return
-        work = Work(4 if CUDA else 1, length, 1)
-        engine.run(work.of(engine, length))
-        last = max(answer[-1].at for answer in engine.run(work.of(engine, length + 1)))
-        rate = work.requests * length / last if CUDA else None
-        rows.add(model=name, what="prefill", input=length, tok_s=rate)
+        rows.add(model=name, what="prefill", input=length, tok_s=prefilled(engine, length))
 
 
-def _many(engine: Engine, setup: Setup, name: str, rows: Rows) -> None:
-    if not setup.requests or rows.late:
+def prefilled(engine: Engine, length: int, seed: int = 0) -> float | None:
+    """Prompt tokens a second, the second time; None without a GPU."""
+    work = Work(4 if CUDA else 1, length, 1)
+    engine.run(work.of(engine, length + 100_000 * seed))
+    last = max(answer[-1].at for answer in engine.run(work.of(engine, length + 100_000 * seed + 1)))
+    return work.requests * length / last if CUDA else None
+
+
+def many(engine: Engine, work: Work, name: str, rows: Rows) -> None:
+    """Requests that are sent at once."""
+    if rows.late:
         return
-    work = Work(setup.requests, 1000, 1000) if CUDA else Work(setup.requests, 10, 5)
-    answers = engine.run(work.of(engine, 5))
+    what = f"{work.input_len}/{work.output_len}"
+    work = work if CUDA else Work(3, 10, 5)
+    answers = engine.run(work.of(engine, 5 + work.input_len))
     if (counted := sum(map(len, answers))) != work.tokens:
         raise RuntimeError(f"{counted} tokens came of {work.tokens}")
     rate = throughput(answers) if CUDA else None
-    what = f"{work.input_len}/{work.output_len}"
     rows.add(model=name, what=what, requests=work.requests, tok_s=rate)
 
 

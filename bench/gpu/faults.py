@@ -10,7 +10,6 @@ from in_process import Engine
 from torch import Tensor
 
 from slipway.engine.plan import StepPlan
-from slipway.worker.device.worker import DeviceWorker
 
 Fault = Callable[[Engine], AbstractContextManager[None]]
 
@@ -24,7 +23,7 @@ def matrix(engine: Engine) -> Iterator[None]:
         found.append(tensor)
         return tensor
 
-    _worker(engine)._move(kept)
+    engine.worker._move(kept)
     _flip(found[0])
     try:
         yield
@@ -35,7 +34,7 @@ def matrix(engine: Engine) -> Iterator[None]:
 @contextmanager
 def page(engine: Engine) -> Iterator[None]:
     """Bits of one page of the KV cache are flipped before the first step that begins no request."""
-    worker = _worker(engine)
+    worker = engine.worker
     granted: list[int] = []
     launch, done = worker.launch, False
 
@@ -57,12 +56,6 @@ def page(engine: Engine) -> Iterator[None]:
 
 
 FAULTS: dict[str, Fault] = {"fault: a matrix": matrix, "fault: a page": page}
-
-
-def _worker(engine: Engine) -> DeviceWorker:
-    worker = engine.start.worker
-    assert isinstance(worker, DeviceWorker)
-    return worker
 
 
 def _flip(tensor: Tensor) -> None:

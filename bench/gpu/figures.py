@@ -10,6 +10,17 @@ from slipway_kernels.cuda.measure import READ_FLUSH, Ceilings, Timing
 Stopwatch = Callable[[Callable[[], object]], Timing]
 
 
+def of_device(limits: Ceilings) -> dict[str, object]:
+    """What the device reached, as a row has it."""
+    rates = {f"ceiling_{name}_TFLOP_s": rate / 1e12 for name, rate in limits.flops.items()}
+    return {
+        "timed": READ_FLUSH,
+        "ceiling_read_TB_s": limits.read / 1e12,
+        "ceiling_read_write_TB_s": limits.read_write / 1e12,
+        **rates,
+    }
+
+
 def timed(case: Case, limits: Ceilings, stopwatch: Stopwatch) -> dict[str, object]:
     """Microseconds, rates, the share of the ceiling that bounds the case, and the peers' times.
 

@@ -20,6 +20,7 @@ from slipway.engine.messages import AddRequest, Delta, FromEngine, StepDone, Tok
 from slipway.engine.params import SamplingParams
 from slipway.engine.start import Start
 from slipway.engine.wire import Inbound
+from slipway.worker.device.worker import DeviceWorker
 
 GRAPH_SIZES = expand_graph_sizes([512])
 """As `--cuda-graph-sizes` has them where nothing is asked."""
@@ -96,6 +97,13 @@ class Engine:
         self.core = self.start.core(self.hub)  # type: ignore[arg-type]
         while self.start.worker.idle():  # graphs are captured when nothing runs: before anything is measured
             pass
+
+    @property
+    def worker(self) -> DeviceWorker:
+        """Raises TypeError if the engine computes on a CPU."""
+        if not isinstance(self.start.worker, DeviceWorker):
+            raise TypeError(f"the worker is a {type(self.start.worker).__name__}, and of no device")
+        return self.start.worker
 
     def run(self, requests: Sequence[Request]) -> list[list[Said]]:
         """The answers to requests that are sent at once."""

@@ -63,8 +63,8 @@ AXES: dict[str, dict[str, object]] = {
 EXACT = ("in turn", "without graphs")
 
 
-def check(kind: str, rows: Rows) -> bool:
-    """One kind of numbers along all axes."""
+def check(kind: str, rows: Rows, only: Sequence[str] = ()) -> bool:
+    """One kind of numbers along all axes, or some."""
     torch.backends.cuda.matmul.allow_tf32 = False
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
     count, output = (SLOTS, 24) if CUDA else (3, 4)
@@ -92,7 +92,7 @@ def check(kind: str, rows: Rows) -> bool:
                 found = apart(forced(engine, work, tokens), base)
             add(name, found, bound, correct=found.error > bound)
         engine.close()
-        for axis in axes(kind):
+        for axis in only or axes(kind):
             if rows.late:
                 return False
             exact = axis in EXACT

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 from device import CUDA, DEVICE
-from figures import timed
+from figures import of_device, timed
 from stage import Part, run
 from table import Rows
 
@@ -20,7 +20,7 @@ from slipway_kernels.cuda.ahead import cases_of, operations
 from slipway_kernels.cuda.cases import Case, Size
 from slipway_kernels.cuda.compare import row_error
 from slipway_kernels.cuda.launch import arch_of
-from slipway_kernels.cuda.measure import READ_FLUSH, ceilings, seconds
+from slipway_kernels.cuda.measure import Ceilings, ceilings, seconds
 
 FIRST = ("attention", "linear_w4a16", "linear_w8a8", "linear_bf16", "moe", "sampling", "rope")
 """Operations in order of worth; the rest are one part, `others`."""
@@ -34,6 +34,18 @@ def correctness(case: Case) -> dict[str, object]:
     expected = case.expected()
     error = row_error(case.run(), expected)
     return {"error": error, "correct": error <= case.tolerance}
+
+
+def measured(operation: str, case: Case, limits: Ceilings | None) -> dict[str, object]:
+    """A row: whether the case is right and, with the device's ceilings, how long it takes."""
+    fields: dict[str, object] = {"op": operation, "case": case.name}
+    try:
+        fields |= correctness(case)
+        if limits:
+            fields |= timed(case, limits, seconds)
+    except Exception as error:  # one kernel that fails must not cost the rest of the table
+        fields |= {"correct": False, "failed": f"{type(error).__name__}: {error}"[:300]}
+    return fields
 
 
 def found(names: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
@@ -54,24 +66,13 @@ def check(names: tuple[str, ...], rows: Rows) -> bool:
     """All cases of these operations. Stops where the device answers no more."""
     limits = ceilings() if CUDA else None
     if limits:
-        rows.add(
-            timed=READ_FLUSH,
-            ceiling_read_TB_s=limits.read / 1e12,
-            ceiling_read_write_TB_s=limits.read_write / 1e12,
-            **{f"ceiling_{name}_TFLOP_s": rate / 1e12 for name, rate in limits.flops.items()},
-        )
+        rows.add(**of_device(limits))
     right = True
     for name, case in found(names):
         if rows.late:
             rows.add(cut_off_at=f"{name} {case.name}")
             return False
-        fields: dict[str, object] = {"op": name, "case": case.name}
-        try:
-            fields |= correctness(case)
-            if limits:
-                fields |= timed(case, limits, seconds)
-        except Exception as error:  # one kernel that fails must not cost the rest of the table
-            fields |= {"correct": False, "failed": f"{type(error).__name__}: {error}"[:300]}
+        fields = measured(name, case, limits)
         right &= fields.get("correct") is not False
         rows.add(**fields)
         del case

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import triton
 from device import CUDA
+from figures import of_device
 from table import Rows, commit
 
 from slipway_kernels.cuda.measure import ceilings
@@ -34,12 +35,7 @@ def main() -> None:
         begun=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     if CUDA:  # before any row whose target they scale
-        limits = ceilings()
-        rows.add(
-            ceiling_TB_s=limits.bandwidth / 1e12,
-            ceiling_bf16_TFLOP_s=limits.bf16 / 1e12,
-            ceiling_fp8_TFLOP_s=limits.fp8 / 1e12,
-        )
+        rows.add(**of_device(ceilings()))
 
 
 if __name__ == "__main__":

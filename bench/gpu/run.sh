@@ -1,40 +1,24 @@
 #!/usr/bin/env bash
-# Everything that wants a GPU, stage by stage: bench/gpu/run.sh [STAGE | STAGE:PART,PART]...
+# One stage after another on a machine with a GPU: bench/gpu/run.sh [STAGE | STAGE:PART,PART]...
 # Stages, in order of worth: compile kernels invariance text engine http peers. `compile` has kernels compiled in
 # parallel processes, so that no launch waits for the compiler. Each stage ends before its deadline and writes every
 # row as soon as it is measured: a run that is cut off keeps what it has. Without a GPU the kernels run in the
-# interpreter: right or wrong is checked, and no time is written.
-#   OUT       the folder for results           PYTHON  the interpreter
-#   DEADLINE  seconds for each stage           LIMIT   seconds for all of them
-#   PACKAGES  what bench/gpu/packages.sh made  ARCH    architecture to compile for, by default this GPU's
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-out=${OUT:-build/gpu}
-python=${PYTHON:-python3}
+# interpreter: right or wrong is checked, and no time is written. Where time is short, quarter_hour.sh has a plan.
+#   DEADLINE  seconds for each stage           ARCH    architecture to compile for, by default this GPU's
+# and what environment.sh reads.
+. "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 deadline=${DEADLINE:-500}
-limit=${LIMIT:-86400}
-packages=$(realpath -m "${PACKAGES:-build/gpu-packages}")
-mkdir -p "$out"
-export PYTHONPATH="$PWD/runtime:$PWD/kernels:$PWD/bench/gpu:$PWD/bench:$packages${PYTHONPATH:+:$PYTHONPATH}"
 status=0
 "$python" -m slipway_kernels.build >/dev/null || status=1 # for the stage text: the others do without
-"$python" bench/gpu/machine.py "$out/rows.jsonl"
 [ $# -gt 0 ] || set -- compile kernels invariance text engine http peers
 for asked in "$@"; do
   stage=${asked%%:*}
   parts=()
   [ "$stage" = "$asked" ] || IFS=, read -ra parts <<<"${asked#*:}"
-  left=$((limit - SECONDS))
-  [ "$left" -lt "$deadline" ] || left=$deadline
-  if [ "$left" -lt 5 ]; then
-    echo "$asked is left out: $limit seconds are over." >&2
-    status=1
-    continue
-  fi
   case $stage in
     compile)
       arch=${ARCH:-$("$python" -c 'import torch as t; print(t.cuda.get_device_capability()[0] * 10 if t.cuda.is_available() else "")')}
-      timeout "$left" "$python" -m slipway_kernels.cuda.ahead --quiet "${parts[@]}" ${arch:+--arch "$arch"} || status=1
+      timeout "$deadline" "$python" -m slipway_kernels.cuda.ahead --quiet "${parts[@]}" ${arch:+--arch "$arch"} || status=1
       ;;
     kernels | invariance | text | engine | http | peers)
       case $stage in
@@ -42,7 +26,7 @@ for asked in "$@"; do
         kernels) script=kernel_rows ;; # kernels.py is a package that transformers looks for
         *) script=$stage ;;
       esac
-      "$python" "bench/gpu/$script.py" --out "$out/rows.jsonl" --deadline "$left" "${parts[@]}" || status=1
+      "$python" "bench/gpu/$script.py" --out "$out/rows.jsonl" --deadline "$deadline" "${parts[@]}" || status=1
       ;;
     *)
       echo "There is no stage $stage: compile, kernels, invariance, text, engine, http, peers." >&2

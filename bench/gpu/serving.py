@@ -26,7 +26,7 @@ from pathlib import Path
 from checkpoints import write_plain
 from device import CUDA, DEVICE
 from shapes import written
-from stage import run
+from stage import end_with_parent, run
 from table import Rows
 
 import load
@@ -57,7 +57,7 @@ def served(model: Path, *arguments: str) -> Iterator[tuple[str, float]]:
     )
     environment = os.environ | ({} if CUDA else {"TRITON_INTERPRET": "1"})
     begun = time.monotonic()
-    process = subprocess.Popen(command, env=environment)  # of the part's session, and ended with it
+    process = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)
     url = f"http://127.0.0.1:{port}"
     try:
         while not _ready(url):
@@ -87,11 +87,13 @@ def _ready(url: str) -> bool:
 LOADS = (
     ("one stream", Load(4, 1, 512, 128, vocab=32000)),
     ("32 streams", Load(128, 32, 512, 128, vocab=32000, seed=1)),
-    ("256 streams", Load(512, 256, 512, 128, vocab=32000, seed=2)),
     ("10 requests a second", Load(200, 200, 1000, 100, rate=10.0, vocab=32000, seed=3)),
+    ("256 streams", Load(512, 256, 512, 128, vocab=32000, seed=2)),
 )
 """Each with prompts of its own: the prefix cache must not spare what is measured."""
 INTERPRETED = (("two streams", Load(2, 2, 8, 3, vocab=500)),)
+FIRST = Load(1, 1, 512, 2, vocab=32000, seed=4) if CUDA else Load(1, 1, 8, 1, vocab=500, seed=4)
+"""The first request of a server."""
 
 
 def flat(figures: dict[str, object]) -> dict[str, object]:
@@ -134,6 +136,7 @@ def memory(url: str) -> dict[str, object]:
 
 
 def measure(rows: Rows) -> bool:
+    """A server with carried kernels alone, then one that finds what the first compiled, under load."""
     shape = "llama-8b" if CUDA else "tiny"
     bounds = ("--max-model-len", "8192", "--max-num-seqs", "512") if CUDA else SMALL
     with tempfile.TemporaryDirectory() as folder:
@@ -141,21 +144,31 @@ def measure(rows: Rows) -> bool:
         begun = time.monotonic()
         write_plain(model, DEVICE)
         rows.add(model=shape, what="checkpoint written", seconds=time.monotonic() - begun if CUDA else None)
-        with served(model, *bounds) as (url, ready):
-            told = phases(url)
-            if not told:
-                raise RuntimeError(f"{url}/metrics tells no phases of the start")
-            rows.add(model=shape, what="ready", **({"seconds": ready, **told} if CUDA else {}))
-            for name, work in LOADS if CUDA else INTERPRETED:
-                if rows.late:
-                    return False
-                figures = asyncio.run(load.run(url, "m", work))
-                if figures["errors"]:
-                    raise RuntimeError(f"{name}: {figures['errors']}")
-                rows.add(model=shape, what=name, **(flat(figures) if CUDA else {}))
-            taken = memory(url)
-            rows.add(model=shape, what="memory", **(taken if CUDA else {}))
+        os.environ["SLIPWAY_CACHE"] = str(Path(folder, "cache"))
+        for cache in ("empty", "warm"):
+            with served(model, *bounds) as (url, ready):
+                told = phases(url)
+                if not told:
+                    raise RuntimeError(f"{url}/metrics tells no phases of the start")
+                figures = {"seconds": ready, **told} if CUDA else {}
+                rows.add(model=shape, what="ready", cache=cache, **figures)
+                _loaded(rows, shape, url, "first request", FIRST, cache=cache)
+                if cache == "empty":
+                    continue
+                for name, work in LOADS if CUDA else INTERPRETED:
+                    if rows.late:
+                        return True
+                    _loaded(rows, shape, url, name, work)
+                taken = memory(url)
+                rows.add(model=shape, what="memory", **(taken if CUDA else {}))
     return True
+
+
+def _loaded(rows: Rows, shape: str, url: str, name: str, work: Load, **more: object) -> None:
+    figures = asyncio.run(load.run(url, "m", work))
+    if figures["errors"]:
+        raise RuntimeError(f"{name}: {figures['errors']}")
+    rows.add(model=shape, what=name, **more, **(flat(figures) if CUDA else {}))
 
 
 if __name__ == "__main__":

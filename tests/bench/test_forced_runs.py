@@ -16,7 +16,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import torch
-from faults import FAULTS, _worker
+from faults import FAULTS
 from forced import apart, apart_as_prompt, error_of_roundings, explained, forced
 from in_process import INTERPRETED, Engine
 from shapes import written
@@ -27,7 +27,7 @@ tokens = [[7, 400, 7]]  # none that it would draw
 engine = Engine(written("tiny", Path(sys.argv[1])), dtype="float32", processors=True, **INTERPRETED)
 base = forced(engine, work, tokens)
 matrices = []
-_worker(engine)._move(lambda tensor: matrices.append(tensor) or tensor)
+engine.worker._move(lambda tensor: matrices.append(tensor) or tensor)
 found = {"bound": explained(engine)}
 found["prompt"] = apart_as_prompt(engine, work, tokens, base).error
 for name, fault in FAULTS.items():

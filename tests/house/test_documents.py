@@ -254,7 +254,8 @@ def its_kernels_are_of_a_server(snippet: Snippet, place: Place) -> None:
     lay_down_files(snippet, words, place.folder)
     options, served = parser().parse_known_args(words[2:])
     assert {*options.arch} <= {*ARCHITECTURES}
-    place.run([words[0], "serve", *served, "--dry-run"])
+    if served:  # else it is of the models that are served most
+        place.run([words[0], "serve", *served, "--dry-run"])
 
 
 def it_fits_a_node(snippet: Snippet, place: Place) -> None:
@@ -351,7 +352,7 @@ AT_ONCE: dict[tuple[str, str], Proof] = {
     ("sh", r"(kubectl get .* \| )?slipway diff "): it_tells_a_difference,
     ("sh", r"docker compose up --detach --wait$"): it_is_what_a_compose_file_says,
     ("sh", r"slipway fit .*MODEL\b"): it_fits,
-    ("sh", r"slipway compile MODEL\b"): its_kernels_are_of_a_server,
+    ("sh", r"slipway compile (MODEL\b|--arch )"): its_kernels_are_of_a_server,
     ("sh", r"kubectl get node NAME --output yaml \| slipway fit "): it_fits_a_node,
     ("sh", r"pip install '\.\[\w+\]'$"): pip_knows_the_extra,
     ("sh", r"python -m slipway[\w.]+"): its_module_exists,
