@@ -109,7 +109,8 @@ def main(job: Path, rank: int, variables: Mapping[str, str]) -> None:
     Start.of = Start._of  # type: ignore[method-assign]  # the other ranks are started beside it
     with LocalEngine(told["model"], **settings) as engine:
         if told["graphs"]:
-            repeated = Repeated.into(engine.worker, told["graphs"], 64)
+            room = 1000 if rank in told.get("graphed", [rank]) else 0
+            repeated = Repeated.into(engine.worker, told["graphs"], 64, room=room)
         work = [(tokens, SamplingParams(**params)) for tokens, params in told["work"]]
         adapter = told.get("adapter")
         named = {"adapter": AdapterRef(**adapter)} if adapter else {}

@@ -206,6 +206,16 @@ def test_steps_in_graphs_send_the_same_and_captures_nothing(models: Models, run:
     assert of_largest_step == ["all_reduce"] * (1 + 2 * LAYERS) + ["all_gather", "broadcast", "all_gather"]
 
 
+def test_a_rank_with_graphs_and_one_without_send_as_many_rows(
+    models: Models, run: Callable[..., Said]
+) -> None:
+    model = models("llama")
+    said = run(model, graphs=[4], graphed=[0], settings={"max_num_seqs": 8})
+    assert said.one("tokens") == alone(model)
+    assert {tuple(step[0][1]) for step in said.steps} == {(4, 64), (8, 64)}
+    assert [one["replayed"] > 0 for one in said.ranks] == [True, False]
+
+
 def test_peers_that_reach_each_other_add_up_without_the_group(
     models: Models, run: Callable[..., Said]
 ) -> None:

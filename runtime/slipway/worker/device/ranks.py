@@ -20,6 +20,8 @@ class Ranks(Protocol):
 
     draws: bool
     """Whether this one draws tokens: the first does, which alone has masks and processors."""
+    several: bool
+    """Whether there are others, which take a step with as many rows: those of its graph, captured or not."""
 
     def rehearsing(self) -> AbstractContextManager[None]:
         """Within, nothing is sent: of runs before a capture, which each rank makes when it has time."""
@@ -44,6 +46,7 @@ class Alone:
     """A rank that has whole matrices: nothing is launched, and nobody is waited for."""
 
     draws = True
+    several = False
 
     def rehearsing(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -63,6 +66,8 @@ class Alone:
 
 class TensorRanks:
     """Sums by our kernel where peers read each other's memory and it takes them, else by NCCL."""
+
+    several = True
 
     def __init__(self, rank: int, size: int, meeting: Meeting) -> None:
         self.draws = rank == 0

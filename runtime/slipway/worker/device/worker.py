@@ -160,7 +160,7 @@ class DeviceWorker:
             self._evicted = Evicted(self._move, self._state.device)
             if self._adapters is not None:
                 self._adapters.sleep()
-        self.graphs, self._logits = Graphs(self._bytes_of_graphs), torch.empty(0, 0)
+        self.forget_graphs()
         self._pages.release()
         self._has_pages = False
         if not keep_weights and not self._dropped:
@@ -186,6 +186,10 @@ class DeviceWorker:
         if self._has_pages and self._evicted is None and not self._dropped:
             self._decoder.use(self._pages)  # one that was read again does not know them
             self.largest_step()  # workspaces have their last addresses before graphs know them
+
+    def forget_graphs(self) -> None:
+        """They are captured again when steps have missed them, or when nothing runs."""
+        self.graphs, self._logits = Graphs(self._bytes_of_graphs), torch.empty(0, 0)
 
     def leave(self) -> None:
         if self._meeting is not None:
@@ -299,22 +303,24 @@ class DeviceWorker:
         given = self._given.chunks(shape) if self._given is not None else []
         key = None if known or divisors or given else self.graph_sizes.key_for(shape)
         self._capture_missed(PATIENCE)
-        timer = Timer(self._state.device) if self._timed else None
-        if key is not None and self.graphs.has(key):
-            shape = shape.with_decodes(key.decodes)
-            batch = self._sent(shape, key.rows, key.size)
-            with self._between_stages(shape.num_tokens), timer or UNTIMED:
-                self.graphs.replay(key)
-            logits = self._place_of_logits(key)
-            self._launched = Launched(shape, batch, logits, features, known, graph=key, timer=timer)
-            return
-        batch = replace(self._sent(shape, shape.num_tokens, shape.num_requests), kv_divisors=divisors)
+        replays = key is not None and self.graphs.has(key)
+        rows, requests = shape.num_tokens, shape.num_requests
+        if key is not None and (replays or self._ranks.several):
+            shape, rows, requests = shape.with_decodes(key.decodes), key.rows, key.size
+        batch = replace(self._sent(shape, rows, requests), kv_divisors=divisors)
         if self._given is not None and given:
             batch = replace(batch, given=self._given.rows(given))
+        timer, prompt = Timer(self._state.device) if self._timed else None, None
         with self._between_stages(shape.num_tokens), timer or UNTIMED:
-            hidden, logits = self._forward(batch)
-        prompt = self._report(batch, hidden, known_tokens(shape, known)) if known else None
-        self._launched = Launched(shape, batch, logits, features, known, prompt, timer=timer)
+            if key is not None and replays:
+                self.graphs.replay(key)
+                logits = self._place_of_logits(key)
+            else:
+                hidden, logits = self._forward(batch)
+        if known:  # and no graph
+            prompt = self._report(batch, hidden, known_tokens(shape, known))
+        graph = key if replays else None
+        self._launched = Launched(shape, batch, logits, features, known, prompt, graph, timer)
 
     @torch.inference_mode()
     def draw(self, masks: Masks | None = None) -> None:
