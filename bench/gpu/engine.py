@@ -113,9 +113,9 @@ def prefill(engine: Engine, lengths: Sequence[int], name: str, rows: Rows) -> No
         rows.add(model=name, what="prefill", input=length, tok_s=prefilled(engine, length))
 
 
-def prefilled(engine: Engine, length: int, seed: int = 0) -> float | None:
+def prefilled(engine: Engine, length: int, seed: int = 0, requests: int = 4) -> float | None:
     """Prompt tokens a second, the second time; None without a GPU."""
-    work = Work(4 if CUDA else 1, length, 1)
+    work = Work(requests if CUDA else 1, length, 1)
     engine.run(work.of(engine, length + 100_000 * seed))
     last = max(answer[-1].at for answer in engine.run(work.of(engine, length + 100_000 * seed + 1)))
     return work.requests * length / last if CUDA else None

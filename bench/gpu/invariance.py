@@ -1,9 +1,9 @@
 """Whether a request's output depends on how it was computed: the stage `invariance`.
 
 One run of each kind of numbers generates. The runs along all axes are forced to its tokens, and the error of
-every step's logits must be within what rounding explains (`forced.py`). Graphs and launching ahead change no
-batch shape: on these axes every bit must be the same, in tokens that were drawn freely, too. Faults put in on
-purpose must be found. Without a GPU the same runs in the interpreter.
+every step's logits must be within what rounding explains (`forced.py`). Graphs of decodes and launching ahead
+change no batch shape: on these axes every bit must be the same, in tokens that were drawn freely, too. Faults
+put in on purpose must be found. Without a GPU the same runs in the interpreter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -57,6 +57,7 @@ AXES: dict[str, dict[str, object]] = {
     "prefix cache": {"enable_prefix_caching": True, "block_size": 8, "num_blocks": 128},
     "preemption": {"num_blocks": FEW_BLOCKS},
     "torch's attention": {"attention_backend": "TORCH_SDPA"},
+    "prompts as graphs": {},
     "in turn": {"overlap": False},
     "without graphs": {"graph_sizes": []},
 }
@@ -80,7 +81,7 @@ def check(kind: str, rows: Rows, only: Sequence[str] = ()) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         model = written("small" if CUDA else "tiny", Path(folder))
         work = requests(500, count, output)
-        engine = Engine(model, **(BASE | KINDS[kind]))
+        engine = engine_of(model, KINDS[kind])
         bound = explained(engine)
         free = engine.run(work)
         tokens = [[said.token for said in answer] for answer in free]
@@ -96,7 +97,7 @@ def check(kind: str, rows: Rows, only: Sequence[str] = ()) -> bool:
             if rows.late:
                 return False
             exact = axis in EXACT
-            engine = Engine(model, **(BASE | KINDS[kind] | AXES[axis]))
+            engine = engine_of(model, KINDS[kind] | AXES[axis], prompt_graphs=axis == "prompts as graphs")
             wrong = "; ".join(differences(engine.run(work), free)) if exact else ""
             found = apart(along(axis, engine, work, tokens), base)
             engine.close()
@@ -105,13 +106,24 @@ def check(kind: str, rows: Rows, only: Sequence[str] = ()) -> bool:
     return right
 
 
+def engine_of(model: Path, settings: Mapping[str, object], *, prompt_graphs: bool = False) -> Engine:
+    """Graphs of steps with prompts have rows of padding, by which products choose their tiles."""
+    engine = Engine(model, **(BASE | dict(settings)))
+    if not prompt_graphs:
+        engine.worker.graph_sizes.mixed = ()
+        engine.worker.forget_graphs()
+        while engine.worker.idle():
+            pass
+    return engine
+
+
 def axes(kind: str) -> list[str]:
     """All of them on a GPU. The interpreter has no graphs, and knows of quantization by the steps' sizes."""
     if CUDA:
         return list(AXES)
     if kind in ("fp8", "int4"):
         return ["chunks of 5", "in turn"]
-    return [axis for axis in AXES if axis != "without graphs"]
+    return [axis for axis in AXES if "graphs" not in axis]
 
 
 def along(axis: str, engine: Engine, work: Sequence[Request], tokens: Sequence[Sequence[int]]) -> Logits:

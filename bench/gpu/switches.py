@@ -9,16 +9,17 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from device import CUDA
 from in_process import Engine
 from table import Rows
 
 from engine import decoded, prefilled
-from slipway.worker.device.graphs import Graphs
 
 BATCHES = (1, 256) if CUDA else (2,)
-PROMPT = 2048 if CUDA else 8
+PROMPT, ALONE = (2048, 512) if CUDA else (8, 8)
+"""Lengths of several prompts at once, and of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,35 @@ class Switch:
 def graphs_off(engine: Engine) -> Iterator[None]:
     """Every step is launched kernel by kernel."""
     sizes = engine.worker.graph_sizes
-    before, sizes.sizes = sizes.sizes, ()
+    before = sizes.sizes, sizes.mixed
+    sizes.sizes = sizes.mixed = ()
     try:
         yield
     finally:
-        sizes.sizes = before
+        sizes.sizes, sizes.mixed = before
+
+
+@contextmanager
+def prompt_graphs_off(engine: Engine) -> Iterator[None]:
+    """Steps with prompts are launched kernel by kernel."""
+    sizes = engine.worker.graph_sizes
+    before, sizes.mixed = sizes.mixed, ()
+    try:
+        yield
+    finally:
+        sizes.mixed = before
+
+
+@contextmanager
+def whole_steps_of_prompts(engine: Engine) -> Iterator[None]:
+    """Prompts take the whole step while others decode."""
+    scheduler = engine.core.scheduler
+    limits = scheduler.limits
+    scheduler.limits = dataclasses.replace(limits, beside_decodes=0)
+    try:
+        yield
+    finally:
+        scheduler.limits = limits
 
 
 @contextmanager
@@ -52,7 +77,12 @@ def overlap_off(engine: Engine) -> Iterator[None]:
         executor.depth, scheduler.limits = depth, limits
 
 
-SWITCHES = (Switch("graphs off", graphs_off), Switch("overlap off", overlap_off))
+SWITCHES = (
+    Switch("prompt graphs off", prompt_graphs_off),
+    Switch("graphs off", graphs_off),
+    Switch("overlap off", overlap_off),
+    Switch("whole steps of prompts", whole_steps_of_prompts),
+)
 
 
 def measured(engine: Engine, switches: Sequence[Switch], name: str, rows: Rows) -> bool:
@@ -72,7 +102,7 @@ def measured(engine: Engine, switches: Sequence[Switch], name: str, rows: Rows) 
                 right = False
     finally:
         sizes.sizes = before
-        engine.worker.graphs = Graphs()  # all sizes are captured again when nothing runs
+        engine.worker.forget_graphs()  # all sizes are captured again when nothing runs
     return right
 
 
@@ -83,9 +113,11 @@ def _figures(
     found: dict[str, float | None] = {}
     with switch.applied(engine):
         capture_again(engine)
-        calls = {f"decode {batch}": (decoded, batch) for batch in BATCHES}
-        for of, (call, size) in (calls | {f"prefill {PROMPT}": (prefilled, PROMPT)}).items():
-            rate = found[of] = call(engine, size, seed)
+        calls = {f"decode {batch}": partial(decoded, engine, batch, seed) for batch in BATCHES}
+        calls[f"prefill {PROMPT}"] = partial(prefilled, engine, PROMPT, seed)
+        calls[f"one prompt of {ALONE}"] = partial(prefilled, engine, ALONE, seed, requests=1)
+        for of, call in calls.items():
+            rate = found[of] = call()
             before = base.get(of)
             ratio = rate / before if rate and before else None
             rows.add(model=name, what="switch", switch=switch.name, of=of, tok_s=rate, ratio=ratio)
@@ -94,6 +126,6 @@ def _figures(
 
 def capture_again(engine: Engine) -> None:
     """Forget all graphs, and capture those of the engine's sizes."""
-    engine.worker.graphs = Graphs()
+    engine.worker.forget_graphs()
     while engine.worker.idle():
         pass
