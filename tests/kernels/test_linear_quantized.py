@@ -20,6 +20,8 @@ FORMS = [
     Form(8, 32, minimums=True),
     Form(4, 128, minimums=True, wide=True),
     Form(8, 64, minimums=False),
+    Form(8, 16, minimums=False),
+    Form(8, 16, minimums=False, wide=True),
     Form(4, 10_000, minimums=False, wide=True),
     Form(8, 10_000, minimums=False, wide=True),
 ]
@@ -113,6 +115,8 @@ def test_a_form_that_products_cannot_read_is_refused() -> None:
         PackedCodes(4, 64, 3, 32)
     with pytest.raises(ValueError, match="group of 48 columns is neither a multiple of 32 nor all 64"):
         PackedCodes(4, 64, 4, 48)
+    with pytest.raises(ValueError, match="Groups of 16 are of eight bits, and have no minimums"):
+        PackedCodes(4, 64, 8, 16, minimums=True)
 
 
 def test_a_source_that_does_not_fit_is_refused() -> None:

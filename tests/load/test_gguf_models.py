@@ -13,6 +13,7 @@ import pytest
 
 from factory import make_model
 from gguf_convert import to_gguf
+from packed_forms import as_gguf
 from slipway.engine.config import EngineConfig
 from slipway.load.arrays import BF16, FP32
 from slipway.load.checkpoint import Checkpoint, open_checkpoint
@@ -21,6 +22,8 @@ from slipway.load.gguf.config import model_config
 from slipway.load.gguf.header import read
 from slipway.load.quantized.form import GroupedForm
 from slipway.load.quantized.tensors import Grouped, Quantized
+from slipway.schemes.choice import Schemes
+from slipway.schemes.notices import notices
 from tensor_files import load, numbers_of, same
 
 FAMILIES = (
@@ -124,12 +127,17 @@ def test_integers_stand_for_the_weights_to_the_bit(
         assert matrix.bits == (8 if "v_proj" in name else PACKED[kind])
 
 
-def test_types_that_products_cannot_read_are_dequantized(
-    tiny_models: Callable[[str], Path], tmp_path: Path
-) -> None:
-    path = to_gguf(tiny_models("llama"), tmp_path / "model.gguf", "MXFP4")
-    assert opened(path).forms() == {}
-    assert all(isinstance(weights, np.ndarray) for _, weights in numbers_of(opened(path), BF16))
+def test_types_that_products_cannot_read_are_dequantized_and_said(tmp_path: Path) -> None:
+    checkpoint = opened(as_gguf(tmp_path / "model.gguf", "Q3_K"))
+    assert checkpoint.forms() == {}
+    assert all(isinstance(weights, np.ndarray) for _, weights in numbers_of(checkpoint, BF16))
+    assert set(checkpoint.decoded.values()) == {("Q3_K", 3.4375)}
+    (notice,) = notices([], Schemes(BF16).keeps, BF16, decoded=checkpoint.decoded.values())
+    count = len(checkpoint.decoded)
+    assert notice == (
+        f"{count} quantized matrices are held in bfloat16: no product reads Q3_K as stored. "
+        "They take up to 4.7 times the memory of the file, and as much longer to read in each step."
+    )
 
 
 def test_a_split_model_is_read_from_any_of_its_parts(

@@ -11,7 +11,9 @@ from packed_forms import BY_NAME, SCALES
 from slipway.load.arrays import BF16, FP32
 from slipway.load.errors import LoadError
 from slipway.load.gguf import dequantize
+from slipway.load.gguf.grouped import FORMS, grouped
 from slipway.load.gguf.types import TYPES, GgmlType
+from slipway_kernels.cpu import PackedCodes
 
 QUANTIZED = sorted(kind.name for kind in gguf.quants._type_traits)
 PLAIN = ["F32", "F16"]
@@ -50,6 +52,22 @@ def test_weights_equal_the_librarys(name: str) -> None:
         bfloat16 = dequantize.dequantize(kind, flat, expected.shape, BF16)
         assert bfloat16.dtype == BF16
         np.testing.assert_array_equal(bfloat16.astype(np.float32), expected.astype(BF16).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_types_that_stay_packed_are_their_numbers_to_the_bit(name: str) -> None:
+    """In the parts that they are taken apart to, and in what products multiply by."""
+    form, kind = FORMS[name], BY_NAME[name]
+    raw = random_blocks(name, 40, 512 // kind.block_size)
+    if name == "MXFP4":  # exponents whose numbers are finite
+        raw.reshape(-1, kind.block_bytes)[:, 0] %= 250
+    expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[name])
+    parts = grouped(kind, raw.reshape(-1), (40, 512))
+    assert np.array_equal(parts.dequantized(FP32), expected)
+    wide = form.scales == FP32
+    packed = PackedCodes(40, 512, form.bits, form.group, minimums=form.minimums, wide_scales=wide)
+    packed.load_rows(parts.codes, parts.scales, parts.minimums)
+    assert np.array_equal(packed.rows(np.arange(40, dtype=np.int32)), expected)
 
 
 def test_a_tensor_longer_than_a_chunk_is_the_same_as_its_rows() -> None:

@@ -37,12 +37,12 @@ inline float largest_magnitude(F16 a, F16 b) {
   memcpy(&value, &largest, 4);
   return value;
 }
-/* Thirty-two values to the nearest integers, which fit sixteen bits; their sum. */
-inline int32_t store_codes(int16_t* p, F16 low, F16 high) {
+/* Thirty-two values to the nearest integers, which fit sixteen bits; the sums of both halves. */
+inline void store_codes(int16_t* p, F16 low, F16 high, int32_t* sums) {
   __m512i a = _mm512_cvtps_epi32(low), b = _mm512_cvtps_epi32(high);
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(a));
   _mm256_storeu_si256((__m256i*)(p + 16), _mm512_cvtepi32_epi16(b));
-  return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+  sums[0] = _mm512_reduce_add_epi32(a), sums[1] = _mm512_reduce_add_epi32(b);
 }
 inline I16 dot_words(I16 sum, P16 codes, P16 x) {
 #if defined(__AVX512VNNI__)
@@ -93,16 +93,16 @@ inline float largest_magnitude(F16 a, F16 b) {
   memcpy(&value, &largest, 4);
   return value;
 }
-inline int32_t store_codes(int16_t* p, F16 low, F16 high) {
+inline void store_codes(int16_t* p, F16 low, F16 high, int32_t* sums) {
   F16 magic = splat(12582912.0f); /* 1.5 · 2^23: the integer stands in the low bits */
   F16 rounded[2] = {low + magic, high + magic};
-  int32_t lane[32], sum = 0;
+  int32_t lane[32];
   memcpy(lane, rounded, 128);
+  sums[0] = sums[1] = 0;
   for (int i = 0; i < 32; ++i) {
     p[i] = (int16_t)lane[i];
-    sum += p[i];
+    sums[i / 16] += p[i];
   }
-  return sum;
 }
 /* Two products in each lane. */
 inline Bits dot_part(Words codes, Words x) {

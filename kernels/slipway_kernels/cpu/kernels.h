@@ -19,11 +19,13 @@ static inline int sw_is_integers(int dtype) { return dtype == SW_INT4 || dtype =
 /* Of such a row: codes of 32 columns, their scale, and what follows from both. */
 enum { SW_CODE_BLOCK_BYTES = 80 };
 static inline size_t sw_code_row_bytes(int width) { return (size_t)((width + 31) / 32) * SW_CODE_BLOCK_BYTES; }
+/* Whether both halves of 32 columns have scales of their own. */
+static inline int sw_has_halves(const sw_weight& w) { return w.group == 16 && w.k > 16; }
 /* Of a packed block of 32 rows. */
 static inline size_t sw_block_bytes(const sw_weight& w) {
   if (w.dtype == SW_BF16) return (size_t)(w.k + 1) / 2 * 128;
   if (w.dtype == SW_FP32) return (size_t)w.k * 128;
-  size_t blocks = (w.k + 31) / 32, groups = (w.k + w.group - 1) / w.group;
+  size_t blocks = (w.k + 31) / 32, groups = sw_has_halves(w) ? 2 * blocks : (w.k + w.group - 1) / w.group;
   size_t scale_bytes = (w.scale_dtype == SW_FP16 ? 64 : 128) * (w.minimums ? 2 : 1);
   return blocks * (w.dtype == SW_INT4 ? 512 : 1024) + groups * scale_bytes;
 }

@@ -20,7 +20,7 @@ enum { SW_FP32 = 0, SW_BF16 = 1, SW_FP16 = 2, SW_INT4 = 3, SW_INT8 = 4, SW_E4M3 
 typedef struct {
   void* at;
   int32_t n, k, dtype;
-  int32_t group;       /* of integers: columns that share a scale, a multiple of 32 unless it is k */
+  int32_t group;       /* of integers: columns that share a scale: a multiple of 32, k, or of 8 bits without minimums 16 */
   int32_t scale_dtype; /* fp16 or fp32 */
   int32_t minimums;    /* 0: none */
 } sw_weight;

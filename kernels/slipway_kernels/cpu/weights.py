@@ -91,9 +91,10 @@ class Packed(Weight):
 class PackedCodes(Weight):
     """Integers of `bits` (4 or 8): w = scale · code + minimum, a scale for each `group` columns.
 
-    Without minimums a code of four bits means itself less 8. A group is a multiple of 32 columns, or the
-    whole row where it is at least k. Scales lie in fp16, or in fp32 where `wide_scales`. Products quantize
-    the rows that they multiply to 16 bits for each 32 columns; the layout is in linear/quantized.inl.
+    Without minimums a code of four bits means itself less 8. A group is a multiple of 32 columns, 16 of eight
+    bits without minimums, or the whole row where it is at least k. Scales lie in fp16, or in fp32 where
+    `wide_scales`. Products quantize the rows that they multiply to 16 bits for each 32 columns; the layout is
+    in linear/quantized.inl.
     """
 
     def __init__(
@@ -109,9 +110,11 @@ class PackedCodes(Weight):
         group = min(group, k)
         if bits not in (4, 8):
             raise ValueError(f"Codes have 4 or 8 bits, not {bits}: dequantize them.")
-        if group < 1 or (group % 32 and group != k):
+        halves = group == 16 and bits == 8 and not minimums
+        if group < 1 or (group % 32 and group != k and not halves):
             raise ValueError(
-                f"A group of {group} columns is neither a multiple of 32 nor all {k}: dequantize the weight."
+                f"A group of {group} columns is neither a multiple of 32 nor all {k}: dequantize the weight. "
+                "Groups of 16 are of eight bits, and have no minimums."
             )
         self.groups = -(-k // group)
         self.minimums = minimums

@@ -1,7 +1,8 @@
 /* y = x · Wᵀ where W is small integers with a scale for each group of columns, and x is quantized row by row.
  *
  * W lies in blocks of 32 rows. A block is its groups in order: 32 scales, 32 minimums where there are any, then
- * for each 32 columns eight steps of four columns. A step of 8 bits is [32][4] bytes, each the code + 128; one of
+ * for each 32 columns eight steps of four columns. Groups of 16 columns lie in pairs: the scales of both, then the
+ * 32 columns. A step of 8 bits is [32][4] bytes, each the code + 128; one of
  * 4 bits is [16][4] bytes, row r's code in the low half and row r + 16's in the high half. The four columns stand
  * in the order 0, 2, 1, 3: the even bytes are two neighbours, as words of 16 bits, and so are the odd ones.
  *
@@ -13,7 +14,7 @@ struct CodeBlock {
   int16_t code[32]; /* x / scale, rounded */
   float scale;
   float sum;        /* of the codes, times the scale */
-  int32_t start[2]; /* -8 and -128 times the sum of the codes: where symmetric sums of 4 and 8 bits begin */
+  int32_t start[2]; /* -128 times the sum of the codes, where symmetric sums of 8 bits begin, and of the first 16 */
 };
 static_assert(sizeof(CodeBlock) == SW_CODE_BLOCK_BYTES, "rows of codes are laid out by kernels.h");
 
@@ -53,10 +54,12 @@ static void quantize_typed(const T* x, int width, CodeBlock* out) {
     float most = largest_magnitude(low, high); /* NaN where there is one, so that the row's results are */
     out->scale = most * (1.0f / 32767.0f);
     F16 inverse = splat(most > 1e-30f ? 32767.0f / most : 0.0f);
-    int32_t sum = store_codes(out->code, low * inverse, high * inverse);
+    int32_t sums[2];
+    store_codes(out->code, low * inverse, high * inverse, sums);
+    int64_t sum = (int64_t)sums[0] + sums[1]; /* wide: of what is not a number the sums are anything */
     out->sum = out->scale * (float)sum;
-    out->start[0] = (int32_t)(-8 * (int64_t)sum); /* wide: of what is not a number the sum is anything */
-    out->start[1] = (int32_t)(-128 * (int64_t)sum);
+    out->start[0] = (int32_t)(-128 * sum);
+    out->start[1] = (int32_t)(-128 * (int64_t)sums[0]);
   }
 }
 
@@ -82,57 +85,73 @@ static inline P16 take_step(const char*& at) {
   return bytes;
 }
 
-/* sums[M][32] = x[M] · w, 64 floats from row to row. */
-template <int BITS, bool MINIMUMS, int M>
+/* Where the sum of symmetric codes begins: of 32 columns, or of the first or second half of them. */
+template <int BITS>
+static inline I16 start_of(const CodeBlock* x) {
+  int32_t start = BITS == 4 ? x->start[0] / 16 : x->start[0];
+  return splat_whole(&start);
+}
+static inline I16 start_of_half(const CodeBlock* x, int half) {
+  int32_t start = half ? x->start[0] - x->start[1] : x->start[1];
+  return splat_whole(&start);
+}
+
+/* sums[M][32] = x[M] · w, 64 floats from row to row. HALVES: groups have 16 columns. */
+template <int BITS, bool MINIMUMS, bool HALVES, int M>
 __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, const CodeGroups& w, float* sums) {
-  enum { START = BITS == 4 ? 0 : 1, SYMMETRIC = BITS == 8 || !MINIMUMS };
+  enum { SYMMETRIC = BITS == 8 || !MINIMUMS, PARTS_OF_BLOCK = HALVES ? 2 : 1, STEPS = 8 / PARTS_OF_BLOCK };
+  static_assert(!HALVES || (BITS == 8 && !MINIMUMS), "groups of 16 columns are of 8 bits, and symmetric");
   for (int m = 0; m < M; ++m) store(sums + m * 64, zero()), store(sums + m * 64 + 16, zero());
   const char *at = w.at, *row[(M + 2) / 3];
   for (int i = 0; i < (M + 2) / 3; ++i) row[i] = x + i * 3 * x_stride;
-  F16 scale[2], minimum[2];
+  F16 scale[PARTS_OF_BLOCK][2], minimum[2];
   for (int block = 0, left = 0; block < w.blocks; ++block, --left) {
     if (left == 0) {
-      at = take_scales(at, w.scale_dtype, scale);
+      for (int part = 0; part < PARTS_OF_BLOCK; ++part) at = take_scales(at, w.scale_dtype, scale[part]);
       if (MINIMUMS) at = take_scales(at, w.scale_dtype, minimum);
       left = w.group_blocks;
     }
-    I16 whole[M][2];
+    for (int part = 0; part < PARTS_OF_BLOCK; ++part) {
+      I16 whole[M][2];
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
-      whole[m][0] = whole[m][1] = SYMMETRIC ? splat_whole(from->start + START) : no_whole();
-    }
-    for (int step = 0; step < 8; ++step) {
-      P16 codes[2][2]; /* rows 0 to 15 and 16 to 31; columns 0 and 1, 2 and 3 */
-      P16 bytes = take_step(at);
-      if (BITS == 4) {
-        codes[0][0] = field<0, 4>(bytes), codes[0][1] = field<8, 4>(bytes);
-        codes[1][0] = field<4, 4>(bytes), codes[1][1] = field<12, 4>(bytes);
-      } else {
-        codes[0][0] = field<0, 8>(bytes), codes[0][1] = field<8, 8>(bytes);
-        bytes = take_step(at);
-        codes[1][0] = field<0, 8>(bytes), codes[1][1] = field<8, 8>(bytes);
+      for (int m = 0; m < M; ++m) {
+        const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
+        whole[m][0] = whole[m][1] = HALVES      ? start_of_half(from, part)
+                                    : SYMMETRIC ? start_of<BITS>(from)
+                                                : no_whole();
+      }
+      for (int step = part * STEPS; step < (part + 1) * STEPS; ++step) {
+        P16 codes[2][2]; /* rows 0 to 15 and 16 to 31; columns 0 and 1, 2 and 3 */
+        P16 bytes = take_step(at);
+        if (BITS == 4) {
+          codes[0][0] = field<0, 4>(bytes), codes[0][1] = field<8, 4>(bytes);
+          codes[1][0] = field<4, 4>(bytes), codes[1][1] = field<12, 4>(bytes);
+        } else {
+          codes[0][0] = field<0, 8>(bytes), codes[0][1] = field<8, 8>(bytes);
+          bytes = take_step(at);
+          codes[1][0] = field<0, 8>(bytes), codes[1][1] = field<8, 8>(bytes);
+        }
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+          const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
+#pragma GCC unroll 2
+          for (int pair = 0; pair < 2; ++pair) {
+            P16 two = splat_pair((const bf16*)(from->code + step * 4 + pair * 2));
+            whole[m][0] = dot_words(whole[m][0], codes[0][pair], two);
+            whole[m][1] = dot_words(whole[m][1], codes[1][pair], two);
+          }
+        }
       }
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
+        F16 own = splat(from->scale), shift = splat(from->sum);
 #pragma GCC unroll 2
-        for (int pair = 0; pair < 2; ++pair) {
-          P16 two = splat_pair((const bf16*)(from->code + step * 4 + pair * 2));
-          whole[m][0] = dot_words(whole[m][0], codes[0][pair], two);
-          whole[m][1] = dot_words(whole[m][1], codes[1][pair], two);
+        for (int half = 0; half < 2; ++half) {
+          float* to = sums + m * 64 + half * 16;
+          F16 sum = fma(to_float(whole[m][half]), scale[part][half] * own, load(to));
+          store(to, MINIMUMS ? fma(minimum[half], shift, sum) : sum);
         }
-      }
-    }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
-      F16 own = splat(from->scale), shift = splat(from->sum);
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        float* to = sums + m * 64 + half * 16;
-        F16 sum = fma(to_float(whole[m][half]), scale[half] * own, load(to));
-        store(to, MINIMUMS ? fma(minimum[half], shift, sum) : sum);
       }
     }
 #pragma GCC unroll 4
@@ -140,14 +159,14 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
   }
 }
 
-template <int BITS, bool MINIMUMS>
+template <int BITS, bool MINIMUMS, bool HALVES = false>
 struct CodeTiles {
   /* The tile of exactly `rows` rows, 1 to M. */
   template <int M>
   static inline void of(int rows, const char* x, size_t x_stride, const CodeGroups& w, float* sums) {
     if constexpr (M > 0) {
       if (rows == M)
-        code_tile<BITS, MINIMUMS, M>(x, x_stride, w, sums);
+        code_tile<BITS, MINIMUMS, HALVES, M>(x, x_stride, w, sums);
       else
         of<M - 1>(rows, x, x_stride, w, sums);
     }
@@ -162,6 +181,8 @@ static void multiply_codes(const sw_weight& weight, const CodeGroups& w, const c
     CodeTiles<4, false>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
   else if (weight.minimums)
     CodeTiles<8, true>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
+  else if (sw_has_halves(weight))
+    CodeTiles<8, false, true>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
   else
     CodeTiles<8, false>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
 }
@@ -240,15 +261,23 @@ static inline char* put_codes(char* at, int row, int dtype, const uint8_t* codes
 static void pack_codes(const sw_weight& w, const uint8_t* codes, size_t code_stride, const void* scales,
                        const void* minimums, int rows, const int32_t* destination) {
   size_t scale_bytes = w.scale_dtype == SW_FP16 ? 2 : 4, groups = (w.k + w.group - 1) / w.group;
+  int halves = sw_has_halves(w), width = halves ? 32 : w.group;
+  const char none[4] = {};
   for (int i = 0; i < rows; ++i) {
     int row = destination[i] % 32;
     char* at = (char*)w.at + destination[i] / 32 * sw_block_bytes(w);
     const uint8_t* code = codes + i * code_stride;
     size_t scale = i * groups * scale_bytes;
-    for (int group = 0; group < w.k; group += w.group, scale += scale_bytes) {
+    for (int group = 0; group < w.k; group += width) {
       at = put_scale(at, row, (const char*)scales + scale, scale_bytes);
       if (w.minimums) at = put_scale(at, row, (const char*)minimums + scale, scale_bytes);
-      int end = w.k - group < w.group ? w.k : group + w.group;
+      scale += scale_bytes;
+      if (halves) {
+        int second = group + 16 < w.k;
+        at = put_scale(at, row, second ? (const char*)scales + scale : none, scale_bytes);
+        scale += second ? scale_bytes : 0;
+      }
+      int end = w.k - group < width ? w.k : group + width;
       for (int k = group; k < end; k += 32) at = put_codes(at, row, w.dtype, code + k, end - k);
     }
   }
@@ -258,13 +287,15 @@ static void pack_codes(const sw_weight& w, const uint8_t* codes, size_t code_str
 static void read_codes(const sw_weight& w, int row, float factor, float* out) {
   int blocks = (w.k + 31) / 32, group_blocks = (w.group + 31) / 32;
   const char* at = (const char*)w.at + row / 32 * sw_block_bytes(w);
-  alignas(64) float scale[32], minimum[32] = {};
+  alignas(64) float scale[2][32], minimum[32] = {}; /* of the columns up to 16, and of the others */
   row %= 32;
   for (int block = 0; block < blocks; ++block) {
     if (block % group_blocks == 0) {
       F16 lanes[2];
-      at = take_scales(at, w.scale_dtype, lanes);
-      store(scale, lanes[0]), store(scale + 16, lanes[1]);
+      for (int half = 0; half < 2; ++half) {
+        if (half == 0 || sw_has_halves(w)) at = take_scales(at, w.scale_dtype, lanes);
+        store(scale[half], lanes[0]), store(scale[half] + 16, lanes[1]);
+      }
       if (w.minimums) {
         at = take_scales(at, w.scale_dtype, lanes);
         store(minimum, lanes[0]), store(minimum + 16, lanes[1]);
@@ -279,7 +310,7 @@ static void read_codes(const sw_weight& w, int row, float factor, float* out) {
         int pair = (uint8_t)at[c / 4 * 64 + row % 16 * 4 + place_of(c % 4)];
         code = (row < 16 ? pair & 15 : pair >> 4) - (w.minimums ? 0 : 8);
       }
-      out[block * 32 + c] = (scale[row] * (float)code + minimum[row]) * factor;
+      out[block * 32 + c] = (scale[c / 16][row] * (float)code + minimum[row]) * factor;
     }
     at += w.dtype == SW_INT4 ? 512 : 1024;
   }

@@ -49,6 +49,8 @@ class Checkpoint(Protocol):
     """Where configuration and tokenizer lie; None for a single GGUF file."""
     total_bytes: int = 0
     """Bytes that `stored` reads."""
+    decoded: Mapping[str, tuple[str, float]] = {}
+    """Quantized matrices that `stored` gives plain: their type in the file, and its bits for each weight."""
 
     def forms(self) -> Mapping[str, Form]:
         """What `stored` gives quantized: matrices by name, and how each is stored. {} for plain weights.

@@ -16,14 +16,16 @@ def notices(
     *,
     native: bool = True,
     device: str = "CPU",
+    decoded: Collection[tuple[str, float]] = (),
 ) -> list[str]:
-    """At most two sentences: on matrices that are dequantized, with the price, and on scales left unused.
+    """On matrices that are dequantized, with the price, and on scales left unused.
 
     forms   of the quantized matrices
     kept    whether a form is multiplied as it is
     dtype   what others are held in
     native  whether our own code runs the model
     device  where: CPU or CUDA
+    decoded  types, and bits for each weight, of matrices that are plain once they are read
     """
     wide = [form for form in forms if not (native and kept(form))]
     texts = []
@@ -33,6 +35,14 @@ def notices(
         texts.append(
             f"{len(wide)} of {len(forms)} quantized matrices are held in {dtype}: {reason}. They take "
             f"{times:g} times the memory of the checkpoint, and as much longer to read in each step."
+        )
+    if decoded:
+        times = max(dtype.itemsize * 8 / bits for _, bits in decoded)
+        kinds = ", ".join(sorted({kind for kind, _ in decoded}))
+        texts.append(
+            f"{len(decoded)} quantized matrices are held in {dtype}: no product reads {kinds} as stored. "
+            f"They take up to {times:.1f} times the memory of the file, and as much longer to read in each "
+            "step."
         )
     if any(isinstance(form, ScaledForm) and form.static for form in forms):
         texts.append(

@@ -28,10 +28,12 @@ class CpuScheme(Scheme):
 
     @staticmethod
     def fits(form: Form) -> bool:
-        """Whether products can read this form packed: columns in order, scales by multiples of 32."""
+        """Whether products can read this form packed: columns in order, scales by multiples of 32, or by 16
+        of eight bits without minimums."""
         if isinstance(form, ScaledForm):
             return form.values == INT8 and form.block is None
-        return form.bits in (4, 8) and not form.order and form.group % 32 == 0
+        halves = form.group == 16 and form.bits == 8 and not form.minimums
+        return form.bits in (4, 8) and not form.order and (form.group % 32 == 0 or halves)
 
     def create(self, shape: tuple[int, int]) -> None:
         form = self._form

@@ -107,6 +107,7 @@ def plan_model(
         dtype,
         native=route.native,
         device=config.device.upper(),
+        decoded=checkpoint.decoded.values(),
     )
     if config.enable_prompt_embeds:
         _check_takes_rows("enable_prompt_embeds", route)

@@ -38,6 +38,12 @@ class GgufCheckpoint:
         self._entries = [entry for name, entry in self.header.tensors.items() if name != _IN_THE_CONFIG]
         self.total_bytes = sum(entry.nbytes for entry in self._entries)
         self._names = {entry.name: self._name(entry) for entry in self._entries}
+        self.decoded: Mapping[str, tuple[str, float]] = {
+            name: (entry.type.name, 8 * entry.type.block_bytes / entry.type.block_size)
+            for entry in self._entries
+            if entry.type.block_size > 1 and len(entry.shape) > 1 and not _stays_packed(entry)
+            for name in self._matrix_names(entry)
+        }
         self._files = {
             part: MappedFile(part) for part in dict.fromkeys(entry.path for entry in self._entries)
         }
