@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import vocabularies
+from gguf import GGUFWriter
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from make_vectors import PRE_TOKENIZERS, digest, library_files
 from texts import COUNT, texts
 
+from slipway.api.texts import _of_gguf
 from slipway.load.gguf import header
 from slipway.text import gguf
 from slipway.text.open import load
@@ -64,7 +66,7 @@ def test_token_ids_of_the_standard_library_are_llama_cpps(metadata: Mapping[str,
 def test_the_demo_model_says_how_it_chats_and_ends(demo_model: Path) -> None:
     tokenizer = load(demo_model)
     assert tokenizer.vocab_size == 49152
-    assert tokenizer.eos_token_ids == (2,)
+    assert [tokenizer.token_text(end) for end in tokenizer.eos_token_ids] == ["<|im_end|>", "<|endoftext|>"]
     assert tokenizer.token_text(2) == "<|im_end|>"
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
     assert "<|im_start|>" in tokenizer.chat_templates["default"]
@@ -110,6 +112,49 @@ def test_named_templates_and_all_ends_are_read() -> None:
     )
     assert tokenizer.eos_token_ids == (2, 5)
     assert tokenizer.chat_templates == {"default": "plain", "tool_use": "tools"}
+
+
+def test_sampling_that_a_file_asks_for_is_the_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = GGUFWriter(tmp_path / "model.gguf", "llama")
+    for name, value in (("temp", 0.6), ("top_p", 0.95), ("penalty_repeat", 1.1)):
+        writer.add_float32(f"general.sampling.{name}", value)
+    writer.add_int32("general.sampling.top_k", 20)
+    writer.add_int32("general.sampling.mirostat", 1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    sampling = {"temperature": 0.6, "top_p": 0.95, "repetition_penalty": 1.1, "top_k": 20}
+    assert _of_gguf(tmp_path / "model.gguf") == _of_gguf(tmp_path) == sampling
+    assert "general.sampling.mirostat have no counterpart here and are not used." in caplog.messages[0]
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"tokenizer.ggml.eos_token_id": 0}, {"tokenizer.ggml.eot_token_id": 1}]
+)
+@pytest.mark.parametrize(
+    ("tokens", "ends"),
+    [
+        (("<|im_end|>",), ["<|im_end|>"]),
+        (("<end_of_turn>", "</b>"), ["<end_of_turn>"]),
+        (("<|end|>",), ["<|end|>"]),
+        (("<|end|>", "<|return|>", "<|call|>"), ["<|return|>", "<|call|>"]),
+        (("<|imend|>",), []),
+    ],
+)
+def test_ends_are_known_by_their_texts_whatever_ids_the_file_names(
+    named: dict[str, int], tokens: tuple[str, ...], ends: list[str]
+) -> None:
+    metadata = vocabularies.sentencepiece_metadata()
+    del metadata["tokenizer.ggml.eos_token_id"]
+    count = len(metadata["tokenizer.ggml.tokens"])
+    metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"], *tokens]
+    metadata["tokenizer.ggml.token_type"] = [*metadata["tokenizer.ggml.token_type"], *[3] * len(tokens)]
+    metadata["tokenizer.ggml.scores"] = [*metadata["tokenizer.ggml.scores"], *[0.0] * len(tokens)]
+    found = gguf.from_metadata(metadata | named).eos_token_ids
+    assert [tokens[end - count] for end in found if end >= count] == ends
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,9 @@ from slipway.api.protocol.common import Generation
 from slipway.exits import BAD_ARGUMENTS, BAD_TOKENIZER, BY_REASON, Exit
 from slipway.load import hub
 from slipway.load.errors import LoadError
-from slipway.text.open import load_for
+from slipway.load.gguf import header
+from slipway.load.gguf.config import generation_config
+from slipway.text.open import gguf_in, load_for
 from slipway.text.template import ChatTemplate, ChatWriter, load_chat_template
 from slipway.text.tokenizer import Tokenizer
 
@@ -126,8 +128,9 @@ def _made(settings: Settings, tokenizer: Tokenizer, source: str) -> ChatTemplate
 
 def _generation_config(settings: Settings) -> tuple[GenerationDefaults, tuple[int, ...]]:
     """The defaults, and the model's own EOS ids, which count whatever --generation-config says."""
-    folder = _model_folder(settings)
-    of_model = _read_json(folder, "generation_config.json")
+    path = _located(settings)
+    folder = path if path.is_dir() else path.parent
+    of_model = _of_gguf(path) | _read_json(folder, "generation_config.json")
     match settings.generation_config:
         case "auto":
             named = of_model
@@ -159,15 +162,25 @@ def _defaults(config: Mapping[str, Any]) -> GenerationDefaults:
     return GenerationDefaults(**values, max_new_tokens=checked.max_tokens or None)
 
 
-def _model_folder(settings: Settings) -> Path:
-    path = hub.locate(
+def _of_gguf(path: Path) -> dict[str, Any]:
+    """What a GGUF file says of sampling; empty for other models."""
+    file = gguf_in(path) if path.is_dir() else path
+    if file is None or file.suffix != ".gguf":
+        return {}
+    found, unused = generation_config(header.read(file).metadata)
+    if unused:
+        logger.warning("%s: %s have no counterpart here and are not used.", file, ", ".join(unused))
+    return found
+
+
+def _located(settings: Settings) -> Path:
+    return hub.locate(
         settings.model,
         revision=settings.revision,
         token=settings.hf_token,
         download_dir=settings.download_dir,
         weights=False,
     )
-    return path if path.is_dir() else path.parent
 
 
 def _read_json(folder: Path, name: str) -> dict[str, Any]:

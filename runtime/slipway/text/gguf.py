@@ -31,6 +31,17 @@ _SPECIAL_NAMES = {
     "mask_token": "mask_token_id",
 }
 _END_NAMES = ("eos_token_id", "eot_token_id", "eom_token_id")
+_ENDS = frozenset(
+    {
+        *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>"),
+        *("<|calls|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "<end_of_utterance>"),
+        *("<｜end▁of▁sentence｜>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]"),
+    }
+)
+"""Texts of tokens that end an answer whatever ids the file names, as llama.cpp knows them (llama-vocab.cpp).
+Converters have left ids out, or named that of another token."""
+_HARMONY = frozenset({"<|end|>", "<|return|>", "<|call|>"})
+"""Of a vocabulary that has all three, the first ends a message within an answer."""
 _TEMPLATE = "tokenizer.chat_template"
 
 
@@ -83,12 +94,21 @@ def from_metadata(metadata: Mapping[str, Any]) -> tokenizer.Tokenizer:
     special = {name: tokens[i] for name, i in ids.items() if i < len(tokens)}
     _add_ends(built, special, ggml.get("add_bos_token", add_bos), ggml.get("add_eos_token", False))
     ends = [int(ggml[name]) for name in _END_NAMES if name in ggml and ggml[name] < len(tokens)]
+    ends += _ends_by_text(tokens)
     return tokenizer.Tokenizer(
         FastVocabulary(built),
         special_tokens=special,
         eos_token_ids=tuple(dict.fromkeys(ends)),
         chat_templates=_chat_templates(metadata),
     )
+
+
+def _ends_by_text(tokens: Sequence[str]) -> list[int]:
+    """Ids of the tokens in `_ENDS`."""
+    found = {token: number for number, token in enumerate(tokens) if token in _ENDS}
+    if found.keys() >= _HARMONY:
+        del found["<|end|>"]
+    return list(found.values())
 
 
 def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:

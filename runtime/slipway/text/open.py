@@ -66,7 +66,7 @@ def load(
         return custom.load(name, str(model))
     path = _find(name, (tokenizer_revision if tokenizer else None) or revision, download_dir, token)
     if mode != "mistral" and path.is_dir():
-        path = _gguf_in(path) or path
+        path = gguf_in(path) or path
     if path.is_dir() and (mode == "mistral" or (mode == "auto" and _is_mistral(path))):
         from slipway.text import mistral
 
@@ -100,7 +100,7 @@ def _has_own(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
 
 
-def _gguf_in(folder: Path) -> Path | None:
+def gguf_in(folder: Path) -> Path | None:
     """The one GGUF file of a folder that has no tokenizer of its own."""
     if _has_own(folder):
         return None

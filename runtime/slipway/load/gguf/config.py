@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slipway.load.errors import LoadError
 from slipway.load.gguf.families import Family, family
 from slipway.load.gguf.header import Header
 
 Config = dict[str, object]
+_SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+"""The file's `general.sampling.*`, by transformers' names."""
 _POOLINGS: dict[object, str] = {1: "MEAN", 2: "CLS", 3: "LAST"}
 """The file's numbers of those that make one vector."""
 
@@ -52,6 +61,14 @@ def model_config(header: Header) -> Config:
     else:
         config |= _llama_like(header, kind)
     return config
+
+
+def generation_config(metadata: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """What `generation_config.json` would say of sampling, and the file's settings that are not used."""
+    prefix = "general.sampling."
+    found = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+    known = {_SAMPLING[name]: _decimal(value) for name, value in found.items() if name in _SAMPLING}
+    return known, [prefix + name for name in found if name not in _SAMPLING]
 
 
 def source_dtype(header: Header) -> str:
