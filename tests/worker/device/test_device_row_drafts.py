@@ -109,3 +109,21 @@ def test_graphs_leave_the_rows_and_steps_accept_and_reject(
     assert min(judged.accepted, judged.rejected, helping.helped, helping.left) >= 4
     assert repeated.replayed > 4
     assert_right(kind, settings, model, seen.of(WORK[0][0]))
+
+
+@pytest.mark.parametrize("kind", ["medusa", FOLLOWERS[0]])
+def test_a_prompt_behind_padding_is_followed_as_well(model: Path, drafting: Settings, kind: str) -> None:
+    """Its step is a graph for more decodes than there are: their padding stands before it."""
+    settings = drafting(kind) | {"max_num_batched_tokens": 32}
+    with going_on(model, **settings) as engine:
+        repeated = Repeated.into(engine.worker, [1, 2, 4], 64)
+        for late in ([70, 71, 72, 17], [60, 61, 62, 7]):  # the first time the graph is missed
+            seen = Seen(engine)
+            for prompt in ([5, 9, late[0]], [21, 8, late[0]]):
+                engine.add(prompt, SamplingParams(20, temperature=0.0))
+            for _ in range(6):
+                engine.core.run_once()
+            engine.add(late, SamplingParams(20, temperature=0.0))
+            engine.finish()
+    assert any(key.decodes > 2 for key in repeated.prompts)
+    assert_right(kind, settings, model, seen.of(late))

@@ -32,6 +32,8 @@ class Passes(DeviceProposer, ABC):
 
     guesser: Guesser
     reads_prompts = True
+    _places = 0
+    """Requests of the target's step, padding between them included."""
 
     def __init__(
         self,
@@ -117,9 +119,10 @@ class Passes(DeviceProposer, ABC):
         self._slots, self._rows, self._ahead = shape.slots[order], rows[order], ahead[order]
         self._ends = (shape.first + shape.num_new)[order]
 
-    def guess(self, features: Features) -> Timer | None:
+    def guess(self, features: Features, places: int) -> Timer | None:
         if not len(self._slots):
             return None
+        self._places = places
         features = replace(features, max_top=-1, masked=False)
         timer = Timer(self._state.device)
         with timer:
@@ -145,7 +148,7 @@ class Passes(DeviceProposer, ABC):
         self._ahead = np.full(slots, min(self._state.most_drafts, 1 + self._num_links), np.int32)
         self._rows = np.ones(slots, np.int32)
         self._rows[-1] = max(self._most_rows - slots + 1, 1)
-        self.guess(self._sampler.every_feature)
+        self.guess(self._sampler.every_feature, 0)
 
     def forget(self) -> None:
         del self.guesser

@@ -34,8 +34,11 @@ class DeviceProposer:
     def follow(self, batch: Batch) -> None:
         """Guess what follows the tokens that the step has drawn and appended; captured with the draw."""
 
-    def guess(self, features: Features) -> Timer | None:
-        """As `follow`, by a model, behind the draw, and drawing as it did; what that takes, if anything."""
+    def guess(self, features: Features, places: int) -> Timer | None:
+        """As `follow`, by a model, behind the draw, and drawing as it did; what that takes, if anything.
+
+        places  requests of the step that was drawn, padding between them included
+        """
 
     def largest_step(self) -> None:
         """Guess behind as large a step as there is, all of it padding."""

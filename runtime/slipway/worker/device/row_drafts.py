@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slipway.engine.plan import SlotStart, StepPlan
+from slipway.engine.plan import SlotStart
 from slipway.load.arrays import Ints
 from slipway.worker.device.batch import Batch, StepShape
 from slipway.worker.device.passes import Passes
@@ -72,21 +72,11 @@ class RowsBehind:
 class FromRows(Passes):
     """Goes on from the target's rows, whose last ones it keeps by slot."""
 
-    _num_requests = 0
-    """Of the target's step."""
     _last: Sequence[Tensor] = ()
     """[slots + 1, width] each: the target's last rows that stand"""
 
-    def launch(self, plan: StepPlan, shape: StepShape) -> None:
-        super().launch(plan, shape)
-        self._num_requests = shape.num_requests
-
-    def largest_step(self) -> None:
-        self._num_requests = 0
-        super().largest_step()
-
     def _rows_of_target(self) -> RowsBehind:
-        state, count, told = self._state, self._num_requests, self.guesser.told
+        state, count, told = self._state, self._places, self.guesser.told
         self._last = self._last or self._nothing(told)
         slots, starts = state.slots[:count], state.query_start[: count + 1]
         found = RowsBehind.of(told, slots, starts, state.lengths[:count], self._last)
