@@ -17,8 +17,8 @@ from slipway_kernels.cuda.measure import ceilings
 KERNELS = {
     "attention": r"(decode (16|64|256) after (4096|16384)|chunk 512 of 8704) 32/8x128 e4m3",
     "linear_w4a16": r"(1|8|16|64)x(4096x28672|14336x4096), 4 bits by 128, bfloat16",
-    "linear_w8a8": r"fp8 by blocks (1|8|64|2048)x(6144x4096|28672x4096|4096x14336)",
-    "moe": r"Mixtral-8x7B (gate_up|down) (1|8|64|2048) (bf16|fp8)",
+    "linear_w8a8": r"fp8 by blocks (1|64|2048)x(28672x4096|4096x14336)",
+    "moe": r"Mixtral-8x7B (gate_up|down) (64|2048) (bf16|fp8)",
 }
 MOST = 8
 

@@ -9,6 +9,6 @@ folder=${1:-build/gpu-packages}
 rm -rf "$folder"
 "${PYTHON:-python3}" -m pip install --quiet --disable-pip-version-check --no-compile --target "$folder" \
   --python-version 3.12 --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
-  --platform manylinux2014_x86_64 --only-binary :all: 'fastapi>=0.115' 'uvicorn>=0.32' httptools 'msgspec>=0.19' orjson
+  --platform manylinux2014_x86_64 --only-binary :all: 'fastapi>=0.115' 'uvicorn>=0.32' httptools 'msgspec>=0.22' orjson
 rm -rf "$folder/bin"
 du -sh "$folder"

@@ -3,7 +3,7 @@
 # Each call is complete in itself, on a machine that has nothing but Python, torch and Triton; quarter_hour.py has the
 # plan with every limit. Four files are left in OUT: rows.jsonl, to which each row is written as it is measured,
 # report.md, failed.jsonl and log.txt. Without a GPU it is a rehearsal: tiny shapes in the interpreter, no times.
-# Beforehand: `slipway compile --arch 90 --to build/gpu-kernels`, and for call 2 bench/gpu/packages.sh.
+# Beforehand: bench/gpu/packages.sh, and `slipway compile --arch 90 --to build/gpu-kernels`; take both folders along.
 # Reads what environment.sh reads.
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 export SLIPWAY_KERNELS="${SLIPWAY_KERNELS:-$PWD/build/gpu-kernels}"

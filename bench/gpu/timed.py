@@ -27,8 +27,8 @@ class Group:
     limits    seconds of each part, in order
     optional  it runs only if the plan's time allows all of its limits
     A part's name begins with its form, as `fp8:decode` does. Where a part fails, later parts of its form are
-    skipped, and the others go on in a new process. Where its process crashed, those of later groups are
-    skipped, too: time that ran out says nothing of them.
+    skipped, and the others go on in a new process. Where a signal ended its process, those of later groups
+    are skipped, too: an exception, or time that ran out, says nothing of them.
     """
 
     name: str
@@ -94,7 +94,7 @@ def carry_out(plan: Plan, out: Path) -> int:
                     rows.add(part=part, failed=fault)
                     if fault != WRONG:
                         here[_form(part)] = f"{part} failed: {fault}"
-                    if fault.startswith("status"):
+                    if fault.startswith("status -"):
                         broken[_form(part)] = here[_form(part)]
     return count
 

@@ -214,9 +214,9 @@ class Graphs:
         It reads and writes fixed tensors, and runs a few times, `rehearsing`: the batch that lies in them is
         padding.
         """
-        begun, free = time.monotonic(), self._free()
+        begun = time.monotonic()
         try:
-            self._graphs[key] = self._captured(step, rehearsing)
+            graph, taken = self._captured(step, rehearsing)
         except RuntimeError as error:
             # Where memory ends within a capture, the capture's own end fails too, and says so instead.
             if not any(isinstance(one, torch.OutOfMemoryError) for one in (error, error.__context__)):
@@ -229,7 +229,8 @@ class Graphs:
                 len(self._graphs),
             )
         else:
-            self._note(key, free - self._free())
+            self._graphs[key] = graph
+            self._note(key, taken)
             log.debug("captured the graph of %s in %.2f s", key, time.monotonic() - begun)
 
     def _note(self, key: GraphKey, taken: int) -> None:
@@ -238,11 +239,10 @@ class Graphs:
             self._num_prompt_graphs += 1
             self._prompt_bytes -= taken
 
-    def _free(self) -> int:
-        """Bytes of the device."""
-        return torch.cuda.mem_get_info()[0]
-
-    def _captured(self, step: Callable[[], object], rehearsing: Rehearsing) -> torch.cuda.CUDAGraph:
+    def _captured(
+        self, step: Callable[[], object], rehearsing: Rehearsing
+    ) -> tuple[torch.cuda.CUDAGraph, int]:
+        """The graph, and the bytes of the device that it takes."""
         # One stream for all captures: cuBLAS keeps a workspace, 32 MiB on Hopper, for each that it has seen.
         stream = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -252,9 +252,13 @@ class Graphs:
         finally:
             torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
+        # A capture gives back what the allocator holds for no one: what it had held is not the graph's.
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
         # thread_local: the thread that reads adapters pins and takes memory meanwhile, which would break
         # off a capture that looks at all threads.
         with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
             step()
         self._pool = self._pool or graph.pool()
-        return graph
+        return graph, max(free - torch.cuda.mem_get_info()[0], 0)

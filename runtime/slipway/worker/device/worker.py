@@ -120,6 +120,8 @@ class DeviceWorker:
         self._progress = progress
         self._timed = timed
         self._kv_divisors = plan.kv_divisors  # until the first step has found the scales
+        self._bytes_of_graphs = GRAPH_BYTES * len(self.graph_sizes.sizes) * len(self.graph_sizes.each)
+        """What is reserved for them."""
         self.graphs = Graphs(self._bytes_of_graphs)
         self._launched: Launched | None = None
         self._under_way: deque[Pending | None] = deque()
@@ -140,11 +142,6 @@ class DeviceWorker:
         budget = self._budget(weights, activations, self._bytes_of_graphs)
         log.info("%s", budget.explained())
         return CacheMemory(budget.kv_cache, plan.kv.page_bytes, DEVICE_MORE, state.position_bytes)
-
-    @property
-    def _bytes_of_graphs(self) -> int:
-        """What is reserved for them."""
-        return GRAPH_BYTES * len(self.graph_sizes.sizes) * len(self.graph_sizes.each)
 
     def allocate(self, num_pages: int) -> int:
         self._state.allocate(self.plan.length_in(num_pages))
@@ -341,7 +338,7 @@ class DeviceWorker:
             self.graphs.replay(key)
         else:
             self._draw(step.batch, step.logits, features, edited)
-        proposing = self._proposer.guess(features)
+        proposing = self._proposer.guess(features, len(step.batch.slots))
         counts, slots = (part[: shape.num_requests] for part in (self._state.counts, step.batch.slots))
         proposed = partial(self._state.drafts, slots)
         self._under_way.append(self._results.copied(step, counts, proposed, proposing, errors))
