@@ -17,6 +17,7 @@ from llguidance import LLMatcher
 from schemas import official, tool_schemas
 from slipway.text import structure
 from slipway.text.errors import GrammarError
+from slipway.text.json_schema import prepared
 from slipway.text.structure import JsonStyle
 
 
@@ -298,3 +299,17 @@ def test_what_is_looked_at_is_counted_by_its_length(
     with pytest.raises(GrammarError, match=reason):
         structure.of_json_schema(schema)
     assert sum(spelled) < 8 * structure.MAX_GRAMMAR
+
+
+@pytest.mark.parametrize("number", [-(2**63), -(2**63) + 1, -(2**63) + 513, -(2.0**63)])
+@pytest.mark.parametrize("where", ["const", "enum", "bounds", "nested"])
+def test_numbers_at_which_the_library_ends_the_process_are_refused(number: float, where: str) -> None:
+    schemas: dict[str, Any] = {
+        "const": {"const": number},
+        "enum": {"enum": ["a", number]},
+        "bounds": {"type": "integer", "minimum": number, "maximum": number},
+        "nested": {"properties": {"a": {"const": {"b": [number]}}}},
+    }
+    with pytest.raises(GrammarError, match=r"too near to -2\^63"):
+        prepared(schemas[where])
+    assert prepared({"const": -(2**63) + 1025}) == {"const": -(2**63) + 1025}
