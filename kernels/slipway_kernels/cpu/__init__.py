@@ -12,7 +12,7 @@ from slipway_kernels.cpu.ranks import RankLeft, Ranks, shared_memory
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.step import Edits, StepResult
 from slipway_kernels.cpu.threads import Threads
-from slipway_kernels.cpu.weights import Packed, PackedCodes, Weight
+from slipway_kernels.cpu.weights import Packed, PackedCodes, Weight, takes_group
 
 __all__ = [
     "STEP_PAGES",
@@ -44,6 +44,7 @@ __all__ = [
     "page_bytes",
     "reserved",
     "shared_memory",
+    "takes_group",
     "together",
     "trim",
 ]

@@ -88,6 +88,11 @@ class Packed(Weight):
         del keep
 
 
+def takes_group(bits: int, group: int, minimums: bool) -> bool:
+    """Whether products can read a scale for each `group` columns: a multiple of 32, or 16 of eight bits."""
+    return group % 32 == 0 or (group == 16 and bits == 8 and not minimums)
+
+
 class PackedCodes(Weight):
     """Integers of `bits` (4 or 8): w = scale · code + minimum, a scale for each `group` columns.
 
@@ -110,8 +115,7 @@ class PackedCodes(Weight):
         group = min(group, k)
         if bits not in (4, 8):
             raise ValueError(f"Codes have 4 or 8 bits, not {bits}: dequantize them.")
-        halves = group == 16 and bits == 8 and not minimums
-        if group < 1 or (group % 32 and group != k and not halves):
+        if group < 1 or not (group == k or takes_group(bits, group, minimums)):
             raise ValueError(
                 f"A group of {group} columns is neither a multiple of 32 nor all {k}: dequantize the weight. "
                 "Groups of 16 are of eight bits, and have no minimums."

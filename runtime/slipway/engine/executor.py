@@ -14,8 +14,8 @@ from slipway.worker.cache_size import CacheMemory
 from slipway.worker.in_turn import InTurn
 
 QUIET_SECONDS = 0.05
-"""Nothing has run for so long before a worker is asked to be useful: a client that asks again when it has its
-answer does not wait for that."""
+"""Idle work, such as capturing graphs, starts this long after the last step. So a client that sends its next
+request at once does not wait for it."""
 
 
 class Steps(Protocol):

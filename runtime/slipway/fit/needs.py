@@ -100,7 +100,7 @@ class Needs:
     notes: tuple[str, ...] = ()
 
     def on(self, memory: int) -> Needs:
-        """The same on a device with so many bytes, which decide on the size of its steps."""
+        """The same, with the default token budget of a device that has `memory` bytes."""
         return replace(self, default_budget=default_token_budget(memory)) if self.kind == "cuda" else self
 
     @property

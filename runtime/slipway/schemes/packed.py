@@ -6,7 +6,7 @@ from slipway.load.arrays import ELEMENTS, FP16, FP32, INT8, Array, DType, Floats
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
 from slipway.load.quantized.tensors import Quantized, Unquantized
 from slipway.schemes.scheme import Scheme
-from slipway_kernels.cpu import Packed, PackedCodes, Threads, linear
+from slipway_kernels.cpu import Packed, PackedCodes, Threads, linear, takes_group
 
 
 class CpuScheme(Scheme):
@@ -28,12 +28,11 @@ class CpuScheme(Scheme):
 
     @staticmethod
     def fits(form: Form) -> bool:
-        """Whether products can read this form packed: columns in order, scales by multiples of 32, or by 16
-        of eight bits without minimums."""
+        """Whether products can read this form packed: its columns are in order, and its groups are taken."""
         if isinstance(form, ScaledForm):
             return form.values == INT8 and form.block is None
-        halves = form.group == 16 and form.bits == 8 and not form.minimums
-        return form.bits in (4, 8) and not form.order and (form.group % 32 == 0 or halves)
+        readable = form.bits in (4, 8) and takes_group(form.bits, form.group, form.minimums)
+        return readable and not form.order
 
     def create(self, shape: tuple[int, int]) -> None:
         form = self._form

@@ -144,7 +144,7 @@ def _iq4_xs(name: str, blocks: Array) -> _Parts:
 
 
 def _mxfp4(name: str, blocks: Array) -> _Parts:
-    """Scales are powers of two, of which half is taken: the table has twice the numbers."""
+    """The scale is half of the block's power of two, because `_E2M1` holds doubled numbers."""
     return _Parts(_tabled(_E2M1, blocks["qs"]), np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128))
 
 

@@ -83,7 +83,7 @@ class StepShape:
         return len(self.slots)
 
     def with_decodes(self, count: int) -> StepShape:
-        """The same step as if so many requests had no prompt: padding stands behind those that have none."""
+        """The same step, with padding behind its decodes so that there are `count` of them."""
         at = [self.num_decodes] * (count - self.num_decodes)
         return replace(
             self,

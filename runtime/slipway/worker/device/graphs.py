@@ -156,8 +156,9 @@ class GraphSizes:
 
 
 def _at_least(count: int, sizes: Sequence[int]) -> int:
-    """The first of these that is not less; 0 where all are."""
-    return next((size for size in sizes if size >= count), 0)
+    """The smallest of these ascending sizes that holds `count`; 0 if none does."""
+    place = bisect.bisect_left(sizes, count)
+    return sizes[place] if place < len(sizes) else 0
 
 
 class Graphs:
