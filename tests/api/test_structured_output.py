@@ -76,6 +76,23 @@ def test_every_spelling_of_a_form_is_one_grammar(served: Served, plain: bool) ->
     assert [grammar(served, fields, plain=plain) for fields in free] == [{}, {}, {}]
 
 
+def test_json_object_with_a_schema_is_held_to_the_schema(served: Served) -> None:
+    wanted = grammar(served, {"guided_json": SCHEMA})
+    assert grammar(served, {"response_format": {"type": "json_object", "schema": SCHEMA}}) == wanted
+    assert (
+        grammar(served, {"response_format": {"type": "json_object", "schema": json.dumps(SCHEMA)}}) == wanted
+    )
+    body = {"model": MODEL, "input": "a", "text": {"format": {"type": "json_object", "schema": SCHEMA}}}
+    assert served.post("/v1/responses", body).status_code == 200
+    assert json.loads(served.engine.requests[-1].grammar)["grammars"][0] == wanted
+    for extra in ({"schema": 3}, {"schema": {"type": "strin"}}, {"json_schema": {"schema": SCHEMA}}):
+        refused = served.post(
+            "/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"} | extra}
+        )
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"].startswith("response_format")
+
+
 def test_each_output_of_a_request_has_the_grammar(served: Served) -> None:
     served.post("/v1/completions", PLAIN | {"prompt": ["a", "b"], "n": 2, "guided_regex": "a+"})
     assert len({request.grammar for request in served.engine.requests}) == 1

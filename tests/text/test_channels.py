@@ -22,6 +22,7 @@ TOOLS: dict[str, Any] = {"weather": CITY, "now": {"type": "object"}}
 THINK = "<|channel|>analysis<|message|>Hm, {x}.<|end|><|start|>assistant"
 SAY = THINK.replace("analysis", "commentary")
 CALL = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}'
+NOW = CALL.replace("weather", "now").replace('{"city": "Rome"}', "{}")
 
 
 @cache
@@ -78,7 +79,7 @@ def test_calls_are_held_to_their_schemas_and_answers_are_free_where_none_is_forc
     for begin in ("", THINK, THINK + SAY):
         for grammar in (forced, free):
             assert accepts(grammar, begin + CALL)
-            assert accepts(grammar, begin + CALL.replace("weather", "now").replace("Rome", "Ulm"))
+            assert accepts(grammar, begin + NOW)
             for wrong in (CALL.replace("Rome", "Ulm"), CALL.replace("weather", "whether"), "Hi"):
                 assert not accepts(grammar, begin + wrong)
         final = f"{begin}<|channel|>final<|message|>It is {{sunny}}."
@@ -86,11 +87,11 @@ def test_calls_are_held_to_their_schemas_and_answers_are_free_where_none_is_forc
         assert not accepts(forced, final)
 
 
-def test_a_call_of_a_tool_without_parameters_has_an_object_of_arguments() -> None:
+def test_a_call_of_a_tool_without_parameters_has_an_empty_object_of_arguments() -> None:
     grammar = Channels(known()[2]).of_calls({"now": {}}, JSON, forced=True)
-    begin, arguments = CALL.replace("weather", "now").split("{")
-    assert accepts(grammar, f"{begin}{{{arguments}")
-    assert not accepts(grammar, f"{begin}5")
+    assert accepts(grammar, NOW)
+    for wrong in ('{"city": "Rome"}', "5"):
+        assert not accepts(grammar, NOW.replace("{}", wrong))
 
 
 @pytest.mark.parametrize("budget", [0, 1, 4])

@@ -121,10 +121,21 @@ def test_what_cannot_be_read_is_refused_with_the_reason(write: Any, reason: str)
 
 
 @pytest.mark.parametrize(
-    "schema", [{}, {"properties": {"a": {"type": "integer"}}}, {"type": ["object", "null"]}], ids=str
+    ("schema", "good", "bad"),
+    [
+        ({"properties": {"a": {"type": "integer"}}}, ['{"a": 1}', "{}"], ['{"a": "x"}']),
+        ({"type": ["object", "null"], "additionalProperties": {}}, ['{"a": 1}', "{}"], []),
+        (structure.ANY_ARGUMENTS, ['{"a": 1}', "{}"], []),
+        ({}, ["{}"], ['{"a": 1}']),
+        ({"type": "object", "description": "The time."}, ["{}"], ['{"a": 1}']),
+        ({"type": "object", "properties": {}, "required": []}, ["{}"], ['{"a": 1}']),
+    ],
+    ids=str,
 )
-def test_a_calls_arguments_are_an_object_whatever_its_schema_leaves_open(schema: dict[str, Any]) -> None:
-    good, bad = ['{"a": 1}', "{}"], ["5", "null", '"{}"', "[]", "true"]
+def test_a_calls_arguments_are_an_object_with_the_declared_parameters(
+    schema: dict[str, Any], good: list[str], bad: list[str]
+) -> None:
+    bad = [*bad, "5", "null", '"{}"', "[]", "true"]
     check(structure.of_arguments(schema), good, bad)
     calls = structure.of_tool_calls({"now": schema})
     check(calls, *([f'[{{"name": "now", "parameters": {one}}}]' for one in texts] for texts in (good, bad)))

@@ -17,6 +17,7 @@ from slipway.text.parse.calls import CallFormat, CallParser, Section
 from slipway.text.parse.harmony import HARMONY
 from slipway.text.parse.output import FirstCall, NamedCall, Parser, Plain, Reasoned
 from slipway.text.parse.shapes import JsonCall, Tools
+from slipway.text.structure import ANY_ARGUMENTS
 
 REQUIRED = CallFormat((), (Section(JsonCall(), enters="[", between=(",",), leaves="]"),), bare=("[",))
 """What an output is held to where it has to call tools."""
@@ -117,7 +118,7 @@ def _strict_tools(
     strict = {tool.function.name for tool in body.tools or () if tool.function.strict}
     if body.form is not None:
         return None
-    schemas = {name: schema if name in strict else {} for name, schema in tools_of(body).items()}
+    schemas = {name: schema if name in strict else ANY_ARGUMENTS for name, schema in tools_of(body).items()}
     if channels is not None and (channels.budget >= 0 or not strict.isdisjoint(schemas)):
         return ChannelTools(channels, schemas if found.calls is not None else {}, forced=False)
     if channels is not None or strict.isdisjoint(schemas) or found.calls is None or not found.calls.written:

@@ -24,6 +24,7 @@ from slipway.api.protocol.responses import (
 
 NAMES = {
     "response_format.json_schema.schema": "text.format.schema",
+    "response_format.schema": "text.format.schema",
     "response_format": "text.format",
     "max_tokens": "max_output_tokens",
     "messages": "input",
@@ -70,7 +71,7 @@ def _form(wanted: TextFormat | None) -> Json | None:
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return {"type": "json_object"}
+        return {"type": "json_object", "schema": wanted.schema_}
     return held_to_schema(wanted.name or "", wanted.schema_ or {})
 
 

@@ -24,6 +24,16 @@ ANY = r"/(?s:.*)/"
 MAX_WHITESPACE = 64
 """Characters between two tokens of JSON: small models would write nothing else for ever."""
 
+ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
+"""A tool whose arguments may be any object."""
+_DECLARE_NOTHING = frozenset(
+    (
+        *("$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated", "description"),
+        *("example", "examples", "readOnly", "strict", "title", "type", "writeOnly"),
+    )
+)
+"""Keywords of a tool's schema that say nothing of its parameters."""
+
 
 @dataclass(frozen=True, slots=True)
 class JsonStyle:
@@ -95,11 +105,17 @@ def of_arguments(schema: Mapping[str, Any], style: JsonStyle = JSON) -> str:
 
 
 def arguments_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool's schema so that all that is valid by it are arguments: an object, whether it says so or not."""
+    """A tool's schema so that all that is valid by it are arguments: an object, whether it says so or not.
+
+    A schema that declares no parameters takes none: OpenAI defines a list left out as an empty one.
+    """
     named = schema.get("type", "object")
     if named != "object" and not (isinstance(named, list) and "object" in named):
         raise GrammarError(f'parameters of a tool have the type "object", and not {json.dumps(named)[:80]}')
-    return dict(schema) | {"type": "object"}
+    arguments = dict(schema) | {"type": "object"}
+    if not any(schema.get(keyword) for keyword in schema.keys() - _DECLARE_NOTHING):
+        arguments["additionalProperties"] = schema.get("additionalProperties", False)
+    return arguments
 
 
 def styled(schema: Any, style: JsonStyle) -> dict[str, Any]:

@@ -45,10 +45,13 @@ class NamedSchema(Body):
 
 
 class ResponseFormat(Body):
-    model_config = ConfigDict(strict=True, extra="allow")
+    """`schema` is that of `json_object`, where a client sends one."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=(), populate_by_name=True)
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: NamedSchema | None = None
+    schema_: Schema | None = Field(None, alias="schema")
 
 
 class StructuredOutputs(Body):
@@ -123,7 +126,7 @@ class Structured(Body):
 def _response_form(wanted: ResponseFormat) -> tuple[str, str, Any]:
     match wanted.type:
         case "json_object":
-            return "response_format", "json_object", True
+            return _object_form(wanted)
         case "structural_tag":
             return "response_format", "structural_tag", wanted.model_extra or {}
         case "json_schema":
@@ -133,3 +136,16 @@ def _response_form(wanted: ResponseFormat) -> tuple[str, str, Any]:
                 raise ApiError(message, param="response_format.json_schema", code="missing")
             return "response_format.json_schema.schema", "json", schema
     return "response_format", "text", None
+
+
+def _object_form(wanted: ResponseFormat) -> tuple[str, str, Any]:
+    """Any JSON object, or one that is valid by the schema beside it, as llama.cpp's clients write."""
+    if wanted.schema_ is not None:
+        return "response_format.schema", "json", wanted.schema_
+    if wanted.json_schema is not None:
+        message = (
+            "response_format has type json_object and json_schema. Use type json_schema to follow the "
+            "schema, or leave json_schema out."
+        )
+        raise ApiError(message, param="response_format.json_schema", code="invalid_value")
+    return "response_format", "json_object", True
