@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from slipway.text.errors import GrammarError
+from slipway.text.number_bounds import check_constants, check_multiples, hold_bounds
 
 Json = Any
 Schema = dict[str, Any]
@@ -41,6 +42,12 @@ _SCHEMAS = frozenset(
 _ONLY_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _LISTS = _ONLY_LISTS | {"items"}
 _MAPS = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
+_ANNOTATIONS = frozenset(
+    (
+        *("$anchor", "$comment", "$defs", "$id", "$schema", "default", "definitions", "description"),
+        *("examples", "readOnly", "title", "writeOnly"),
+    )
+)
 _COUNTS = frozenset(
     (
         *("maxContains", "maxItems", "maxLength", "maxProperties"),
@@ -83,7 +90,7 @@ def prepared(schema: Json, *, additional_properties: bool = True) -> Json:
                 )
         layer = [each for each in within if isinstance(each, dict | list)]
         if not layer:
-            return _Preparing(schema, additional_properties).schema(schema, 0)
+            return _Preparing(schema, additional_properties).whole()
     raise GrammarError(f"the schema's JSON nests more than {MAX_NESTING} levels deep")
 
 
@@ -92,11 +99,25 @@ class _Preparing:
         self._root = root
         self._additional_properties = additional_properties
         self._work = 0
+        self._multiples: list[Schema] = []
+        """Schemas with `multipleOf`."""
+        self._rounded: list[Schema] = []
+        """Schemas whose bounds brought them one."""
+        self._combines = False
+        """Two schemas may hold one value."""
         declared = root if isinstance(root, dict) else {}
         self._ref_stands_alone = "draft-0" in str(declared.get("$schema"))
         """Up to draft 7 nothing beside `$ref` counts."""
         self._has_bases = json.dumps(root).count('"$id"') > ("$id" in declared)
         """A `$ref` may then be relative to another schema than the root."""
+
+    def whole(self) -> Json:
+        found = self.schema(self._root, 0)
+        if self._combines and self._multiples:
+            for schema in self._rounded:
+                del schema["multipleOf"]
+            check_multiples(self._multiples)
+        return found
 
     def schema(self, schema: Json, depth: int) -> Json:
         if isinstance(schema, bool):
@@ -111,6 +132,12 @@ class _Preparing:
         for key in [key for key in found if key in _SAY_NOTHING and _SAY_NOTHING[key](found, found[key])]:
             del found[key]
         self._say_bounds(found)
+        if hold_bounds(found):
+            self._rounded.append(found)
+        elif "multipleOf" in found:
+            self._multiples.append(found)
+        check_constants(found)
+        self._combines |= _combines(found)
         self._say_properties(found)
         if "oneOf" in found:
             self._say_one_of(found)
@@ -286,6 +313,15 @@ class _Known:
         if self.types is not None and other.types is not None and not self.types & other.types:
             return True
         return self.values is not None and other.values is not None and not self.values & other.values
+
+
+def _combines(schema: Schema) -> bool:
+    """Whether several schemas within this one hold the same value."""
+    applied = schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}
+    several = isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1
+    return (
+        several or "patternProperties" in schema or bool(applied and schema.keys() - applied - _ANNOTATIONS)
+    )
 
 
 def _types(schema: Schema, values: set[str] | None) -> set[str] | None:
