@@ -100,29 +100,35 @@ def test_each_output_of_a_request_has_the_grammar(served: Served) -> None:
 
 
 def test_the_style_of_json_is_the_requests_else_the_servers(start: Callable[..., Served]) -> None:
-    def style(served: Served, **fields: Any) -> tuple[Any, Any]:
+    def style(served: Served, **fields: Any) -> tuple[Any, bool]:
+        """The rule for white space, and whether there may be other properties."""
         schema = grammar(served, fields or {"guided_json": SCHEMA})["json_schema"]
         guidance = schema["x-guidance"]
         pattern = guidance.get("whitespace_pattern") if guidance.get("whitespace_flexible", True) else None
-        return pattern, schema.get("additionalProperties")
+        return pattern, "patternProperties" in schema
 
     plain = start()
     usual = style(plain)[0]
     assert usual
-    assert style(plain) == (usual, None)
+    assert style(plain) == (usual, False)
+    for backend in ("auto", "xgrammar", "outlines", "lm-format-enforcer", "guidance"):
+        expected = usual, backend == "guidance"
+        assert style(plain, guided_json=SCHEMA, guided_decoding_backend=backend) == expected
     tight = {"disable_any_whitespace": True, "disable_additional_properties": True}
-    assert style(plain, structured_outputs={"json": SCHEMA} | tight) == (None, False)
-    assert style(plain, guided_json=SCHEMA, guided_whitespace_pattern=" ") == (" ", None)
+    guidance = {"guided_decoding_backend": "guidance"}
+    assert style(plain, structured_outputs={"json": SCHEMA} | tight, **guidance) == (None, False)
+    assert style(plain, guided_json=SCHEMA, guided_whitespace_pattern=" ") == (" ", False)
     short = "xgrammar:disable-any-whitespace"
-    assert style(plain, guided_json=SCHEMA, guided_decoding_backend=short) == (None, None)
+    assert style(plain, guided_json=SCHEMA, guided_decoding_backend=short) == (None, False)
     strict = start(
         "--guided-decoding-disable-any-whitespace", "--guided-decoding-disable-additional-properties"
     )
     assert style(strict) == (None, False)
     loose = {"disable_any_whitespace": False, "disable_additional_properties": False}
-    assert style(strict, structured_outputs={"json": SCHEMA} | loose) == (usual, None)
-    # As the manual says: neither is outlines'.
-    assert style(strict, guided_json=SCHEMA, guided_decoding_backend="outlines") == (usual, None)
+    assert style(strict, structured_outputs={"json": SCHEMA} | loose) == (usual, True)
+    # As the manual says: white space is not outlines'.
+    assert style(strict, guided_json=SCHEMA, guided_decoding_backend="outlines") == (usual, False)
+    assert style(strict, guided_json=SCHEMA, **guidance) == (None, False)
 
 
 def test_another_backends_name_is_taken_with_a_warning(

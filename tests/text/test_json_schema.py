@@ -26,7 +26,7 @@ def takes(schema: Any, *instances: Any, style: JsonStyle = structure.JSON) -> li
     return [accepts(matcher, json.dumps(one, ensure_ascii=False)) for one in instances]
 
 
-@pytest.mark.parametrize(("draft", "groups", "least"), [("draft7", 254, 183), ("draft2020-12", 368, 214)])
+@pytest.mark.parametrize(("draft", "groups", "least"), [("draft7", 254, 182), ("draft2020-12", 368, 214)])
 def test_the_official_suites_invalid_instances_are_not_written(draft: str, groups: int, least: int) -> None:
     """Required tests alone. What does not compile is refused with a reason."""
     seen = good = 0

@@ -124,7 +124,7 @@ def say_whose_work_it_is(backend: str) -> None:
 def _style(body: Generation, settings: Settings, backend: str, options: list[str]) -> JsonStyle:
     new = body.structured_outputs
     tight = settings.guided_decoding_disable_any_whitespace or "disable-any-whitespace" in options
-    closed = settings.guided_decoding_disable_additional_properties
+    closed = settings.guided_decoding_disable_additional_properties or backend != "guidance"
     pattern = body.guided_whitespace_pattern
     if new is not None:
         tight = tight if new.disable_any_whitespace is None else new.disable_any_whitespace
@@ -133,5 +133,5 @@ def _style(body: Generation, settings: Settings, backend: str, options: list[str
     return JsonStyle(
         any_whitespace=not (tight and backend in (*OURS, "xgrammar")),
         whitespace_pattern=pattern,
-        additional_properties=not (closed and backend in OURS),
+        additional_properties=not closed,
     )

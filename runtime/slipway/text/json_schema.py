@@ -13,6 +13,8 @@ from typing import Any
 
 from slipway.text.errors import GrammarError
 from slipway.text.number_bounds import check_constants, check_multiples, hold_bounds
+from slipway.text.object_members import Members
+from slipway.text.object_names import names_of, without_controls
 
 Json = Any
 Schema = dict[str, Any]
@@ -117,7 +119,8 @@ class _Preparing:
             for schema in self._rounded:
                 del schema["multipleOf"]
             check_multiples(self._multiples)
-        return found
+        members = Members(found, closed=not self._additional_properties, refers=not self._has_bases)
+        return members.held(found)
 
     def schema(self, schema: Json, depth: int) -> Json:
         if isinstance(schema, bool):
@@ -131,6 +134,12 @@ class _Preparing:
         found = {key: self._value(key, value, depth + 1) for key, value in schema.items()}
         for key in [key for key in found if key in _SAY_NOTHING and _SAY_NOTHING[key](found, found[key])]:
             del found[key]
+        if isinstance(found.get("pattern"), str):
+            found["pattern"] = without_controls(found["pattern"])
+        if isinstance(found.get("patternProperties"), dict):
+            found["patternProperties"] = {
+                without_controls(pattern): each for pattern, each in found["patternProperties"].items()
+            }
         self._say_bounds(found)
         if hold_bounds(found):
             self._rounded.append(found)
@@ -184,8 +193,30 @@ class _Preparing:
             keyword, allowed = said
             schema[keyword] = dict.fromkeys(allowed, schema.get("additionalProperties", True))
             schema["additionalProperties"] = False
-        if listed and not self._additional_properties:
-            schema.setdefault("additionalProperties", False)
+        if isinstance(schema.get("patternProperties"), dict):
+            self._list_names(schema)
+
+    def _list_names(self, schema: Schema) -> None:
+        """Patterns of few names as those names, each of which an object has once."""
+        found: dict[str, list[Json]] = {}
+        for pattern, each in list(schema["patternProperties"].items()):
+            names = names_of(pattern)
+            self._spend(len(pattern) // WORK_CHARACTERS + len(names or ()))
+            if names is not None:
+                del schema["patternProperties"][pattern]
+                for name in names:
+                    found.setdefault(name, []).append(each)
+        if not schema["patternProperties"]:
+            del schema["patternProperties"]
+        if found:
+            properties = schema.setdefault("properties", {})
+            if not isinstance(properties, dict):
+                raise GrammarError(
+                    f"properties is an object of schemas, and not {json.dumps(properties)[:80]}"
+                )
+            for name, each in found.items():
+                several = [properties[name], *each] if name in properties else each
+                properties[name] = several[0] if len(several) == 1 else {"allOf": several}
 
     def _say_one_of(self, schema: Schema) -> None:
         """As `anyOf`, where no instance is of two branches."""

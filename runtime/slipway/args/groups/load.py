@@ -114,7 +114,8 @@ class Decoding:
     """
 
     guided_decoding_disable_additional_properties: bool = arg(False, negatable=True)
-    """Let JSON objects have no properties beside those of the schema. For guidance."""
+    """Let JSON objects have only the properties that their schema lists, as with every other backend. For
+    guidance."""
 
     guided_decoding_disable_any_whitespace: bool = arg(False, negatable=True)
     """Allow no free whitespace in JSON. For xgrammar and guidance."""

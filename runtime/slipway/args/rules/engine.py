@@ -50,9 +50,12 @@ def _whitespace_backend(values: Values, given: Given) -> str | None:
 
 def _properties_backend(values: Values, given: Given) -> str | None:
     backend = values["guided_decoding_backend"]
-    if not values["guided_decoding_disable_additional_properties"] or backend in ("auto", "guidance"):
+    if not values["guided_decoding_disable_additional_properties"] or backend == "guidance":
         return None
-    return f"--guided-decoding-disable-additional-properties has no effect with {backend}."
+    return (
+        f"--guided-decoding-disable-additional-properties has no effect with {backend}, which allows only "
+        "listed properties anyway."
+    )
 
 
 def _partial_prefills_are_chunks(values: Values, given: Given) -> str | None:

@@ -1,0 +1,227 @@
+"""Names of an object's members: which patterns have few names, and how all others are said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MOST_NAMES = 256
+"""Of a pattern that is written as the names that it matches."""
+LONGEST_NAME = 48
+"""Characters by which names are told apart: each nests a regular expression by one level."""
+
+_DIGITS = frozenset("0123456789")
+_WORD = _DIGITS | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+_CONTROL = r"\x00-\x1f"
+"""llguidance reads a class with these as one with the quote and the backslash, too."""
+_ANY = f"[^{_CONTROL}]"
+_META = frozenset("\\^$.|?*+()[]{}")
+
+
+class _Unknown(Exception):
+    """The expression is of a kind that is not read here, or has too many texts."""
+
+
+def names_of(pattern: str) -> list[str] | None:
+    """The names that a regular expression matches; None where they are many, or it is not read here."""
+    try:
+        return sorted(_Reading(pattern).whole())
+    except _Unknown:
+        return None
+
+
+def all_but(names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
+    """A regular expression of every other name that begins with none of the prefixes.
+
+    Names that share LONGEST_NAME characters with one of these are left out, too.
+    """
+    root: dict[str, object] = {}
+    for text, ends in [*((name, True) for name in names), *((prefix, False) for prefix in prefixes)]:
+        node = root
+        for char in text[:LONGEST_NAME]:
+            node = node.setdefault(char, {})  # type: ignore[assignment]
+        node["end" if ends and len(text) <= LONGEST_NAME else "dead"] = True
+    return f"^(?:{_others(root)})$"
+
+
+def without_controls(pattern: str) -> str:
+    """A regular expression whose negated classes have no control characters."""
+    if "[^" not in pattern:
+        return pattern
+    found, depth, place = [], 0, 0
+    while place < len(pattern):
+        step = 1
+        if pattern[place] == "\\":
+            step = 2
+        elif pattern[place] == "[":
+            negated = pattern.startswith("[^", place)
+            if negated and depth == 0:
+                found.append(f"[^{_CONTROL}")
+                place += 2
+                step = 0
+            elif negated:
+                step = 2
+            depth += 1
+            if pattern[place + step : place + step + 1] in ("]", "-"):  # a character, at the beginning
+                found.append(pattern[place : place + step] + "\\" + pattern[place + step])
+                place, step = place + step + 1, 0
+        elif pattern[place] == "]":
+            depth = max(0, depth - 1)
+        found.append(pattern[place : place + step])
+        place += step
+    return "".join(found)
+
+
+def beginning(pattern: str) -> str:
+    """The text with which every name begins that a pattern matches, as far as it is read here."""
+    if not pattern.startswith("^") or "|" in pattern:
+        return ""
+    plain = re.match(r"\^((?:[A-Za-z0-9_\- ]|\\[.\-/])*)", pattern)
+    text = plain.group(1) if plain else ""
+    rest = pattern[1 + len(text) :]
+    if rest[:1] in ("?", "*", "{"):  # of the last character
+        text = text[: -2 if text[-2:-1] == "\\" else -1]
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+def _others(node: dict[str, object]) -> str:
+    """The continuations behind a prefix of names that make none of them."""
+    if "dead" in node:
+        return "[a&&b]"  # no text
+    children = {key: each for key, each in node.items() if len(key) == 1}
+    parts = [] if "end" in node else [""]
+    excluded = "".join(map(_escaped, children))
+    parts.append(f"[^{excluded}{_CONTROL}]{_ANY}*" if excluded else f"{_ANY}+")
+    for char, child in children.items():
+        if "dead" not in child:  # type: ignore[operator]
+            parts.append(f"{_escaped(char)}(?:{_others(child)})")  # type: ignore[arg-type]
+    return "|".join(parts)
+
+
+def _escaped(char: str) -> str:
+    return char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}"
+
+
+class _Reading:
+    """The texts of an expression of literals, classes, groups and counts, between `^` and `$`."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._place = 0
+
+    def whole(self) -> set[str]:
+        found = self._anchored()
+        while self._took("|"):
+            found = _few(found | self._anchored())
+        if self._place < len(self._pattern):
+            raise _Unknown
+        return found
+
+    def _anchored(self) -> set[str]:
+        if not self._took("^"):
+            raise _Unknown
+        found = self._sequence()
+        if not self._took("$"):
+            raise _Unknown
+        return found
+
+    def _either(self) -> set[str]:
+        found = self._sequence()
+        while self._took("|"):
+            found = _few(found | self._sequence())
+        return found
+
+    def _sequence(self) -> set[str]:
+        found = {""}
+        while self._place < len(self._pattern) and self._pattern[self._place] not in "|)$":
+            one = self._atom()
+            least, most = self._count()
+            found = _joined(found, _repeated(one, least, most))
+        return found
+
+    def _atom(self) -> set[str]:
+        if self._took("(?:") or self._took("("):
+            found = self._either()
+            if not self._took(")"):
+                raise _Unknown
+            return found
+        if self._took("["):
+            return self._class()
+        char = self._next()
+        if char == "\\":
+            return self._escape()
+        if char in _META:
+            raise _Unknown
+        return {char}
+
+    def _class(self) -> set[str]:
+        found: set[str] = set()
+        while not self._took("]"):
+            char = self._next()
+            if char in "[^&~" or (char == "-" and found and not self._pattern.startswith("]", self._place)):
+                raise _Unknown
+            some = self._escape() if char == "\\" else {char}
+            if len(some) == 1 and re.compile(r"-[^\]]").match(self._pattern, self._place):
+                self._place += 1
+                last = self._next()
+                if last in "[\\]" or ord(last) - ord(min(some)) > MOST_NAMES:
+                    raise _Unknown
+                some = {chr(code) for code in range(ord(min(some)), ord(last) + 1)}
+            found |= some
+        if not found:
+            raise _Unknown
+        return _few(found)
+
+    def _escape(self) -> set[str]:
+        char = self._next()
+        if char in "dw":
+            return set(_DIGITS if char == "d" else _WORD)
+        if char.isalnum() or not char.isascii():
+            raise _Unknown
+        return {char}
+
+    def _count(self) -> tuple[int, int]:
+        if self._took("?"):
+            counts = 0, 1
+        elif counted := re.compile(r"\{(\d{1,3})(?:,(\d{1,3}))?\}").match(self._pattern, self._place):
+            self._place = counted.end()
+            counts = int(counted.group(1)), int(counted.group(2) or counted.group(1))
+        else:
+            return 1, 1
+        if self._pattern[self._place : self._place + 1] in ("?", "+", "*", "{"):
+            raise _Unknown
+        return counts
+
+    def _took(self, text: str) -> bool:
+        if not self._pattern.startswith(text, self._place):
+            return False
+        self._place += len(text)
+        return True
+
+    def _next(self) -> str:
+        if self._place == len(self._pattern):
+            raise _Unknown
+        self._place += 1
+        return self._pattern[self._place - 1]
+
+
+def _joined(firsts: set[str], seconds: set[str]) -> set[str]:
+    if len(firsts) * len(seconds) > 64 * MOST_NAMES:
+        raise _Unknown
+    return _few({first + second for first in firsts for second in seconds})
+
+
+def _repeated(texts: set[str], least: int, most: int) -> set[str]:
+    if least > most or most > MOST_NAMES:
+        raise _Unknown
+    found, last = ({""} if least == 0 else set()), {""}
+    for count in range(1, most + 1):
+        last = _joined(last, texts)
+        found |= last if count >= least else set()
+    return _few(found)
+
+
+def _few(texts: set[str]) -> set[str]:
+    if len(texts) > MOST_NAMES:
+        raise _Unknown
+    return texts

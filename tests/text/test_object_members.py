@@ -1,0 +1,261 @@
+"""Objects: no others than the listed members, each name once, and counts by names."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+from grammars import accepts, compiled
+from hypothesis import given
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+
+from slipway.text import structure
+from slipway.text.errors import GrammarError
+from slipway.text.object_names import all_but, names_of, without_controls
+from slipway.text.structure import JsonStyle
+
+OPEN, CLOSED = JsonStyle(any_whitespace=False), JsonStyle(any_whitespace=False, additional_properties=False)
+OBJECT = {"type": "object"}
+NONE_ELSE = {"type": "object", "additionalProperties": False}
+TRUTH = {"type": "boolean"}
+
+
+def check(schema: Any, good: list[str], bad: list[str], style: JsonStyle = OPEN) -> None:
+    matcher = compiled(structure.of_json_schema(schema, style))
+    assert [text for text in good if not accepts(matcher, text)] == []
+    assert [text for text in bad if accepts(matcher, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (OBJECT | {"properties": {"a": True}}, ['{"a":1}', "{}"], ['{"b":1}', '{"a":1,"b":1}']),
+        (OBJECT | {"properties": {}}, ["{}"], ['{"b":1}']),
+        (OBJECT, ['{"b":1}'], ["1"]),
+        (OBJECT | {"required": ["a"]}, ['{"a":1,"b":1}'], ["{}"]),
+        (OBJECT | {"properties": {"a": True}, "required": ["b"]}, ['{"a":1,"b":1}'], ['{"b":1,"c":1}']),
+        (OBJECT | {"properties": {"a": True}, "additionalProperties": True}, ['{"a":1,"b":1}'], []),
+        (
+            {"allOf": [OBJECT | {"properties": {"a": True}, "required": ["a"]}, {"properties": {"b": True}}]},
+            ['{"a":1,"b":1}', '{"a":1}'],
+            ['{"b":1}', '{"a":1,"c":1}'],
+        ),
+        (
+            {
+                "$defs": {"A": OBJECT | {"properties": {"a": True}}},
+                "$ref": "#/$defs/A",
+                "properties": {"b": True},
+            },
+            ['{"b":1,"a":1}'],
+            ['{"c":1}'],
+        ),
+        (
+            OBJECT
+            | {
+                "properties": {"kind": {"enum": ["x", "y"]}},
+                "required": ["kind"],
+                "oneOf": [
+                    OBJECT | {"properties": {"kind": {"const": "x"}, "p": TRUTH}, "required": ["p"]},
+                    OBJECT | {"properties": {"kind": {"const": "y"}}},
+                ],
+            },
+            ['{"kind":"x","p":true}', '{"kind":"y"}'],
+            ['{"kind":"x"}', '{"kind":"y","p":true}', '{"kind":"y","q":1}'],
+        ),
+        (
+            OBJECT
+            | {"properties": {"a": TRUTH, "b": TRUTH}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            ['{"a":true}', '{"b":true}', '{"a":true,"b":true}'],
+            ["{}", '{"a":true,"c":1}'],
+        ),
+    ],
+    ids=str,
+)
+def test_closed_objects_have_the_members_that_are_listed_for_them(
+    schema: Any, good: list[str], bad: list[str]
+) -> None:
+    check(schema, good, bad, CLOSED)
+
+
+def test_a_listed_name_is_not_written_again_in_another_spelling() -> None:
+    listed = OBJECT | {"properties": {"a": {"type": "integer"}, 'f"b': TRUTH}, "required": ["a"]}
+    escaped = ['{"a":1,"\\u0061":"x"}', '{"a":1,"f\\"b":true,"f\\u0022b":1}', '{"a":1,"a":1}']
+    check(listed, ['{"a":1,"ab":"x","":2}', '{"a":1,"f\\"b":true,"f\\"c":1}'], escaped)
+    check(listed | {"additionalProperties": TRUTH}, ['{"a":1,"b":true}'], [*escaped, '{"a":1,"b":1}'])
+    patterns = OBJECT | {"patternProperties": {"^x-": {"type": "integer"}}}
+    check(patterns, ['{"x-1":1,"y":"a"}'], ['{"x-1":"a"}', '{"\\u0078-1":"a"}'])
+    both = {"allOf": [listed, OBJECT | {"properties": {"b": TRUTH}}]}
+    check(both, ['{"a":1,"b":true,"c":1}'], ['{"a":1,"\\u0062":1}', '{"a":1,"\\u0061":"x"}'])
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (
+            NONE_ELSE | {"patternProperties": {"^zz$": TRUTH}},
+            ['{"zz":true}', "{}"],
+            ['{"zz":true,"zz":true}'],
+        ),
+        (
+            NONE_ELSE | {"properties": {"x": True}, "patternProperties": {"^x$": TRUTH}},
+            ['{"x":true}'],
+            ['{"x":1}', '{"x":true,"x":true}'],
+        ),
+        (
+            NONE_ELSE | {"patternProperties": {"^[ab]$": True}, "minProperties": 2},
+            ['{"a":1,"b":1}'],
+            ['{"a":1}', '{"a":1,"a":1}'],
+        ),
+        (
+            NONE_ELSE | {"properties": dict.fromkeys("abc", True), "minProperties": 1, "maxProperties": 2},
+            ['{"a":1}', '{"b":1,"c":1}'],
+            ["{}", '{"a":1,"b":1,"c":1}'],
+        ),
+        (
+            OBJECT | {"additionalProperties": TRUTH, "minProperties": 1, "maxProperties": 2},
+            ['{"a":true}', '{"a":true,"b":true}'],
+            ["{}", '{"a":true,"b":true,"c":true}'],
+        ),
+        (
+            OBJECT | {"properties": {"a": True}, "required": ["a"], "minProperties": 2},
+            ['{"a":1,"b":1}'],
+            ['{"a":1}', '{"a":1,"a":1}', '{"a":1,"\\u0061":1}'],
+        ),
+    ],
+    ids=str,
+)
+def test_counts_are_of_names(schema: Any, good: list[str], bad: list[str]) -> None:
+    check(schema, good, bad)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (OBJECT | {"additionalProperties": TRUTH, "minProperties": 3}, "minProperties is 3.*written twice"),
+        (OBJECT | {"propertyNames": {"maxLength": 1}, "minProperties": 3}, "minProperties is 3"),
+        (NONE_ELSE | {"patternProperties": {"^x$": TRUTH}, "minProperties": 2}, "has 1 properties"),
+        (NONE_ELSE | {"required": ["a", "b"], "maxProperties": 1}, "requires 2 properties"),
+        (
+            NONE_ELSE | {"properties": dict.fromkeys("abcdefghijkl", True), "minProperties": 6},
+            "more than 64 choices among 12",
+        ),
+        (
+            {
+                "$defs": {"A": {"allOf": [{"$ref": "#/$defs/A"}, {"properties": {"a": True}}]}},
+                "$ref": "#/$defs/A",
+            },
+            "leads back to itself|circular",
+        ),
+    ],
+    ids=str,
+)
+def test_counts_that_cannot_be_told_are_refused(schema: Any, reason: str) -> None:
+    for style in (OPEN, CLOSED):
+        with pytest.raises(GrammarError, match=reason):
+            compiled(structure.of_json_schema(schema, style))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("^x$", ["x"]),
+        ("^(?:a|b)?c{1,2}$", ["ac", "acc", "bc", "bcc", "c", "cc"]),
+        ("^[a-c-]$|^\\.$", ["-", ".", "a", "b", "c"]),
+        *(
+            (many, None)
+            for many in ("x", "^x", "^x+$", "^a|b$", "^.$", "^[^a]$", "^(?i)a$", "^\\w{3}$", "^(a$", "^[")
+        ),
+    ],
+)
+def test_a_pattern_of_few_names_is_those_names(pattern: str, names: list[str] | None) -> None:
+    assert names_of(pattern) == names
+
+
+def test_a_negated_class_excludes_the_quote_and_the_backslash_that_it_names() -> None:
+    string = {"type": "string", "pattern": '^[^"\\\\]*$'}
+    check(string, ['"a b"'], ['"\\""', '"\\\\"', '"a\\"b"'])
+    assert without_controls(r"\[^a[^]b][^-c][a[^d]]") == r"\[^a[^\x00-\x1f\]b][^\x00-\x1f\-c][a[^d]]"
+
+
+@given(st.lists(st.text('ab"\\', max_size=3), max_size=4), st.lists(st.text('ab"\\', max_size=4), max_size=9))
+def test_all_other_names_are_those_that_are_not_listed(listed: list[str], names: list[str]) -> None:
+    matcher = compiled(structure.of_json_schema({"type": "string", "pattern": all_but(listed)}))
+    for name in [*names, *listed]:
+        assert accepts(matcher, json.dumps(name)) == (name not in listed)
+
+
+NAMES = ["a", "b", "ab", "x", "x-1"]
+LEAVES: list[Any] = [TRUTH, {"type": "null"}, {"enum": ["x"]}, {"const": 1}, True, False]
+LEAVES += [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "string", "pattern": '^[^"]$'}]
+PATTERNS = ["^x$", "^[ab]$", "^x", "^a", "b$", "^x-[0-9]+$", "."]
+
+
+def objects(chance: random.Random, depth: int = 0) -> dict[str, Any]:
+    """A schema at random."""
+    schema: dict[str, Any] = {"type": "object"} if chance.random() < 0.8 else {}
+    inner = [*LEAVES, objects(chance, depth + 1)] if depth < 2 else LEAVES
+    if chance.random() < 0.7:
+        schema["properties"] = {
+            name: chance.choice(inner) for name in chance.sample(NAMES, chance.randint(0, 3))
+        }
+    if chance.random() < 0.3:
+        schema["patternProperties"] = {chance.choice(PATTERNS): chance.choice(LEAVES) for _ in range(2)}
+    if chance.random() < 0.5:
+        schema["additionalProperties"] = chance.choice([False, *inner])
+    if chance.random() < 0.4:
+        schema["required"] = chance.sample(NAMES, chance.randint(0, 2))
+    for keyword, often in (("minProperties", 0.3), ("maxProperties", 0.2)):
+        if chance.random() < often:
+            schema[keyword] = chance.randint(0, 3)
+    if depth < 2 and chance.random() < 0.2:
+        schema["allOf"] = [objects(chance, 2) for _ in range(2)]
+    if depth < 2 and chance.random() < 0.15:
+        schema["anyOf"] = [chance.choice([objects(chance, 2), {"required": ["a"]}]) for _ in range(2)]
+    if depth < 2 and chance.random() < 0.1:
+        schema["$ref"] = "#/$defs/A"
+    return schema
+
+
+def instances(chance: random.Random, depth: int = 0) -> Any:
+    if depth > 1 or (depth and chance.random() < 0.5):
+        return chance.choice([True, None, "x", 1, 10, '"'])
+    return {name: instances(chance, depth + 1) for name in chance.sample([*NAMES, "q"], chance.randint(0, 4))}
+
+
+def test_what_random_schemas_accept_is_valid_and_never_ends_in_the_middle() -> None:
+    chance = random.Random(11)
+    compiles = 0
+    for _ in range(250):
+        schema = objects(chance) | {"$defs": {"A": objects(chance, 2)}}
+        try:
+            matcher = compiled(structure.of_json_schema(schema, chance.choice([OPEN, CLOSED])))
+        except GrammarError:
+            continue
+        compiles += 1
+        texts = [json.dumps(instances(chance), separators=(",", ":")) for _ in range(8)]
+        texts = [text for text in texts if accepts(matcher, text)]
+        texts += filter(None, (walked(matcher, chance) for _ in range(3)))
+        for text in texts:
+            jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+    assert compiles > 80
+
+
+def walked(matcher: LLMatcher, chance: random.Random, most: int = 200) -> str | None:
+    """A text drawn byte by byte; None where it has not ended after so many. Some byte may always come."""
+    matcher = matcher.deep_copy()
+    found = bytearray()
+    for _ in range(most):
+        mask = matcher.compute_bitmask()
+        allowed = [byte for byte in range(256) if mask[byte // 8] >> byte % 8 & 1]
+        if matcher.is_accepting() and (not allowed or chance.random() < 0.5):
+            return found.decode()
+        assert allowed, found
+        closing = [byte for byte in allowed if byte in b'"}],']
+        byte = chance.choice(closing if closing and chance.random() < 0.5 else allowed)
+        assert matcher.consume_token(byte)
+        found.append(byte)
+    return None
