@@ -67,7 +67,11 @@ SAMPLING = [
     ({"model": 5}, "model", "5"),
     ({"stream": "yes"}, "stream", "yes"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
-    ({"guided_json": {"not": {}}}, "guided_json", 'cannot be followed: Unimplemented keys: ["not"].'),
+    (
+        {"guided_json": {"not": {}}},
+        "guided_json",
+        "cannot be followed: no grammar can hold the keyword not; leave out what it says.",
+    ),
     ({"guided_json": 5}, "guided_json", "5"),
     ({"guided_json": "{"}, "guided_json", "not valid JSON"),
     ({"guided_regex": "("}, "guided_regex", "unclosed group"),

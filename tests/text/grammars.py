@@ -5,15 +5,16 @@ from __future__ import annotations
 from llguidance import LLMatcher, LLTokenizer
 
 from slipway.text.errors import GrammarError
+from slipway.text.grammar_reasons import translated
 
 BYTES = LLTokenizer("byte")
 
 
 def compiled(grammar: str) -> LLMatcher:
-    """Raises GrammarError with llguidance's reason."""
+    """Raises GrammarError with the reason."""
     matcher = LLMatcher(BYTES, grammar, log_level=0)
     if matcher.is_error():
-        raise GrammarError(matcher.get_error())
+        raise GrammarError(translated(matcher.get_error()))
     return matcher
 
 

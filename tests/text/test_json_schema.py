@@ -173,9 +173,9 @@ def test_what_says_nothing_is_left_out_and_what_can_be_said_otherwise_is(
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"not": {}}, 'Unimplemented keys: \\["not"\\]'),
+        ({"not": {}}, "no grammar can hold the keyword not"),
         ({"uniqueItems": True}, "uniqueItems"),
-        (False, "schema is false"),
+        (False, "no value is valid by the schema: a part of it"),
         ({"items": {"$ref": "#/$defs/a", "$id": "b"}}, "different drafts"),
         ({"items": 3}, "a schema is an object, true or false, and not 3"),
         ("{", "not valid JSON"),

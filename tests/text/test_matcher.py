@@ -209,7 +209,7 @@ WIDE = {
     [
         (
             structure.of_json_schema({"properties": {"a": False}, "required": ["a"], "type": "object"}),
-            "unsatisf",
+            "no value is valid",
         ),
         (structure.of_grammar('start: start "a"'), "no text that it allows"),
         (structure.of_json_schema(WIDE), "it is too large"),

@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from slipway.text.errors import GrammarError
+from slipway.text.grammar_reasons import NO_TEXT, translated
 from slipway.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -24,7 +25,6 @@ SLOW = 0.25
 SLOW_STEP = 1.0
 """Seconds that those of one step may take, whose number the engine chooses by the time of those before."""
 TOO_SLOW = "it takes too long to follow; say it more simply"
-NO_TEXT = "no text that it allows can be written with the model's tokens"
 CACHED_BYTES = 256 << 10, 512
 """What a compiled grammar counts for: so much, and so much a character of it; measured 0.2 MB at 600."""
 
@@ -67,7 +67,7 @@ class GrammarCompiler:
     def _compiled(self, grammar: str) -> LLMatcher:
         compiled = LLMatcher(self._trie, grammar, log_level=0, limits=LIMITS)
         if compiled.is_error():
-            raise GrammarError(_reason(compiled))
+            raise GrammarError(translated(compiled.get_error()))
         GrammarMatcher(compiled, self._num_words, frozenset()).masks(())  # builds what copies share
         return compiled
 
@@ -91,7 +91,7 @@ class GrammarMatcher:
             if token in self._ends:
                 return count
             if not self._matcher.consume_token(token):
-                raise GrammarError(_reason(self._matcher))
+                raise GrammarError(translated(self._matcher.get_error()))
             if self._matcher.is_stopped():
                 return count
         return None
@@ -134,7 +134,7 @@ class GrammarMatcher:
             for token in self._ends:
                 row[token // 32] |= np.uint32(1 << token % 32)
         if self._matcher.is_error():
-            raise GrammarError(_reason(self._matcher))
+            raise GrammarError(translated(self._matcher.get_error()))
         if not row.any():
             raise GrammarError(NO_TEXT)
 
@@ -153,17 +153,6 @@ def _quickly(ask: Callable[..., T], *arguments: int) -> T:
 
 def _allows(row: NDArray[np.uint32], token: int) -> bool:
     return bool(row[token // 32] >> np.uint32(token % 32) & 1)
-
-
-def _reason(matcher: LLMatcher) -> str:
-    """What llguidance says, without the grammar that it repeats behind that."""
-    first, *lines = matcher.get_error().split("\n")
-    if first.startswith("NoExtension"):
-        return NO_TEXT
-    if first.startswith("panic"):  # its own bounds of a grammar's symbols
-        return "it is too large"
-    errors = [line for line in lines if line.startswith("error: ")]  # of a regular expression
-    return " ".join([first, *errors[:1]])[:300]
 
 
 def _cached_bytes(grammar: str) -> int:

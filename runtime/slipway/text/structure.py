@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway.text.errors import GrammarError
+from slipway.text.grammar_reasons import translated
 from slipway.text.json_schema import prepared
 
 MAX_GRAMMAR = 256 << 10
@@ -144,7 +145,7 @@ def regex_terminal(pattern: str) -> str:
     try:
         return f"/{regex_to_lark(pattern, '')}/"
     except ValueError as error:
-        raise GrammarError(f"the regular expression cannot be read: {error}") from None
+        raise GrammarError(translated(str(error))) from None
 
 
 def _escaped(text: str) -> str:
