@@ -173,6 +173,15 @@ def test_what_says_nothing_is_left_out_and_what_can_be_said_otherwise_is(
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
+        (
+            {
+                "$defs": {
+                    "a": {"type": "object", "properties": {"n": {"$ref": "#/$defs/a"}}, "required": ["n"]}
+                },
+                "properties": {"k": {"$ref": "#/$defs/a"}},
+            },
+            "requires itself again",
+        ),
         ({"not": {}}, "no grammar can hold the keyword not"),
         ({"uniqueItems": True}, "uniqueItems"),
         (False, "no value is valid by the schema: a part of it"),

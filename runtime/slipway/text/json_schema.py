@@ -105,6 +105,7 @@ class _Preparing:
         """Schemas with `multipleOf`."""
         self._rounded: list[Schema] = []
         """Schemas whose bounds brought them one."""
+        self._references: set[str] = set()
         self._combines = False
         """Two schemas may hold one value."""
         declared = root if isinstance(root, dict) else {}
@@ -119,8 +120,26 @@ class _Preparing:
             for schema in self._rounded:
                 del schema["multipleOf"]
             check_multiples(self._multiples)
+        self._check_ends(found)
         members = Members(found, closed=not self._additional_properties, refers=not self._has_bases)
         return members.held(found)
+
+    def _check_ends(self, schema: Json) -> None:
+        """Raises GrammarError where every value of a schema holds another of the same, without an end."""
+        left, needs = _needed(schema), dict[str, set[str]]()
+        while left:
+            reference = left.pop()
+            if reference not in needs:
+                needs[reference] = _needed(self._referred(reference))
+                left |= needs[reference]
+        for reference in self._references:
+            needs.setdefault(reference, _needed(self._referred(reference)))
+        while ends := [reference for reference, each in needs.items() if not each & needs.keys()]:
+            self._spend(len(needs))
+            for reference in ends:
+                del needs[reference]
+        if needs:
+            raise GrammarError(f"$ref {min(needs)[:80]} requires itself again, so that no value has an end")
 
     def schema(self, schema: Json, depth: int) -> Json:
         if isinstance(schema, bool):
@@ -134,6 +153,8 @@ class _Preparing:
         found = {key: self._value(key, value, depth + 1) for key, value in schema.items()}
         for key in [key for key in found if key in _SAY_NOTHING and _SAY_NOTHING[key](found, found[key])]:
             del found[key]
+        if isinstance(found.get("$ref"), str):
+            self._references.add(found["$ref"])
         if isinstance(found.get("pattern"), str):
             found["pattern"] = without_controls(found["pattern"])
         if isinstance(found.get("patternProperties"), dict):
@@ -344,6 +365,24 @@ class _Known:
         if self.types is not None and other.types is not None and not self.types & other.types:
             return True
         return self.values is not None and other.values is not None and not self.values & other.values
+
+
+def _needed(schema: Json) -> set[str]:
+    """References of which every value of a schema holds a value."""
+    if not isinstance(schema, dict):
+        return set()
+    found = {schema["$ref"]} if isinstance(schema.get("$ref"), str) else set()
+    parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
+    properties, required = schema.get("properties"), schema.get("required")
+    if schema.get("type") == "object" and isinstance(properties, dict) and isinstance(required, list):
+        parts += [properties[name] for name in required if isinstance(name, str) and name in properties]
+    if (
+        schema.get("type") == "array"
+        and schema.get("minItems") not in (None, 0)
+        and "prefixItems" not in schema
+    ):
+        parts.append(schema.get("items"))
+    return found.union(*map(_needed, parts))
 
 
 def _combines(schema: Schema) -> bool:
