@@ -17,7 +17,6 @@ from llguidance import LLMatcher
 from schemas import official, tool_schemas
 from slipway.text import structure
 from slipway.text.errors import GrammarError
-from slipway.text.json_schema import prepared
 from slipway.text.structure import JsonStyle
 
 
@@ -26,7 +25,7 @@ def takes(schema: Any, *instances: Any, style: JsonStyle = structure.JSON) -> li
     return [accepts(matcher, json.dumps(one, ensure_ascii=False)) for one in instances]
 
 
-@pytest.mark.parametrize(("draft", "groups", "least"), [("draft7", 254, 182), ("draft2020-12", 368, 214)])
+@pytest.mark.parametrize(("draft", "groups", "least"), [("draft7", 254, 183), ("draft2020-12", 368, 214)])
 def test_the_official_suites_invalid_instances_are_not_written(draft: str, groups: int, least: int) -> None:
     """Required tests alone. What does not compile is refused with a reason."""
     seen = good = 0
@@ -319,6 +318,5 @@ def test_numbers_at_which_the_library_ends_the_process_are_refused(number: float
         "bounds": {"type": "integer", "minimum": number, "maximum": number},
         "nested": {"properties": {"a": {"const": {"b": [number]}}}},
     }
-    with pytest.raises(GrammarError, match=r"too near to -2\^63"):
-        prepared(schemas[where])
-    assert prepared({"const": -(2**63) + 1025}) == {"const": -(2**63) + 1025}
+    with pytest.raises(GrammarError, match=r"64-bit float|64 bits|no number is within its bounds"):
+        compiled(structure.of_json_schema(schemas[where]))

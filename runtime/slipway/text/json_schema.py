@@ -25,8 +25,6 @@ MAX_NESTING = 200
 MAX_BRANCHES = 256
 MAX_WORK = 50_000
 """Comparisons of branches, and listed values looked at by their length, in one schema."""
-OUT_OF_REACH = 1 << 63
-"""Where an integer is the negative of this as a double, llguidance recurses until the process ends."""
 WORK_CHARACTERS = 16
 """Of a value: comparing more of them is more work."""
 
@@ -84,13 +82,8 @@ def prepared(schema: Json, *, additional_properties: bool = True) -> Json:
     """
     layer = [schema] if isinstance(schema, dict | list) else []
     for _ in range(MAX_NESTING):
-        within = [each for one in layer for each in (one.values() if isinstance(one, dict) else one)]
-        for number in within:
-            if isinstance(number, int | float) and -OUT_OF_REACH <= number <= -OUT_OF_REACH + 1024:
-                raise GrammarError(
-                    f"{number} is too near to -2^63: grammars hold numbers from -2^63 + 1025 on"
-                )
-        layer = [each for each in within if isinstance(each, dict | list)]
+        within = (one.values() if isinstance(one, dict) else one for one in layer)
+        layer = [each for several in within for each in several if isinstance(each, dict | list)]
         if not layer:
             return _Preparing(schema, additional_properties).whole()
     raise GrammarError(f"the schema's JSON nests more than {MAX_NESTING} levels deep")
