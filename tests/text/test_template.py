@@ -70,26 +70,6 @@ def test_a_continued_message_ends_as_transformers_ends_it(reference: Any, family
     assert ours == expected
 
 
-@pytest.mark.parametrize(
-    ("source", "content_format"),
-    [
-        (templates.CHATML, "string"),
-        (templates.LLAMA3, "string"),
-        (templates.QWEN, "string"),
-        (templates.GEMMA, "openai"),
-        (templates.PARTS_ONLY, "openai"),
-        ("{% for m in messages[1:] %}{% for p in m['content'] | list %}{% endfor %}{% endfor %}", "openai"),
-        ("{% set c = messages[0].content %}{% for p in c or [] %}{% endfor %}", "openai"),
-        ("{% for m in messages %}{% for t in m.tool_calls %}{% endfor %}{% endfor %}", "string"),
-        ("{% for t in tools %}{% for p in t.content %}{% endfor %}{% endfor %}", "string"),
-    ],
-)
-def test_the_content_format_follows_from_what_the_template_loops_over(
-    source: str, content_format: str
-) -> None:
-    assert ChatTemplate(source).content_format == content_format
-
-
 def test_text_parts_become_lines_for_a_template_that_takes_text() -> None:
     content = [{"type": "text", "text": "one"}, {"type": "input_text", "text": "two"}, "three"]
     source = "{{ messages[0].content }}"
@@ -126,13 +106,6 @@ def test_arguments_given_as_json_text_reach_the_template_as_an_object() -> None:
     assert as_text == before
 
 
-def test_arguments_that_are_not_json_are_refused() -> None:
-    broken = copy.deepcopy(templates.CALLING)
-    broken[1]["tool_calls"][0]["function"]["arguments"] = "{city"
-    with pytest.raises(TemplateError, match="tool call 'météo' are not valid JSON"):
-        _ours(templates.QWEN, broken)
-
-
 @pytest.mark.parametrize("depth", [150, 100_000])
 def test_a_value_nested_too_deeply_is_refused(depth: int) -> None:
     nested: list[Any] = []
@@ -140,14 +113,11 @@ def test_a_value_nested_too_deeply_is_refused(depth: int) -> None:
         nested = [nested]
     with pytest.raises(TemplateError, match="nested more than 100 deep"):
         _ours(templates.CHATML + "{{ x }}", HELLO, kwargs={"x": nested})
-    call = {"type": "function", "function": {"name": "f", "arguments": "[" * depth + "]" * depth}}
-    with pytest.raises(TemplateError, match=r"nested more than 100 deep|not valid JSON"):
-        _ours(templates.CHATML, [{"role": "assistant", "content": "", "tool_calls": [call]}])
 
 
 def test_a_template_refuses_a_chat_in_its_own_words() -> None:
     with pytest.raises(TemplateError, match=re.escape("Roles must alternate: user, assistant, user, …")):
-        _ours(templates.MISTRAL, [*HELLO, *HELLO])
+        _ours(templates.MISTRAL, [{"role": "assistant", "content": "Hello"}])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from slipway.text.sandbox import TemplateError
 
@@ -17,18 +17,15 @@ TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refu
 """Types of parts that are text, and the field that holds it."""
 
 
-def prepared(
-    messages: Sequence[Message], content_format: Literal["string", "openai"]
-) -> list[dict[str, Any]]:
-    """A copy for the template. Keys without a value are left out: templates test for the key."""
+def copied(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """A copy for the template. Keys without a value are left out, templates test for the key; so is an empty
+    list of calls."""
     chat = []
     for message in messages:
         own = {key: plain(value) for key, value in message.items() if value is not None}
-        content = own.get("content")
-        own["content"] = flat(content) if content_format == "string" else parts(content)
+        if not own.get("tool_calls", True):
+            del own["tool_calls"]
         if own.get("role") == "assistant":
-            if "tool_calls" in own:
-                own["tool_calls"] = [_with_parsed_arguments(call) for call in own["tool_calls"]]
             _name_reasoning(own)
         chat.append(own)
     return chat
@@ -88,21 +85,31 @@ def _text(part: Any) -> str:
     return text
 
 
-def _with_parsed_arguments(call: Any) -> Any:
-    """Clients send arguments as JSON text; templates want the object, to write it in their own way."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return call
-    arguments = function.get("arguments") or {}
-    if isinstance(arguments, str):
+def arguments_as_object(given: Any) -> dict[str, Any] | None:
+    """A call's arguments, which clients send as JSON text; {} for none, None for what is no object.
+
+    A text that some clients encode twice is one text.
+    """
+    for _ in range(2):
+        if given is None or (isinstance(given, str) and not given.strip()):
+            return {}
+        if not isinstance(given, str):
+            break
         try:
-            arguments = plain(json.loads(arguments))
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise TemplateError(
-                f"The arguments of the tool call {function.get('name')!r} are not valid JSON: {error}. "
-                "Send them as the model wrote them, or as an object."
-            ) from error
-    return {**call, "function": {**function, "arguments": arguments}}
+            given = plain(json.loads(given))
+            json.dumps(given, ensure_ascii=False).encode()  # half a character has no bytes
+        except (ValueError, RecursionError):
+            return None
+    if given is None:
+        return {}
+    return given if isinstance(given, dict) else None
+
+
+def arguments_as_text(given: Any) -> str:
+    """The same as text: as sent where it is one."""
+    if arguments_as_object(given) == {}:
+        return "{}"
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
 
 def _name_reasoning(message: dict[str, Any]) -> None:

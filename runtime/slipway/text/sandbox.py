@@ -36,6 +36,10 @@ class TemplateError(ValueError):
     """A template that is missing, broken, over its limits, or refuses the chat, in words for the client."""
 
 
+class OverLimit(TemplateError):
+    """A template takes too long, or makes too long a text: another chat would not help it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one render may take."""
@@ -93,17 +97,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return "".join(chunks)
 
     def tick(self) -> None:
-        """Raise TemplateError where the time is over."""
+        """Raise OverLimit where the time is over."""
         if time.monotonic() > _deadline.get():
-            raise TemplateError(
+            raise OverLimit(
                 f"The chat template took longer than {self.limits.seconds:g} s. "
                 "Send a shorter chat, or use another template."
             )
 
     def bounded(self, size: int) -> None:
-        """Raise TemplateError where a text of `size` characters is too long."""
+        """Raise OverLimit where a text of `size` characters is too long."""
         if size > self.limits.characters:
-            raise TemplateError(
+            raise OverLimit(
                 f"The chat template makes a text of more than {self.limits.characters} characters. "
                 "Send a shorter chat, or use another template."
             )

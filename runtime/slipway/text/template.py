@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jinja2
 from jinja2 import meta
 
-from slipway.text.messages import Message, plain, prepared
-from slipway.text.sandbox import Limits, Sandbox, TemplateError
-from slipway.text.shape import iterates_content
+from slipway.text.fit import Chat, ContentFormat, Fit
+from slipway.text.messages import Message, plain
+from slipway.text.sandbox import Limits, OverLimit, Sandbox, TemplateError
 
 __all__ = ["ChatTemplate", "ChatWriter", "TemplateError", "WrittenChat", "load_chat_template"]
-
-ContentFormat = Literal["auto", "string", "openai"]
 
 _NO_TEMPLATE = (
     "The model has no chat template, so a chat cannot be turned into a prompt. "
@@ -70,6 +69,9 @@ class ChatTemplate:
     ) -> None:
         """`special_tokens` are variables of the template: give `**tokenizer.special_tokens`.
 
+        content_format  how the template sees a message's content: as one text, or as a list of typed parts;
+                        auto finds out, for each role
+
         Raises TemplateError where there is no template (None) or it is not valid Jinja.
         """
         if source is None:
@@ -88,10 +90,7 @@ class ChatTemplate:
             raise TemplateError("The chat template is nested too deeply to be compiled.") from error
         self._read = frozenset(meta.find_undeclared_variables(parsed))
         self._of_the_server = _OF_THE_MODEL | special_tokens.keys() | self._sandbox.globals.keys()
-        if content_format == "auto":
-            content_format = "openai" if iterates_content(parsed) else "string"
-        self.content_format: Literal["string", "openai"] = content_format
-        """How the template sees a message's content: one text, or a list of typed parts."""
+        self._fit = Fit(self._probed, source, content_format)
 
     def render(
         self,
@@ -115,18 +114,34 @@ class ChatTemplate:
                 "with the last message, the second begins a new one. Set one of them to false."
             )
         own = self._variables(kwargs or {})
-        chat = prepared(messages, self.content_format)
+        chat = self._fit.fitted(messages)
         ending = _mark_ending(chat[-1]) if continue_final_message else None
         variables = {
             **self._special_tokens,
             **own,
-            "messages": chat,
             "tools": plain(tools) if tools else None,
             "documents": plain(documents) if documents else None,
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._sandbox.run(self._template, variables)
+        text = self._run(chat, variables)
         return text if ending is None else _cut_at_mark(text, ending)
+
+    def _run(self, chat: Chat, variables: Mapping[str, Any]) -> str:
+        """The prompt of the chat as it is, else of the first form of it that the template takes."""
+        try:
+            return self._sandbox.run(self._template, {**variables, "messages": chat})
+        except OverLimit:
+            raise
+        except TemplateError:
+            for other in self._fit.others(chat):
+                with contextlib.suppress(TemplateError):
+                    return self._sandbox.run(self._template, {**variables, "messages": other})
+            raise
+
+    def _probed(self, chat: Chat) -> str:
+        """The prompt of a small chat, for `Fit`."""
+        variables = {"tools": None, "documents": None, "add_generation_prompt": True}
+        return self._sandbox.run(self._template, {**self._special_tokens, **variables, "messages": chat})
 
     def write(self, messages: Sequence[Message], **how: Any) -> WrittenChat:
         """As `render`."""

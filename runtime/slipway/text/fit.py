@@ -1,0 +1,282 @@
+"""Fits a chat to a template. What the template takes is found by rendering small chats with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, Literal
+
+from slipway.text.messages import Message, arguments_as_object, arguments_as_text, copied, flat, parts
+from slipway.text.sandbox import OverLimit, TemplateError
+
+Chat = list[dict[str, Any]]
+Form = Callable[[Any], Any]
+ContentFormat = Literal["auto", "string", "openai"]
+
+_FORMS: dict[ContentFormat, tuple[Form, ...]] = {
+    "auto": (flat, parts),
+    "string": (flat,),
+    "openai": (parts,),
+}
+_INSTRUCTIONS = ("system", "developer")
+_RESULTS = ("tool", "function")
+_WORD, _KEY, _VALUE = "mombasa", "keystone", "valentine"
+"""What is looked for in a prompt; no template has these words."""
+_DEVELOPER = re.compile(r"['\"]developer['\"]")
+_ID = "zanzibar1"
+_IDENTITY = {"tool": {"tool_call_id": _ID}, "function": {"tool_call_id": _ID, "name": "lookup"}}
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+class Fit:
+    """What one template takes, each answer found once. Threads may share it."""
+
+    def __init__(self, render: Callable[[Chat], str], source: str, content_format: ContentFormat) -> None:
+        self._render = render
+        self._knows_developer = _DEVELOPER.search(source) is not None
+        self._all_forms = _FORMS[content_format]
+        self._prompts: dict[str, str] = {}
+        self._forms: dict[str, list[Form]] = {}
+
+    def fitted(self, messages: Sequence[Message]) -> Chat:
+        """A copy that the template shows all of.
+
+        Roles that it does not know become those that it does, instructions are merged in front where it
+        refuses or leaves out any, and contents and arguments have the form that it reads.
+        """
+        chat = [self._in_known_role(message) for message in copied(messages)]
+        if any(len(message.get("tool_calls", ())) > 1 for message in chat) and self._takes_one_call:
+            chat = _with_single_calls(chat)
+        return [self._written(message) for message in self._instructed(chat)]
+
+    def others(self, chat: Chat) -> Iterator[Chat]:
+        """The same chat in forms that stricter templates take, for one that has refused it."""
+        for change in (_with_short_ids, _with_joined_turns, _with_answered_results):
+            changed = change(chat)
+            if changed != chat:
+                chat = changed
+                yield chat
+
+    def _in_known_role(self, message: dict[str, Any]) -> dict[str, Any]:
+        role = message.get("role")
+        if role == "developer" and not self._knows_developer:
+            role = "system"
+        if not self._forms_of("user"):  # nothing can be learned from this template
+            return {**message, "role": role}
+        if role == "function" and not self._forms_of(role):
+            role = "tool"
+        if role == "tool" and not self._forms_of(role):
+            role = "user"
+        return {**message, "role": role}
+
+    def _instructed(self, chat: Chat) -> Chat:
+        """With the instructions as sent if the template shows them there, else all of them in front."""
+        given = [message for message in chat if message["role"] in _INSTRUCTIONS]
+        if not given or not self._forms_of("user") or self._shows_instructions(chat):
+            return chat
+        text = "\n\n".join(filter(str.strip, (flat(message.get("content")) for message in given)))
+        rest = [message for message in chat if message["role"] not in _INSTRUCTIONS]
+        for role in (given[0]["role"], *_INSTRUCTIONS):
+            if self._forms_of(role):
+                return [{**given[0], "role": role, "content": text}, *rest]
+        first = next((index for index, message in enumerate(rest) if message["role"] == "user"), None)
+        if first is None:
+            return [{"role": "user", "content": text}, *rest]
+        said = flat(rest[first].get("content"))
+        rest[first] = {**rest[first], "content": f"{text}\n\n{said}" if text else said}
+        return rest
+
+    def _shows_instructions(self, chat: Chat) -> bool:
+        roles = [message["role"] for message in chat]
+        leading = [*takewhile(lambda role: role in _INSTRUCTIONS, roles)][:3]
+        words = [f"{_VALUE}{index}" for index in range(len(leading))]
+        opening = [self._turn(role, word) for role, word in zip(leading, words, strict=True)]
+        if opening and not self._shows([*opening, self._turn("user")], words):
+            return False
+        begun, words = opening[:1], [*words[:1], _WORD]
+        if not begun and sum(role in _INSTRUCTIONS for role in roles) > 1:  # it may keep the last one alone
+            begun, words = [self._turn("system", _VALUE)], [_VALUE, _WORD]
+        places = {*zip(["", *roles[:-1]], roles, [*roles[1:], ""], strict=True)}
+        return all(
+            self._shows([*begun, *self._before(last), self._turn(role, _WORD), *self._after(then)], words)
+            for last, role, then in places
+            if role in _INSTRUCTIONS and last not in ("", *_INSTRUCTIONS)
+        )
+
+    def _written(self, message: dict[str, Any]) -> dict[str, Any]:
+        """With its content and the arguments of its calls in the forms that the template reads."""
+        role, content = message["role"], message.get("content")
+        as_sent = isinstance(content, list) and role not in _RESULTS and self._takes_parts(role)
+        form = parts if as_sent else self._form_of(role)
+        written = {**message, "content": form(content)}
+        if role == "assistant" and "tool_calls" in message:
+            written["tool_calls"] = [self._written_call(call) for call in message["tool_calls"]]
+        return written
+
+    def _written_call(self, call: Any) -> Any:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            return call
+        return {**call, "function": {**function, "arguments": self._arguments(function.get("arguments"))}}
+
+    def _arguments(self, given: Any) -> Any:
+        """An object, or its text where the template joins that. What is no object stays visible in either."""
+        found = arguments_as_object(given)
+        if self._takes_text and (found is None or not self._takes_object):
+            return arguments_as_text(given)
+        return {"arguments": given} if found is None else found
+
+    @cached_property
+    def _takes_object(self) -> bool:
+        prompt = self._prompt([self._turn("user"), self._call({_KEY: _VALUE})])
+        return _VALUE in prompt and f"'{_KEY}'" not in prompt
+
+    @cached_property
+    def _takes_text(self) -> bool:
+        text = json.dumps({_KEY: _VALUE})
+        return text in self._prompt([self._turn("user"), self._call(text)])
+
+    @cached_property
+    def _takes_one_call(self) -> bool:
+        """Whether it shows a call, and of several in one message refuses or drops one."""
+        one, other = (self._call(self._arguments({_KEY: value})) for value in (_VALUE, _WORD))
+        both = {**one, "tool_calls": one["tool_calls"] + other["tool_calls"]}
+        user = self._turn("user")
+        return self._shows([user, one], [_VALUE]) and not self._shows([user, both], [_VALUE, _WORD])
+
+    def _takes_parts(self, role: str) -> bool:
+        """Whether it shows each of several parts."""
+        words = [_WORD, _VALUE]
+        return parts in self._all_forms and self._shows(self._around(role, parts(words)), words)
+
+    def _form_of(self, role: str) -> Form:
+        return next(iter(self._forms_of(role)), self._all_forms[0])
+
+    def _forms_of(self, role: str) -> list[Form]:
+        """The forms of content that the template shows in a message of this role; none if it drops them."""
+        if role not in self._forms:
+            shown = [form for form in self._all_forms if self._shows(self._around(role, form(_WORD)))]
+            self._forms[role] = shown
+        return self._forms[role]
+
+    def _around(self, role: str, content: Any) -> Chat:
+        """A chat with a message of this role and content."""
+        before = self._before("call" if role in _RESULTS else "user" if role == "assistant" else "")
+        after = [self._turn("user")] if role in ("assistant", *_INSTRUCTIONS) else []
+        return [*before, {**_IDENTITY.get(role, {}), "role": role, "content": content}, *after]
+
+    def _before(self, role: str) -> Chat:
+        """The turns of a chat whose last is of this role."""
+        match role:
+            case "user":
+                return [self._turn("user")]
+            case "assistant":
+                return [self._turn("user"), self._turn("assistant")]
+            case "call":
+                return [self._turn("user"), self._call(self._arguments({}))]
+            case "tool" | "function":
+                return [*self._before("call"), self._turn(role)]
+        return []
+
+    def _after(self, role: str) -> Chat:
+        return [self._turn(role)] if role in ("user", "assistant") else []
+
+    def _turn(self, role: str, text: str = "x") -> dict[str, Any]:
+        return {**_IDENTITY.get(role, {}), "role": role, "content": self._form_of(role)(text)}
+
+    def _call(self, arguments: Any) -> dict[str, Any]:
+        call = {"id": _ID, "type": "function", "function": {"name": "lookup", "arguments": arguments}}
+        return {"role": "assistant", "content": self._form_of("assistant")(""), "tool_calls": [call]}
+
+    def _shows(self, chat: Chat, words: Sequence[str] = (_WORD,)) -> bool:
+        """Whether the prompt has the words, as text and not within a printed list."""
+        prompt = self._prompt(chat)
+        return all(
+            word in prompt and f"'text': '{word}" not in prompt and f'"text": "{word}' not in prompt
+            for word in words
+        )
+
+    def _prompt(self, chat: Chat) -> str:
+        """Empty if the template refuses the chat. There are few shapes of chats, so all are kept."""
+        key = json.dumps(chat)
+        if key not in self._prompts:
+            try:
+                self._prompts[key] = self._render(chat)
+            except OverLimit:
+                raise
+            except TemplateError:
+                self._prompts[key] = ""
+        return self._prompts[key]
+
+
+def _with_short_ids(chat: Chat) -> Chat:
+    """Ids of calls as Mistral's templates demand them: nine letters and digits."""
+
+    def short(given: Any) -> Any:
+        if not isinstance(given, str) or _SHORT_ID.fullmatch(given):
+            return given
+        return hashlib.sha256(given.encode()).hexdigest()[:9]
+
+    changed = []
+    for message in chat:
+        own = dict(message)
+        if "tool_call_id" in own:
+            own["tool_call_id"] = short(own["tool_call_id"])
+        if "tool_calls" in own:
+            own["tool_calls"] = [
+                {**call, "id": short(call.get("id"))} if isinstance(call, dict) else call
+                for call in own["tool_calls"]
+            ]
+        changed.append(own)
+    return changed
+
+
+def _with_single_calls(chat: Chat) -> Chat:
+    """One call a message, each followed by its result."""
+    results = {message.get("tool_call_id"): message for message in chat if message["role"] in _RESULTS}
+    changed: Chat = []
+    placed = set()
+    for message in chat:
+        calls = message.get("tool_calls", ())
+        if len(calls) < 2:
+            if id(message) not in placed:
+                changed.append(message)
+            continue
+        for index, call in enumerate(calls):
+            said = {"role": "assistant", "content": ""} if index else message
+            changed.append({**said, "tool_calls": [call]})
+            result = results.get(call.get("id")) if isinstance(call, dict) else None
+            if result is not None:
+                placed.add(id(result))
+                changed.append(result)
+    return changed
+
+
+def _with_joined_turns(chat: Chat) -> Chat:
+    """One message for each turn of the user and of the assistant, as templates demand that alternate them."""
+    changed: Chat = []
+    for message in chat:
+        last = changed[-1] if changed else {}
+        joinable = message["role"] in ("user", "assistant") and last.get("role") == message["role"]
+        if not joinable or "tool_calls" in last:
+            changed.append(message)
+        elif isinstance(last["content"], str) and isinstance(message["content"], str):
+            both = "\n\n".join(filter(None, (last["content"], message["content"])))
+            changed[-1] = {**last, **message, "content": both}
+        else:
+            changed[-1] = {**last, **message, "content": parts(last["content"]) + parts(message["content"])}
+    return changed
+
+
+def _with_answered_results(chat: Chat) -> Chat:
+    """An empty answer where the user goes on after a tool, as Mistral's templates demand one."""
+    changed: Chat = []
+    for message in chat:
+        if changed and changed[-1]["role"] in _RESULTS and message["role"] == "user":
+            changed.append({"role": "assistant", "content": type(message["content"])()})
+        changed.append(message)
+    return changed

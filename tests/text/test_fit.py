@@ -1,0 +1,188 @@
+"""Chats as clients send them, in the templates of the models that people serve."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import families
+import pytest
+
+from slipway.text.template import ChatTemplate
+
+HI: dict[str, Any] = {"role": "user", "content": "Hi"}
+SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
+HELLO: dict[str, Any] = {"role": "assistant", "content": "Hello."}
+TRAIN: dict[str, Any] = {"role": "system", "content": "On a train."}
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'system' %}{% if not loop.first %}"
+    "{{ raise_exception('A system message may only come first.') }}{% endif %}[s]{{ m.content }}"
+    "{% elif m.role in ('user', 'assistant') %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
+)
+VERBATIM = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+PAIRS = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{% for k, v in c.function.arguments|items %}<{{ k }}>{{ v }}{% endfor %}{% endfor %}{% endfor %}"
+)
+JOINED = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ '<call>' + c.function.name + '<args>' + c.function.arguments }}{% endfor %}{% endfor %}"
+)
+
+
+def prompt(source: str, *messages: dict[str, Any], **options: Any) -> str:
+    template = ChatTemplate(source, bos_token="<s>", eos_token="</s>")
+    return template.render(messages, **options)
+
+
+def call(arguments: Any, own_id: str = "toolu_01") -> dict[str, Any]:
+    return {"id": own_id, "type": "function", "function": {"name": "lookup", "arguments": arguments}}
+
+
+def calling(*arguments: Any) -> list[dict[str, Any]]:
+    """The user asks, the assistant calls, the tool answers each call."""
+    calls = [call(one, f"toolu_0{index}") for index, one in enumerate(arguments)]
+    results = [
+        {"role": "tool", "tool_call_id": one["id"], "content": f"result {index}"}
+        for index, one in enumerate(calls)
+    ]
+    return [HI, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+
+
+def test_an_empty_list_of_calls_is_no_calls() -> None:
+    source = "{% for m in messages %}{{ '[call]' if 'tool_calls' in m else m.content }}{% endfor %}"
+    assert prompt(source, HI, {**HELLO, "tool_calls": []}) == "HiHello."
+
+
+@pytest.mark.parametrize("family", families.ALL)
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [SYSTEM, HI],
+        [{**SYSTEM, "role": "developer"}, HI],
+        [SYSTEM, {**TRAIN, "role": "developer"}, HI],
+        [SYSTEM, HI, HELLO, TRAIN, HI],
+        [HI, HELLO, TRAIN, HI],
+        [SYSTEM, HI, TRAIN],
+        [SYSTEM, HI, HI],
+    ],
+)
+def test_every_family_shows_all_instructions(family: str, messages: list[dict[str, Any]]) -> None:
+    shown = prompt(families.ALL[family], *messages)
+    for message in messages:
+        assert shown.count(message["content"]) == messages.count(message)
+
+
+@pytest.mark.parametrize("family", families.ALL)
+def test_every_family_shows_the_result_of_a_tool(family: str) -> None:
+    shown = prompt(families.ALL[family], SYSTEM, *calling('{"city": "Oslo"}'), HI)
+    assert "result 0" in shown
+    assert "'type'" not in shown
+
+
+@pytest.mark.parametrize("family", families.WITH_TOOLS)
+@pytest.mark.parametrize("arguments", ['{"city": "Oslo"}', {"city": "Oslo"}, '"{\\"city\\": \\"Oslo\\"}"'])
+def test_every_family_shows_arguments_in_its_own_way(family: str, arguments: Any) -> None:
+    shown = prompt(families.WITH_TOOLS[family], *calling(arguments))
+    assert "city" in shown
+    assert "Oslo" in shown
+    assert "'city'" not in shown
+    assert '\\"city' not in shown or isinstance(arguments, str)
+
+
+@pytest.mark.parametrize("family", families.WITH_TOOLS)
+def test_every_family_shows_several_calls_at_once(family: str) -> None:
+    shown = prompt(families.WITH_TOOLS[family], *calling('{"city": "Oslo"}', '{"city": "Rome"}'), HI)
+    for word in ("Oslo", "Rome", "result 0", "result 1"):
+        assert shown.count(word) == 1
+
+
+@pytest.mark.parametrize("family", families.WITH_TOOLS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"text": "once upo',
+        "[1]",
+        "null",
+        '"x"',
+        " ",
+        "",
+        None,
+        '{"a":1}{"b":2}',
+        "[" * 5000,
+        '{"a": "\\ud800"}',
+    ],
+)
+def test_no_arguments_in_a_history_are_refused(family: str, arguments: Any) -> None:
+    shown = prompt(families.WITH_TOOLS[family], *calling(arguments), HI)
+    assert "result 0" in shown
+    if arguments and arguments.startswith('{"text'):
+        assert "once upo" in shown
+    shown.encode()
+
+
+def test_roles_that_a_template_does_not_know_become_those_that_it_does() -> None:
+    assert prompt(STRICT, {"role": "developer", "content": "Rhyme."}, HI) == "[s]Rhyme.[user]Hi"
+    named = "{% for m in messages %}{{ m.role if m.role == 'developer' else 'other' }}{% endfor %}"
+    assert prompt(named, {"role": "developer", "content": "Rhyme."}) == "developer"
+    result = {"role": "function", "name": "lookup", "content": "3 degrees"}
+    assert "[user]3 degrees" in prompt(STRICT, HI, {"role": "assistant", "content": ""}, result)
+    assert "[function]3 degrees" in prompt(VERBATIM, HI, {"role": "assistant", "content": ""}, result)
+
+
+def test_instructions_stay_where_they_were_sent_if_the_template_shows_them_there() -> None:
+    chat = [SYSTEM, TRAIN, HI, HELLO, TRAIN, HI]
+    assert prompt(VERBATIM, *chat) == "".join(f"[{one['role']}]{one['content']}" for one in chat)
+
+
+def test_instructions_are_merged_in_front_where_the_template_refuses_or_drops_them() -> None:
+    merged = "[s]Be brief.\n\nOn a train.[user]Hi[assistant]Hello.[user]Hi"
+    assert prompt(STRICT, SYSTEM, HI, HELLO, TRAIN, HI) == merged
+    drops = STRICT.replace("{{ raise_exception('A system message may only come first.') }}", "{% continue %}")
+    assert prompt(drops, SYSTEM, HI, HELLO, TRAIN, HI) == merged
+
+
+def test_instructions_go_to_the_user_where_the_template_has_no_place_for_them() -> None:
+    shown = prompt(families.GEMMA2, SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Hi"}]})
+    assert "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>" in shown
+
+
+def test_text_stays_text_in_every_role() -> None:
+    source = (
+        "{% for m in messages %}{% if m.role == 'user' %}[u]{% if m.content is string %}{{ m.content }}"
+        "{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% elif m.role == 'tool' %}"
+        "{% if m.content is string %}[t]{{ m.content }}{% else %}{% for p in m.content %}[T]{{ p.output }}"
+        "{% endfor %}{% endif %}{% else %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
+    )
+    chat = [SYSTEM, *calling("{}"), HELLO, HI]
+    assert prompt(source, *chat) == "[system]Be brief.[u]Hi[assistant][t]result 0[assistant]Hello.[u]Hi"
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    chat[3] = {**chat[3], "content": parts}
+    chat[0] = {**SYSTEM, "content": parts}
+    assert "[system]one\ntwo[u]" in prompt(source, *chat)
+    assert "[t]one\ntwo[assistant]" in prompt(source, *chat)
+    assert "onetwo" in prompt(source, {"role": "user", "content": parts})
+
+
+def test_a_list_of_which_the_template_reads_the_first_part_is_joined() -> None:
+    system = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert "one\ntwo\n\nHi" in prompt(families.GEMMA3, {"role": "system", "content": system}, HI)
+
+
+@pytest.mark.parametrize("arguments", ['{"city":  "Oslo"}', {"city": "Oslo"}])
+def test_a_template_that_joins_the_arguments_gets_their_text(arguments: Any) -> None:
+    shown = json.dumps(arguments) if isinstance(arguments, dict) else arguments
+    assert f"<call>lookup<args>{shown}[tool]" in prompt(JOINED, *calling(arguments))
+    assert "<call>lookup<args>{}[tool]" in prompt(JOINED, *calling(" "))
+    assert '<call>lookup<args>{"a[tool]' in prompt(JOINED, *calling('{"a'))
+
+
+def test_a_template_that_loops_over_the_arguments_gets_an_object() -> None:
+    assert "<city>Oslo" in prompt(PAIRS, *calling('{"city": "Oslo"}'))
+    assert '<arguments>{"a[tool]' in prompt(PAIRS, *calling('{"a'))
+    assert "[assistant][tool]" in prompt(PAIRS, *calling("null"))
+
+
+def test_a_continued_message_is_the_last_one_in_whatever_form_it_is_sent() -> None:
+    options = {"add_generation_prompt": False, "continue_final_message": True}
+    assert prompt(STRICT, SYSTEM, HI, TRAIN, HELLO, **options).endswith("[assistant]Hello.")
