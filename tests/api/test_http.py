@@ -421,3 +421,21 @@ def test_traces_are_started_and_stopped_only_where_they_have_a_folder(
     answer = served.post("/stop_profile", headers=key)
     assert answer.status_code == 500
     assert "the disk is full" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_to_a_client_of_http_1_0_ends_with_the_connection(served: Served, stream: bool) -> None:
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    body = json.dumps({"prompt": "x", "max_tokens": 2, "stream": stream}).encode()
+    head = f"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    with socket.create_connection((host, int(port)), timeout=scaled(10)) as client:
+        client.sendall(f"{head}\r\n\r\n".encode() + body)
+        received = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    headers, _, answer = received.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in headers
+    assert (b"content-length" in headers) is not stream
+    if stream:
+        assert answer.startswith(b"data: {")
+        assert answer.endswith(b"data: [DONE]\n\n")
+    else:
+        assert json.loads(answer)["usage"]["completion_tokens"] == 2

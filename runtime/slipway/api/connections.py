@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Literal
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from slipway.api.errors import ApiError, error_response
@@ -114,6 +114,21 @@ class Connections(ServerState):
         return True
 
 
+class UntilClosed(RequestResponseCycle):
+    """An answer to a client of HTTP/1.0, which reads no chunks. Without a length it ends by closing."""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            self._is_bounded = b"content-length" in names
+            if not self._is_bounded:
+                self.chunked_encoding = False
+        elif not self._is_bounded:
+            await self.flow.drain()  # first, as a ping may be sent beside a piece
+            self.expected_content_length = len(message.get("body", b""))  # of this piece
+        await super().send(message)
+
+
 class Connection(HttpToolsProtocol):
     """One client's: bounded in what it sends before a route sees it, and in the time that it takes."""
 
@@ -180,6 +195,8 @@ class Connection(HttpToolsProtocol):
             raise self._fault
         self._part, self._unplaced = "body", 0
         super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0":
+            self.cycle.__class__ = UntilClosed
         self.headers = []  # of their own: trailers must not pass for headers
 
     def on_body(self, body: bytes) -> None:
