@@ -144,7 +144,28 @@ def test_tools_documents_and_settings_reach_the_template(start: Callable[..., Se
     for effort in ("xhigh", "max"):
         body["reasoning_effort"] = effort
         assert served.post("/v1/chat/completions", body).status_code == 200
-        assert prompt_of(served) == "high|glad|weather,|T"
+        assert prompt_of(served) == f"{effort}|glad|weather,|T"
+
+
+@pytest.mark.parametrize("switch", ["enable_thinking", "thinking", "reasoning", "thinking_budget"])
+def test_no_effort_turns_thinking_off_whatever_the_template_calls_it(
+    start: Callable[..., Served], switch: str
+) -> None:
+    served = start("--chat-template", f"{{{{ {switch} | default('unset') }}}} {{{{ messages[0].content }}}}")
+    off = "0" if switch == "thinking_budget" else "False"
+    for path, fields in (
+        ("/v1/chat/completions", {"reasoning_effort": "none", "messages": HELLO}),
+        ("/v1/responses", {"reasoning": {"effort": "none"}, "input": "Hello"}),
+        ("/v1/messages", {"thinking": {"type": "disabled"}, "messages": HELLO, "max_tokens": 1}),
+    ):
+        assert served.post(path, fields).status_code == 200
+        assert prompt_of(served) == f"{off} Hello"
+    for own, shown in (
+        ({"reasoning_effort": "none", "chat_template_kwargs": {switch: 7}}, "7 Hello"),
+        ({"reasoning_effort": "low"}, "unset Hello"),
+    ):
+        assert served.post("/v1/chat/completions", {"messages": HELLO, **own}).status_code == 200
+        assert prompt_of(served) == shown
 
 
 def test_a_template_that_refuses_is_the_clients_error(start: Callable[..., Served]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
@@ -96,9 +97,10 @@ def test_a_stream_tells_each_step(served: Served) -> None:
     assert "".join(event["delta"]["text"] for event in events[3:-3]) == SENTENCE
     start, end = events[0]["message"], events[-2]
     assert (start["content"], start["stop_reason"]) == ([], None)
-    assert start["usage"]["cache_read_input_tokens"] == 2
+    assert start["usage"]["cache_read_input_tokens"] == 0
+    assert end["usage"]["cache_read_input_tokens"] == 2
     assert end["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
-    assert end["usage"]["input_tokens"] == start["usage"]["input_tokens"]
+    assert end["usage"]["input_tokens"] == start["usage"]["input_tokens"] - 2
 
 
 async def test_the_packages_async_client_works_too(served: Served) -> None:
@@ -269,7 +271,7 @@ def test_effort_and_thinking_reach_the_template(start: Callable[..., Served]) ->
         "content": [{"type": "thinking", "thinking": "so", "signature": "x"}],
     }
     both(served, output_config={"effort": "max"}, messages=[*SAY, thought, *SAY])
-    assert prompt(served) == "so|high|"
+    assert prompt(served) == "so|max|"
 
 
 class City(BaseModel):
@@ -281,6 +283,59 @@ def test_a_form_is_held_to_and_parsed(served: Served) -> None:
     parsed = client(served).messages.parse(model=MODEL, **BODY, output_format=City)
     assert parsed.parsed_output == City(name="Paris")
     assert '"name"' in served.engine.requests[-1].grammar
+
+
+def test_a_message_starts_before_its_first_token(served: Served) -> None:
+    served.engine.gate.clear()
+    try:
+        with httpx.stream("POST", f"{served.url}/v1/messages", json=BODY | {"stream": True}) as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == "event: message_start"
+            served.engine.gate.set()
+            assert "event: message_stop" in lines
+    finally:
+        served.engine.gate.set()
+
+
+@pytest.mark.parametrize("content", ["", " ", [], [{"type": "text", "text": ""}]])
+def test_an_empty_last_message_of_the_assistant_is_no_beginning(served: Served, content: Any) -> None:
+    both(served)
+    asked = prompt(served)
+    both(served, messages=[*SAY, {"role": "assistant", "content": content}])
+    assert prompt(served) == asked
+
+
+def test_a_prompt_that_is_too_long_is_refused_in_the_words_that_agents_know(served: Served) -> None:
+    said = r"prompt is too long: \d+ tokens > 512 maximum"
+    with pytest.raises(anthropic.BadRequestError, match=said) as refused:
+        both(served, messages=[{"role": "user", "content": "Tell me " * 1000}])
+    assert refused.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
+    said = r"input length and `max_tokens` exceed context limit: \d+ \+ 512 > 512"
+    with pytest.raises(anthropic.BadRequestError, match=said):
+        both(served, max_tokens=512)
+
+
+BILLING = "x-anthropic-billing-header: cc_version=2.1.3.a1b; cc_entrypoint=cli; cch={};"
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        lambda header: [{"type": "text", "text": header}, {"type": "text", "text": "Be brief."}],
+        lambda header: f"{header}\n\nBe brief.",
+        lambda header: [
+            {"type": "text", "text": f"{header}\nBe brief.", "cache_control": {"type": "ephemeral"}}
+        ],
+    ],
+)
+def test_the_line_that_changes_with_each_request_of_claude_code_is_left_out(
+    served: Served, system: Callable[[str], Any]
+) -> None:
+    both(served, system="Be brief.")
+    asked = prompt(served)
+    for number in range(2):
+        both(served, system=system(BILLING.format(number)))
+        assert prompt(served) == asked
 
 
 def test_an_answer_that_the_client_has_begun_goes_on(served: Served) -> None:
@@ -309,7 +364,7 @@ def test_fields_reach_the_engine(served: Served) -> None:
 BAD = [
     ({"max_tokens": None}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens must be at least 1"),
-    ({"max_tokens": 5000}, "maximum context length is 512"),
+    ({"max_tokens": 5000}, "exceed context limit: 18 + 5000 > 512"),
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "user"}]}, "messages[0].content is missing"),
     ({"messages": [{"role": "king", "content": ""}]}, "king"),
@@ -362,7 +417,7 @@ def test_errors_of_every_kind_have_that_form(served: Served) -> None:
     served.engine.failing = "out of luck"
     with pytest.raises(anthropic.InternalServerError, match="out of luck"):
         asking.messages.create(model=MODEL, **BODY)
-    (error,) = raw_events(served)
+    *_, error = raw_events(served)
     assert error["error"]["type"] == "api_error"
     with (
         pytest.raises(anthropic.APIStatusError, match="out of luck"),

@@ -7,9 +7,12 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from serving import MODEL, Served
+
+from slipway.api import responses
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 
@@ -33,6 +36,31 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_aborts_it(served: Served
     next(iter(stream))
     stream.close()
     served.engine.wait(lambda: len(served.engine.aborted) == 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "ping"),
+    [
+        ("/v1/chat/completions", {"messages": HELLO}, ": ping"),
+        ("/v1/completions", {"prompt": "Hello"}, ": ping"),
+        ("/v1/responses", {"input": "Hello"}, ": ping"),
+        ("/v1/messages", {"messages": HELLO, "max_tokens": 9}, 'event: ping\ndata: {"type":"ping"}'),
+    ],
+)
+def test_a_stream_that_waits_says_so(
+    served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], ping: str
+) -> None:
+    assert responses.PING_SECONDS == 1
+    monkeypatch.setattr(responses, "PING_SECONDS", 0.02)
+    served.engine.gate.clear()
+    with httpx.stream("POST", served.url + path, json=body | {"stream": True}) as answer:
+        seen = ""
+        for text in answer.iter_text():
+            seen += text
+            if seen.count(f"{ping}\n\n") == 3:
+                served.engine.gate.set()
+    assert seen.count(f"{ping}\n\n") >= 3
+    assert seen.rstrip().endswith(("[DONE]", "}"))
 
 
 def test_a_failed_request_ends_its_stream_with_an_error(served: Served) -> None:

@@ -15,8 +15,6 @@ def render_chat(
     body: TemplateFields, messages: list[Message], model: ServedModel, *, default_effort: str | None
 ) -> WrittenChat:
     """The prompt. Raises ApiError where the template refuses the messages."""
-    effort = body.reasoning_effort or default_effort
-    kwargs = {"reasoning_effort": effort} if effort else {}
     template = model.template_of(body.chat_template)
     for index, message in enumerate(messages):
         _check_parts(message, index)
@@ -27,7 +25,7 @@ def render_chat(
             add_generation_prompt=body.prompt_ends_open,
             continue_final_message=bool(body.continue_final_message),
             documents=body.documents,
-            kwargs=kwargs | (body.chat_template_kwargs or {}),
+            kwargs=body.variables(default_effort),
         )
     except ValueError as error:
         raise ApiError(str(error), param="messages", code="invalid_value") from None

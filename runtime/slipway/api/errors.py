@@ -52,6 +52,18 @@ class ApiError(HTTPException):
         self.code = code
 
 
+class TooLong(ApiError):
+    """The context cannot hold a prompt, or not beside the tokens `wanted` of an answer."""
+
+    def __init__(
+        self, message: str, *, param: str, prompt_tokens: int, wanted: int | None, limit: int
+    ) -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+        self.prompt_tokens = prompt_tokens
+        self.wanted = wanted
+        self.limit = limit
+
+
 def not_supported(what: str, param: str | None = None) -> ApiError:
     """The feature exists in the interface and is not built."""
     return ApiError(f"{what} is not supported yet.", param=param, code="not_supported")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Raw
 from starlette.exceptions import HTTPException
 
-from slipway.api.errors import ApiError
+from slipway.api.errors import ApiError, TooLong
 from slipway.api.frontend import Frontend
 from slipway.api.generate import Run
 from slipway.api.parts import Part, PartsAnswer
@@ -35,7 +35,6 @@ from slipway.api.protocol.message_answers import (
     ToolUseBlock,
 )
 from slipway.api.protocol.messages import MessagesRequest
-from slipway.api.transcript import Piece
 
 SIGNATURE = "unsigned"
 """Of thinking: it is taken back without proof that it came from here."""
@@ -58,6 +57,17 @@ def anthropic_error(error: HTTPException, request_id: str) -> AnthropicError:
     return AnthropicError(error=AnthropicErrorDetail(type=kind, message=error.detail), request_id=request_id)
 
 
+def too_long(error: TooLong) -> str:
+    """In Anthropic's own words, by which agents know to shorten the conversation or to ask for less."""
+    prompt, limit = error.prompt_tokens, error.limit
+    if prompt >= limit or error.wanted is None:
+        return f"prompt is too long: {prompt} tokens > {limit} maximum"
+    return (
+        f"input length and `max_tokens` exceed context limit: {prompt} + {error.wanted} > {limit}, "
+        "decrease input length or `max_tokens` and try again"
+    )
+
+
 class MessageAnswer(PartsAnswer):
     def __init__(self, front: Frontend, body: MessagesRequest, run: Run) -> None:
         super().__init__(front, run)
@@ -67,19 +77,10 @@ class MessageAnswer(PartsAnswer):
         self._message = AnthropicMessage(
             id=run.order.request_id, model=run.model, content=[], usage=self._usage()
         )
-        self._started = False
 
     def _begin(self) -> list[AnswerPart]:
-        return []
-
-    def _take(self, piece: Piece) -> list[AnswerPart]:
-        """The message starts with the first news: what was cached is known then."""
-        started: list[AnswerPart] = []
-        if not self._started:
-            self._started = True
-            self._message.usage = self._usage()
-            started = [MessageStart(message=self._message), Ping()]
-        return [*started, *super()._take(piece)]
+        """At once, so that no client waits in silence. How much was cached is told at the end."""
+        return [MessageStart(message=self._message), Ping()]
 
     def _begun(self, part: Part) -> list[AnswerPart]:
         empty: dict[str, Block] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
@@ -18,6 +20,7 @@ from slipway.api.errors import ApiError
 from slipway.api.formats import Formats
 from slipway.api.protocol.chat import ChatRequest, Json
 from slipway.api.protocol.messages import BlockParam, Conversation, MessageParam, MessagesRequest
+from slipway.text.messages import flat
 
 NAMES = {
     "response_format.json_schema.schema": "output_config.format.schema",
@@ -39,6 +42,7 @@ _NEEDS = {
     "tool_result": ("tool_use_id",),
 }
 """Blocks → the fields that they must have."""
+_BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*(\n+|$)")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -62,14 +66,17 @@ def prompt_chat(body: Conversation, found: Formats) -> ChatRequest:
 
 def _conversation(body: Conversation, found: Formats) -> dict[str, Any]:
     messages: list[Json] = []
-    if body.system:
-        messages.append({"role": "system", "content": content_of([one["text"] for one in body.system])})
+    if body.system and (texts := _lasting(one["text"] for one in body.system)):
+        messages.append({"role": "system", "content": content_of(texts)})
     for role, turn in groupby(enumerate(body.messages), lambda one: one[1].role):
         messages += _messages_of(role, [block for index, one in turn for block in _blocks(one, index)])
     fields: dict[str, Any] = {"messages": messages}
-    if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
-        # The answer goes on with what the client has begun of it.
-        fields |= {"continue_final_message": True, "add_generation_prompt": False}
+    last = messages[-1]
+    if last["role"] == "assistant" and "tool_calls" not in last:
+        if flat(last.get("content")).strip():  # the answer goes on with what the client has begun of it
+            fields |= {"continue_final_message": True, "add_generation_prompt": False}
+        elif len(messages) > 1:
+            messages.pop()
     fields["tools"] = [
         tool(one.name, one.description, one.input_schema, one.strict) for one in body.tools or ()
     ]
@@ -85,6 +92,11 @@ def _conversation(body: Conversation, found: Formats) -> dict[str, Any]:
     return fields
 
 
+def _lasting(texts: Iterable[str]) -> list[str]:
+    """Without Claude Code's line about billing. It changes each time, so no prefix would be cached."""
+    return [text for one in texts if (text := _BILLING.sub("", one)) or not one]
+
+
 def _add_thinking(fields: dict[str, Any], body: Conversation, found: Formats) -> None:
     """A budget is kept by the engine; where no model's thinking is told apart, there is none to bound."""
     thinking, kwargs = body.thinking, dict(body.chat_template_kwargs or {})
@@ -93,7 +105,6 @@ def _add_thinking(fields: dict[str, Any], body: Conversation, found: Formats) ->
         if found.reasoning is not None and found.reasoning.switch is not None:
             kwargs.setdefault(found.reasoning.switch[0], wanted)
         if not wanted:
-            kwargs.setdefault("enable_thinking", False)
             fields["reasoning_effort"] = "none"
         elif found.reasoning is not None:
             fields["thinking_token_budget"] = thinking.budget_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from slipway.api.configure import Settings
@@ -34,12 +34,19 @@ class Reading:
 
 
 def reading(
-    body: ChatRequest, found: Formats, prompt: str, channels: Channels | None, *, held: bool
+    body: ChatRequest,
+    found: Formats,
+    prompt: str,
+    channels: Channels | None,
+    variables: Mapping[str, object],
+    *,
+    held: bool,
 ) -> Reading | None:
     """How the outputs that follow this prompt are read; None where all of them is content.
 
-    channels  those that grammars follow
-    held      a grammar holds what calls there may be among other text
+    channels   those that grammars follow
+    variables  the template's
+    held       a grammar holds what calls there may be among other text
     Others begin behind the reasoning where a token of its own ends that; else with the first token, and
     there is no reasoning then.
     """
@@ -55,7 +62,7 @@ def reading(
     if (
         form is None
         or (calls is not None and calls.channels)
-        or not form.is_on(body.chat_template_kwargs or {})
+        or not form.is_on(variables)
         or (body.is_held and ids is None and channels is None)
     ):
         return None if answer is Plain else Reading(answer, kept)

@@ -126,7 +126,8 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     check_budget(body, model, channels)
     tools = held_tools(body, formats, channels)
     grammar = grammar_of(body, model, settings, tools, channels=channels)
-    found = reading(body, formats, text, channels, held=grammar is not None)
+    variables = body.variables(settings.reasoning_effort)
+    found = reading(body, formats, text, channels, variables, held=grammar is not None)
     prompts = [Prompt(token_ids, params)]
     check_prompt_logprobs({"prompt_logprobs": body.prompt_logprobs}, prompts, 1)
     beams = beams_of(body, body.choices, prompts, body.wanted_tokens, settings)

@@ -13,6 +13,10 @@ from starlette.types import Receive, Scope, Send
 from slipway.api.errors import described, of_stream
 
 DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+"""A comment, which clients skip."""
+PING_SECONDS = 1.0
+"""Of silence, after each of which a ping tells clients and proxies that the stream is alive."""
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
@@ -58,11 +62,13 @@ class EventStream(Response):
     """Server-sent events, each sent as soon as there is one.
 
     Sending waits while the client does not read (the transport's back-pressure), so that nothing
-    piles up here. An exception of `events` becomes a last event in OpenAI's shape. `close` is called
-    in the end, whoever ended it.
+    piles up here. While there is none, a `ping` is sent. An exception of `events` becomes a last event in
+    OpenAI's shape. `close` is called in the end, whoever ended it.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], *, close: Callable[[], None]) -> None:
+    def __init__(
+        self, events: AsyncIterator[bytes], *, close: Callable[[], None], ping: bytes = PING
+    ) -> None:
         super().__init__(
             media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
@@ -70,6 +76,9 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._close = close
+        self._ping = ping
+        self._news = True
+        """Something was sent since the last look."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -79,10 +88,21 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        pings = asyncio.ensure_future(self._send_pings(send))
         try:
             async for chunk in self._events:
+                self._news = True
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except Exception as error:
             payload = event(described(of_stream(error)))
             await send({"type": "http.response.body", "body": payload, "more_body": True})
+        finally:
+            pings.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_pings(self, send: Send) -> None:
+        while True:
+            self._news = False
+            await asyncio.sleep(PING_SECONDS)
+            if not self._news:
+                await send({"type": "http.response.body", "body": self._ping, "more_body": True})

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from slipway.api.configure import Settings
-from slipway.api.errors import ApiError
+from slipway.api.errors import ApiError, TooLong
 from slipway.api.model import ServedModel
 from slipway.api.protocol.common import Generation, LogitsProcessor
 from slipway.engine.params import Processor, SamplingParams
@@ -150,7 +150,7 @@ def check_room(
             f"has {'at least ' if at_least else ''}{prompt_tokens} of the {param}{asked}. Shorten the {param}"
             + (" or lower max_tokens." if wanted is not None else ".")
         )
-        raise ApiError(message, param=param, code="context_length_exceeded")
+        raise TooLong(message, param=param, prompt_tokens=prompt_tokens, wanted=wanted, limit=model.longest)
     return room
 
 

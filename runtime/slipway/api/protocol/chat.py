@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 
 from slipway.api.errors import ApiError
 from slipway.api.protocol.base import Body, Count, Int, Name, Text, Unbuilt, or_say
@@ -14,13 +14,10 @@ MAX_MESSAGES = 4096
 MAX_PARTS = 1024
 MAX_TOOLS = 512
 
-EFFORTS = {"xhigh": "high", "max": "high"}
-"""More than templates know of: the most that they do."""
+NO_THINKING = {"enable_thinking": False, "thinking": False, "reasoning": False, "thinking_budget": 0}
+"""What templates of one family or another read to write a prompt without thinking."""
 
-Effort = Annotated[
-    Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"],
-    AfterValidator(lambda effort: EFFORTS.get(effort, effort)),
-]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Json = dict[str, Any]
 
@@ -75,6 +72,12 @@ class TemplateFields(Body):
     reasoning_effort: Effort | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+
+    def variables(self, default_effort: str | None) -> Json:
+        """The template's, as the request says them or means them; it sees those that it reads."""
+        effort = self.reasoning_effort or default_effort
+        meant = {"reasoning_effort": effort} if effort else {}
+        return meant | (NO_THINKING if effort == "none" else {}) | (self.chat_template_kwargs or {})
 
     @property
     def prompt_ends_open(self) -> bool:

@@ -19,7 +19,7 @@ from slipway.api.generate import Order, Run
 from slipway.api.model import ServedModel
 from slipway.api.protocol.answers import AnswerPart
 from slipway.api.protocol.common import Generation
-from slipway.api.responses import EventStream, json_response, unless_gone
+from slipway.api.responses import PING, EventStream, json_response, unless_gone
 from slipway.api.route import ApiRoute
 
 CLIENT_LEFT = 499
@@ -58,6 +58,8 @@ class Form(Generic[Body]):
     """Answers are found again by their ids: no client may choose one."""
     name: str = "Completions"
     """What the API is called."""
+    ping: bytes = PING
+    """What a stream says while it waits."""
     more_bytes: Callable[[Body], int] = lambda body: 0
     """Bytes that an order is made of beside the body."""
 
@@ -80,7 +82,7 @@ class Form(Generic[Body]):
         run = front.submit(order, body.model, arrival, request.headers)
         answer = self.make_answer(front, body, run)
         if body.stream:
-            return EventStream(answer.events(), close=run.abort)
+            return EventStream(answer.events(), close=run.abort, ping=self.ping)
         try:
             whole = await unless_gone(request.receive, answer.whole())
         finally:

@@ -9,16 +9,22 @@ from starlette.types import Receive, Scope, Send
 
 from slipway.api.body import body_bytes, read_body
 from slipway.api.configure import Settings
-from slipway.api.errors import in_our_words
+from slipway.api.errors import ApiError, TooLong, in_our_words
 from slipway.api.frontend import frontend, request_id
 from slipway.api.generate import Order
-from slipway.api.message_answer import MessageAnswer, anthropic_error
+from slipway.api.message_answer import MessageAnswer, anthropic_error, too_long
 from slipway.api.message_input import NAMES, chat_of, prompt_chat
 from slipway.api.model import ServedModel
 from slipway.api.prepare import chat_order, chat_prompt
-from slipway.api.protocol.message_answers import AnthropicError, AnthropicMessage, MessageEvent, TokensCount
+from slipway.api.protocol.message_answers import (
+    AnthropicError,
+    AnthropicMessage,
+    MessageEvent,
+    Ping,
+    TokensCount,
+)
 from slipway.api.protocol.messages import CountTokensRequest, MessagesRequest
-from slipway.api.responses import json_response
+from slipway.api.responses import json_response, named_event
 from slipway.api.route import ApiRoute
 from slipway.api.routes.inference import Form, InferenceRoute, generate
 
@@ -57,7 +63,10 @@ async def create_message(request: Request) -> Response:
 
 
 def _order(body: MessagesRequest, model: ServedModel, settings: Settings, own_id: str) -> Order:
-    return chat_order(chat_of(body, model.texts.formats), model, settings, own_id)
+    try:
+        return chat_order(chat_of(body, model.texts.formats), model, settings, own_id)
+    except TooLong as error:
+        raise ApiError(too_long(error), param=error.param, code=error.code) from None
 
 
 async def count_tokens(request: Request) -> Response:
@@ -72,7 +81,7 @@ async def count_tokens(request: Request) -> Response:
     return json_response(TokensCount(input_tokens=await front.in_thread(counted, body_bytes(request))))
 
 
-FORM = Form("msg_", MessagesRequest, _order, MessageAnswer, NAMES, name="Messages")
+FORM = Form("msg_", MessagesRequest, _order, MessageAnswer, NAMES, name="Messages", ping=named_event(Ping()))
 routes = [
     AnthropicInferenceRoute(
         "/v1/messages",
